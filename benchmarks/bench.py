@@ -1,26 +1,182 @@
-"""`grpobench bench`: run the chosen cases, show progress, and print the outcome as tables or JSON."""
+"""The outcome of `grpobench bench` as tables.
+
+`grpobench bench`: run the chosen cases, show progress, and print the outcome as tables or JSON.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from grpobench.benchmarks.cases import KEEPING, LAUNCHER, SCALING, STEPPED, Course, chosen, shape
 from grpobench.benchmarks.compare import Facts, compare
+from grpobench.benchmarks.floor import NOT_IN_IT
 from grpobench.benchmarks.grid import grid
-from grpobench.benchmarks.keeping import keeping
+from grpobench.benchmarks.keeping import PARTS, keeping
 from grpobench.benchmarks.launching import launching
 from grpobench.benchmarks.scaling import scaling
-from grpobench.benchmarks.shown import show
-from grpobench.benchmarks.sides import Start, facts, process
+from grpobench.benchmarks.sides import PHASES, Start, facts, process
 from grpobench.runs.models.model_files import missing
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.settings.trl import version
+from grpobench.runs.tools.progress import duration
 from grpobench.runs.tools.strict import ConfigError
+
+
+def show(outcome: Mapping[str, Any], console: Console) -> None:
+    """Everything that was measured."""
+    trl = f", TRL {outcome['trl']}" if "trl" in outcome else ""
+    machine = "{model}, {precision}, threads {threads}, {device}"
+    libraries = "torch {torch}, transformers {transformers}"
+    console.print(f"{machine}; {libraries}{trl}".format(**outcome))
+    if cases := outcome["cases"]:
+        show_cases(cases, console)
+    if "scaling" in outcome:
+        show_scaling(outcome["scaling"], console)
+    if "launcher" in outcome:
+        show_launcher(outcome["launcher"], console)
+    if "keeping" in outcome:
+        show_keeping(outcome["keeping"], console)
+    if "grid" in outcome:
+        show_grid(outcome["grid"], console)
+
+
+def table(*headings: str, words: Sequence[int] = (0,)) -> Table:
+    """A table without lines, with right-aligned numbers; `words` are the columns without numbers."""
+    made = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(headings):
+        made.add_column(heading, justify="left" if number in words else "right")
+    return made
+
+
+def show_cases(cases: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """The sides of each case, the phases of our step, and the floor."""
+    sides = table(
+        *("case", "", "step", "fastest", "slowest", "steps", "processor", "peak memory", "TRL / ours"),
+        words=(0, 1),
+    )
+    phases = table("our step", *PHASES, "other")
+    floors = table("floor", "products", "rate", "seconds", "ours / floor")
+    for case in cases:
+        shape = "{prompts}×{completions}, {prompt_tokens}+{completion_tokens} tokens".format(**case)
+        sides.add_row(case["name"], "ours", *side_cells(case, "ours"), f"{case['ratio']:.2f}")
+        sides.add_row(shape, "TRL", *side_cells(case, "trl"), "")
+        shares = (f"{seconds:.3f} s ({seconds / case['ours_s']:.0%})" for seconds in case["phases"].values())
+        phases.add_row(case["name"], *shares)
+        floor = case["floor"]
+        rate = f"{floor['gflop_per_s']:,.0f} GFLOP/s"
+        numbers = (f"{floor['gflop']:.1f} GFLOP", rate, f"{floor['seconds']:.3f} s")
+        floors.add_row(case["name"], *numbers, f"{case['ours_to_floor']:.1f}")
+    for made in (sides, phases, floors):
+        console.print(made)
+    console.print(
+        f"step: median of the counted steps, after one or two of warm-up; floor: without {NOT_IN_IT}"
+    )
+
+
+def side_cells(case: Mapping[str, Any], side: str) -> list[str]:
+    taken = case[f"{side}_steps_s"]
+    seconds = [f"{value:.3f} s" for value in (case[f"{side}_s"], min(taken), max(taken))]
+    processor, memory = f"{case[f'{side}_cpu_s']:.3f} s", f"{case[f'{side}_peak_gb']:.2f} GiB"
+    return [*seconds, str(len(taken)), processor, memory]
+
+
+def show_launcher(launcher: Mapping[str, Any], console: Console) -> None:
+    """What the launcher's own process spends on a run."""
+    rows = table("engine", "own time a run", "memory, first to last", "growth a run", "wall time")
+    for name, entry in launcher["engines"].items():
+        if "absent" in entry:
+            rows.add_row(name, entry["absent"], "", "", "")
+            continue
+        memory = entry["memory_mib"]
+        growth = f"{entry['growth_kib_per_run']:.1f} KiB"
+        cells = (f"{entry['own_ms_per_run']:.2f} ms", f"{memory[0]:.0f} to {memory[-1]:.0f} MiB", growth)
+        rows.add_row(name, *cells, duration(entry["wall_s"]))
+    console.print(rows)
+    console.print("{runs:,} runs of a stub, {workers} side by side".format(**launcher))
+
+
+def show_keeping(keeping: Mapping[str, Any], console: Console) -> None:
+    """The share of a step that checkpoints and logs cost."""
+    intervals = keeping["intervals"]
+    words = ["every step" if one["every"] == 1 else f"every {one['every']} steps" for one in intervals]
+    rows = table("a checkpoint", *words)
+    rows.add_row("a step", *(f"{one['step_s']:.3f} s" for one in intervals))
+    for part in PARTS:
+        rows.add_row(part, *(f"{1000 * one['parts_s'][part]:.2f} ms" for one in intervals))
+    rows.add_row("together", *(f"{1000 * one['together_s']:.2f} ms" for one in intervals))
+    rows.add_row("of a step", *(f"{one['share']:.2%}" for one in intervals))
+    shares = [one["shares"] for one in intervals]
+    rows.add_row("in the runs", *(f"{min(found):.2%} to {max(found):.2%}" for found in shares))
+    rows.add_row("one checkpoint", *(f"{1000 * one['checkpoint_s']:.1f} ms" for one in intervals))
+    console.print(rows)
+    console.print(
+        "{repeats} runs of {steps} steps of the recipe {recipe} each, medians, a step's part of everything "
+        "that is written; a checkpoint has {checkpoint_mb:.1f} MB, whose checksums take "
+        "{checksum_ms:.1f} ms".format(**keeping)
+    )
+
+
+def show_scaling(scaling: Mapping[str, Any], console: Console) -> None:
+    """The cost of a step along each axis, and the exponents."""
+    rows = table("our step against", "sizes", "seconds", "exponent", "GiB", "exponent", words=(0, 1, 2, 4))
+    for axis in scaling["axes"]:
+        points = axis["points"]
+        rows.add_row(
+            axis["axis"],
+            " ".join(f"{point['size']:,}" for point in points),
+            " ".join(f"{point['seconds']:.3f}" for point in points),
+            slope(axis["seconds"]),
+            " ".join(f"{point['memory_gb']:.2f}" for point in points),
+            slope(axis["memory"]),
+        )
+    console.print(rows)
+    base = scaling["base"]
+    console.print(
+        "base: {prompts} prompts of {prompt_tokens} tokens × {completions} completions of "
+        "{completion_tokens}, {vocabulary:,} tokens, width {width}; GiB: peak beyond what libraries take; "
+        "± one standard error".format(**base)
+    )
+
+
+def slope(found: Mapping[str, Any]) -> str:
+    """An exponent with its standard error, if that is known."""
+    error = "" if found["error"] is None else f" ± {found['error']:.2f}"
+    return f"{found['exponent']:.2f}{error}"
+
+
+def show_grid(grid: Mapping[str, Any], console: Console) -> None:
+    """The runs of both sides: time, work, and what was learned."""
+    rows = table(
+        *("", "all runs", "training", "evaluation", "rest", "per run", "TRL / ours"),
+        words=(0,),
+    )
+    for name, label in (("ours", "ours"), ("trl", "TRL")):
+        side = grid[name]
+        rows.add_row(
+            label,
+            duration(side["wall_s"]),
+            *(duration(side[f"{part}_s"]) for part in ("train", "evaluate", "rest")),
+            f"{side['wall_s'] / grid['runs']:.1f} s",
+            f"{grid['ratio']:.2f}" if name == "ours" else "",
+        )
+    console.print(rows)
+    console.print(
+        "{runs} runs, {at_once} at a time, in {blocks} blocks in turn; training, evaluation and rest (start, "
+        "loading, saving, waiting for the last) are seconds of all processes".format(**grid)
+    )
+    learned = table("test accuracy", "", "before", "after", "tokens sampled", words=(0, 1))
+    for task in grid["tasks"]:
+        for name, label in (("ours", "ours"), ("trl", "TRL")):
+            found = task[name]
+            cells = (f"{found[when]:.3f}" for when in ("before", "after"))
+            learned.add_row(task["task"] if name == "ours" else "", label, *cells, f"{found['tokens']:,}")
+    console.print(learned)
 
 
 def main(model: str, wanted: Sequence[str] = (), as_json: bool = False) -> None:

@@ -278,8 +278,7 @@ def ours(case: Case, line: Line) -> None:
     """The trainer of `runs/train/trainer.py`, in the precision and with the defaults of a run."""
     import torch
 
-    from grpobench.runs.models.determinism import deterministic
-    from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
+    from grpobench.runs.tools.machine import deterministic, peak_memory_gb, reset_peak_memory
 
     torch.set_num_threads(case.threads)
     deterministic()

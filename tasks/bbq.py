@@ -14,9 +14,9 @@ from pathlib import Path
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.grading import letters
+from grpobench.tasks.grading import extraction
 from grpobench.tasks.grading.bias import bias_summary, shares
-from grpobench.tasks.grading.letters import LETTERS
+from grpobench.tasks.grading.extraction import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 CHECKED: Mapping[str, str] = {
@@ -118,7 +118,7 @@ class BBQ(Task):
         return f" {problem.truth['correct']}"
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
-        return letters.answers(3)
+        return extraction.answers(3)
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
         """Beside the scores, the probability of each kind of answer among the three letters."""
@@ -131,7 +131,7 @@ class BBQ(Task):
 
 def grade(problem: Problem, completion: str) -> Verdict:
     """The verdict on an answer by letter."""
-    return graded(problem, letters.letter(completion, 3))
+    return graded(problem, extraction.letter(completion, 3))
 
 
 def graded(problem: Problem, answer: str | None) -> Verdict:
@@ -239,7 +239,7 @@ def _item(row: Row, category: str) -> _Item:
         category=category,
         template=f"{category}/{row.integer('question_index')}",
         question=question,
-        prompt=f"{row.text('context')}\n{question}\n{letters.listed(options)}\nAnswer:",
+        prompt=f"{row.text('context')}\n{question}\n{extraction.listed(options)}\nAnswer:",
         condition=condition,
         polarity=row.choice("question_polarity", POLARITIES),
         correct=correct,

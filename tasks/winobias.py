@@ -12,8 +12,8 @@ from typing import Literal
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import DataError, Packaged, Source, Table
-from grpobench.tasks.grading import letters
-from grpobench.tasks.grading.letters import LETTERS
+from grpobench.tasks.grading import extraction
+from grpobench.tasks.grading.extraction import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Part = Literal["dev", "test"]
@@ -82,7 +82,7 @@ class WinoBias(Task):
         return _load(self.part, data_folder())[0]
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return [_grade(problem, letters.letter(completion, 2)) for completion in completions]
+        return [_grade(problem, extraction.letter(completion, 2)) for completion in completions]
 
     def demonstrate(self, problem: Problem) -> str:
         return f" {problem.truth['correct']}"
@@ -168,7 +168,7 @@ def _problem(row: Row, category: str, condition: str, occupation: re.Pattern[str
     if not others:
         raise row.error("names no second occupation of the authors' lists")
     pair = f"{category}-{number}"
-    order = letters.order(pair, 2)
+    order = extraction.order(pair, 2)
     people = [f"the {named.group(1)}", f"the {others[0]}"]
     options = [people[place] for place in order]
     right = LETTERS[order.index(0)]
@@ -176,7 +176,7 @@ def _problem(row: Row, category: str, condition: str, occupation: re.Pattern[str
     pronoun = pronouns[0]
     return Problem(
         f"{condition}-{pair}",
-        f"{sentence}\nWhom does '{pronoun}' refer to?\n{letters.listed(options)}\nAnswer:",
+        f"{sentence}\nWhom does '{pronoun}' refer to?\n{extraction.listed(options)}\nAnswer:",
         {
             "correct": right,
             "biased": right if condition == "pro" else other,

@@ -74,9 +74,7 @@ def test_what_pip_fails_of_is_shown_and_where_the_rest_is(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "lint", "types", "test"])
-def test_the_whole_check_runs_everything_and_ends_with_the_closing_line_of_pytest(
-    tmp_path: Path, broken: str
-) -> None:
+def test_whole_check_runs_everything_and_ends_with_pytest_closing_line(tmp_path: Path, broken: str) -> None:
     closing = "= 3 passed in 0.10s ="
     (tmp_path / "make").write_text(
         f'#!/bin/sh\necho "make $1"\nif [ "$1" = test ]; then echo "{closing}"; echo "cleaned up"; fi\n'

@@ -67,7 +67,7 @@ def test_importing_the_package_imports_nothing_heavy_and_few_modules() -> None:
     assert not {name.partition(".")[0] for name in loaded} & set(HEAVY)
 
 
-def test_every_public_name_is_imported_at_its_first_use_and_known_to_type_checkers() -> None:
+def test_public_names_import_at_first_use_and_type_checkers_know_them() -> None:
     text = (ROOT / ".src" / "grpobench" / "__init__.py").read_text(encoding="utf-8")
     checked = {
         alias.asname or alias.name: f"{node.module}".removeprefix("grpobench.")
@@ -87,7 +87,7 @@ def test_every_public_name_is_imported_at_its_first_use_and_known_to_type_checke
         _ = grpobench.laod
 
 
-def test_loading_results_needs_no_torch_and_reading_a_recipe_does_not_import_it() -> None:
+def test_loading_results_needs_no_torch_and_recipe_does_not_import_it() -> None:
     uses = ("load, g.compare", "import_logs", "recipe('quickstart')", "list('algorithms')", "run")
     told = "print('Tensor' in vars(sys.modules.get('torch', sys)))"  # after each use, to name the first
     program = "; ".join(["import sys, grpobench as g", *(f"g.{use}; {told}" for use in uses)])

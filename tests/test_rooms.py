@@ -19,7 +19,7 @@ ROOMS = (
         "analysis/detectors",
         "analysis/figures",
     ),
-    *("analysis/topics", "analysis/checks", "analysis/report", "analysis/kept", "analysis/calibration"),
+    *("analysis/topics", "analysis/checks.py", "analysis/report", "analysis/kept.py", "analysis/calibration"),
     *("analysis/findings", "analysis"),
     *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/metrics"),
     *("runs/prepare", "runs/runfolder", "runs/observe", "runs/train", "runs/experiment", "runs/evaluation"),

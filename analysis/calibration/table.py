@@ -31,7 +31,7 @@ from grpobench.analysis.calibration.thresholds import (
 from grpobench.analysis.detectors.history import History
 from grpobench.analysis.detectors.policy import Drift
 from grpobench.analysis.detectors.registry import DETECTORS
-from grpobench.analysis.kept.kept import provenance_of
+from grpobench.analysis.kept import provenance_of
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.comparison import compare

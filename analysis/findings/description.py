@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpobench.analysis.findings.censored import clip, count_reached
 from grpobench.analysis.findings.judge import VERDICTS, Result
+from grpobench.analysis.findings.outcomes import clip, count_reached
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.tools.text import NONE, number, percent

@@ -15,9 +15,9 @@ from matplotlib.ticker import FixedLocator
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.style import INK, STYLE
-from grpobench.analysis.findings.censored import clip
 from grpobench.analysis.findings.description import ArmMean, arm_means
 from grpobench.analysis.findings.judge import VERDICTS, Judged, Result, Verdict
+from grpobench.analysis.findings.outcomes import clip
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.statistics.intervals import seed_mean
 

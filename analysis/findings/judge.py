@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from grpobench.analysis.findings.censored import Horizons, clip, count_reached
-from grpobench.analysis.findings.outcomes import Key
+from grpobench.analysis.findings.outcomes import Horizons, Key, clip, count_reached
 from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics import power

@@ -1,4 +1,10 @@
-"""What a test measures of a run: one number from its logs."""
+"""What a test measures of a run: one number from its logs.
+
+Outcomes that end with the run, such as the updates before a collapse: what they can be at most.
+
+A run that reaches its last update without a collapse is censored: it might have lasted longer. A t interval
+takes the numbers as normal and knows no end, so it is cut to what is possible, and censored runs are counted.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,7 @@ import pandas as pd
 
 from grpobench.analysis.detectors.registry import DETECTORS
 from grpobench.analysis.runfolder.experiment import Experiment, Run
+from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
 from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets
@@ -231,3 +238,28 @@ def _wrong_length(experiment: Experiment, asked: Outcome, where: Mapping[str, st
 
     ends = _ends(experiment, graded(experiment), "sampled", wrong)
     return {run: last for run, (_, last) in ends.items()}
+
+
+Horizons: TypeAlias = Mapping[str, Mapping[Key, float]]
+"""By test whose outcome ends with the run: the planned updates of each run."""
+
+
+def clip(mean: Estimate, low: float, high: float) -> Estimate:
+    """The estimate within what is possible; NaN stays NaN."""
+    return Estimate(*(one if math.isnan(one) else min(max(one, low), high) for one in _clipped_ends(mean)))
+
+
+def count_reached(values: Mapping[Key, float], horizons: Mapping[Key, float]) -> int:
+    """Runs that made all of their updates without what ends the outcome."""
+    return sum(value >= horizons.get(run, math.inf) for run, value in values.items())
+
+
+def horizons_of_finished(values: Mapping[Key, float], states: Mapping[Key, str]) -> dict[Key, float]:
+    """Of a table that was kept without the planned updates: the longest of its finished runs, which made all
+    of theirs. Empty where no run finished."""
+    ends = [value for run, value in values.items() if states.get(run) == "finished"]
+    return dict.fromkeys(values, max(ends)) if ends else {}
+
+
+def _clipped_ends(mean: Estimate) -> tuple[float, float, float]:
+    return mean.value, mean.low, mean.high

@@ -15,8 +15,7 @@ from markupsafe import escape as escape_html
 from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.figures.style import PALETTE
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.report.run_views import run_views
-from grpobench.analysis.report.samples import find_samples
+from grpobench.analysis.report.runs import find_samples, run_views
 from grpobench.analysis.report.text import (
     describe_frontiers,
     describe_head,

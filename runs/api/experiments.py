@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from grpobench.analysis.tools.text import visible
-from grpobench.runs.experiment.engine import On
 from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until
+from grpobench.runs.experiment.worker import On
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.recipe import Recipe, read_recipe, read_text
 from grpobench.runs.tools import strict, toml

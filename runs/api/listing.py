@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from grpobench.runs.inventory import describing, listing, showing
+from grpobench.runs.inventory import listing, showing
 from grpobench.runs.tools.strict import ConfigError, nearest
 
 Listed = Literal[
@@ -35,7 +35,7 @@ def show(kind: ShowKind, name: str, library: str | None = None) -> dict[str, Any
         return showing.show(kind, name)
     if kind != "algorithm":
         raise ConfigError([f'library: write show("algorithm", {name!r}, library={library!r})'])
-    return describing.show_as(name, library)
+    return showing.show_as(name, library)
 
 
 def unknown_kind(kind: str, known: tuple[str, ...]) -> str:

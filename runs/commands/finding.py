@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grpobench.runs.commands.finding_records import Records, find_records, kept_path, rerun_words
+from grpobench.runs.commands.finding_records import Records, find_records, kept_path, register, rerun_words
 from grpobench.runs.commands.options import (
     Options,
     combine,
@@ -25,7 +25,6 @@ from grpobench.runs.commands.options import (
 )
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.commands.run import carry_out
-from grpobench.runs.experiment.registering import register
 from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError

@@ -37,7 +37,7 @@ def list_command(options: Options) -> int:
 @json_option
 @data_options
 def show_command(options: Options) -> int:
-    from grpobench.runs.inventory import describing, showing
+    from grpobench.runs.inventory import showing
     from grpobench.runs.tools.strict import ConfigError
 
     every = options.kind == "dialects"
@@ -46,16 +46,16 @@ def show_command(options: Options) -> int:
     if options.library and options.kind != "algorithm":
         raise ConfigError([f"--as: write grpobench show algorithm NAME --as {options.library}"])
     if every:
-        rows = describing.show_dialects()
-        text = "\n\n".join("\n".join(describing.dialect_lines(row)) for row in rows)
+        rows = showing.show_dialects()
+        text = "\n\n".join("\n".join(showing.dialect_lines(row)) for row in rows)
         say(as_json(rows) if options.json else text)
         return DONE
     if options.library:
-        row = describing.show_as(options.name, options.library)
+        row = showing.show_as(options.name, options.library)
     else:
         row = showing.show(options.kind, options.name)
     differs = options.library or options.kind == "dialect"
-    lines = describing.dialect_lines(row) if differs else [showing.as_text(row)]
+    lines = showing.dialect_lines(row) if differs else [showing.as_text(row)]
     say(as_json(row) if options.json else "\n".join(lines))
     return DONE
 

@@ -60,13 +60,13 @@ def write_report(
 
     with put_by("torch"), drawing_crew(formats, usable_cores()) as drawers:
         # These load pandas and matplotlib, as the crew's helpers do meanwhile.
-        from grpobench.analysis.checks.alarms import DAMAGED, SPARED
+        from grpobench.analysis.checks import DAMAGED_TITLE, SPARED
         from grpobench.analysis.runfolder.files import LogError
         from grpobench.runs.api.results import load
 
         try:
             results = load(folder, margin=margin, strict=strict)
-            for title in (DAMAGED, SPARED):
+            for title in (DAMAGED_TITLE, SPARED):
                 for fault in results.alarms.get(title, ()):
                     say(f"grpobench: {title[0].lower()}{title[1:]}: {fault}", file=sys.stderr)
             return results.write(drawers, formats=formats), accuracy_lines(results.facts)
@@ -173,7 +173,7 @@ def docs_command(options: Options) -> int:
 )
 def keep_command(options: Options) -> int:
     from grpobench.analysis.findings import record as registration
-    from grpobench.analysis.kept.kept import as_text, keep
+    from grpobench.analysis.kept import as_text, keep
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
     from grpobench.runs.inventory import pages

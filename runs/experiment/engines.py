@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpobench.runs.experiment.engine import Engine, On
 from grpobench.runs.experiment.pool import Pool
+from grpobench.runs.experiment.worker import Engine, On
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.workers.pool import cores

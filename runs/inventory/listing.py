@@ -17,8 +17,8 @@ from pathlib import Path
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.analysis.detectors.registry import DETECTORS
-from grpobench.runs.inventory import describing
-from grpobench.runs.inventory.describing import Row, described, differences
+from grpobench.runs.inventory import showing
+from grpobench.runs.inventory.showing import Row, described, differences
 from grpobench.runs.metrics import catalog
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import recipe, registries
@@ -184,7 +184,7 @@ def detector_rows() -> list[Row]:
     """Kinds of events, with rule, family and thresholds."""
     rows: list[Row] = []
     for kind in DETECTORS:
-        row = describing.row(kind)
+        row = showing.row(kind)
         told = {one["name"]: float(one["value"]) for one in row["thresholds"]}
         summary = row["about"].split(". ")[0]
         rows.append({"name": kind, "summary": summary, **row, "thresholds": told})

@@ -1,4 +1,6 @@
-"""`grpobench docs`: write generated pages and tables.
+"""The gallery of findings: docs/findings.md and its figures, from kept tables.
+
+`grpobench docs`: write generated pages and tables.
 
 Pages on algorithms, dialects and detectors come from docstrings, class attributes and presets; others from
 graded pairs and from programs in completions. Tables of results inside other pages stand between markers::
@@ -6,7 +8,7 @@ graded pairs and from programs in completions. Tables of results inside other pa
     <!-- kept NAME KIND option=value … -->
     <!-- end of kept -->
 
-This asks for a table of `docs/results/NAME.json`. `analysis/kept/markdown.py` has the kinds, and
+This asks for a table of `docs/results/NAME.json`. `analysis/kept.py` has the kinds, and
 `analysis/calibration/markdown.py` those for the calibration. If the file is missing, `before=COMMIT` says at
 which commit the text between the markers was measured, and the page says so above it. Without either there
 must be no text between the markers.
@@ -15,13 +17,14 @@ must be no text between the markers.
 from __future__ import annotations
 
 import html
+import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -29,11 +32,143 @@ from grpobench.algorithms import modifiers
 from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.translate import VOCABULARIES
-from grpobench.runs.inventory import describing, gallery, showing
+from grpobench.runs.inventory import showing
 from grpobench.runs.settings import registries
+from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.grading import pairs, readings
+
+if TYPE_CHECKING:
+    from grpobench.analysis.findings.judge import Result
+    from grpobench.analysis.findings.record import Record
+
+PAGE = "findings.md"
+AGAIN = "again"
+"""Folder beside the kept findings, with the same structure, for reruns on other seeds."""
+FIGURES = "figures/findings"
+"""Folder of figures below the documents: one for each kept table, and `all.svg`."""
+
+
+@dataclass(frozen=True)
+class FindingEntry:
+    """A finding at a scale with its kept table."""
+
+    study: Study
+    record: Record
+    result: Result
+    again: Record | None = None
+    """The same finding with other seeds."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.study.finding.name}-{self.record.registration.scale}"
+
+
+def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
+    """Text by path under the folder of documents; `tables` are the kept tables of findings. Empty if there
+    are none. Raises ConfigError for a damaged table."""
+    found = finding_entries(tables)
+    if not found:
+        return {}
+    from grpobench.analysis.figures.drawing import svg_text
+    from grpobench.analysis.findings.figures import draw_all, draw_arms
+
+    nano = [one for one in found if one.record.registration.scale == "nano"]
+    drawn = {f"{FIGURES}/{one.name}.svg": svg_text(draw_arms(one.record, one.result)) for one in found}
+    drawn[f"{FIGURES}/all.svg"] = svg_text(draw_all([one.result for one in nano]))
+    known = {one.study.finding.name for one in found}
+    text = environment.get_template("findings.md.j2").render(
+        rows=[row(one) for one in nano],
+        others=[row(one) for one in found if one not in nano],
+        missing=[name for name in findings() if name not in known],
+        counts=counts([one.result.verdict for one in nano]),
+        figures=FIGURES,
+    )
+    return {PAGE: text, **drawn}
+
+
+def counts(verdicts: Sequence[str]) -> dict[str, int]:
+    from grpobench.analysis.findings.judge import VERDICTS
+
+    return {name: verdicts.count(name) for name in VERDICTS}
+
+
+def finding_entries(tables: Path) -> list[FindingEntry]:
+    """The kept tables, in the order of names and scales."""
+    from grpobench.analysis.findings.record import read_kept
+    from grpobench.analysis.runfolder.files import LogError
+
+    found = []
+    for name in findings():
+        study = read_finding(name)
+        for scale in SCALES:
+            places = [
+                folder / f"{name}-{scale}.json" for folder in (tables, tables.parent / AGAIN / tables.name)
+            ]
+            try:
+                record, again = (read_kept(place) if place.exists() else None for place in places)
+            except LogError as error:
+                raise ConfigError([str(error)]) from error
+            if record:
+                found.append(FindingEntry(study, record, record.result(), again))
+    return found
+
+
+def row(one: FindingEntry) -> Mapping[str, Any]:
+    """The page's entry for a finding."""
+    from grpobench.analysis.findings.description import (
+        arm_means,
+        arm_words,
+        effect_words,
+        matters_words,
+        result_words,
+    )
+    from grpobench.analysis.findings.judge import as_row
+
+    told = as_row(one.result)
+    registration = one.record.registration
+    for test in told["tests"]:
+        test |= {"effect": effect_words(test), "least": matters_words(test)}
+    primary = told["tests"][0]
+    means = [mean for mean in arm_means(one.record, primary["name"]) if mean.values]
+    arms = [{"arm": own.arm, "task": own.task, "mean": arm_words(own, primary["unit"])} for own in means]
+    states = list(one.record.states.values())
+    return told | {
+        "published": registration.finding.published,
+        "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
+        "scale": registration.scale,
+        "key": one.name,
+        "primary": primary,
+        "arms": arms,
+        "horizon": max((own.horizon for own in means), default=math.nan),
+        "seeds": len({run[2] for run in one.record.states}),
+        "runs": len(states),
+        "ended": {state: states.count(state) for state in dict.fromkeys(states) if state != "finished"},
+        "minutes": one.record.seconds / 60,
+        "registered": registration.registered,
+        "commit": registration.commit,
+        "rule": registration.finding.digest,
+        "departures": one.record.departed(one.study.finding),
+        "words": result_words(one.result),
+        "again": again(one.again, one.study) if one.again else None,
+    }
+
+
+def again(record: Record, study: Study) -> Mapping[str, Any]:
+    """The result of a rerun: its verdict, its primary effect, and its seeds."""
+    from grpobench.analysis.findings.description import effect_words
+    from grpobench.analysis.findings.judge import as_row
+
+    told = as_row(record.result())
+    seeds = sorted({run[2] for run in record.states})
+    return {
+        "verdict": told["verdict"],
+        "effect": effect_words(told["tests"][0]),
+        "seeds": f"{seeds[0]}-{seeds[-1]}",
+        "departures": record.departed(study.finding),
+    }
+
 
 FOLDER = "results"
 """Folder of the kept tables, below the documents."""
@@ -107,13 +242,13 @@ def _body(block: Block, path: Path, tables: Path) -> str:
 
 def _lines(block: Block, place: Path) -> list[str]:
     """The block that a kind makes of a kept table."""
+    from grpobench.analysis import kept
     from grpobench.analysis.calibration import markdown as calibration
     from grpobench.analysis.calibration import table
-    from grpobench.analysis.kept import kept, markdown
 
     if block.name == table.NAME:
         return calibration.render(table.read(place), block.kind)
-    return markdown.render(kept.read(place), block.kind, block.options)
+    return kept.render(kept.read(place), block.kind, block.options)
 
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -148,7 +283,7 @@ def write(folder: Path) -> list[Path]:
     for path in (folder / name for name in found):
         if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
-    tabled = documents(folder) | gallery.pages(templates(), folder / FOLDER / FINDINGS)
+    tabled = documents(folder) | gallery_pages(templates(), folder / FOLDER / FINDINGS)
     for path in (folder / "algorithms").glob("*.md"):
         ours = path.read_text(encoding="utf-8").startswith(MARK)
         if ours and path.relative_to(folder).as_posix() not in found:
@@ -170,7 +305,7 @@ def templates() -> Environment:
         autoescape=False,
     )
     environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
-    environment.filters["plainly"] = describing.plainly
+    environment.filters["plainly"] = showing.plainly
     return environment
 
 
@@ -180,7 +315,7 @@ def pages() -> dict[str, str]:
     algorithms = registries.algorithms()
     shown = {name: facts(cls) for name, cls in algorithms.items()}
     common = {part: collect_common(row[part] for row in shown.values()) for part in ("settings", "metrics")}
-    presets = describing.show_dialects()
+    presets = showing.show_dialects()
     texts = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
             {
@@ -197,7 +332,7 @@ def pages() -> dict[str, str]:
     texts["dialects.md"] = environment.get_template("dialects.md.j2").render(collect_dialects(presets))
     texts["modify.md"] = environment.get_template("modify.md.j2").render(stands_around())
     texts["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
-    texts[describing.PAGE] = environment.get_template("stability.md.j2").render(describing.page_facts())
+    texts[showing.PAGE] = environment.get_template("stability.md.j2").render(showing.page_facts())
     texts[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.page_facts())
     texts[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.page_facts())
     return texts
@@ -207,7 +342,7 @@ def facts(cls: Any) -> Mapping[str, Any]:
     """The content of an algorithm's page."""
     row = showing.show_algorithm(cls)
     return row | {
-        "about": describing.paragraphs(cls)[1],
+        "about": showing.paragraphs(cls)[1],
         "formula": parts(row["formula"]),
         "certainty": certainty(row["evidence"]),
         "arxiv": list(dict.fromkeys(ARXIV.findall(row["paper"]))),
@@ -259,7 +394,7 @@ class Library:
     """A label by (what, source)."""
 
 
-def collect_library(name: str, presets: list[describing.Row]) -> Library:
+def collect_library(name: str, presets: list[showing.Row]) -> Library:
     """The facts and gaps that at least two presets of a library share word for word. Of two sources for one
     value the more frequent one counts."""
     facts = [fact for row in presets for fact in (*row["differences"], *row["equal"])]
@@ -277,14 +412,14 @@ def collect_library(name: str, presets: list[describing.Row]) -> Library:
     )
 
 
-def collect_dialects(presets: list[describing.Row]) -> Mapping[str, Any]:
+def collect_dialects(presets: list[showing.Row]) -> Mapping[str, Any]:
     """What the page of dialects says. What several presets of a library share stands in one table per
     library, and the presets refer to it."""
     names = dict.fromkeys(row["library"] for row in presets)
     libraries = {
         name: collect_library(name, [row for row in presets if row["library"] == name]) for name in names
     }
-    by_algorithm: dict[str, list[describing.Row]] = {}
+    by_algorithm: dict[str, list[showing.Row]] = {}
     for row in presets:
         by_algorithm.setdefault(row["algorithm"], []).append(mark_shared(row, libraries[row["library"]]))
     return {
@@ -295,7 +430,7 @@ def collect_dialects(presets: list[describing.Row]) -> Mapping[str, Any]:
     }
 
 
-def mark_shared(row: describing.Row, library: Library) -> describing.Row:
+def mark_shared(row: showing.Row, library: Library) -> showing.Row:
     """A preset whose facts say whether the library's table has them, and whose shared gaps are labels."""
 
     def mark(fact: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -314,7 +449,7 @@ def stands_around() -> Mapping[str, Any]:
     """The content of the page of the section `modify`: settings in groups, each with its evidence;
     metrics."""
     groups: list[dict[str, Any]] = []
-    for row in describing.settings(modifiers.Modifiers):
+    for row in showing.settings(modifiers.Modifiers):
         if row["name"] in modifiers.EVIDENCE:
             groups.append({"evidence": modifiers.EVIDENCE[row["name"]], "settings": []})
         groups[-1]["settings"].append(row)
@@ -354,7 +489,7 @@ def lines(text: str) -> str:
 
 def value(item: Any) -> str:
     """A value as in a recipe."""
-    return describing.ABSENT if item == describing.ABSENT else f"`{describing.plainly(item)}`"
+    return showing.ABSENT if item == showing.ABSENT else f"`{showing.plainly(item)}`"
 
 
 def fold(text: str) -> str:

@@ -1,19 +1,300 @@
-"""`grpobench show`: everything about one algorithm, dialect, task, recipe or metric."""
+"""Descriptions taken from the code: settings with their docstrings, degenerate cases, an algorithm's needs.
+
+This also describes the detectors of instability (rules, thresholds, needs) and compares dialects with our
+algorithms of the same name: what differs, what is the same, what is unknown.
+
+`grpobench show`: everything about one algorithm, dialect, task, recipe or metric.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from grpobench.runs.inventory.describing import Row, degenerate, dialects_of, needs, settings, show_dialect
+from grpobench.analysis.detectors.registry import DETECTORS
 from grpobench.runs.metrics import catalog
-from grpobench.runs.settings import plugins, recipe, registries
+from grpobench.runs.settings import config, plugins, recipe, registries
 from grpobench.runs.settings.registries import Kind, chosen, miss
+from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
+
+if TYPE_CHECKING:
+    from grpobench.algorithms.algorithm import Algorithm
+
+Row = dict[str, Any]
+
+
+def plainly(value: Any) -> str:
+    """A value as it appears in a list of settings."""
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if value == "" else str(value)
+
+
+@cache
+def syntax(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """The strings under the fields of a dataclass and its bases, by field."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        module = inspect.getmodule(base)
+        if not dataclasses.is_dataclass(base) or module is None:
+            continue
+        for node in syntax(module).body:
+            if isinstance(node, ast.ClassDef) and node.name == base.__name__:
+                found |= documented(node)
+    return found
+
+
+def documented(node: ast.ClassDef) -> dict[str, str]:
+    """Annotated names of a class body that a string follows."""
+    found = {}
+    for statement, after in zip(node.body, node.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = after.value if isinstance(after, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                found[statement.target.id] = " ".join(text.value.split())
+    return found
+
+
+def settings(cls: type) -> list[Row]:
+    """The fields of a dataclass: name, type, default, docstring."""
+    docs, hints = field_docs(cls), strict.hints(cls)
+    rows = []
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        default: Any = "(required)"
+        if field.default is not dataclasses.MISSING:
+            default = strict.plain(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            default = strict.plain(field.default_factory())
+        rows.append(
+            {
+                "name": field.name,
+                "type": readable(hints[field.name]),
+                "default": default,
+                "summary": docs.get(field.name, ""),
+            }
+        )
+    return rows
+
+
+def readable(hint: Any) -> str:
+    """A type as it appears in a list of settings: the choices, or the type's name."""
+    if get_origin(hint) is Literal:
+        return " | ".join(map(str, get_args(hint)))
+    return (
+        hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
+    )
+
+
+DEGENERATE = "Degenerate cases:"
+
+
+def paragraphs(cls: type) -> tuple[str, str]:
+    """(a docstring's sentences about degenerate cases, the rest of it)."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    before, _, after = text.partition(DEGENERATE)
+    cases, _, rest = after.partition("\n\n")
+    return " ".join(cases.split()), f"{before.rstrip()}\n\n{rest}".strip()
+
+
+def degenerate(cls: type) -> str:
+    return paragraphs(cls)[0]
+
+
+def needs(cls: Any) -> list[str]:
+    """What an algorithm requires of models, sampler, task and recipe with its defaults, then what each
+    setting adds."""
+    plain = demands(cls())
+    lines = list(plain.values())
+    for change, other in alternatives(cls):
+        more = [text for key, text in demands(other).items() if plain.get(key) != text]
+        lines += [f"with {change}: {text}" for text in more if f"with {change}: {text}" not in lines]
+    return lines
+
+
+def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
+    """What an algorithm with its settings requires, by kind."""
+    roles = ", ".join(role.replace("_", " ") for role in algorithm.trained_roles)
+    found = {"trains": f"trains {roles}"}
+    if algorithm.reference_roles:
+        found["reads"] = f"one more forward pass per step of: {', '.join(algorithm.reference_roles)}"
+    sampler = "may use recorded rollouts or preferences" if algorithm.off_policy else "the policy's own only"
+    found["sampler"] = f"rollouts: {sampler}"
+    if algorithm.minimum_group > 1:
+        found["group"] = f"at least {algorithm.minimum_group} completions per problem"
+    if algorithm.scores:
+        found["scores"] = f"task scores: {', '.join(sorted(algorithm.scores))}"
+    asked = {
+        "a greedy answer to every problem, decoded beside the group": algorithm.greedy_baseline,
+        "a task of one turn with an answer marker": algorithm.locates_answers,
+        'embeddings mixed while decoding: a task of one turn, sampler.kind = "hf"': algorithm.mixer()
+        is not None,
+        "a study of the training problems with the initial policy, once": algorithm.studies,
+        "the gradient of the entropy": algorithm.differentiates_entropy,
+    }
+    return found | {text: text for text, holds in asked.items() if holds}
+
+
+def alternatives(cls: Any) -> list[tuple[str, Any]]:
+    """The algorithm with one setting changed: each other choice, and a number that is 0 set to 1."""
+    found = []
+    for field, hint in strict.hints(cls).items():
+        default = getattr(cls(), field)
+        others: tuple[Any, ...] = ()
+        if get_origin(hint) is Literal:
+            others = tuple(choice for choice in get_args(hint) if choice != default)
+        elif isinstance(default, bool):
+            others = (not default,)
+        elif default == 0:
+            others = (1,)
+        for other in others:
+            text = f"{field} = {plainly(other)}"
+            if default == 0 and not isinstance(default, bool):
+                text = f"{field} above 0"
+            try:
+                found.append((text, cls(**{field: other})))
+            except ValueError:  # invalid without another setting
+                continue
+    return found
+
+
+PAGE = "stability.md"
+FAMILIES: Mapping[str, str] = {
+    "collapse": "Collapse: what was learned is lost",
+    "instability": "Instability: what often comes before, or beside",
+    "infrastructure": "Infrastructure: never the algorithm's",
+}
+
+
+def page_facts() -> Mapping[str, Any]:
+    """The content of the page on detectors."""
+    return {"families": FAMILIES, "rows": [row(kind) for kind in DETECTORS]}
+
+
+def row(kind: str) -> Mapping[str, Any]:
+    """The page's entry for one kind of event."""
+    detector = DETECTORS[kind]
+    about = field_docs(type(detector))
+    return {
+        "kind": kind,
+        "about": " ".join(inspect.cleandoc(type(detector).__doc__ or "").split()),
+        "rule": detector.rule,
+        "source": detector.source,
+        "needs": detector.needs,
+        "family": detector.family,
+        "stops": detector.stops,
+        "thresholds": [
+            {"name": field.name, "value": f"{getattr(detector, field.name):g}", "about": about[field.name]}
+            for field in dataclasses.fields(detector)
+        ],
+    }
+
+
+if TYPE_CHECKING:
+    from grpobench.algorithms.libraries.dialects import Dialect
+
+ABSENT = "–"
+"""Stands in for a value: our algorithm of the name has no such setting."""
+
+
+def described(rows: list[Row]) -> str:
+    """Differences as one line."""
+    return ", ".join(f"{row['setting']} = {plainly(row['theirs'])}" for row in rows) or "our defaults"
+
+
+def show_as(name: str, library: str) -> Row:
+    """How a library's algorithm of that name differs from ours. Raises `ConfigError` for unknown names."""
+    cls = chosen(registries.algorithms(), name, "algorithm")
+    known = {dialect.library: dialect for dialect in dialects_of(cls.name)}
+    if library not in known:
+        guess = strict.nearest(library, known)
+        did = f"did you mean {guess}?" if guess else f"known for {name}: {', '.join(known) or 'none'}"
+        raise ConfigError([f"--as {library}: no dialect {name}@{library}; {did}"])
+    return show_dialect(known[library])
+
+
+def dialects_of(algorithm: str) -> list[Dialect]:
+    return [dialect for dialect in registries.dialects().values() if dialect.algorithm == algorithm]
+
+
+def show_dialects() -> list[Row]:
+    """Every dialect with all its facts."""
+    return [show_dialect(dialect) for dialect in registries.dialects().values()]
+
+
+def show_dialect(dialect: Dialect) -> Row:
+    rows = facts(dialect)
+    return {
+        "name": dialect.name,
+        "algorithm": dialect.algorithm,
+        "base": dialect.base,
+        "library": dialect.library,
+        "version": dialect.version,
+        "ask": dialect.ask,
+        "remark": dialect.remark,
+        "differences": [row for row in rows if row["ours"] != row["theirs"]],
+        "equal": [row for row in rows if row["ours"] == row["theirs"]],
+        "not_expressed": [dataclasses.asdict(gap) for gap in dialect.gaps],
+    }
+
+
+def differences(dialect: Dialect) -> list[Row]:
+    return [row for row in facts(dialect) if row["ours"] != row["theirs"]]
+
+
+def facts(dialect: Dialect) -> list[Row]:
+    """Each value of a dialect beside the default of our algorithm of the name, if it has that setting."""
+    cls = registries.algorithms()[dialect.algorithm]
+    rows = []
+    for fact in dialect.facts:
+        section, name = fact.key_path
+        ours = {row["name"]: row["default"] for row in settings(config.SECTIONS.get(section, cls))}
+        if section == "modify":
+            ours |= cls.modifiers
+        row = {"setting": fact.setting, "ours": ours.get(name, ABSENT), "theirs": fact.value}
+        rows.append({**row, "source": fact.source, "note": fact.note})
+    return rows
+
+
+def dialect_lines(row: Row) -> list[str]:
+    """A dialect as text: a table of what differs, then what is the same and what is unknown."""
+    lines = [f"{row['name']}: {row['library']} {row['version']}, {row['ask']}", ""]
+    if row["remark"]:
+        base = "" if row["base"] == row["algorithm"] else f"; the settings are those of our {row['base']}"
+        lines.insert(1, f"{row['remark']}{base}")
+    head = {"setting": "setting", "ours": "ours", "theirs": "theirs", "source": "read in", "note": ""}
+    table = [head, *row["differences"]] if row["differences"] else []
+    width = {key: max((len(plainly(entry[key])) for entry in table), default=0) for key in head}
+    for entry in table:
+        cells = (f"{plainly(entry[key]):<{width[key]}}" for key in ("setting", "ours", "theirs"))
+        lines.append(f"{'  '.join(cells)}  {entry['source']}")
+        if entry["note"]:
+            lines += indented(entry["note"])
+    if not table:
+        lines.append("no setting differs")
+    if row["equal"]:
+        same = ", ".join(f"{entry['setting']} = {plainly(entry['theirs'])}" for entry in row["equal"])
+        lines += ["", "the same:", *indented(same)]
+    if row["not_expressed"]:
+        lines += ["", "not expressed:"]
+        for gap in row["not_expressed"]:
+            lines += indented(f"{gap['what']} ({gap['source']})")
+    return lines
+
+
+def indented(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def show(kind: str, name: str) -> Row:

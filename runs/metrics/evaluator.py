@@ -21,8 +21,7 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
-from grpobench.runs.sample.sampler import GREEDY, Sampler
+from grpobench.runs.sample.rollouts import GREEDY, Group, Rollout, Sampler, pack_groups
 from grpobench.runs.settings.config import EvaluateConfig, LongPrompts, RewardConfig
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive

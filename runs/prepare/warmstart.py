@@ -26,7 +26,6 @@ from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Batch
 from grpobench.analysis.runfolder import checksums
 from grpobench.runs.metrics.evaluator import Evaluator
-from grpobench.runs.models.determinism import deterministic
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_files import cache_folder
 from grpobench.runs.models.optimizer import NonFinite
@@ -38,6 +37,7 @@ from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.faults import point
+from grpobench.runs.tools.machine import deterministic
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError

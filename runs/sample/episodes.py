@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.sample.rollouts import Rollout
-from grpobench.runs.sample.sampler import Mixing, Request, Sampler
+from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, Sampler
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task

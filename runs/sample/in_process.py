@@ -17,8 +17,7 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import TokenBudget, portions
 from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.fused import Fused
-from grpobench.runs.sample.rollouts import Rollout
-from grpobench.runs.sample.sampler import GREEDY, Mixing, Request, demand_room
+from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout, demand_room
 from grpobench.runs.tools.process import safe_point
 
 LARGEST_GAP = 1e-3

@@ -1,14 +1,152 @@
-"""What makes the updates: `train.optimizer` as the function that makes one, tried out before a run starts."""
+"""How the learning rate goes over a run: `train.schedule` as a factor per step, the same at every resume.
+
+A schedule keeps no state: the factor of a step depends on the settings alone. Those of torch and transformers
+are asked for all steps at the start, with an optimizer of their own whose rate is 1.
+
+What makes the updates: `train.optimizer` as the function that makes one, tried out before a run starts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.settings import plugins, schedules
+from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import TrainConfig
-from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.tools.strict import ConfigError, nearest
+
+DECAYS: Mapping[str, Callable[[float], float]] = {
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+}
+"""From 1 to 0 as progress goes from 0 to 1; `train.floor` lifts the end."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The factor of the learning rate at each step."""
+
+    warmup: int
+    after: Callable[[int], float]
+    """The factor of a step behind the warm-up, counted from 1 over the whole run."""
+
+    def scale(self, step: int) -> float:
+        """The factor of step 1, 2, ...: it rises linearly to 1 over the warm-up, whatever comes then."""
+        return step / self.warmup if step < self.warmup else self.after(step)
+
+
+def schedule(train: TrainConfig, folder: Path | None = None) -> Schedule:
+    """The schedule of a run; `folder` is the recipe's. Raises ConfigError for one that cannot be made."""
+    name, warmup = train.schedule, train.warmup_steps
+    if name == "constant":
+        return Schedule(warmup, lambda step: 1.0)
+    if name in DECAYS:
+        return Schedule(warmup, decaying(DECAYS[name], train))
+    factors = foreign_factors(train, folder)
+    for index, factor in enumerate(factors):
+        if not (math.isfinite(factor) and factor >= 0):
+            raise fault(
+                f"{name} gives the factor {factor} at step {warmup + index + 1}; it must be 0 or more"
+            )
+    return Schedule(warmup, lambda step: factors[step - warmup - 1] if step > warmup else 1.0)
+
+
+def decaying(decay: Callable[[float], float], train: TrainConfig) -> Callable[[int], float]:
+    """A decay over the steps behind the warm-up, to `train.floor` of the peak. As transformers counts, the
+    first of them has the peak and the last is one short of the end."""
+    left = max(1, train.steps - train.warmup_steps)
+
+    def factor(step: int) -> float:
+        progress = min(1.0, max(0, step - 1 - train.warmup_steps) / left)
+        return train.floor + (1.0 - train.floor) * decay(progress)
+
+    return factor
+
+
+def foreign_factors(train: TrainConfig, folder: Path | None) -> list[float]:
+    """The factors of a schedule of others, for the steps behind the warm-up. Imports torch where it is one of
+    torch's or transformers'."""
+    library, _, name = train.schedule.partition(":")
+    settings, left = train.schedule_settings, max(0, train.steps - train.warmup_steps)
+    try:
+        if library == "transformers":
+            return of_transformers(name, train)[train.warmup_steps :]
+        found: Any = of_torch(name) if library == "torch" else plugins.load(train.schedule, folder)
+        if isinstance(found, type):
+            return torch_factors(found, left, settings)
+        return [float(found(step, left, **settings)) for step in range(left)]
+    except ConfigError as error:
+        raise fault("; ".join(error.faults)) from None
+    except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way
+        given = f" with {dict(settings)}" if settings else ""
+        raise fault(f"{train.schedule}{given} cannot be used: {type(error).__name__}: {error}") from error
+
+
+def of_torch(name: str) -> type:
+    """One of torch's schedulers by its name."""
+    from torch.optim import lr_scheduler
+
+    known = [key for key in lr_scheduler.__all__ if key != "LRScheduler"]
+    if name not in known:
+        raise fault(f"torch has no schedule {name!r}; {did_you_mean(name, known, 'torch')}")
+    found: type = getattr(lr_scheduler, name)
+    return found
+
+
+def torch_factors(cls: type, steps: int, settings: Mapping[str, Any]) -> list[float]:
+    """What one of torch's schedulers makes of a rate of 1."""
+    import torch
+    from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+    if not issubclass(cls, LRScheduler) or issubclass(cls, ReduceLROnPlateau):
+        raise TypeError(f"{cls.__name__} is no schedule that depends on the step alone")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    return advanced(cls(optimizer, **settings), optimizer, steps)
+
+
+def of_transformers(name: str, train: TrainConfig) -> list[float]:
+    """What one of transformers' schedules makes of a rate of 1, warm-up included."""
+    import torch
+    from transformers import SchedulerType, get_scheduler
+
+    known = [kind.value for kind in SchedulerType]
+    if name not in known:
+        raise fault(f"transformers has no schedule {name!r}; {did_you_mean(name, known, 'transformers')}")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    made = get_scheduler(
+        name,
+        optimizer,
+        num_warmup_steps=train.warmup_steps,
+        num_training_steps=train.steps,
+        scheduler_specific_kwargs=dict(train.schedule_settings),
+    )
+    if "metrics" in inspect.signature(made.step).parameters:
+        raise TypeError(f"{type(made).__name__} is no schedule that depends on the step alone")
+    return advanced(made, optimizer, train.steps)
+
+
+def advanced(scheduler: Any, optimizer: Any, steps: int) -> list[float]:
+    """The rate of a scheduler's optimizer at each of its steps."""
+    found = []
+    for _ in range(steps):
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def did_you_mean(name: str, known: Sequence[str], library: str) -> str:
+    guess = nearest(name, known)
+    return f"did you mean {library}:{guess}?" if guess else f"it has {', '.join(sorted(known))}"
+
+
+def fault(message: str) -> ConfigError:
+    return ConfigError([message])
+
 
 ADAMW = "adamw"
 """The default: torch's, fused, with `train.betas` and `train.weight_decay`."""
@@ -33,7 +171,7 @@ def faults(train: TrainConfig, folder: Path | None) -> list[str]:
     are tried, for which torch is imported."""
     found = []
     try:
-        schedules.schedule(train, folder)
+        schedule(train, folder)
     except ConfigError as error:
         found += [f"train.schedule: {one}" for one in error.faults]
     try:

@@ -6,12 +6,11 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from grpobench.runs.models.determinism import deterministic
 from grpobench.runs.models.token_budgets import explain_out_of_memory
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.tools.machine import reset_peak_memory
+from grpobench.runs.tools.machine import deterministic, reset_peak_memory
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.progress import Preempted, Progress, progress_reporter
 from grpobench.runs.train.run_loop import carry

@@ -1,4 +1,7 @@
-"""Builds the parts of a run, in a fixed order, for the trainer."""
+"""The sampler of a configuration.
+
+Builds the parts of a run, in a fixed order, for the trainer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.curriculum import Curriculum
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.metrics.evaluator import Evaluator
-from grpobench.runs.models.determinism import determinism
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_files import weights_hash
 from grpobench.runs.models.roles import RoleModels
@@ -22,17 +24,31 @@ from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction
 from grpobench.runs.reward.grader import Grader
-from grpobench.runs.sample.choose import sampler_for
 from grpobench.runs.sample.context import dropped
-from grpobench.runs.sample.sampler import Sampler
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings import others, registries
 from grpobench.runs.settings.config import RunConfig, rates
-from grpobench.runs.settings.optimizers import maker
-from grpobench.runs.settings.schedules import Schedule, schedule
+from grpobench.runs.settings.optimizers import Schedule, maker, schedule
+from grpobench.runs.tools.machine import determinism
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
-from grpobench.runs.train.curricula import Checked
-from grpobench.runs.train.rollouts import OnPolicy, Preferences, Replay, Source, demand_problems
+from grpobench.runs.train.rollouts import Checked, OnPolicy, Preferences, Replay, Source, demand_problems
+
+
+def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded) -> Sampler:
+    """The sampler that the configuration asks for or, if rollouts are not drawn from the current policy, the
+    one that evaluates it. Raises DataError for an engine that is not installed or does not answer."""
+    if config.sampler.foreign:
+        entry = registries.find("sampler", config.sampler.kind, others.folder(config), "sampler.kind")
+        sampler: Sampler = entry.cls(config, models, loaded)
+        return sampler
+    if config.sampler.kind in ("vllm", "vllm-server"):
+        from grpobench.runs.sample.engines.sampler import connect
+
+        return connect(config, models, loaded)
+    return HFSampler(models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
+
 
 Tell = Callable[[str], None]
 """Takes the name of the current phase before the first step."""

@@ -1,13 +1,22 @@
-"""Sources of a step's groups: sampled from the policy, replayed from the base, or loaded from a file."""
+"""Where a completion states its answer and where its parts begin, as indices of its tokens.
+
+A curriculum whose return values are checked.
+
+Sources of a step's groups: sampled from the policy, replayed from the base, or loaded from a file.
+"""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import json
 import math
+import operator
 import random
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,19 +24,128 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.curriculum import Curriculum
+from grpobench.algorithms.modifiers import Refilled
+from grpobench.algorithms.returned import ReturnError, line_of
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.locate import announces, locate
-from grpobench.runs.sample.rollouts import Group, Rollout
-from grpobench.runs.sample.sampler import GREEDY, Mixing, Sampler
+from grpobench.runs.sample.rollouts import GREEDY, Group, Located, Mixing, Rollout, Sampler
+from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
-from grpobench.tasks.data.flaws import find_flaw
+from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
+
+BREAK = re.compile(
+    r"(?<=\n)(?=\S)|(?<=[.!?;] )(?=\S)|(?<=,)(?=-?\d+ ?[-+*/])"
+    r"|\b(?=(?:but|hmm|wait|so|then|therefore|thus|hence|however|alternatively|next|first|second|finally"
+    r"|let me|because|since|check)\b)",
+    re.IGNORECASE,
+)
+"""Places between characters at which a line, a sentence, an equation or a turn of thought begins."""
+
+
+def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
+    """The last statement of the final answer, and the breaks before it. An empty marker finds no answer."""
+    text = loaded.decode(rollout.completion)
+    start = text.rfind(marker) if marker else -1
+    length = len(rollout.completion)
+    places = [match.start() for match in BREAK.finditer(text, 0, start if start >= 0 else len(text))]
+    wanted = sorted({*places, *([start] if start >= 0 else [])} - {0})
+    tokens = dict(zip(wanted, begins(loaded, rollout.completion, wanted), strict=True))
+    answer = length if start < 0 else tokens.get(start, 0)
+    return Located(answer, tuple(sorted({tokens[p] for p in places if p} - {0, answer, length})))
+
+
+def begins(loaded: Loaded, completion: tuple[int, ...], places: Sequence[int]) -> list[int]:
+    """For each of these ascending positions in the text, the token that holds the character."""
+    if not places:
+        return []
+    pieces = [loaded.decode((token,)) for token in completion]
+    ends = list(itertools.accumulate(map(len, pieces)))
+    if "".join(pieces) != loaded.decode(completion):  # characters of several tokens, or spaces left out
+        ends = []
+        while not ends or (ends[-1] <= places[-1] and len(ends) < len(completion)):
+            ends.append(len(loaded.decode(completion[: len(ends) + 1])))
+        ends = list(itertools.accumulate(ends, max))
+    return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in places]
+
+
+def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | None:
+    """A function that says whether tokens state `marker`, to be called at every new token; None for an empty
+    marker. It decodes the text only if the last token can end the marker."""
+    if not marker:
+        return None
+    ends: dict[int, bool] = {}
+    last = marker[-1]
+
+    def said(tokens: Sequence[int]) -> bool:
+        token = tokens[-1]
+        if token not in ends:
+            text = loaded.decode((token,))
+            ends[token] = last in text or "\ufffd" in text or last.isspace()
+        return ends[token] and marker in loaded.decode(tokens)
+
+    return said
+
+
+METHODS = ("draw", "accept", "state", "restore")
+
+
+class Checked:
+    """Wraps a curriculum, which chooses among so many problems. An index that no problem has raises
+    ReturnError with the name of its class: Python would take −1 for the last problem."""
+
+    def __init__(self, inner: Curriculum, problems: int) -> None:
+        self.inner, self.problems = inner, problems
+        if lacks := [name for name in ("attempts", *METHODS) if not hasattr(inner, name)]:
+            raise ReturnError(
+                f"{plugins.reference(type(inner))} is no curriculum: it lacks {', '.join(lacks)}"
+            )
+
+    @property
+    def attempts(self) -> int:
+        return self.inner.attempts
+
+    def draw(self, step: int, attempt: int) -> list[int]:
+        drawn: Any = self.inner.draw(step, attempt)
+        if isinstance(drawn, str | bytes) or not hasattr(drawn, "__iter__"):
+            raise self._refusal("draw", step, f"{drawn!r:.80}", "a list of indices")
+        return [self._index(one, step) for one in drawn]
+
+    def _index(self, value: Any, step: int) -> int:
+        """The index of a problem. A bool is refused: it comes from a mask of problems."""
+        try:
+            index = -1 if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            index = -1
+        if not 0 <= index < self.problems:
+            expected = f"whole numbers from 0 to {self.problems - 1}, one for each problem"
+            raise self._refusal("draw", step, f"the index {value!r:.80}", expected)
+        return index
+
+    def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
+        accepted: Any = self.inner.accept(step, index, reward)
+        count = len(accepted) if hasattr(accepted, "__len__") else -1
+        if count != len(index) or any(one not in (True, False) for one in accepted):
+            expected = f"True or False for each of {len(index)} problems"
+            raise self._refusal("accept", step, f"{accepted!r:.80}", expected)
+        return [bool(one) for one in accepted]
+
+    def state(self) -> Any:
+        return self.inner.state()
+
+    def restore(self, state: Any) -> None:
+        self.inner.restore(state)
+
+    def _refusal(self, method: str, step: int, returned: str, expected: str) -> ReturnError:
+        plain = self.inner.inner if isinstance(self.inner, Refilled) else self.inner
+        what = f"{plugins.reference(type(plain))}.{method} returned {returned} at step {step}"
+        return ReturnError(f"{line_of(getattr(plain, method))} {what}, expected {expected}".lstrip())
 
 
 class Source(Protocol):

@@ -32,10 +32,9 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import peak_memory_gb
 from grpobench.runs.tools.process import safe_point
-from grpobench.runs.train.corrections import Correction, correct
 from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress, transcript
-from grpobench.runs.train.update import Updated, Updater, check_gap
+from grpobench.runs.train.update import Correction, Updated, Updater, check_gap, correct
 from grpobench.runs.train.watch import Watch
 
 MOST_SKIPPED = 3

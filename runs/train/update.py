@@ -1,4 +1,21 @@
-"""The updates of a step: minibatches, micro-batches, gradients, and the updates that are skipped."""
+"""Corrections for the gap between the sampler's probabilities and the trainer's, for any algorithm.
+
+Completions are drawn from the sampler's μ, but an objective is derived for draws from π_old, the trainer's
+policy with the same weights. The ratio w = π_old/μ corrects for it (importance sampling): it multiplies the
+terms of the loss and carries no gradient.
+
+- Truncated, TIS: min(w, cap), less variance for some bias (Yao et al., "On the Rollout-Training Mismatch in
+  Modern RL Systems", 2025; there per token, cap 2).
+- Masked, MIS: w where floor ≤ w ≤ cap, else 0 (after Liu et al., "When Speed Kills Stability", 2025). Masked
+  tokens still count in the averaging weights, as in an importance-sampling estimate; rejection sampling would
+  divide by the number that is left.
+
+The ratio is that of each token, of a whole sequence (the product over the tokens that the policy wrote), or
+the geometric mean over a sequence, which does not grow with its length. Equal probabilities give weights of
+exactly 1 at every level, so that no bit of the gradient changes; so does a sequence without such a token.
+
+The updates of a step: minibatches, micro-batches, gradients, and the updates that are skipped.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +27,66 @@ from dataclasses import dataclass, field
 import torch
 
 from grpobench.algorithms import returned
-from grpobench.algorithms.algorithm import Batch, Loss, ModelOutput, Role, Signal
+from grpobench.algorithms.algorithm import Batch, Loss, ModelOutput, Role, Rows, Rowwise, Signal, Tokenwise
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
 from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.roles import RoleModels, Ruined
-from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.seeds import derive
-from grpobench.runs.train.corrections import Correction
 from grpobench.runs.train.parts import Parts
+
+
+@dataclass(frozen=True)
+class Correction(Rows):
+    """The factors of the loss terms of a batch."""
+
+    token: Tokenwise
+    """For terms of shape (B, T)."""
+    row: Rowwise
+    """For terms of shape (B,): the sequence's weight, or the mean of its tokens' weights."""
+    cut: torch.Tensor
+    """Bool (B, T): the cap or the floor took effect."""
+
+    def of(self, weights: torch.Tensor) -> torch.Tensor:
+        """Averaging weights, (B, T) or (B,), times the correction."""
+        return weights * (self.token if weights.dim() == 2 else self.row)
+
+    def metrics(self, completion_mask: torch.Tensor) -> dict[str, float]:
+        """Means over the tokens that the policy wrote, (B, T)."""
+        return {
+            "correction/weight_mean": self.token[completion_mask].double().mean().item(),
+            "correction/clipped": self.cut[completion_mask].double().mean().item(),
+        }
+
+
+def correct(batch: Batch, settings: SamplerConfig) -> Correction | None:
+    """The weights of a batch whose `old_logp` is the trainer's; None if the settings ask for none."""
+    if settings.correction == "none":
+        return None
+    completion_mask = batch.completion_mask
+    # Masked to a log ratio of 0, a factor of 1: padding and replies were not sampled.
+    log_ratio = (batch.old_logp - batch.sampler_logp).detach().masked_fill(~completion_mask, 0.0)
+    count = completion_mask.sum(-1)
+    if settings.correction_level == "token":
+        token, cut = bound(log_ratio.exp(), settings)
+        row = (token * completion_mask).sum(-1) / count  # 0/0 in a row without tokens, filled below
+        return Correction(token, row.masked_fill(count == 0, 1.0), cut)
+    total = log_ratio.sum(-1)
+    if settings.correction_level == "geometric":
+        total = total / count.clamp(min=1)
+    row, cut = bound(total.exp(), settings)
+    return Correction(row[:, None].expand_as(log_ratio), row, cut[:, None].expand_as(completion_mask))
+
+
+def bound(ratio: torch.Tensor, settings: SamplerConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weights, mask of the weights that are not the ratio itself)."""
+    cut = ratio > settings.correction_cap
+    if settings.correction == "tis":
+        return ratio.clamp(max=settings.correction_cap), cut
+    cut = cut | (ratio < settings.correction_floor)
+    return ratio.masked_fill(cut, 0.0), cut
+
 
 LogpOfRows = list[tuple[torch.Tensor, Batch]]
 """Log-probabilities (b, T) of the trainer's for some rows, and these rows."""

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, get_args
 
 from grpobench.tasks.data.sources import Row, parse
 from grpobench.tasks.data.tables import DataError, Source, Table
-from grpobench.tasks.grading import letters
+from grpobench.tasks.grading import extraction
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
 from grpobench.tasks.grading.extraction import LONGEST, ExtractedAnswer, extract
 from grpobench.tasks.grading.final_answer import normalize, number
@@ -250,18 +250,18 @@ class ChoiceRows(Rows):
     def listed(self, row: Row) -> list[str]:
         found = row.values.get(self.options)
         texts = isinstance(found, list) and all(isinstance(item, str) and item.strip() for item in found)
-        if not isinstance(found, list) or not texts or not 2 <= len(found) <= len(letters.ALPHABET):
+        if not isinstance(found, list) or not texts or not 2 <= len(found) <= len(extraction.ALPHABET):
             raise row.error(f"{self.options!r} must be a list of 2 to 26 texts, not {found!r:.80}")
         if len({plain(item) for item in found}) < len(found):
             raise row.error(f"{self.options!r} has the same text twice")
         return found
 
     def shown(self, row: Row, column: str) -> str:
-        return letters.listed(self.listed(row)) if column == self.options else super().shown(row, column)
+        return extraction.listed(self.listed(row)) if column == self.options else super().shown(row, column)
 
     def graded(self, row: Row) -> Any:
         options, answer = [plain(item) for item in self.listed(row)], plain(text_of(row, self.answer))
-        known = letters.ALPHABET[: len(options)]
+        known = extraction.ALPHABET[: len(options)]
         if answer not in options and answer not in known:
             raise row.error(
                 f"{self.answer!r} must be the text of a candidate or a letter from A to {known[-1]}, not "
@@ -272,7 +272,7 @@ class ChoiceRows(Rows):
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         asked = self.graded_answer(problem)
-        found = [letters.letter(self.stated(completion), asked["count"]) for completion in completions]
+        found = [extraction.letter(self.stated(completion), asked["count"]) for completion in completions]
         return [
             Verdict(
                 {"correct": float(letter == asked["letter"]), "format": float(letter is not None)},
@@ -283,11 +283,11 @@ class ChoiceRows(Rows):
         ]
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
-        found = letters.answers(self.graded_answer(problem)["count"])
+        found = extraction.answers(self.graded_answer(problem)["count"])
         return tuple(f"{self.answer_marker}{text}" for text in found)
 
     def reference(self, problem: Problem) -> str:
-        return self.candidates(problem)[letters.ALPHABET.index(self.graded_answer(problem)["letter"])]
+        return self.candidates(problem)[extraction.ALPHABET.index(self.graded_answer(problem)["letter"])]
 
     def corrupt(self, problem: Problem) -> str:
         """The next letter."""

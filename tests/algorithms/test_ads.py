@@ -179,9 +179,7 @@ def test_refills_bring_problems_that_the_step_has_not_had() -> None:
     ("rate", "way"),
     [(0.0, -1), (0.32, -1), (0.33, 0), (2 / 6, 0), (0.5, 0), (4 / 6, 0), (0.67, 0), (0.68, 1), (1.0, 1)],
 )
-def test_low_success_sends_to_an_easier_problem_and_high_success_to_a_harder_one(
-    rate: float, way: int
-) -> None:
+def test_ads_moves_to_easier_problem_after_failure_harder_after_success(rate: float, way: int) -> None:
     assert move_direction(rate, 0.17) == way
 
 

@@ -128,7 +128,7 @@ def test_gpg_makes_up_for_groups_without_a_signal() -> None:
     assert not advantages(GPG(), rewards[1:3]).any()
 
 
-def test_remax_compares_with_the_greedy_answer_and_leaves_out_what_has_none() -> None:
+def test_remax_compares_with_greedy_answer_and_skips_samples_without_one() -> None:
     batch = rollouts([[2, 1], [3, 1]], [[1.0, 0.0], [0.5, 1.0]])
     batch = dataclasses.replace(batch, greedy_reward=torch.tensor([0.75, 0.75, math.nan, math.nan]))
     signal = credited(ReMax(), batch)

@@ -102,7 +102,7 @@ def test_leave_one_out_advantages_with_a_penalty_equal_trls(
     assert (signal.advantage[:, 0] - RLOO().compute_signal(batch, Fixed()).advantage[:, 0]).abs().max() > 0.1
 
 
-def test_gradient_equals_that_of_trls_sequence_ratio_where_the_policy_has_not_moved(tmp_path: Path) -> None:
+def test_gradient_equals_trl_sequence_ratio_before_policy_moves(tmp_path: Path) -> None:
     models = models_with_reference(RLOO())
     batch = batch_of(models)
     inside = torch.arange(batch.completion.shape[1]) < batch.length[:, None]

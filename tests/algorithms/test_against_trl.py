@@ -343,9 +343,7 @@ def test_masked_truncated_completions_leave_no_trace_in_token_means(case: str, t
 
 
 @pytest.mark.parametrize("case", ["grpo", "dr_grpo, paper", "sapo", "gspo", "luspo"])
-def test_means_over_completions_count_masked_truncated_ones_in_trl_and_not_here(
-    case: str, tmp_path: Path
-) -> None:
+def test_only_trl_counts_masked_truncated_completions_in_means(case: str, tmp_path: Path) -> None:
     """Of twelve completions those of 6, 9, 7 and 8 tokens are cut off: TRL divides by twelve, we by the eight
     that are left."""
     algorithm, settings = CASES[case]
@@ -354,7 +352,7 @@ def test_means_over_completions_count_masked_truncated_ones_in_trl_and_not_here(
     assert distance({name: g * 8 / 12 for name, g in found.gradient.items()}, found.expected) < GRADIENT
 
 
-def test_the_off_policy_mask_goes_by_the_samplers_probabilities_as_trls_does_with_vllm(
+def test_off_policy_mask_uses_sampler_probabilities_like_trl_with_vllm(
     tmp_path: Path,
 ) -> None:
     """π_old is the policy itself, so that only the sampler's distance can mask."""

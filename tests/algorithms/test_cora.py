@@ -52,7 +52,7 @@ def test_groups_are_kept_apart() -> None:
     assert found == pytest.approx([half, -half, half, -half], rel=1e-6)
 
 
-def test_a_group_solved_by_all_still_tells_consistent_completions_from_others() -> None:
+def test_fully_solved_group_still_separates_consistent_completions() -> None:
     algorithm = CORA(consistency_weight=1.0, epsilon=1e-9, **LAST)
     found = advantages(algorithm, batch([1, 1, 1, 1], [1, 1, 1, 0]))
     assert found == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-6)

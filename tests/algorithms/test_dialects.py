@@ -19,7 +19,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.libraries.dialects import DIALECTS, SETTINGS, Dialect
 from grpobench.analysis.runfolder.load import identify_run
 from grpobench.runs import cli
-from grpobench.runs.inventory import describing
+from grpobench.runs.inventory import showing
 from grpobench.runs.settings.config import SECTIONS, RunConfig
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.settings.stored import dump, load
@@ -156,7 +156,7 @@ def test_constant_divisor_of_verl_is_that_of_a_micro_batch_unless_set() -> None:
 
 
 @pytest.mark.parametrize("name", ["remax", "gdpo"])
-def test_estimators_that_the_default_trainer_of_verl_lacks_ask_for_the_other(name: str) -> None:
+def test_estimators_missing_from_default_verl_trainer_ask_for_the_other(name: str) -> None:
     assert "trainer.use_v1=False" in verl(name).ask
     assert "trainer.use_v1=True, the default, it stops" in gaps(name)
     assert "cannot run it" in verl(name).remark
@@ -257,7 +257,7 @@ def test_a_dialect_takes_the_place_of_what_an_algorithm_modifies(tmp_path: Path)
     assert config(tmp_path, "dapo@trl").modify.dynamic_sampling == 0
 
 
-def test_dialects_are_chosen_beside_algorithms_and_named_as_they_are_written(tmp_path: Path) -> None:
+def test_dialects_are_chosen_beside_algorithms_and_keep_their_spelling(tmp_path: Path) -> None:
     found = recipe(tmp_path, '[[arm]]\nalgorithm = "grpo"\n', "arms=grpo@trl,grpo,grpo@verl").runs()
     assert [run.folder for run in found] == [
         "grpo@trl-arithmetic-s0",
@@ -345,8 +345,8 @@ def test_dialects_as_json_hold_every_fact(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_setting_that_ours_lacks_is_told_from_one_that_is_equal() -> None:
-    row = describing.show_as("dr_grpo", "trl")
-    assert {"setting": "scale", "ours": describing.ABSENT, "theirs": "group"}.items() <= next(
+    row = showing.show_as("dr_grpo", "trl")
+    assert {"setting": "scale", "ours": showing.ABSENT, "theirs": "group"}.items() <= next(
         fact for fact in row["differences"] if fact["setting"] == "scale"
     ).items()
     assert "averaging" in {fact["setting"] for fact in row["equal"]}

@@ -99,7 +99,7 @@ def test_subsets_follow_the_gradient_of_the_best_of_k(worth: Sequence[float], k:
 
 
 @pytest.mark.parametrize("worth", [BINARY, GRADED])
-def test_credit_for_the_best_alone_follows_the_gradient_of_the_best_of_the_group(
+def test_best_only_credit_follows_gradient_of_expected_group_best(
     worth: Sequence[float],
 ) -> None:
     found = expected_gradient(PassK(form="best", divide=False), worth, 3)
@@ -130,9 +130,7 @@ def test_best_of_k_equals_that_over_all_subsets(reward: list[float], k: int) -> 
 
 
 @given(st.integers(2, 12), st.data())
-def test_rewards_of_0_and_1_have_the_closed_forms_in_the_number_of_wrong_samples(
-    size: int, data: st.DataObject
-) -> None:
+def test_binary_rewards_have_closed_forms_in_number_of_wrong_samples(size: int, data: st.DataObject) -> None:
     wrong, k = data.draw(st.integers(1, size - 1)), data.draw(st.integers(1, size - 1))
     batch = rollouts([[1] * size], [[0.0] * wrong + [1.0] * (size - wrong)])
     found = PassK(k=k).compute_signal(batch, Fixed()).advantage[:, 0]
@@ -213,7 +211,7 @@ def test_reinforce_has_the_same_gradient_wherever_the_policy_has_moved(name: str
 
 
 @pytest.mark.parametrize("name", [n for n in POLICY_GRADIENTS if not n.startswith("reinforce_pp")])
-def test_advantages_of_a_group_depend_on_the_others_only_where_the_method_says_so(name: str) -> None:
+def test_group_advantages_depend_on_other_groups_only_where_method_says(name: str) -> None:
     algorithm, batch = case(name, "token_mean")
     first = batch[batch.group == 0]
     together = algorithm.compute_signal(batch, Fixed()).advantage[: len(first)]

@@ -246,7 +246,7 @@ def test_gae_is_the_discounted_sum_of_errors_over_written_tokens(
     assert not found[~written].any()
 
 
-def test_terminal_reward_stands_on_the_last_written_token_also_behind_a_gap_or_a_cut() -> None:
+def test_terminal_reward_is_on_last_written_token_despite_gap_or_cut() -> None:
     written = torch.tensor(
         [
             [True, True, True, False],  # ended, then padding

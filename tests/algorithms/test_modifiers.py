@@ -73,7 +73,7 @@ def test_truncated_completions_are_left_out_but_count_in_their_group() -> None:
     assert algorithm.observe(batch, signal)["modify/left_out"] == 0.25
 
 
-def test_groups_of_equal_rewards_leave_no_trace_in_any_average_but_count_in_the_batchs_statistics() -> None:
+def test_equal_reward_groups_skip_averages_but_count_in_batch_statistics() -> None:
     """Of three groups the middle one has equal rewards: the gradient is that of a batch without it, whatever
     the average. The deviation of the batch is that of all seven rewards."""
     shape = [[3, 2], [5, 1, 4], [2, 6]], [[1.0, 0.0], [0.5, 0.5, 0.5], [0.0, 1.0]]
@@ -169,7 +169,7 @@ def test_masking_leaves_the_critic_and_the_kl_alone() -> None:
     assert metrics["policy/clip_low"] == backward(plain, models, far, hopeless)[1]["policy/clip_low"] > 0
 
 
-def test_the_entropy_bonus_follows_the_gradient_of_the_entropy_in_closed_form() -> None:
+def test_entropy_bonus_follows_closed_form_entropy_gradient() -> None:
     """dH/dz = −p (log p + H) for each token's logits z; a response's term holds the mean over its tokens."""
     batch = rollouts([[2, 1]], [[1.0, 1.0]])
     logits = torch.tensor([[[0.3, -1.0, 0.8], [2.0, 0.0, 0.1]], [[0.5, 0.5, -0.7], [9.0, 0.0, 0.0]]])
@@ -205,7 +205,7 @@ def test_groups_of_equal_graded_rewards_are_replaced() -> None:
     assert curriculum.accept(1, [0], [[]]) == [False]
 
 
-def test_the_reference_moves_by_its_share_at_its_steps_and_survives_a_checkpoint() -> None:
+def test_reference_moves_by_share_on_schedule_and_survives_checkpoint() -> None:
     algorithm = Modifiers(reference_every=3, reference_mix=0.25).around(GRPO(beta=0.1))
     assert [algorithm.synchronize(step) for step in range(1, 7)] == [0, 0, 0.25, 0, 0, 0.25]
     models = models_for(algorithm, "llama")

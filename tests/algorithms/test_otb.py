@@ -23,7 +23,7 @@ def says(batch: Batch, shares: list[list[float]]) -> Fixed:
     return Fixed(policy=ModelOutput(logp, torch.zeros_like(logp), logp[:, :0], squares=squares))
 
 
-def test_squared_norm_of_a_tokens_gradient_by_its_logits_needs_no_backward_pass() -> None:
+def test_squared_norm_of_token_logit_gradient_needs_no_backward_pass() -> None:
     logits = torch.randn(7, generator=torch.Generator().manual_seed(0), requires_grad=True)
     logp = logits.log_softmax(-1)
     p = logp.detach().exp()
@@ -51,7 +51,7 @@ def test_sums_of_squares_are_those_of_the_models_own_distributions(temperature: 
         close(found.squares[row, :length][written], expected[written], rtol=1e-5, atol=1e-7)
 
 
-def test_no_other_baseline_of_a_single_token_gives_a_gradient_of_less_variance() -> None:
+def test_no_other_single_token_baseline_gives_lower_gradient_variance() -> None:
     """A policy of probabilities ½, ¼, ⅛ and ⅛ and a group in which every answer stands as often as it says,
     so that means over the group are expectations. The variance of (r − b)∇log π is E[(r − b)²‖∇log π‖²] but
     for a constant; its derivative by b is 0 at OTB's baseline, and it is larger at the mean reward."""
@@ -80,7 +80,7 @@ def test_no_other_baseline_of_a_single_token_gives_a_gradient_of_less_variance()
     assert variance(b) < variance(reward.mean()) - 1e-4
 
 
-def test_energies_add_up_over_a_completion_and_only_those_that_reach_a_token_are_compared() -> None:
+def test_energies_add_up_and_only_samples_reaching_a_token_are_compared() -> None:
     """Rewards 1, 0, ½ and lengths 1, 2, 3, a reply inside the third. Token 1: energies 0.1, 0.3, 0.6. Token
     2: energies 0.3 + 0.1 and 0.6 + 0.2. Token 3 is reached by one alone."""
     batch = rollouts([[1, 2, 4]], [[1.0, 0.0, 0.5]], gaps={2: (1,)})
@@ -102,7 +102,7 @@ def test_equal_energies_and_lengths_give_the_groups_mean() -> None:
     close(found, DrGRPO().compute_signal(batch, Fixed()).advantage)
 
 
-def test_a_policy_that_was_always_certain_is_compared_with_the_mean_of_those_that_reach_a_token() -> None:
+def test_always_certain_policy_is_compared_with_mean_of_token_reachers() -> None:
     batch = rollouts([[1, 2, 2]], [[1.0, 0.0, 0.5]])
     nothing = says(batch, [[0.0, 0.0]] * 3)
     close(OTB().compute_signal(batch, nothing).advantage, [[0.5, 0], [-0.5, -0.25], [0.0, 0.25]])

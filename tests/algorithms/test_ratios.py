@@ -121,7 +121,7 @@ def test_at_ratio_one_the_gradient_is_that_of_reinforce(name: str) -> None:
     close(slope(algorithm, batch, batch.old_logp), -advantage / length / len(batch))
 
 
-def test_kimi_on_policy_is_reinforce_with_the_centered_reward_of_whole_completions() -> None:
+def test_kimi_on_policy_is_reinforce_with_centered_completion_reward() -> None:
     batch, _ = example()
     centered = batch.reward - parts.group_mean(batch.reward, batch.group)
     close(slope(Kimi(), batch, batch.old_logp), -centered[:, None] * batch.completion_mask / len(batch))
@@ -139,7 +139,7 @@ def test_dapo_is_grpo_with_its_three_settings() -> None:
     assert slope(DAPO(), batch, logp)[0, 0] < 0 == slope(GRPO(), batch, logp)[0, 0]
 
 
-def test_dapo_refills_groups_of_equal_rewards_and_leaves_the_overlong_buffer_to_the_recipe() -> None:
+def test_dapo_refills_equal_reward_groups_and_leaves_overlong_to_recipe() -> None:
     modify = Modifiers(**DAPO.modifiers)
     assert modify.dynamic_sampling == 9 and modify.overlong_buffer == 0
     curriculum = modify.around(DAPO()).curriculum([{}] * 4, 2, 0)
@@ -210,7 +210,7 @@ def test_cispo_keeps_the_gradient_of_a_token_beyond_the_cap() -> None:
     assert slope(GRPO(**HALF), batch, logp)[0, 1] == 0
 
 
-def test_gmpo_clips_each_log_ratio_on_the_side_that_the_advantage_pushes_to() -> None:
+def test_gmpo_clips_each_log_ratio_on_the_side_advantage_pushes_to() -> None:
     e = math.exp
     batch, logp = pair([[e(0.9), e(-0.9)], [e(0.9), e(-0.9)]])
     algorithm = GMPO(clip_low=0.4, clip_high=0.3, **HALF)
@@ -261,7 +261,7 @@ def test_vespo_weighs_by_the_ratio_of_the_whole_sequence() -> None:
     close(torch.tensor(shares(VESPO(**HALF), batch, logp)["policy/sequence_weight"]), phi)
 
 
-def test_vespo_takes_its_shape_from_what_the_response_earned_not_from_a_token_of_its_kl() -> None:
+def test_vespo_takes_shape_from_response_reward_not_from_token_kl() -> None:
     batch, logp = pair([[2.0, 0.25], [2.0, 1.5]])
     reference = torch.full(batch.completion_mask.shape, -1.0)
     reference[0, 0] = -9.0  # k1 of the first token of the first response: −1 − −9 = 8
@@ -283,7 +283,7 @@ def test_vespo_is_finite_where_the_ratio_is_not() -> None:
         close(found, torch.zeros_like(found))  # φ(e^20) = 0, and φ(1e-8) = 1e-16·e³ or less
 
 
-def test_dppo_leaves_out_a_likely_token_that_fell_and_keeps_a_rare_one_that_rose() -> None:
+def test_dppo_drops_likely_token_that_fell_and_keeps_rare_one_that_rose() -> None:
     # probabilities .01 → .1 (ratio 10) with A > 0, and .9 → .7 (ratio .78) with A < 0
     batch, _ = pair([[1.0], [1.0]])
     old, new = (torch.tensor(p).log()[:, None] for p in ([0.01, 0.9], [0.1, 0.7]))
@@ -329,7 +329,7 @@ def test_dppo_sums_tokens_of_centered_rewards_as_the_authors_do() -> None:
     close(slope(DPPO(), batch, logp), [[-0.25] * 3, [0.25, 0, 0]])
 
 
-def test_dppo_adds_a_hundredth_of_a_millionth_to_the_probability_of_the_other_tokens() -> None:
+def test_dppo_adds_1e_minus_8_to_probability_of_other_tokens() -> None:
     batch, _ = pair([[1.0], [1.0]])
     ten = 1e-8
     old, new = (torch.log1p(torch.tensor([[-rest], [-rest]])) for rest in (ten, 3 * ten))
@@ -393,7 +393,7 @@ def test_clip_cov_lets_go_of_tokens_in_the_band_only() -> None:
         assert algorithm.observe(batch, signal) == {"policy/covariance_selected": share}
 
 
-def test_clip_cov_draws_its_share_evenly_over_steps_and_never_less_than_one_token() -> None:
+def test_clip_cov_draws_share_evenly_over_steps_and_at_least_one_token() -> None:
     batch, _ = surprised()
     algorithm = ClipCov(lowest=-9, highest=9, **HALF)  # 2e-4 of four tokens: one
     count = torch.zeros(2, 2)
@@ -575,7 +575,7 @@ def test_vapo_imitates_correct_completions_by_their_tokens_mean() -> None:
     close(mean, 1.0)  # −log π is 1 at every token
 
 
-def test_vapo_without_successes_or_before_its_policy_moves_imitates_nothing() -> None:
+def test_vapo_imitates_nothing_without_successes_or_before_policy_moves() -> None:
     batch, value = vapo_batch()
     none = dataclasses.replace(batch, scores={"correct": torch.zeros(4)})
     signal = VAPO().compute_signal(none, models(none, value=value))

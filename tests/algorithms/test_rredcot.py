@@ -26,7 +26,7 @@ from grpobench.algorithms.rredcot import (
 from grpobench.runs.models.packing import Cost, pack
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.sampler import Request
+from grpobench.runs.sample.rollouts import Request
 from grpobench.runs.settings.rules import incompatible
 from grpobench.tasks.nanobias import NanoBias
 
@@ -270,7 +270,7 @@ def test_completions_without_an_answer_are_judged_by_the_others() -> None:
     torch.testing.assert_close(row, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
-def test_one_segment_is_the_centered_reward_and_reads_nothing_but_the_start() -> None:
+def test_single_segment_gives_centered_reward_and_reads_only_the_start() -> None:
     odds = Odds({(): 0.4})
     found = compute_signal(RREDCoT(segments=1), two(), odds)
     torch.testing.assert_close(found, torch.tensor([[0.5] * 4, [-0.5] * 4]))

@@ -98,9 +98,7 @@ WIDER = """
 """Tables that need scrolling."""
 
 
-def test_no_table_needs_scrolling_on_a_wide_screen_and_its_sentences_stand_below(
-    browser: Browser, page: Path
-) -> None:
+def test_no_table_scrolls_on_wide_screen_and_sentences_stand_below_it(browser: Browser, page: Path) -> None:
     browser.show(page, 1400, "light")
     browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     assert browser.ask(WIDER) == []

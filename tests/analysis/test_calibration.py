@@ -305,7 +305,7 @@ def test_arms_that_differ_are_called_different_and_alike_ones_equivalent() -> No
     assert verdicts([level, level[::-1], far]) == {(0, 1): "equivalent", (0, 2): "better", (1, 2): "better"}
 
 
-def test_a_pool_without_spread_is_equivalent_and_no_more_once_an_arm_is_moved_by_the_margin() -> None:
+def test_pool_without_spread_is_equivalent_until_arm_moves_by_margin() -> None:
     """Eight seeds that differ by a tenth of the margin at most: 1/256 is below 5 %. Moved by the margin, the
     differences are about as often above it as below, which no test takes for less than it."""
     found = same_arm(0.9 + np.random.default_rng(2).uniform(0, 0.002, size=40), 2, 8, comparisons=100)

@@ -50,7 +50,7 @@ def test_mean_squares_by_hand() -> None:
         components([[1, 2]])
 
 
-def test_problems_that_all_say_the_same_leave_the_paired_t_interval_of_scipy() -> None:
+def test_identical_problems_reproduce_scipy_paired_t_interval() -> None:
     first, second = np.array([0.6, 0.7, 0.5, 0.65]), np.array([0.5, 0.62, 0.48, 0.5])
     table = np.repeat((first - second)[:, None], 20, axis=1)
     expected = stats.ttest_rel(first, second).confidence_interval(0.95)
@@ -60,7 +60,7 @@ def test_problems_that_all_say_the_same_leave_the_paired_t_interval_of_scipy() -
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 6), st.integers(2, 30), st.integers(0, 10_000))
-def test_the_standard_error_is_never_below_that_over_seeds_and_turns_with_the_sign(
+def test_standard_error_is_at_least_that_over_seeds_and_sign_symmetric(
     seeds: int, problems: int, seed: int
 ) -> None:
     table = drawn(seeds, problems, (0.02, 0.1, 0.3), seed)
@@ -117,7 +117,7 @@ def test_where_the_two_disagree_the_comparison_says_so() -> None:
     assert "excludes 0" in told.disagrees and told.turned().crossed_low == -0.25
 
 
-def test_a_report_crosses_the_answers_of_its_evaluations_and_says_where_they_disagree(tmp_path: Path) -> None:
+def test_report_crosses_evaluation_answers_and_says_where_they_disagree(tmp_path: Path) -> None:
     root = Synthetic(  # type: ignore[arg-type]
         **SMALL,
         test_problems=24,

@@ -18,7 +18,7 @@ from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
 import grpobench
-from grpobench.analysis.checks.alarms import DAMAGED, SPARED
+from grpobench.analysis.checks import DAMAGED_TITLE, SPARED
 from grpobench.analysis.report.facts import as_json, json_ready
 from grpobench.analysis.report.text import describe_head
 from grpobench.analysis.runfolder import checksums
@@ -135,7 +135,7 @@ def test_a_damaged_run_is_named_and_the_rest_of_the_report_stands(
     file, spoil, what = DAMAGES[damage]
     spoil(root / RUN / file)
     found = told(root)
-    (line,) = found["alarms"][DAMAGED]
+    (line,) = found["alarms"][DAMAGED_TITLE]
     assert line.startswith(str(root / RUN / file)) and what in line
     assert found["accounting"] == {"finished": 5, "damaged": 1}
     by_run = {row["name"]: row for row in found["runs"]}
@@ -194,15 +194,15 @@ def test_empty_logs_of_a_finished_run_are_named(root: Path) -> None:
     assert found["accounting"] == {"finished": 5, "finished without data": 1}
 
 
-def test_a_experiment_json_that_is_cut_is_named_and_the_runs_are_found_by_their_folders(root: Path) -> None:
+def test_cut_experiment_json_is_named_and_runs_are_found_by_folder(root: Path) -> None:
     half(root / "experiment.json")
     found = told(root)
-    assert f"{root / 'experiment.json'}, line 1: not JSON" in found["alarms"][DAMAGED][0]
+    assert f"{root / 'experiment.json'}, line 1: not JSON" in found["alarms"][DAMAGED_TITLE][0]
     assert found["accounting"] == {"finished": 6}
 
 
 @pytest.mark.parametrize("spoil", [half, Path.unlink, lambda path: path.write_text("{}")])
-def test_a_page_that_does_not_know_what_was_planned_does_not_say_how_many_were(
+def test_page_without_known_plan_does_not_say_how_many_were_planned(
     spoil: Callable[[Path], Any], root: Path
 ) -> None:
     assert describe_head(grpobench.load(root).facts)["runs"] == "6 planned: 6 finished"
@@ -217,10 +217,10 @@ def test_a_page_that_does_not_know_what_was_planned_does_not_say_how_many_were(
 def test_a_experiment_json_with_another_number_is_named(root: Path) -> None:
     described = root / "experiment.json"
     described.write_text(json.dumps(checksums.seal(json.loads(described.read_text()))))
-    assert DAMAGED not in told(root)["alarms"]
+    assert DAMAGED_TITLE not in told(root)["alarms"]
     described.write_text(json.dumps(json.loads(described.read_text()) | {"margin": 3}))
     found = told(root)
-    assert f"{described}: is not what was written, by its own `sha256`" in found["alarms"][DAMAGED][0]
+    assert f"{described}: is not what was written, by its own `sha256`" in found["alarms"][DAMAGED_TITLE][0]
     assert found["accounting"] == {"finished": 6}
 
 
@@ -231,7 +231,7 @@ def test_mixed_folders_are_told_apart(root: Path) -> None:
     (root / "notes" / "run.toml").write_text("mine = 1\n")
     shutil.copytree(root / RUN, root / "old")
     found = told(root)
-    lines = found["alarms"][DAMAGED]
+    lines = found["alarms"][DAMAGED_TITLE]
     assert any("are both grpo on arithmetic with seed 1" in line for line in lines)
     assert any(f"{root / 'notes'}: cannot tell arm, task and seed" in line for line in lines)
     assert any(
@@ -245,7 +245,7 @@ def test_other_files_that_are_damaged_cost_no_run_its_result(root: Path) -> None
     (root / RUN / "evals").mkdir()
     (root / RUN / "evals" / "x.json").write_text('{"rows": 3')
     found = told(root)
-    ((evaluation,), (problems,)) = (found["alarms"][title] for title in (DAMAGED, SPARED))
+    ((evaluation,), (problems,)) = (found["alarms"][title] for title in (DAMAGED_TITLE, SPARED))
     assert "problems.json.zst: damaged" in problems and "evals/x.json, line 1: not JSON" in evaluation
     assert found["accounting"] == {"finished": 6}
     assert len(grpobench.load(root).damage) == 2
@@ -253,12 +253,12 @@ def test_other_files_that_are_damaged_cost_no_run_its_result(root: Path) -> None
         grpobench.load(root, strict=True)
 
 
-def test_a_experiment_of_which_every_run_is_damaged_still_has_a_page_that_says_so(root: Path) -> None:
+def test_fully_damaged_experiment_still_has_a_page_that_says_so(root: Path) -> None:
     for path in root.glob("*/metrics.jsonl"):
         zeros(path)
     assert cli.main(["report", str(root)]) == 0
     found = json.loads((root / "report" / "report.json").read_text(encoding="utf-8"))
-    assert len(found["alarms"][DAMAGED]) == 6 and found["accounting"] == {"damaged": 6}
+    assert len(found["alarms"][DAMAGED_TITLE]) == 6 and found["accounting"] == {"damaged": 6}
     for path in root.glob("*/run.toml"):
         path.write_text("")
     (root / "experiment.json").unlink()

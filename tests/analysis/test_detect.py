@@ -126,7 +126,7 @@ def test_one_lucky_answer_is_no_reward_to_lose() -> None:
     assert RewardCollapse().find(history(rows, rollouts=800))
 
 
-def test_entropy_is_held_against_the_first_step_where_the_baseline_has_fallen_already() -> None:
+def test_entropy_is_compared_with_first_step_if_baseline_already_fell() -> None:
     rows: list[Row] = [{"step": s, "policy/entropy": 1.0 if s < 3 else 0.05} for s in range(1, 101)]
     (event,) = EntropyCollapse().find(history(rows))
     assert event.onset == 3 and event.found == 20  # with the baseline's last step
@@ -210,9 +210,7 @@ def test_every_detector_says_its_rule_its_source_and_each_threshold(kind: str) -
 
 @given(seed=st.integers(0, 5), kind=st.sampled_from(sorted(BROKEN)), cut=st.integers(1, 200))
 @settings(max_examples=60, deadline=None)
-def test_a_run_that_goes_on_finds_the_same_events_as_one_that_is_read_at_its_end(
-    seed: int, kind: str, cut: int
-) -> None:
+def test_continuing_run_finds_same_events_as_one_read_at_its_end(seed: int, kind: str, cut: int) -> None:
     """Whatever was found until a step is found with the same onset later, and nothing else until then."""
     rows = BROKEN[kind][0](seed)
     whole = {(e.kind, e.onset, e.found) for e in detect(history(rows)).events}

@@ -92,7 +92,7 @@ def curves(root: Path) -> tuple[Experiment, Any]:
     return experiment, sample_curves(run_samples(experiment), read_later(experiment))
 
 
-def test_curves_are_those_of_the_rows_and_stand_where_the_runs_were_trained(root: Path) -> None:
+def test_curves_match_their_rows_and_stand_where_runs_were_trained(root: Path) -> None:
     _, frame = curves(root)
     here, elsewhere = (
         "arithmetic\ntest, 4 samples, T = 1",

@@ -133,7 +133,7 @@ def test_panels_of_one_metric_have_one_scale(experiment: Experiment) -> None:
     assert panels[0].get_ylim() == panels[2].get_ylim()  # the same row, another task
 
 
-def test_every_figure_keeps_to_its_width_in_letters_that_can_be_read_and_words_for_metrics(
+def test_figures_keep_their_width_legible_letters_and_words_for_metrics(
     experiment: Experiment,
 ) -> None:
     for name in FIGURES:
@@ -177,7 +177,7 @@ def test_arms_are_named_beside_curves_that_end_apart_and_above_others(tmp_path: 
         assert bool(figure.legends) == (beside == 0)
 
 
-def test_names_stand_apart_in_the_order_of_their_curves_and_inside_the_panel() -> None:
+def test_labels_stand_apart_in_curve_order_and_inside_the_panel() -> None:
     placed = spread({"a": 0.99, "b": 0.98, "c": 0.2, "d": 0.97}, 0.1)
     assert list(placed) == ["c", "d", "b", "a"]
     heights = list(placed.values())

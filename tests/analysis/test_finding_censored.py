@@ -69,7 +69,7 @@ def test_an_arm_s_interval_ends_where_its_runs_end() -> None:
     assert shown["c"] == "19.5 (0.0 to 43.6)"
 
 
-def test_a_difference_lies_within_the_run_s_updates_and_says_how_many_are_censored() -> None:
+def test_difference_lies_within_run_updates_and_tells_censored_count() -> None:
     record = recorded({"c": 1, "b": -1})
     own = record.result().primary
     assert (own.reached, own.runs) == (8, 16)

@@ -92,7 +92,7 @@ def test_arms_without_difference_are_called_different_in_5_percent_at_most() -> 
     assert false / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)  # three errors of a share of 400: 8.3 %
 
 
-def test_an_effect_as_large_as_what_matters_is_called_equivalent_in_5_percent_at_most() -> None:
+def test_margin_sized_effect_is_called_equivalent_at_most_5_percent() -> None:
     rng = np.random.default_rng(12)
     false = sum(
         judged(list(rng.normal(0.02, 0.01, 8)), expect="same").verdict == "supported" for _ in range(400)

@@ -10,8 +10,7 @@ import pytest
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.calibration import table as calibration
-from grpobench.analysis.kept.kept import as_text, keep, read, shorten_paths
-from grpobench.analysis.kept.markdown import render
+from grpobench.analysis.kept import as_text, keep, read, render, shorten_paths
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli

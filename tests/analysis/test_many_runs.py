@@ -47,9 +47,7 @@ sys.exit(cli.main(["report", *sys.argv[3:]]))
     ["final_accuracy,survival,reward", pytest.param("", marks=pytest.mark.slow)],
     ids=["three figures", "every figure"],
 )
-def test_a_copied_experiment_is_reported_without_torch_and_to_the_same_bytes(
-    figures: str, tmp_path: Path
-) -> None:
+def test_copied_experiment_is_reported_without_torch_byte_for_byte(figures: str, tmp_path: Path) -> None:
     small = {"tasks": ["arithmetic"], "steps": 4, "every": 2, "problems": 4, "test_problems": 4}
     root = Synthetic(**small).write(tmp_path / "here")  # type: ignore[arg-type]
     copy = shutil.copytree(root, tmp_path / "there" / root.name)
@@ -73,7 +71,7 @@ def imported(tmp_path: Path, arms: int, seeds: int) -> grpobench.Results:
     return grpobench.load(tmp_path / "many")
 
 
-def test_of_many_arms_each_is_compared_with_the_first_and_figures_show_some(tmp_path: Path) -> None:
+def test_many_arms_are_compared_with_the_first_and_figures_show_some(tmp_path: Path) -> None:
     results = imported(tmp_path, arms=42, seeds=2)
     pairs = results.table("comparisons")
     assert len(pairs) == 41 and set(pairs["first"]) == {"arm000"} and set(pairs["pairs"]) == {41}
@@ -103,7 +101,7 @@ def test_of_many_seeds_a_band_is_drawn_and_the_range_is_told(tmp_path: Path) -> 
     assert cell == f"{own.min():.1f} to {own.max():.1f} (12 finished)"
 
 
-def test_tests_of_many_pairs_share_their_patterns_and_say_what_each_says_alone() -> None:
+def test_tests_of_many_pairs_share_patterns_and_match_single_tests() -> None:
     rng = np.random.default_rng(0)
     differences = [rng.normal(0.1, 0.2, size) for size in (3, 8, 17, 0, 8, 17, 16)]
     assert sign_flip_ps(differences) == [sign_flip_p(one) for one in differences]

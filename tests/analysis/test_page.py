@@ -11,10 +11,10 @@ import zstandard
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.report import run_views as views
+from grpobench.analysis.report import runs as views
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.page import inline
-from grpobench.analysis.report.samples import difference, find_samples, shortened
+from grpobench.analysis.report.runs import difference, find_samples, shortened
 from grpobench.analysis.report.text import describe_methods, make_bibtex
 from grpobench.analysis.runfolder.load import load
 

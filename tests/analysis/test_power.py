@@ -41,7 +41,7 @@ def test_a_detectable_effect_is_found_in_four_of_five_repetitions(seeds: int, pa
     assert found(seeds, pairs, power.detectable(seeds, pairs)) == pytest.approx(0.8, abs=TOLERANCE)
 
 
-def test_what_a_plain_standard_error_calls_detectable_is_not_found_under_holm() -> None:
+def test_holm_misses_what_plain_standard_error_calls_detectable() -> None:
     # 2.8 errors, the formula of a normal test with one pair, are found in a quarter of repetitions by 8
     # seeds and 6 pairs; the detectable effect is nearly twice that
     assert found(8, 6, 2.8 / math.sqrt(8)) == pytest.approx(0.246, abs=TOLERANCE)

@@ -63,7 +63,7 @@ def evaluate(place: Path, subject: str, policies: dict[str, dict[str, float]], c
     (place / "evals" / "pairs-test-0a-grpobench.jsonl").write_text(json.dumps(row) + "\n")
 
 
-def test_the_caveat_of_a_task_stands_under_its_bias_table_and_not_in_the_provenances(folder: Path) -> None:
+def test_task_caveat_stands_under_bias_table_and_not_in_provenance(folder: Path) -> None:
     facts = gather(load(folder))
     assert facts.tables["bias"].note.endswith(f"Caveat (nanobias): {CAVEAT}")
     assert "caveat" not in facts.provenance

@@ -17,7 +17,7 @@ from helpers.logs import known
 from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.checks.alarms import check_pairing
+from grpobench.analysis.checks import check_pairing
 from grpobench.analysis.figures.drawing import DEFINITIONS, pdf_bytes, svg_text
 from grpobench.analysis.figures.table import tex
 from grpobench.analysis.report.catalog import FIGURES, draw, figure
@@ -136,7 +136,7 @@ def test_too_few_seeds_have_no_detectable_effect_in_any_format(report: Path) -> 
     assert (report / "tables" / "comparisons.tex").read_text().count(" & none & ") == 18
 
 
-def test_a_detectable_effect_is_told_with_its_level_and_how_well_it_is_known(tmp_path: Path) -> None:
+def test_detectable_effect_is_reported_with_level_and_uncertainty(tmp_path: Path) -> None:
     final = {"a": [0.5] * 8, "b": [0.5 + d for d in (0.03, -0.01, 0.02, -0.02, 0.04, 0.01, -0.01, 0.02)]}
     experiment = experiment_of(
         tmp_path,

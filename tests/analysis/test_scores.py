@@ -254,7 +254,7 @@ def test_what_three_seeds_can_not_find_has_no_smallest_effect() -> None:
     assert "to no limit given the uncertainty of the SD" in pair.needs
 
 
-def test_arms_that_differ_by_chance_are_told_apart_in_at_most_alpha_of_repetitions() -> None:
+def test_chance_tells_arms_apart_in_at_most_alpha_of_repetitions() -> None:
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(400):
@@ -298,7 +298,7 @@ def test_below_the_seed_minimum_nothing_is_ever_resolved(pairs: list[tuple[float
 # Many samples of one problem
 
 
-def test_pass_curve_ends_at_half_the_samples_of_the_problem_that_has_fewest() -> None:
+def test_pass_curve_ends_at_half_the_fewest_samples_of_any_problem() -> None:
     # n = 8: k = 1, 2, 4. Means over two problems with 2 of 8 and 8 of 8 right:
     # k = 2: 1 − C(6,2)/C(8,2) = 1 − 15/28; k = 4: 1 − C(6,4)/C(8,4) = 1 − 15/70
     found = pass_curve([8, 8], [2, 8])
@@ -371,7 +371,7 @@ def test_copies_of_an_item_do_not_narrow_a_clustered_interval() -> None:
     assert naive.high - naive.low < (copied.high - copied.low) / 3
 
 
-def test_the_interval_is_wilsons_below_a_few_hundred_items_and_where_all_agree() -> None:
+def test_interval_is_wilson_below_few_hundred_items_and_where_all_agree() -> None:
     few, kind = item_interval([1.0] * 7 + [0.0] * 3)
     assert kind == "Wilson" and few == wilson(7, 10)
     _, kind = item_interval([1.0, 0.0] * 200)

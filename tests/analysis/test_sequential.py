@@ -91,7 +91,7 @@ def most(many: int) -> float:
 
 
 @experiments
-def test_arms_that_are_one_are_called_different_in_at_most_five_percent_of_experiments(many: int) -> None:
+def test_identical_arms_are_called_different_in_at_most_five_percent(many: int) -> None:
     design, rng = plan((6, 8, 10, 12)), np.random.default_rng(0)
     found = plain = 0
     for _ in range(many):
@@ -119,7 +119,7 @@ def test_several_pairs_hold_the_level_under_holm_however_one_stops(many: int) ->
 
 
 @experiments
-def test_arms_a_margin_apart_are_called_equivalent_in_at_most_five_percent_of_experiments(many: int) -> None:
+def test_arms_a_margin_apart_are_equivalent_in_at_most_five_percent(many: int) -> None:
     design, rng = plan((6, 8, 10)), np.random.default_rng(2)
     wrong = sum(
         sequential_equivalence_p(rng.normal(0.02, 0.01, 10), 0.02, design) <= 0.05 for _ in range(many)

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.analysis.figures.style import TEXT
-from grpobench.analysis.kept.kept import as_text, keep, read
-from grpobench.analysis.kept.markdown import render
+from grpobench.analysis.kept import as_text, keep, read, render
 from grpobench.analysis.report.catalog import make_tables
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
@@ -127,7 +126,7 @@ def test_frontiers_are_the_sweep_values_that_two_of_three_seeds_bear(numbers: Nu
     assert best is not None and best.sweep_value == 1e-4  # at 2e-4 a third of the seeds fell
 
 
-def test_a_run_that_ends_below_its_base_drifts_and_one_within_the_noise_stalls(
+def test_run_ending_below_base_drifts_and_one_within_noise_stalls(
     numbers: Numbers,
 ) -> None:
     runs = numbers.runs.copy()
@@ -194,7 +193,7 @@ def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
     assert {path.stem for path in (folder / "report/tables").glob("*.csv")} == {"map", "frontier", "runs"}
 
 
-def test_its_survival_has_a_panel_for_each_combination_with_the_recipe_s_arms(numbers: Numbers) -> None:
+def test_survival_has_a_panel_per_combination_with_the_recipe_arms(numbers: Numbers) -> None:
     arms, panels = panels_of(numbers.experiment, numbers.findings)
     assert tuple(arms) == tuple(BEARS)
     assert set(panels) == {f"{level}, {rate}" for level in LEVELS for rate in ("1e−4", "2e−4", "4e−4")}
@@ -307,7 +306,7 @@ def dead(tmp_path: Path, missing: tuple[str, ...] = ()) -> Path:
     return root
 
 
-def test_a_sweep_value_without_collapse_at_which_nothing_is_learned_says_both(tmp_path: Path) -> None:
+def test_sweep_value_without_collapse_or_learning_says_both(tmp_path: Path) -> None:
     root = dead(tmp_path)
     numbers = Numbers(load(root))
     (line, _) = describe_frontiers(gather(numbers))

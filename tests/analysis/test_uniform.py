@@ -13,7 +13,7 @@ import zstandard
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.checks.alarms import find_alarms
+from grpobench.analysis.checks import find_alarms
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.experiment import describe, histories
@@ -67,7 +67,7 @@ def attempts(root: Path, name: str, *later: Mapping[str, Any]) -> None:
     edit(root / name / "provenance.json", add)
 
 
-def test_uniform_experiment_tells_nothing_though_arms_depend_on_different_files(root: Path) -> None:
+def test_uniform_experiment_is_silent_though_arms_use_different_files(root: Path) -> None:
     for path in root.glob("*/provenance.json"):
         arm = path.parent.name.split("-")[0]
         code = {"runs/train/trainer.py": "aa", f"algorithms/{arm}.py": arm}
@@ -86,7 +86,7 @@ def test_uniform_experiment_tells_nothing_though_arms_depend_on_different_files(
 
 
 @pytest.mark.parametrize("how", [lambda path: path.write_text(""), Path.unlink], ids=["emptied", "deleted"])
-def test_finished_run_without_metrics_keeps_its_comparisons_open_and_is_named(
+def test_finished_run_without_metrics_is_named_and_comparisons_stay_open(
     root: Path, how: Callable[[Path], None]
 ) -> None:
     how(root / RUN / "metrics.jsonl")
@@ -231,7 +231,7 @@ def test_who_is_told_of_a_seed_is_no_setting(root: Path) -> None:
     assert not {"observe", "beside"} & {setting.key for setting in all_settings(load(root))}
 
 
-def test_what_would_have_stopped_a_seed_is_no_setting_that_seeds_must_share(root: Path) -> None:
+def test_checks_that_would_have_stopped_a_seed_may_differ_between_seeds(root: Path) -> None:
     """One was made by an older version, or was let go on: its numbers are what they are."""
     path = root / RUN / "run.toml"
     path.write_text(path.read_text() + '\n[checks]\nstart = "warn"\ngrader = "off"\n')

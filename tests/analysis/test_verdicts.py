@@ -115,7 +115,7 @@ def test_a_difference_within_the_margin_is_better_and_says_how_little() -> None:
     )
 
 
-def test_noise_wider_than_the_margin_is_unresolved_and_says_what_margin_could_be_shown() -> None:
+def test_noise_wider_than_margin_is_unresolved_and_tells_showable_margin() -> None:
     values = [0.05, -0.04, 0.03, -0.05, 0.04, -0.03, 0.02, -0.02]  # s = .0395
     (pair,) = compare("t", arms(values))
     assert pair.verdict == "unresolved"
@@ -154,7 +154,7 @@ def test_power_to_find_the_margin_is_that_of_the_test_itself() -> None:
     assert hits / 500 == pytest.approx(power.power(8, 1, 1.0), abs=0.065)  # three errors of a share near .6
 
 
-def test_arms_a_margin_apart_are_called_equivalent_in_at_most_alpha_of_repetitions() -> None:
+def test_arms_a_margin_apart_are_equivalent_in_at_most_alpha_of_tries() -> None:
     rng = np.random.default_rng(0)
     wrong = sum(equivalence_p(rng.normal(0.02, 0.01, size=9), 0.02) <= 0.05 for _ in range(2000))
     assert 50 <= wrong <= 130  # 5 % is 100; three errors of √(2000 · .05 · .95) = 9.7

@@ -33,7 +33,7 @@ def test_the_command_line_knows_every_case() -> None:
     assert bench_command.make_context("bench", []).params["case"] == ()
 
 
-def test_nano_has_both_shapes_and_other_models_the_long_prompt_only_unless_asked() -> None:
+def test_nano_has_both_shapes_and_others_only_long_prompt_by_default() -> None:
     def shapes(model: str, *wanted: str) -> list[tuple[str, int, int, int, int]]:
         found = [shape(name, model) for name in chosen(model, wanted)]
         return [(c.name, c.prompts, c.group, c.prompt_tokens, c.completion_tokens) for c in found]
@@ -98,7 +98,7 @@ def test_two_steps_warm_up_but_one_where_it_takes_long() -> None:
     assert warm_up(5.0) == warm_up(40.0) == 1
 
 
-def test_as_many_steps_are_counted_as_fit_the_budget_and_never_too_few_or_too_many() -> None:
+def test_counted_steps_fit_the_budget_within_lower_and_upper_bounds() -> None:
     assert counted(0.9, spent=2.0, most=16) == 16  # 131 would fit
     assert counted(10.0, spent=20.0, most=16) == 10  # 100 s are left
     assert counted(44.0, spent=44.0, most=8) == 3  # one would fit
@@ -109,7 +109,7 @@ def test_as_many_steps_are_counted_as_fit_the_budget_and_never_too_few_or_too_ma
 # What is said meanwhile
 
 
-def test_without_a_terminal_a_case_begins_with_a_line_and_then_has_one_every_ten_seconds(
+def test_case_without_terminal_prints_first_line_then_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]

@@ -10,8 +10,8 @@ from helpers.bench_sides import CASE, FACTS, FLOOR, Stage
 from rich.console import Console
 
 from grpobench.benchmarks import compare
+from grpobench.benchmarks.bench import show
 from grpobench.benchmarks.cases import UNKNOWN, Case, quiet
-from grpobench.benchmarks.shown import show
 from grpobench.benchmarks.sides import PHASES, Letters, process, prompt_texts, share, shares
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
@@ -22,7 +22,7 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "REST", 0.0)
 
 
-def test_medians_leave_the_two_warm_up_steps_out_and_the_ratio_is_trl_over_ours() -> None:
+def test_medians_skip_two_warm_up_steps_and_ratio_is_trl_over_ours() -> None:
     case, _ = compare.compare(CASE, Stage().start, quiet)
     assert case["warm_up_steps"] == 2 and case["counted_steps"] == 4
     assert case["ours_s"] == 2.5  # of 1, 2, 3, 4

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from grpobench.benchmarks import grid
+from grpobench.benchmarks.bench import show_grid
 from grpobench.benchmarks.cases import UNKNOWN, quiet
 from grpobench.benchmarks.grid import (
     Block,
@@ -25,7 +26,6 @@ from grpobench.benchmarks.grid import (
     together,
 )
 from grpobench.benchmarks.grid_trl import Job, Outcome, Script
-from grpobench.benchmarks.shown import show_grid
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.tasks import TASKS
@@ -146,7 +146,7 @@ def test_the_script_is_rewarded_by_the_task_s_verifier_and_counts_its_work(tmp_p
     assert all(0 <= value <= 1 for value in script.outcome.accuracy.values())
 
 
-def test_programs_run_side_by_side_and_one_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
+def test_programs_run_side_by_side_and_failure_is_told_with_its_output(tmp_path: Path) -> None:
     def program(name: str, code: str) -> Program:
         return Program([sys.executable, "-S", "-c", code], tmp_path / f"{name}.txt")
 

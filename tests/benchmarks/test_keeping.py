@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from grpobench.benchmarks import keeping, shown
+from grpobench.benchmarks import bench, keeping
 from grpobench.runs.runfolder.folder import RunFolder
 
 SLOW = 0.2
@@ -53,7 +53,7 @@ def test_what_is_slow_is_found_where_it_is(tmp_path: Path, monkeypatch: pytest.M
     assert found["checkpoint_mb"] > 1 and found["checksum_ms"] > 0
     assert not list(tmp_path.iterdir()), "nothing is left in the working directory"
     text = io.StringIO()
-    shown.show_keeping(found, Console(file=text, width=200))
+    bench.show_keeping(found, Console(file=text, width=200))
     assert (
         "every 3 steps" in text.getvalue()
         and "1 runs of 3 steps of the recipe quickstart each" in text.getvalue()

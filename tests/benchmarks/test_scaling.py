@@ -15,9 +15,9 @@ from helpers.bench_sides import FACTS, Stub
 from rich.console import Console
 
 from grpobench.benchmarks import scaling
+from grpobench.benchmarks.bench import show_scaling
 from grpobench.benchmarks.cases import Case, quiet
 from grpobench.benchmarks.scaling import AXES, BASE, fit
-from grpobench.benchmarks.shown import show_scaling
 from grpobench.benchmarks.sides import Step, process
 
 
@@ -75,7 +75,7 @@ class Counted:
         yield Costly(name, case, [case.rows / 1000], [])
 
 
-def test_every_point_is_measured_once_and_the_exponents_are_those_of_the_costs() -> None:
+def test_points_are_measured_once_and_exponents_are_those_of_costs() -> None:
     started, told = Counted(), list[tuple[str, float]]()
     axes = {
         "completions": [replace(BASE, completions=n) for n in (2, 8, 32)],

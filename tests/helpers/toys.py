@@ -22,14 +22,13 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.sampler import Request
+from grpobench.runs.sample.rollouts import Request
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train import execute as whole
-from grpobench.runs.train.corrections import Correction
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.trainer import Trainer
-from grpobench.runs.train.update import Updater
+from grpobench.runs.train.update import Correction, Updater
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 VOCABULARY = 40

@@ -23,7 +23,7 @@ from grpobench.runs import cli
 from grpobench.runs.commands.inventory import KINDS
 from grpobench.runs.commands.options import seed_list
 from grpobench.runs.commands.reports import write_report
-from grpobench.runs.inventory import describing, listing, showing
+from grpobench.runs.inventory import listing, showing
 from grpobench.runs.metrics import catalog
 from grpobench.runs.tools.strict import ConfigError
 
@@ -341,7 +341,7 @@ def parsed(name: str, *words: str) -> dict[str, Any]:
     return cli.app.commands[name].make_context(name, list(words)).params
 
 
-def test_options_stand_anywhere_and_repeat_and_values_may_begin_with_a_dash() -> None:
+def test_options_stand_anywhere_and_repeat_and_values_may_lead_with_dash() -> None:
     sets = ("train.steps=1", "-x", "seeds=[0]")
     before = parsed("run", "--set", sets[0], "--set", sets[1], f"--set={sets[2]}", "--json", "quickstart")
     after = parsed("run", "quickstart", "--json", "--set", sets[0], "--set", sets[1], "--set", sets[2])
@@ -397,7 +397,7 @@ def test_lists_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_shown_settings_carry_default_choices_and_docstring() -> None:
-    rows = {row["name"]: row for row in describing.settings(stand_ins.Critic)}
+    rows = {row["name"]: row for row in showing.settings(stand_ins.Critic)}
     assert rows["clip"] == {"name": "clip", "type": "float", "default": 0.2, "summary": "Clip range."}
     assert rows["mode"]["type"] == "soft | hard"
     assert rows["mode"]["summary"] == "How it clips."
@@ -411,7 +411,7 @@ def test_every_registered_algorithm_and_task_can_be_shown(capsys: pytest.Capture
         assert cli.main(["show", "algorithm", name]) == 0
         shown = capsys.readouterr().out
         assert cls.summary[:40] in shown and "formula" in shown
-        undocumented = [row["name"] for row in describing.settings(cls) if not row["summary"]]
+        undocumented = [row["name"] for row in showing.settings(cls) if not row["summary"]]
         assert undocumented == []
 
 

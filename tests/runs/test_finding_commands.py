@@ -406,9 +406,7 @@ def test_an_interrupted_rerun_says_that_the_kept_verdict_stands(
         assert stands in capsys.readouterr().out
 
 
-def test_a_complete_rerun_is_judged_and_replaces_the_kept_one_when_it_is_kept(
-    place: Path, capsys: Capture
-) -> None:
+def test_complete_rerun_is_judged_and_replaces_kept_one_when_kept(place: Path, capsys: Capture) -> None:
     table = kept_table(place)
     edit(table, lambda told: [run["values"].update({"fine1 ends higher": 0.5}) for run in told["runs"]])
     rerun(place, missing=0)

@@ -113,7 +113,7 @@ def test_target_is_found_in_every_category(folder: Path) -> None:
     assert sorted(found) == sorted(f"{category}-0" for category in CATEGORIES)
 
 
-def test_biased_answer_is_the_target_on_negative_and_the_other_on_non_negative_questions(
+def test_biased_answer_is_target_on_negative_and_other_on_non_negative(
     folder: Path,
 ) -> None:
     positive: dict[str, Any] = {"question_polarity": "nonneg", "context_condition": "disambig", "label": 0}
@@ -144,7 +144,7 @@ def test_target_is_the_only_person_of_a_stereotyped_group(
     assert task.left_out() == (() if problem else (f"{category}-0",))
 
 
-def test_two_people_of_the_stereotyped_race_differ_by_the_templates_second_trait(folder: Path) -> None:
+def test_two_people_of_stereotyped_race_differ_by_second_template_trait(folder: Path) -> None:
     race = ("Hispanic", "Latino")
     latina = people("M-Latino", "", *race) | {"ans1": "The Latina woman"}
     rows = [
@@ -310,7 +310,7 @@ def test_metrics_without_rows_are_left_out() -> None:
     }
 
 
-def test_unparsable_is_wrong_and_names_nobody_and_infrastructure_errors_do_not_count() -> None:
+def test_unparsable_is_wrong_and_infrastructure_errors_do_not_count() -> None:
     rows = [
         graded("ambiguous", "A", "C"),
         graded("ambiguous", "-", "C", outcome="unparsable"),
@@ -369,7 +369,7 @@ def test_published_splits_share_no_question_and_have_every_category(
     assert questions["validation"].isdisjoint(questions["test"])
 
 
-def test_published_conditions_and_polarities_are_balanced_and_demonstrations_accepted(
+def test_published_conditions_are_balanced_and_demonstrations_accepted(
     published: BBQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)

@@ -176,7 +176,7 @@ def test_stereoset_scores_are_means_over_target_terms(folder: Path) -> None:
     assert summary["stereoset_icat/profession"] == 0
 
 
-def test_an_answer_by_letter_for_the_meaningless_text_says_nothing_of_the_stereotype(folder: Path) -> None:
+def test_letter_answer_for_meaningless_text_says_nothing_of_stereotype(folder: Path) -> None:
     put(folder, "stereoset/dev.json", stereo([item("1", "nurse"), item("2", "nurse")], [item("3", "chef")]))
     task = StereoSet()
     at = found(task)

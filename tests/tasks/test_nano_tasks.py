@@ -148,7 +148,7 @@ def test_grades_stand_in_the_order_of_completions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_prompt_and_answer_are_written_in_the_nano_alphabet_and_fit_its_budget(name: str) -> None:
+def test_prompt_and_answer_use_nano_alphabet_and_fit_its_budget(name: str) -> None:
     task = TASKS[name](train=300)
     for problem in task.problems("train"):
         answer = task.demonstrate(problem)
@@ -159,7 +159,7 @@ def test_prompt_and_answer_are_written_in_the_nano_alphabet_and_fit_its_budget(n
 # Arithmetic
 
 
-def test_arithmetic_truth_is_the_left_to_right_value_and_each_step_is_right() -> None:
+def test_arithmetic_truth_is_left_to_right_value_and_each_step_is_right() -> None:
     for problem in Arithmetic(train=200).problems("train"):
         chain = problem.prompt.removeprefix("Q:").removesuffix("\nA:")
         numbers = [*map(int, re.findall(r"\d+", chain))]

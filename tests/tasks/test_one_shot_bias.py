@@ -153,7 +153,7 @@ def test_answers_in_words(folder: Path) -> None:
     assert {p.truth["unknown"] for p in (*task.problems("test"), *task.lessons())} == {"Not known"}
 
 
-def test_lessons_and_measured_questions_share_no_question_with_each_other_or_the_item(folder: Path) -> None:
+def test_lessons_and_measured_questions_share_nothing_even_with_the_item(folder: Path) -> None:
     task = OneShotBias(item="Age-0")
     asked = {
         name: {problem.prompt.split("\n")[-5] for problem in problems}

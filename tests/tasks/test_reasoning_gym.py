@@ -207,9 +207,7 @@ PROVEN = {
 
 
 @pytest.mark.parametrize("name", PROVEN)
-def test_solutions_that_are_not_the_reference_are_proven_apart_from_the_scorer(
-    installed: None, name: str
-) -> None:
+def test_non_reference_solutions_are_proven_independently_of_scorer(installed: None, name: str) -> None:
     """What the scorer takes is right by a check that shares nothing with it, and of other problems' answers
     both take the same."""
     assert PROVEN.keys() == PROOFS.keys()
@@ -246,7 +244,7 @@ def test_prompt_asks_for_the_answer_between_tags(installed: None) -> None:
     assert bare.prompt.endswith("between <answer> and </answer> and nothing else.\n")
 
 
-def test_splits_do_not_depend_on_each_others_sizes_or_on_the_number_of_cores(
+def test_splits_do_not_depend_on_each_others_sizes_or_number_of_cores(
     installed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = small("gcd", train=20, validation=3, test=5)

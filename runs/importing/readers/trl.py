@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.importing.log import Log, demand, numbers, parsed, whole
-from grpobench.tasks.data.flaws import find_half_pair
+from grpobench.tasks.data.sources import find_half_pair
 from grpobench.tasks.data.tables import DataError
 
 KEYS = ("input", "output", "score", "step")

@@ -18,8 +18,7 @@ import torch
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.engines.engine import Drawn, Engine
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
-from grpobench.runs.sample.sampler import Mixing, Request, demand_room
+from grpobench.runs.sample.rollouts import Group, Mixing, Request, Rollout, demand_room, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict

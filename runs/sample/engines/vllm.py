@@ -21,7 +21,7 @@ import torch
 from grpobench.runs.models import sizes
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.engines.engine import Drawn
-from grpobench.runs.sample.sampler import GREEDY
+from grpobench.runs.sample.rollouts import GREEDY
 
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two workers must not be bound to the same core

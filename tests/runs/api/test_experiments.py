@@ -73,7 +73,7 @@ def test_a_spawned_process_does_not_import_the_program(tmp_path: Path, words: tu
     assert (tmp_path / "made").is_dir()
 
 
-def test_a_file_that_a_recipe_names_may_not_begin_runs_while_it_is_imported(tmp_path: Path) -> None:
+def test_file_named_by_recipe_may_not_begin_runs_during_its_import(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text('class Mine: ...\nimport grpobench\ngrpobench.run("quickstart")\n')
     with pytest.raises(grpobench.ConfigError) as caught:
         plugins.load("mine:Mine", tmp_path)
@@ -91,9 +91,7 @@ def stands(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     )
 
 
-def test_runs_that_crash_are_an_error_that_names_them_and_what_the_others_gave(
-    stands: None, tmp_path: Path
-) -> None:
+def test_crashed_runs_raise_error_naming_them_and_results_of_others(stands: None, tmp_path: Path) -> None:
     given = recipe(tmp_path, "fine", "raise", "diverge")
     with pytest.raises(grpobench.RunError) as caught:
         grpobench.run(given, tmp_path, workers=2, progress=False)
@@ -113,7 +111,7 @@ def test_runs_that_crash_are_an_error_that_names_them_and_what_the_others_gave(
         grpobench.run(strict, tmp_path / "other", progress=False)
 
 
-def test_the_same_call_only_loads_what_is_finished_and_refuses_other_settings(
+def test_same_call_only_loads_finished_runs_and_refuses_other_settings(
     stands: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = recipe(tmp_path, "fine")

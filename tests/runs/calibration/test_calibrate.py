@@ -23,7 +23,7 @@ from grpobench.runs import cli
 from grpobench.runs.calibration import library
 from grpobench.runs.calibration.faults import Faulty, Sums, stale, stale_rollouts
 from grpobench.runs.inventory import pages
-from grpobench.runs.sample.sampler import GREEDY
+from grpobench.runs.sample.rollouts import GREEDY
 from grpobench.runs.settings.config import ChecksConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
 from grpobench.tasks.arithmetic import Arithmetic
@@ -90,7 +90,7 @@ def test_the_recipes_together_have_every_arm_with_its_seeds() -> None:
 # The faults
 
 
-def test_a_fault_of_nothing_is_grpo_and_the_wrong_sign_turns_its_gradient_round() -> None:
+def test_zero_fault_is_grpo_and_wrong_sign_reverses_its_gradient() -> None:
     """On-policy no ratio is clipped, so that the gradient is linear in the advantage."""
     models = models_for(GRPO(), "llama")
     batch = off_policy(data(), models, spread=0.0)
@@ -153,7 +153,7 @@ def test_a_stale_sampler_writes_as_before_the_weights_moved() -> None:
     assert not old.exact  # so that the trainer reads log π_old, and the gap is measured
 
 
-def test_stale_rollouts_are_of_the_weights_before_and_evaluations_of_those_after() -> None:
+def test_stale_rollouts_use_earlier_weights_and_evaluations_later_ones() -> None:
     """Greedily by temperature 0, and by a seed beside sampled ones, as evaluations ask."""
     fresh = sampler()
     config: Any = SimpleNamespace(

@@ -71,7 +71,7 @@ class Apart:
         return self.inner.sample(*arguments)
 
 
-def test_greedy_and_sampled_answers_decoded_together_are_those_decoded_apart(
+def test_greedy_and_sampled_answers_decode_together_as_they_do_apart(
     nano: Loaded, found: tuple[list[Row], dict[str, float]]
 ) -> None:
     one = evaluator(nano, texts=True)
@@ -246,7 +246,7 @@ def test_rows_without_their_record_do_not_count(tmp_path: Path, nano: Loaded) ->
     assert not only(assess.assess(str(place), greedy())).was_cached
 
 
-def test_runs_of_a_experiment_share_their_base_and_those_without_weights_are_passed_over(
+def test_experiment_runs_share_base_and_runs_without_weights_are_skipped(
     tmp_path: Path, nano: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "m"

@@ -116,9 +116,7 @@ def test_a_folder_that_is_there_is_left_alone(finished: Path, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-def test_a_killed_export_is_no_folder_and_the_next_one_removes_what_it_left(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_killed_export_leaves_no_folder_and_next_one_removes_remains(finished: Path, tmp_path: Path) -> None:
     """By SIGKILL, when the weights are written and the tokenizer is not."""
     there = tmp_path / "out"
     there.mkdir()
@@ -166,7 +164,7 @@ def test_a_tokenizer_that_has_changed_since_is_refused(finished: Path, policy: s
         path.write_text(before)
 
 
-def test_weights_that_are_not_what_the_run_wrote_are_neither_exported_nor_evaluated(
+def test_weights_the_run_did_not_write_are_not_exported_or_evaluated(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "m" / finished.name

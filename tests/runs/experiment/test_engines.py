@@ -69,7 +69,7 @@ def test_a_run_that_was_sent_tells_where_it_is_and_how_it_ended(experiment: Path
     assert not (experiment / ".launch").exists()
 
 
-def test_a_run_elsewhere_stops_when_it_is_told_and_when_its_launcher_is_gone(experiment: Path) -> None:
+def test_remote_run_stops_when_told_and_when_its_launcher_is_gone(experiment: Path) -> None:
     board, (first, second) = sent(experiment, "fine1", "fine2")
     parcel = pickle.loads(board.parcel(first))
     post = Post(parcel)
@@ -111,7 +111,7 @@ def test_reports_are_whole_or_not_there(experiment: Path) -> None:
     assert board.heard([fine]) == []
 
 
-def test_processes_elsewhere_have_the_threads_and_words_of_this_one_and_a_name_of_their_own(
+def test_remote_processes_inherit_threads_and_environment_but_not_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GRPOBENCH_DATA", "/data")
@@ -169,7 +169,7 @@ def test_the_command_refuses_options_of_other_engines(capsys: pytest.CaptureFixt
 def test_the_launcher_bench_counts_its_own_time_and_memory(
     warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grpobench.benchmarks import launching, shown
+    from grpobench.benchmarks import bench, launching
 
     monkeypatch.setattr(launching, "PACKAGES", {"local": "", "ray": "no_such_package"})
     told: list[str] = []
@@ -179,7 +179,7 @@ def test_the_launcher_bench_counts_its_own_time_and_memory(
     assert 0 < local["own_ms_per_run"] < 1000 * local["wall_s"] / 20
     assert found["engines"]["ray"] == {"absent": "no_such_package is not installed"}
     with (tmp_path / "shown").open("w") as file:
-        shown.show_launcher(found, Console(file=file, width=200))
+        bench.show_launcher(found, Console(file=file, width=200))
     text = (tmp_path / "shown").read_text()
     assert "20 runs of a stub, 2 side by side" in text and "no_such_package is not installed" in text
 

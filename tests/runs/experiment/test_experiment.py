@@ -97,7 +97,7 @@ def test_full_disk_ends_the_experiment_with_70_within_five_seconds(tmp_path: Pat
     assert seconds["stuck"] - seconds["full"] < 5
 
 
-def test_folder_owned_by_a_living_process_or_changed_is_refused_before_anything_starts(
+def test_folder_in_use_or_changed_is_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:
     given = recipe(tmp_path, "fine")
@@ -140,7 +140,7 @@ class Vmstat:
         return f"pgfault 9000\noom_kill {next(self.killed)}\n"
 
 
-def test_runs_whose_machine_fails_go_on_from_their_checkpoints_while_they_come_further(
+def test_runs_on_failing_machine_resume_while_their_checkpoints_advance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "VMSTAT", Vmstat())
@@ -161,7 +161,7 @@ def test_runs_whose_machine_fails_go_on_from_their_checkpoints_while_they_come_f
     assert len(logs) == 1
 
 
-def test_a_worker_that_is_told_to_stop_costs_neither_its_run_nor_the_next_one(tmp_path: Path) -> None:
+def test_worker_told_to_stop_costs_neither_its_run_nor_the_next(tmp_path: Path) -> None:
     """As a guard of memory or a user tells a process of whose launcher he knows nothing."""
     outcome, printed = launch(recipe(tmp_path, "terminate", "fine"), tmp_path, workers=1)
     assert outcome.code == 0 and places(outcome) == {"terminate": "finished", "fine": "finished"}
@@ -208,7 +208,7 @@ EDITS = [
 ]
 
 
-def test_changed_data_under_a_result_are_refused_by_name_and_run_again_only_when_asked(
+def test_changed_data_are_refused_by_name_and_rerun_only_when_asked(
     tmp_path: Path,
 ) -> None:
     outcome, _ = launch(listed(tmp_path, *DATA), tmp_path)
@@ -271,7 +271,7 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_sigterm_saves_and_exits_75_and_a_kill_leaves_no_worker_and_two_hosts_are_told_apart(
+def test_sigterm_saves_and_kill_leaves_no_worker_and_hosts_are_distinct(
     tmp_path: Path,
 ) -> None:
     arms = "".join(
@@ -359,7 +359,7 @@ def test_exit_code_is_that_of_the_gravest_end(ends: tuple[str, str], code: int, 
     assert exit_code(runs, fail_on_divergence=False) == (0 if code == 3 else code)
 
 
-def test_second_start_with_other_seeds_keeps_the_first_ones_in_the_experiment(tmp_path: Path) -> None:
+def test_second_start_with_other_seeds_keeps_first_ones_in_experiment(tmp_path: Path) -> None:
     from grpobench.runs.experiment.experiment import write_experiment
 
     (tmp_path / "m" / "fine-sums-s0").mkdir(parents=True)
@@ -423,7 +423,7 @@ def test_table_shows_active_runs_when_there_are_too_many(tmp_path: Path) -> None
     assert len(shown.splitlines()) == 3
 
 
-def test_without_a_terminal_a_line_tells_of_all_runs_at_the_stated_interval(
+def test_line_tells_of_all_runs_at_stated_interval_without_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]

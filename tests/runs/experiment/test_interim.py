@@ -73,7 +73,7 @@ def test_equal_arms_end_as_equivalent_and_a_damaged_plan_is_named(tmp_path: Path
         launch(given, tmp_path, 9, 1)
 
 
-def test_looks_go_on_while_a_pair_is_unresolved_and_an_interrupted_plan_does_too(tmp_path: Path) -> None:
+def test_looks_continue_while_pair_is_unresolved_and_after_interruption(tmp_path: Path) -> None:
     given = recipe(tmp_path, "fine2", "fine3", steps=1, head=SEEDS)  # 5 points apart, in turn above and below
     assert plan_looks(given, 9, 1).analyses == (7, 8, 9)
     assert seeds_of(launch(given, tmp_path, 9, 1)) == set(range(9))

@@ -14,11 +14,10 @@ import pytest
 from rich.console import Console
 
 from grpobench.runs.experiment import launcher, pool
-from grpobench.runs.experiment.engine import Lost, News
 from grpobench.runs.experiment.launcher import MOST_AGAIN, Launcher
 from grpobench.runs.experiment.pool import Pool, Worker
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import Ended
+from grpobench.runs.experiment.worker import Ended, Lost, News
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.runfolder.logs import Log, status
 from grpobench.runs.settings.recipe import read_recipe
@@ -74,7 +73,7 @@ def launched(tmp_path: Path, tell: Any, **more: Any) -> tuple[Run, Told, str]:
     return run, engine, console.file.getvalue()
 
 
-def test_an_older_result_is_not_that_of_an_attempt_that_was_lost_before_it_began(tmp_path: Path) -> None:
+def test_older_result_does_not_belong_to_attempt_lost_before_it_began(tmp_path: Path) -> None:
     """As where a finished run is to be made again and its worker is killed first."""
     say(Run(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
     run, engine, printed = launched(tmp_path, lambda run, begun: Lost("its worker process was killed"))
@@ -98,7 +97,7 @@ def test_a_process_that_ends_by_itself_is_not_tried_again(tmp_path: Path) -> Non
     assert (run.state, run.why, len(engine.begun)) == ("crashed", "it exited with 1", 1)
 
 
-def test_progress_counts_from_the_last_attempt_where_older_checkpoints_were_replaced(tmp_path: Path) -> None:
+def test_progress_counts_from_last_attempt_if_checkpoints_were_replaced(tmp_path: Path) -> None:
     def tell(run: Run, begun: int) -> Lost | Ended:
         for place in run.path.glob("checkpoints/step-*"):
             place.rmdir()
@@ -155,7 +154,7 @@ class Stopped:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_who_writes_a_checkpoint_when_it_is_late_is_waited_for_unless_the_disk_is_full(
+def test_late_checkpoint_writer_is_waited_for_unless_disk_is_full(
     full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "GRACE", 0.0)

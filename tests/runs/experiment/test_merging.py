@@ -148,7 +148,7 @@ def test_a_default_that_another_version_has_changed_is_named(
     assert "have different settings: algorithm.settings.count: 3 -> 2" in capsys.readouterr().err
 
 
-def test_the_same_run_is_taken_where_it_has_a_result_and_must_be_the_same_where_several_have(
+def test_same_run_is_taken_where_finished_and_several_results_must_agree(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = made(tmp_path / "a", leave=["other-sums-s1"]), made(tmp_path / "b")
@@ -202,7 +202,7 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_in_a_part_is_named_with_what_to_do_and_nothing_is_written(
+def test_damage_in_a_part_is_named_with_remedy_and_nothing_is_written(
     damage: str, part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, harm, what = DAMAGES[damage]

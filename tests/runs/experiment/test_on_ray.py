@@ -92,7 +92,7 @@ def test_a_experiment_of_24_runs_outlives_two_of_three_nodes_byte_for_byte(
     assert results(tmp_path / "ray") == expected
 
 
-def test_runs_are_told_to_stop_through_the_folder_and_go_on_by_the_same_command(
+def test_runs_are_stopped_through_folder_and_resume_by_same_command(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -37,7 +37,7 @@ def behind_a_checkpoint(run: Path, child: Any) -> int:
     return int(attempts(run)[-1]["pid"])
 
 
-def test_eight_jobs_have_the_results_of_the_pool_though_one_is_warned_and_one_killed(
+def test_eight_jobs_match_pool_though_one_is_warned_and_one_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -63,7 +63,7 @@ def test_eight_jobs_have_the_results_of_the_pool_though_one_is_warned_and_one_ki
     assert results(tmp_path / "jobs") == expected
 
 
-def test_jobs_whose_launcher_is_killed_save_and_end_and_the_next_one_goes_on(
+def test_jobs_of_killed_launcher_save_and_end_and_next_launcher_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -130,7 +130,7 @@ def wait_for(run: Path, count: int, child: Any) -> None:
 
 
 @real
-def test_jobs_of_a_real_slurm_have_the_results_of_the_pool_though_they_and_their_node_fail(
+def test_real_slurm_jobs_match_pool_though_they_and_their_node_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is warned, as before preemption; one's process is killed; then the node goes down under both."""

@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_command_tells_state_step_reward_rate_time_left_and_owner_without_torch(root: Path) -> None:
+def test_command_tells_state_progress_time_left_and_owner_without_torch(root: Path) -> None:
     done = command("status", str(root), "--json", folder=root)
     assert done.returncode == 0 and done.stderr == ""
     (told,) = json.loads(done.stdout)  # LOADED would break the JSON
@@ -114,7 +114,7 @@ def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     assert len(run_status.last_rows(tmp_path / "run" / "metrics.jsonl")) < 2000
 
 
-def test_a_run_folder_and_a_folder_of_experiments_are_shown_and_others_refused(
+def test_run_folder_and_experiments_folder_are_shown_and_others_refused(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["status", str(root / NAMES[1]), "--json"]) == 0

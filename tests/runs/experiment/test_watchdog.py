@@ -18,11 +18,10 @@ from helpers.whole_runs import rows
 from rich.console import Console
 
 from grpobench.runs.experiment import launcher, watchdog
-from grpobench.runs.experiment.engine import Lost, News
 from grpobench.runs.experiment.launcher import MOST_AGAIN, Launcher
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import run_status
-from grpobench.runs.experiment.worker import Ended
+from grpobench.runs.experiment.worker import Ended, Lost, News
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.strict import ConfigError
@@ -80,7 +79,7 @@ def launched(tmp_path: Path, engine: Mute, patience: float) -> tuple[Run, str]:
     return run, console.file.getvalue()
 
 
-def test_a_run_that_hangs_at_every_attempt_has_as_many_as_one_whose_machine_fails(tmp_path: Path) -> None:
+def test_always_hanging_run_gets_as_many_attempts_as_failing_machine(tmp_path: Path) -> None:
     engine = Mute()
     run, printed = launched(tmp_path, engine, patience=0.05)
     assert run.state == "crashed" and len(engine.begun) == MOST_AGAIN + 1

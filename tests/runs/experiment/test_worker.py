@@ -57,7 +57,7 @@ def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
     assert {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
 
 
-def test_the_launcher_hears_that_a_run_saves_however_much_it_was_told_just_before() -> None:
+def test_launcher_hears_that_run_saves_however_much_it_heard_before() -> None:
     """A run is found to be told to stop right after it has said something."""
     ours, theirs = multiprocessing.Pipe()
     line = Line(theirs)

@@ -36,7 +36,7 @@ def why(log: Log) -> str:
     return diverged(translate(log, language(log), {}))
 
 
-def test_an_evaluation_in_a_row_of_its_own_is_no_divergence_and_overwrites_nothing(tmp_path: Path) -> None:
+def test_separate_evaluation_row_is_no_divergence_and_overwrites_nothing(tmp_path: Path) -> None:
     log = read(tmp_path, training(1), training(2, 0.75), evaluation(2), training(3), evaluation(4))
     assert why(log) == ""
     assert log.rows == {

@@ -60,7 +60,7 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_folder_of_runs_is_a_experiment_whose_report_has_their_accuracies(
+def test_folder_of_runs_is_an_experiment_whose_report_has_accuracies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs, out = folder_of_verl(tmp_path), tmp_path / "out"
@@ -110,7 +110,7 @@ def test_provenance_says_where_each_number_is_from(tmp_path: Path) -> None:
     assert [row.get("cost/generated_tokens") for row in rows] == [None, 160.0, 320.0, 480.0, 640.0]
 
 
-def test_the_final_accuracy_is_the_last_of_the_log_and_the_report_says_of_when(tmp_path: Path) -> None:
+def test_final_accuracy_is_last_in_log_and_report_says_from_when(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert imported(folder_of_verl(tmp_path, steps=5), out) == 0
     found = report(out)

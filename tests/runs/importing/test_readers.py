@@ -72,7 +72,7 @@ def test_a_value_that_is_no_number_is_named_with_its_line(tmp_path: Path) -> Non
     assert faults(log) == ["2: `x` is not a number: '???'; it is left out"]
 
 
-def test_a_traceback_behind_the_last_step_is_a_crash_and_one_before_is_none(tmp_path: Path) -> None:
+def test_traceback_after_last_step_is_a_crash_and_earlier_one_is_not(tmp_path: Path) -> None:
     broke = "Traceback (most recent call last):\n  File\nRuntimeError: out of memory\n"
     text = verl_console({1: verl_row(1, 0.5)})
     log = console.read(written(tmp_path, "a.log", text + broke), "verl")
@@ -133,7 +133,7 @@ def test_a_text_without_a_step_is_refused(tmp_path: Path) -> None:
 # TRL
 
 
-def test_trainer_state_has_updates_and_evaluations_in_the_rows_of_their_steps(tmp_path: Path) -> None:
+def test_trainer_state_has_updates_and_evaluations_in_their_step_rows(tmp_path: Path) -> None:
     history = [trl_row(1, 0.25), trl_row(2, 0.5), {"step": 2, "epoch": 0.2, "eval_reward": 0.75}]
     log = trl.read(written(tmp_path, "trainer_state.json", trainer_state(history, 2, 2)))
     assert (log.state, log.planned, log.library) == ("finished", 2, "trl")
@@ -259,7 +259,7 @@ def test_a_table_with_its_newest_row_first_is_sorted(tmp_path: Path) -> None:
     assert "the step goes back from 2 to 1 at line 4" in resumed.notes[0]
 
 
-def test_what_is_beyond_all_numbers_or_nested_too_deep_is_named_and_the_rest_read(tmp_path: Path) -> None:
+def test_too_large_or_too_nested_values_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     large = "1" + "0" * 400
     rows = [
         f'{{"step": 1, "a": {large}, "b": 1}}',
@@ -293,7 +293,7 @@ def test_a_step_beyond_all_steps_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_list_in_a_json_file_is_recognized_where_it_is_given_and_has_a_step(tmp_path: Path) -> None:
+def test_json_list_with_steps_is_recognized_where_it_is_given(tmp_path: Path) -> None:
     table = written(tmp_path, "a.json", '[\n {"loss": 1.0, "step": 1}]')
     (found,) = sources(table, "", [])
     assert (found.kind, columns.read_jsonl(table).rows) == ("jsonl", {1: {"loss": 1.0}})

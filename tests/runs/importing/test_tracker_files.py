@@ -182,7 +182,7 @@ def test_an_event_file_that_is_cut_keeps_what_stands_before(tmp_path: Path) -> N
 
 
 @installed("tensorboard")
-def test_scalars_of_tensorflow_2_and_the_arguments_of_transformers_are_read(tmp_path: Path) -> None:
+def test_tensorflow_2_scalars_and_transformers_arguments_are_read(tmp_path: Path) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.compat.proto.tensor_pb2 import TensorProto

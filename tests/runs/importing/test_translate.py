@@ -114,7 +114,7 @@ def test_map_counts_before_the_table_and_must_name_a_metric() -> None:
         ("eval/test/gready/corect", "eval/test/greedy/correct"),
     ],
 )
-def test_map_refuses_a_name_that_only_a_pattern_fits_and_is_nearly_a_metric(name: str, meant: str) -> None:
+def test_map_refuses_near_metric_name_that_only_a_pattern_matches(name: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=rf"no metric '{name}'; did you mean {meant}\?"):
         mapping([f"x={name}"])
 
@@ -132,7 +132,7 @@ def test_map_refuses_a_name_that_only_a_pattern_fits_and_is_nearly_a_metric(name
         "other/reward/meen",
     ],
 )
-def test_map_takes_a_component_that_has_no_metric_beside_it_of_nearly_its_name(name: str) -> None:
+def test_map_takes_component_without_a_similarly_named_metric_beside_it(name: str) -> None:
     assert mapping([f"x={name}"]) == {"x": name}
 
 
@@ -204,7 +204,7 @@ def test_what_is_not_finite_to_the_end_says_that_the_run_diverged(value: float) 
 GREEDY = "eval/validation/greedy/correct"
 
 
-def test_an_accuracy_above_1_is_refused_and_a_number_behind_a_slash_divides() -> None:
+def test_accuracy_above_1_is_refused_and_number_after_slash_divides() -> None:
     log = log_of({"acc": 0.5}, {"acc": 52.75})
     with pytest.raises(DataError) as error:
         translate(log, None, mapping([f"acc={GREEDY}"]))
@@ -245,7 +245,7 @@ def test_what_is_a_share() -> None:
     assert translate(log_of({GREEDY: 1.0000001}), None, {}).rows[1] == {GREEDY: 1.0000001}
 
 
-def test_what_a_tracker_tells_of_an_evaluation_is_none_of_ours_unless_split_and_mode_are() -> None:
+def test_tracker_evaluation_is_not_ours_unless_split_and_mode_are() -> None:
     theirs = {"eval/rewards/exact/std": 0.25, "eval/rewards/exact/mean": 0.5, "train/rewards/exact/std": 0.5}
     found = translate(log_of(theirs | {GREEDY: 0.75}), VOCABULARIES["trl"], {})
     assert found.rows[1] == {
@@ -299,7 +299,7 @@ def test_a_step_of_verl_is_without_what_that_version_timed_within_it(
     assert not found.notes
 
 
-def test_a_step_of_verl_is_never_negative_and_what_is_assumed_of_it_is_said() -> None:
+def test_verl_step_is_never_negative_and_assumptions_about_it_are_stated() -> None:
     short = translate(
         log_of({"timing_s/step": 44.1, "timing_s/testing": 60.0, **PARTS}), VOCABULARIES["verl"], {}
     )

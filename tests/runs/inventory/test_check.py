@@ -128,7 +128,7 @@ def test_a_constant_that_is_the_right_answer_fools_nobody(monkeypatch: pytest.Mo
     assert found.lucky == 4 * 3 + 3 + 3
 
 
-def test_an_answer_that_is_right_in_another_way_is_no_fault_where_the_task_can_show_it(
+def test_answer_right_in_another_way_is_no_fault_where_task_can_show_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Parity(Sums):
@@ -270,7 +270,7 @@ def test_no_more_problems_are_generated_than_are_checked(monkeypatch: pytest.Mon
     assert results(Made, monkeypatch=monkeypatch)[0].problems == 100
 
 
-def test_equal_references_of_different_truths_are_not_taken_for_corruptions(
+def test_equal_references_of_different_truths_are_not_corruptions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Twins(Sums):
@@ -313,7 +313,7 @@ class Likely(Sums):
         return ("0", "1", "2")
 
 
-def test_by_likelihood_the_reference_is_chosen_and_every_other_candidate_is_not(
+def test_likelihood_chooses_the_reference_and_no_other_candidate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     [found] = results(Likely, monkeypatch=monkeypatch)

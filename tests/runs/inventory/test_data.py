@@ -140,7 +140,7 @@ def test_fetch_installs_checks_and_heals_what_a_task_declares(
     assert cli.main(["data", "fetch", "toy"]) == 0
 
 
-def test_a_task_whose_package_is_missing_is_exit_2_with_the_command_that_brings_it(
+def test_task_with_missing_package_exits_2_with_its_install_command(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "recipe.toml").write_text('tasks = ["toy"]\n[[arm]]\nalgorithm = "grpo"\n')
@@ -608,7 +608,7 @@ def lose_a_tensor(path: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def test_a_model_folder_that_is_none_and_a_model_that_is_not_installed_are_exit_2(
+def test_folder_without_model_and_model_not_installed_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
@@ -644,7 +644,7 @@ algorithm = "grpo"
 """
 
 
-def test_a_truncated_data_file_and_a_prompt_longer_than_the_context_end_a_run_with_exit_2(
+def test_truncated_data_file_and_prompt_beyond_context_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], warm: None
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -48,7 +48,7 @@ def verdict(look: Any, config: RunConfig, place: Path) -> tuple[str, str]:
 # The run that is tried
 
 
-def test_what_is_tried_has_a_gradient_whatever_the_policy_can_do_and_ends_after_its_first_update() -> None:
+def test_trial_has_gradient_for_any_policy_and_ends_after_first_update() -> None:
     config = small(configure("nano", PPO(critic_warmup=4)))
     assert first_update(config) == 5 and config.train.steps == 7
     assert config.reward.kind == "random" and config.model.warm_start == 0

@@ -15,7 +15,7 @@ from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.algorithms.modifiers import EVIDENCE, Modifiers
 from grpobench.runs import cli
-from grpobench.runs.inventory import describing, pages
+from grpobench.runs.inventory import pages, showing
 from grpobench.runs.tools.strict import ConfigError
 
 written = cache(pages.pages)
@@ -40,14 +40,14 @@ def test_an_algorithm_says_what_its_page_needs(cls: type[Algorithm[Any]]) -> Non
     assert cls.formula and cls.departures and cls.summary
     assert cls.evidence.startswith(("verified: ", "reconstruction: "))
     assert re.search(r"arXiv:\d{4}\.\d{4,5}", cls.paper) or cls.paper
-    assert len(describing.degenerate(cls)) > 20, "the docstring needs a paragraph `Degenerate cases: …`"
-    assert describing.paragraphs(cls)[1], "the docstring says nothing but degenerate cases"
-    undocumented = [row["name"] for row in describing.settings(cls) if not row["summary"]]
+    assert len(showing.degenerate(cls)) > 20, "the docstring needs a paragraph `Degenerate cases: …`"
+    assert showing.paragraphs(cls)[1], "the docstring says nothing but degenerate cases"
+    undocumented = [row["name"] for row in showing.settings(cls) if not row["summary"]]
     assert not undocumented
 
 
 def test_every_group_of_modifiers_says_what_it_was_checked_against() -> None:
-    rows = describing.settings(Modifiers)
+    rows = showing.settings(Modifiers)
     assert all(row["summary"] for row in rows)
     first = {row["name"] for row in rows if not row["name"].startswith("ads_")}
     assert EVIDENCE.keys() == first - {"overlong_penalty", "reference_mix"}
@@ -78,7 +78,7 @@ def test_an_algorithm_says_nothing_twice(cls: type[Algorithm[Any]]) -> None:
         "vespo",
     ],
 )
-def test_what_was_read_in_the_authors_code_names_repository_commit_and_file(name: str) -> None:
+def test_facts_from_authors_code_name_repository_commit_and_file(name: str) -> None:
     evidence = ALGORITHMS[name].evidence
     assert evidence.startswith("verified: ") and "reconstruction" not in evidence
     assert re.search(r"\([\w-]+/[\w-]+@[0-9a-f]{7,}, [\w/.-]+\.(py|sh)\b", evidence)
@@ -92,9 +92,9 @@ def test_n_grpo_is_told_from_its_namesake() -> None:
 def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) -> None:
     text = written()[f"algorithms/{cls.name}.md"]
     flat = " ".join(text.split())
-    for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, describing.degenerate(cls)[1:]):
+    for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, showing.degenerate(cls)[1:]):
         assert " ".join(part.split()) in flat
-    for row in describing.settings(cls):
+    for row in showing.settings(cls):
         default = pages.value(row["default"])
         shown = f"| `{row['name']}` | {default} |"
         usual = f"`{row['name']}`" in text and shown in written()["algorithms/README.md"]
@@ -104,9 +104,9 @@ def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) 
     for dialect in DIALECTS.values():
         assert (f"`{dialect.name}`" in text) == (dialect.algorithm == cls.name)
     index = written()["algorithms/README.md"]
-    assert all((f"- {line}\n" in text) != (f"- {line}\n" in index) for line in describing.needs(cls))
+    assert all((f"- {line}\n" in text) != (f"- {line}\n" in index) for line in showing.needs(cls))
     # what the index says of needs holds wherever the page is silent
-    silent = {line for line in pages.USUAL_NEEDS[:2] if line not in describing.needs(cls)}
+    silent = {line for line in pages.USUAL_NEEDS[:2] if line not in showing.needs(cls)}
     assert all(f"- {line.partition(' ')[0]} " in text for line in silent)
 
 
@@ -139,7 +139,7 @@ def explained(row: dict[str, Any], text: str) -> bool:
 @every
 def test_every_setting_and_metric_is_explained_on_the_page_or_in_the_index(cls: type[Algorithm[Any]]) -> None:
     page, index = written()[f"algorithms/{cls.name}.md"], written()["algorithms/README.md"]
-    rows = describing.settings(cls) + [dataclasses.asdict(metric) for metric in cls.metrics]
+    rows = showing.settings(cls) + [dataclasses.asdict(metric) for metric in cls.metrics]
     for row in rows:
         # exactly one: a setting that differs from the common one stands on its page, in its own words
         assert explained(row, page) != explained(row, index), row["name"]
@@ -179,11 +179,11 @@ def test_pages_of_algorithms_that_are_gone_are_removed_and_no_others(tmp_path: P
 
 
 def test_needs_name_the_settings_that_add_to_them() -> None:
-    needs = describing.needs(ALGORITHMS["ppo"])
+    needs = showing.needs(ALGORITHMS["ppo"])
     assert "trains policy, critic" in needs
     assert "with critic = shared: trains policy, value head" in needs
     assert "with beta above 0: one more forward pass per step of: reference" in needs
-    assert "may use recorded rollouts or preferences" in " ".join(describing.needs(ALGORITHMS["dpo"]))
+    assert "may use recorded rollouts or preferences" in " ".join(showing.needs(ALGORITHMS["dpo"]))
 
 
 def test_formulas_are_parted_at_their_statements_and_folded() -> None:

@@ -42,7 +42,7 @@ def test_shipped_policies_load_and_say_how_they_were_made() -> None:
         assert sum(path.stat().st_size for path in (POLICIES / name).iterdir()) < 8e6
 
 
-def test_a_folder_that_happens_to_have_a_known_models_name_is_not_in_the_way(
+def test_folder_sharing_a_known_model_name_is_not_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nano").mkdir()

@@ -264,7 +264,7 @@ def test_micro_batches_keep_units_whole_and_hold_every_used_row_once(
 
 
 @given(assigned())
-def test_micro_batches_stay_within_the_budget_unless_a_unit_alone_exceeds_it(
+def test_micro_batches_fit_the_budget_unless_one_unit_exceeds_it(
     case: tuple[Batch, torch.Tensor, int],
 ) -> None:
     batch, unit, budget = case

@@ -171,7 +171,7 @@ def test_one_that_lags_behind_is_dropped(
     assert failures(tmp_path / "run") == {"mine:Hangs": "it is 2 messages behind"}
 
 
-def test_methods_that_it_lacks_are_not_called_and_its_prints_go_where_the_runs_go(
+def test_missing_methods_are_not_called_and_prints_join_those_of_the_run(
     policy: str, mine: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run(observed(policy, mine, Observe("mine:OnlySteps", {})), tmp_path / "run")

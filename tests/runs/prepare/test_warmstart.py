@@ -82,7 +82,7 @@ def test_command_trains_measures_records_and_finds_its_cache(
     assert "from the cache" in shown and f"--set model.name={cached}" in shown
 
 
-def test_recipe_finds_the_weights_of_the_command_and_the_folder_is_the_same_policy(
+def test_recipe_finds_command_weights_and_the_folder_is_the_same_policy(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run with `model.warm_start` and one with `model.name` set to the folder do the same things."""
@@ -165,7 +165,7 @@ def test_cached_weights_are_those_that_were_trained(tmp_path: Path, monkeypatch:
     assert all(torch.equal(p, both[1][name]) for name, p in both[0].items())
 
 
-def test_warm_start_that_blows_up_is_refused_with_the_remedy_and_not_cached(
+def test_warm_start_that_blows_up_is_refused_with_remedy_and_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))

@@ -146,7 +146,7 @@ def test_sum_weighs_scores_and_components_and_measures_what_weighs_nothing() -> 
     assert batch.scores["correct"].tolist() == [1.0, 0.0]
 
 
-def test_coins_depend_on_seed_stream_problem_and_place_but_not_on_the_batch() -> None:
+def test_coins_depend_on_seed_stream_problem_and_place_but_not_on_batch() -> None:
     reward = RewardConfig(kind="random", probability=0.5)
     texts = ["A"] * 32
     one = grader(reward).groups(["s"], [PROBLEM], [said(*texts)])[0].reward
@@ -261,7 +261,7 @@ class Brittle(Letters):
         return super().verify(problem, completions)
 
 
-def test_sample_whose_verifier_raises_is_masked_and_the_others_keep_their_grades() -> None:
+def test_sample_with_raising_verifier_is_masked_and_others_keep_grades() -> None:
     found = group(RewardConfig(), "AAAAAA", "!", "zz", task=Brittle())
     assert [verdict.outcome for verdict in found.verdicts] == ["graded", "infra_error", "graded"]
     assert [found.reward[0], found.reward[2]] == [1.0, 0.0]

@@ -95,7 +95,7 @@ def test_what_the_machine_kept_from_being_graded_is_no_fault() -> None:
     assert not asked(Down())
 
 
-def test_known_defects_are_not_asked_about_and_tasks_without_references_not_at_all() -> None:
+def test_known_defects_and_tasks_without_references_are_not_asked_about() -> None:
     class Marred(Thirds):
         def defects(self) -> Mapping[str, str]:
             return {"p0": "a misprint", "p1": "another"}

@@ -17,7 +17,7 @@ from helpers.toys import Letters
 from helpers.whole_runs import after, configure, run
 
 from grpobench.algorithms.dpo import DPO
-from grpobench.analysis.checks.alarms import find_alarms
+from grpobench.analysis.checks import find_alarms
 from grpobench.analysis.runfolder.files import problem_digests
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.runs import all_settings
@@ -124,7 +124,7 @@ def test_problem_edited_between_attempts_is_refused_by_its_split(
         run(config, path)
 
 
-def test_warm_start_altered_in_the_cache_is_made_again_and_refused_where_it_has_no_sums(
+def test_altered_cached_warm_start_is_remade_or_refused_without_sums(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
@@ -174,7 +174,7 @@ def test_completion_edited_in_a_preference_file_is_refused(policy: str, tmp_path
         run(config, path)
 
 
-def test_training_problem_in_the_test_split_is_warned_of_recorded_and_shown(
+def test_training_problem_in_test_split_is_warned_of_recorded_and_shown(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configure(policy)

@@ -396,7 +396,7 @@ def test_pinned_value_may_not_change_behind_a_checkpoint(tmp_path: Path) -> None
     assert attempt["changes"] == [f"problems: bbb -> {'c' * 12}"] and attempt["resumed_at"] == 1
 
 
-def test_code_of_a_run_depends_on_its_algorithm_and_task_and_not_on_what_is_loaded() -> None:
+def test_run_code_depends_on_algorithm_and_task_not_on_what_is_loaded() -> None:
     said = "import json; from grpobench.runs.runfolder.provenance import code; {}; "
     said += "print(json.dumps(code('runs/train/execute.py', {})))"
     made = "__import__('grpobench.algorithms.grpo').algorithms.grpo.GRPO()"

@@ -45,12 +45,12 @@ def done(path: Path, config: RunConfig = CONFIG) -> Path:
     return path
 
 
-def test_a_finished_run_of_which_more_steps_are_asked_is_the_run_of_as_many_steps(
+def test_extended_finished_run_equals_run_of_as_many_steps(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the optimizers' moments, of the policy and of the critic: without them the weights would
     differ."""
-    monkeypatch.setattr("grpobench.runs.train.base.Base.shares", lambda self: False)
+    monkeypatch.setattr("grpobench.runs.train.run_loop.Base.shares", lambda self: False)
     quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
     short = steps(configure(policy, PPO(), evaluate=quiet, checkpoint=CheckpointConfig(every=0)), 2)
     run(short, tmp_path / "grown")
@@ -96,7 +96,7 @@ def test_a_kill_while_a_run_begins_to_grow_costs_nothing(
         assert found is not None and found.step == 40 and [row["step"] for row in rows(path)] == [40]
 
 
-def test_a_run_that_kept_no_state_is_made_again_only_when_asked_and_its_result_stays(tmp_path: Path) -> None:
+def test_run_without_state_is_remade_only_when_asked_and_keeps_result(tmp_path: Path) -> None:
     lean = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(final=False))
     path = done(tmp_path / "m" / CONFIG.folder, lean)
     assert not list(path.glob("final/step-*"))
@@ -119,7 +119,7 @@ def test_a_run_that_kept_no_state_is_made_again_only_when_asked_and_its_result_s
     assert [one.name for one in load(tmp_path / "m").runs] == [CONFIG.folder]
 
 
-def test_settings_that_a_newer_version_added_are_no_change_at_their_default(tmp_path: Path) -> None:
+def test_settings_added_by_newer_version_are_no_change_at_default(tmp_path: Path) -> None:
     path = done(tmp_path / "run")
     text = (path / "run.toml").read_text()
     older = "".join(

@@ -136,7 +136,7 @@ def test_the_first_line_that_is_another_is_told(
     assert checksums.check(b"".join(one + b"\n" for one in harm(lines)), marks).line == line
 
 
-def test_lines_behind_the_sums_and_a_sum_that_is_damaged_itself_are_no_fault() -> None:
+def test_lines_after_the_sums_and_a_damaged_sum_are_no_fault() -> None:
     content = b"a\nb\nc\n"
     marks = checksums.marks_of(content)
     assert checksums.check(content + b"d\nhalf", marks) == checksums.LogCheck(covered=3)
@@ -307,9 +307,7 @@ UNTOLD: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("damage", UNTOLD)
-def test_of_a_result_whose_files_do_not_tell_of_it_run_status_and_report_say_the_same(
-    damage: str, tmp_path: Path
-) -> None:
+def test_run_status_and_report_agree_on_result_its_files_do_not_mention(damage: str, tmp_path: Path) -> None:
     """It is not begun anew, and nobody advises to delete what tells of it."""
     path = finished(tmp_path)
     name, harm, what = UNTOLD[damage]
@@ -334,7 +332,7 @@ def test_what_a_status_can_say_is_the_same_to_those_who_write_and_read_it() -> N
 
 
 @pytest.mark.parametrize("point", ["finish", "begin"])
-def test_a_kill_beside_the_writing_of_the_sums_leaves_a_run_that_can_be_resumed(
+def test_kill_near_writing_of_sums_leaves_a_resumable_run(
     point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sums.json is written before a result is, and removed after it is taken back."""
@@ -367,9 +365,7 @@ def test_a_worker_s_death_behind_its_result_takes_nothing_back(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("log", ["metrics.jsonl", "eval.jsonl"])
-def test_a_log_that_is_damaged_behind_the_older_checkpoint_is_made_again_from_there(
-    log: str, tmp_path: Path
-) -> None:
+def test_log_damaged_after_older_checkpoint_is_remade_from_there(log: str, tmp_path: Path) -> None:
     path = begun(tmp_path)
     line = 3 if log == "metrics.jsonl" else 8
     change_digit(path / log, line)
@@ -382,7 +378,7 @@ def test_a_log_that_is_damaged_behind_the_older_checkpoint_is_made_again_from_th
     assert [one["step"] for one in rows(path)] == [1, 2, 3] and not grpobench.load(tmp_path).damage
 
 
-def test_a_log_that_is_damaged_before_every_checkpoint_stops_the_run_by_file_and_line(tmp_path: Path) -> None:
+def test_log_damaged_before_all_checkpoints_stops_run_by_file_and_line(tmp_path: Path) -> None:
     path = begun(tmp_path)
     change_digit(path / "metrics.jsonl", 1)
     with (

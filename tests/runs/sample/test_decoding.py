@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, ways
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Rollout
-from grpobench.runs.sample.sampler import Request
+from grpobench.runs.sample.rollouts import Request, Rollout
 
 OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
 """Groups of three, three, one and one, their rows not next to one another."""
@@ -77,7 +76,7 @@ def test_prompts_that_are_read_some_at_a_time_give_the_same(
     assert len(sizes) > 3 and max(sizes) <= 60, "a few prompts at once"
 
 
-def test_model_that_does_more_in_its_attention_decodes_with_repeated_prompts(
+def test_model_with_extra_attention_work_decodes_with_repeated_prompts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from transformers.models.llama import modeling_llama

@@ -29,8 +29,7 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.episodes import conversation, demonstrated, episodes, policy_turns, reply_tokens
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
-from grpobench.runs.sample.sampler import Request
+from grpobench.runs.sample.rollouts import Group, Request, Rollout, pack_groups, padded
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RewardConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.seeds import derive
@@ -115,7 +114,7 @@ def layout(rollout: Rollout) -> list[tuple[str, str]]:
 # Layout
 
 
-def test_completion_holds_turns_and_replies_and_marks_what_the_policy_wrote() -> None:
+def test_completion_holds_turns_and_replies_and_marks_policy_tokens() -> None:
     rollout = played(turn_by_turn("?412$", "?419$", "=410$"))
     assert rollout.prompt == tokens(START)
     assert layout(rollout) == [
@@ -134,7 +133,7 @@ def test_completion_holds_turns_and_replies_and_marks_what_the_policy_wrote() ->
     assert policy_turns(nano(), rollout) == ["?412", "?419", "=410"]
 
 
-def test_newline_ends_a_turn_which_is_then_closed_with_an_end_token_of_the_environment() -> None:
+def test_newline_ends_turn_and_environment_closes_it_with_end_token() -> None:
     """What was sampled behind the newline never was; a newline in front of an action ends nothing."""
     rollout = played(turn_by_turn("?412\n+9\n", "\n?419$", "=410\nab"))
     assert layout(rollout) == [
@@ -161,7 +160,7 @@ def test_episode_out_of_turns_is_cut_behind_its_last_turn() -> None:
 
 
 @pytest.mark.parametrize("limit", [8, 15, 16, 17, 40])
-def test_episode_never_exceeds_the_limit_and_is_cut_where_no_whole_turn_fits(limit: int) -> None:
+def test_episode_stays_within_limit_and_is_cut_where_no_whole_turn_fits(limit: int) -> None:
     """Turn and reply have 5 + 3 tokens here, and a turn may have 8: the second begins when 16 fit."""
     rollout = played(Scripted(lambda seed, history: "?412$"), limit)
     assert len(rollout.completion) <= limit
@@ -297,7 +296,7 @@ def test_greedy_episodes_are_alike() -> None:
     assert one.completion == two.completion
 
 
-def test_sampler_and_trainer_agree_on_the_policys_tokens_and_replies_are_not_read() -> None:
+def test_sampler_and_trainer_agree_on_policy_tokens_and_skip_replies() -> None:
     """The trainer reads an episode in one pass; the sampler wrote it turn by turn behind its history."""
     task = Horizon(steps=2, spare=1, train=2)
     sampled = noise(2, 3)

@@ -93,7 +93,7 @@ def test_a_model_larger_than_is_copied_is_not_fused(monkeypatch: pytest.MonkeyPa
     assert fits(RoleModels(tiny(), dtype="bfloat16"))  # cast anyway
 
 
-def test_a_model_that_computes_something_else_with_the_same_parts_is_found_out(
+def test_model_computing_something_else_with_same_parts_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A norm that adds one to its weight, as Gemma's does."""

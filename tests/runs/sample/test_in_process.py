@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.sample.in_process import draw, uniforms
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
-from grpobench.runs.sample.sampler import Mixing, Request
+from grpobench.runs.sample.rollouts import Group, Mixing, Request, Rollout, pack_groups, padded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
@@ -127,7 +126,7 @@ def test_global_generators_are_neither_read_nor_moved() -> None:
 # The distribution
 
 
-def test_uniform_numbers_of_a_seed_are_a_stream_that_longer_requests_extend() -> None:
+def test_uniform_numbers_of_a_seed_are_a_stream_longer_requests_extend() -> None:
     table = uniforms([3, 2**62, 3], 20)
     assert table.dtype == torch.float64
     assert torch.equal(table[0], table[2]) and not torch.equal(table[0], table[1])

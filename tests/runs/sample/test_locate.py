@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.nano import character_tokenizer
-from grpobench.runs.sample.locate import announces, begins, locate
 from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.train.rollouts import announces, begins, locate
 
 
 class Pieces:

@@ -111,7 +111,7 @@ def test_an_absent_module_is_named_with_the_nearest_file(tmp_path: Path) -> None
     assert "no installed package has a module 'mien'" in complaint("mien:Thing", None)
 
 
-def test_what_the_program_itself_defines_is_refused_and_a_module_without_a_file_is_named() -> None:
+def test_program_definitions_are_refused_and_fileless_module_is_named() -> None:
     assert 'write it to a file, such as mine.py, and name it "mine:Thing"' in complaint(
         "__main__:Thing", None
     )

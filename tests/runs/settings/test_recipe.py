@@ -291,7 +291,7 @@ def test_what_does_not_fit_together_is_refused_with_a_remedy(read: Any, text: st
     assert remedy in found[0]
 
 
-def test_a_section_names_every_value_out_of_its_bounds_in_the_order_of_its_fields() -> None:
+def test_section_names_every_value_out_of_bounds_in_field_order() -> None:
     """Whatever checks it: the bound beside a field, or a rule over several fields."""
     with pytest.raises(ValueError) as caught:
         TrainConfig(
@@ -607,7 +607,7 @@ def test_a_key_of_an_older_version_is_refused_with_its_new_name(
         ("algorithm.old_clip", "algorithm.clip"),
     ],
 )
-def test_an_assignment_to_a_key_of_an_older_version_is_refused_with_its_new_name(
+def test_assignment_to_old_key_is_refused_with_its_new_name(
     read: Any, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     monkeypatch.setattr("grpobench.runs.settings.layers.RENAMED_KEYS", RENAMED)
@@ -624,7 +624,7 @@ def test_run_toml_of_an_older_version_is_refused_with_the_new_name(
         load(text)
 
 
-def test_every_renamed_key_leads_from_a_key_that_is_gone_to_one_that_exists(
+def test_renamed_keys_lead_from_removed_keys_to_existing_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 from transformers import get_scheduler
 
 from grpobench.runs.settings.config import TrainConfig
-from grpobench.runs.settings.schedules import schedule
+from grpobench.runs.settings.optimizers import schedule
 from grpobench.runs.tools.strict import ConfigError
 
 SAME: dict[str, float] = {"rel": 1e-12, "abs": 1e-12}

@@ -42,7 +42,7 @@ def test_seeds_of_a_search_are_used_by_nothing_else() -> None:
     assert not seeds["search-nano"] & seeds["search-critic-nano"]
 
 
-def test_an_optional_arm_whose_policy_would_never_be_updated_is_left_out_and_named() -> None:
+def test_optional_arm_that_would_never_update_is_left_out_and_named() -> None:
     whole, brief = read_recipe("quickstart"), read_recipe("quickstart", ["train.steps=2"])
     assert {run.arm for run in whole.runs()} == {"grpo", "ppo", "gspo", "dpo"} and not whole.left_out
     assert {run.arm for run in brief.runs()} == {"grpo", "gspo", "dpo"}

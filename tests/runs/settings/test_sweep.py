@@ -32,7 +32,7 @@ def read(text: str = TEXT, sets: tuple[str, ...] = (), over: list[str] | None = 
     return read_text(text, "small", Path.cwd(), sets, over=OVER if over is None else over)
 
 
-def test_every_arm_is_run_with_every_combination_and_keeps_its_own_settings() -> None:
+def test_arms_run_with_every_combination_and_keep_their_own_settings() -> None:
     recipe = read()
     assert len(recipe.runs()) == 2 * 4 * 2
     found = {
@@ -52,7 +52,7 @@ def test_every_arm_is_run_with_every_combination_and_keeps_its_own_settings() ->
     assert found["ppo", 3e-3, 4].arm == "ppo+learning_rate-3e-3+num_minibatches-4"
 
 
-def test_its_experiment_has_a_folder_of_its_own_unless_the_sweep_values_are_the_recipes() -> None:
+def test_experiment_has_own_folder_unless_sweep_values_equal_the_recipe() -> None:
     assert read().name == "small-map"
     inside = read(TEXT + '[over]\n"train.num_minibatches" = [1, 2]\n', over=[])
     assert (inside.name, len(inside.sweep_values)) == ("small", 4)

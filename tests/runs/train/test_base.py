@@ -14,7 +14,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
-from grpobench.runs.train import base
+from grpobench.runs.train import run_loop
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def told(run_folder: Path) -> Any:
     return json.loads((run_folder / "provenance.json").read_text())["attempts"][-1].get("base_evaluated_by")
 
 
-def test_second_arm_takes_the_base_from_the_first_and_has_the_numbers_of_its_own(
+def test_second_arm_takes_base_from_first_and_has_its_own_numbers(
     policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
 ) -> None:
     grpo, ppo = arm(policy, GRPO()), arm(policy, PPO(critic_warmup=1))
@@ -88,7 +88,7 @@ def test_damaged_evaluation_is_made_anew(
 ) -> None:
     config = configure(policy, train=TrainConfig(steps=0, prompts_per_step=4, group_size=4))
     first = run(config, tmp_path / "first")
-    for path in (tmp_path / base.FOLDER).iterdir():
+    for path in (tmp_path / run_loop.FOLDER).iterdir():
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)

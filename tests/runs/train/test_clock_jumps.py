@@ -35,8 +35,7 @@ COMPILER = shutil.which("cc")
 ASKED = {
     "runs/experiment/run_status.py": "the age of a log, for people",
     "runs/tools/lock.py": "the age of a lease elsewhere, for people; taking it over goes by counting",
-    "runs/observe/trackers/mlflow.py": "what a tracker shows",
-    "runs/observe/trackers/tensorboard.py": "what a tracker shows",
+    "runs/observe/trackers.py": "what a tracker shows",
 }
 """Where code asks for seconds of the day, and why a jump does no harm there."""
 

@@ -29,7 +29,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.corrections import Correction, correct
+from grpobench.runs.train.update import Correction, correct
 
 ROUNDING = {"rtol": 1e-6, "atol": 0}
 """A handful of float32 operations on numbers near one."""
@@ -137,7 +137,7 @@ def test_weights_are_plain_arithmetic(
         assert correction.row[row].item() == pytest.approx(sum(expected) / len(expected), rel=1e-4)
 
 
-def test_corrected_expectation_is_the_expectation_under_the_trainers_policy() -> None:
+def test_corrected_expectation_is_that_under_the_trainer_policy() -> None:
     """Σ_a μ(a) w(a) f(a) = Σ_a π(a) f(a) over all answers of two tokens, with no cap in reach: per sequence
     for any f; per token for f that depends on the first token alone, whose own weight it is."""
     generator = torch.Generator().manual_seed(0)
@@ -228,7 +228,7 @@ def run(**sampler: Any) -> RunConfig:
     )  # fmt: skip
 
 
-def test_correction_needs_the_current_policys_rollouts_and_the_trainers_own_old_probabilities() -> None:
+def test_correction_needs_current_rollouts_and_trainer_old_probabilities() -> None:
     assert incompatible(run(correction="tis")) == []
     (why,) = incompatible(run(correction="tis", old_logp="sampler"))
     assert 'set sampler.old_logp = "auto"' in why

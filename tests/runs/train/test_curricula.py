@@ -13,7 +13,7 @@ from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.settings import plugins
-from grpobench.runs.train.curricula import Checked
+from grpobench.runs.train.rollouts import Checked
 
 MINE = """
 from grpobench.algorithms.curriculum import Shuffled

@@ -62,7 +62,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> None:
 # What is stopped
 
 
-def test_equal_rewards_and_nothing_right_stop_a_run_as_soon_as_enough_was_seen(
+def test_equal_rewards_and_nothing_right_stop_run_once_enough_was_seen(
     soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails(monkeypatch)
@@ -243,13 +243,13 @@ def test_rewards_that_differ_anywhere_are_not_equal(other: dict[str, Any]) -> No
     assert found(silent) is None
 
 
-def test_a_base_that_can_solve_such_problems_points_at_the_training_answers() -> None:
+def test_base_that_solves_such_problems_points_at_training_answers() -> None:
     silent = still_rows(16)
     assert "too hard" in str(found(silent))
     silent[0]["eval/validation/sampled/correct"] = 0.4
     assert "right on up to 40% of the validation problems" in str(found(silent))
 
 
-def test_a_step_without_an_update_moves_nothing_and_one_that_was_not_finite_may() -> None:
+def test_step_without_update_moves_nothing_and_nonfinite_step_may() -> None:
     assert still({"step": 1, "grad_norm/policy": None}) and still({"step": 1})
     assert not still({"step": 1, "grad/nonfinite": 1.0}) and not still({"step": 1, "grad_norm/policy": 1e-5})

@@ -101,7 +101,7 @@ def test_a_run_that_hangs_or_is_halted_is_replaced_and_the_undisturbed_one(
     assert not torture.leftovers(folder) and not torture.survivors(folder)
 
 
-def test_a_run_whose_process_is_told_to_stop_again_and_again_is_the_undisturbed_one(
+def test_repeatedly_stopped_run_equals_the_undisturbed_one(
     whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a signal, as a guard of memory sends it: while it samples, updates and evaluates. It saves, and goes

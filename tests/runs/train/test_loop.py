@@ -428,9 +428,7 @@ def test_skipped_update_changes_neither_weights_nor_moments(policy: str, tmp_pat
     assert all(torch.equal(before[name], behind[name]) for name in before)
 
 
-def test_four_bad_steps_in_a_row_are_a_divergence_with_finite_weights_on_disk(
-    policy: str, tmp_path: Path
-) -> None:
+def test_four_bad_steps_in_a_row_diverge_with_finite_weights_on_disk(policy: str, tmp_path: Path) -> None:
     config = configure(policy, Broken(bad=tuple(range(3, 20))), evaluate=EvaluateConfig(0, 0, 0, 0))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=12))
     found = run(config, tmp_path)
@@ -504,7 +502,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, step: int, role: str = "policy") -> N
 
 
 @pytest.mark.parametrize(("step", "role"), [(2, "policy"), (3, "policy"), (2, "critic")])
-def test_blow_up_of_weights_is_a_divergence_in_its_step_and_nothing_of_it_is_kept(
+def test_weight_blow_up_diverges_in_its_step_and_none_of_it_is_kept(
     step: int, role: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in the last step, behind which no further one could fail."""

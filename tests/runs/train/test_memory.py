@@ -281,7 +281,7 @@ def ended(config: Any, path: Path) -> Ended:
 
 
 @pytest.mark.filterwarnings("ignore:out of memory")
-def test_a_run_whose_single_row_does_not_fit_exits_70_and_says_what_to_lower(
+def test_run_whose_single_row_is_too_large_exits_70_with_remedy(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configure(policy)

@@ -533,7 +533,7 @@ def test_an_update_that_is_not_finite_is_a_divergence(
     assert not [*tmp_path.glob("final/*")], "TRL has written NaN into every weight"
 
 
-def test_weights_that_are_not_finite_are_a_divergence_though_loss_and_gradient_are(
+def test_nonfinite_weights_diverge_though_loss_and_gradient_are_finite(
     policy: str, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the last step of all; its checkpoint before stays."""

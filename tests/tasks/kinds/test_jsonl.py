@@ -61,7 +61,7 @@ def test_a_prompt_is_a_template_over_columns_or_a_column(tmp_path: Path) -> None
     assert task(tmp_path, rows, prompt="question").problems("train")[0].prompt == "2 {x}"
 
 
-def test_splits_by_hash_have_no_prompt_in_common_and_do_not_depend_on_the_order(tmp_path: Path) -> None:
+def test_hash_splits_share_no_prompt_and_do_not_depend_on_order(tmp_path: Path) -> None:
     one = task(tmp_path, QUESTIONS, validation=0.2, test=0.1)
     found = {split: {problem.prompt for problem in one.problems(split)} for split in one.splits}
     assert sum(map(len, found.values())) == len(set().union(*found.values())) == 100

@@ -266,7 +266,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_values_compare_as_what_they_are_built_on_and_by_no_method_of_a_program(right: bool) -> None:
+def test_values_compare_as_their_base_types_and_by_no_program_method(right: bool) -> None:
     if trouble := choose.trouble("bubblewrap"):
         pytest.skip(trouble)
     for name, (before, value, condition) in (BUILT_ON if right else FORGED).items():

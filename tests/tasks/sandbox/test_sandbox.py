@@ -32,8 +32,9 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.grading import algebra
 from grpobench.tasks.grading.asserts import few
 from grpobench.tasks.kinds import programs
-from grpobench.tasks.sandbox import choose, inside, transcript
+from grpobench.tasks.sandbox import choose, inside
 from grpobench.tasks.sandbox import process as sandbox_process
+from grpobench.tasks.sandbox import process as transcript
 from grpobench.tasks.sandbox import wire as sandbox_wire
 from grpobench.tasks.sandbox.monty import MontySandbox
 from grpobench.tasks.sandbox.process import usage

@@ -30,7 +30,7 @@ from grpobench.runs.sample.engines import sampler as vllm_sampler
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, halved, stretched
 from grpobench.runs.sample.engines.server import Remote, Server, serve
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.sampler import GREEDY, Request
+from grpobench.runs.sample.rollouts import GREEDY, Request
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings.config import (
     CheckpointConfig,
@@ -94,7 +94,7 @@ def test_samples_are_those_of_the_in_process_sampler(temperature: float) -> None
     assert ends == {True, False}
 
 
-def test_prompt_without_room_names_the_remedy_and_the_smaller_context_counts() -> None:
+def test_prompt_without_room_names_remedy_and_smaller_context_counts() -> None:
     models = trained()
     cramped = Copy(models.language, context=40)
     for settings, more in (

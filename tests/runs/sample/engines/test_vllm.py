@@ -31,7 +31,7 @@ from grpobench.runs.sample.engines import vllm as engines
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap
 from grpobench.runs.sample.engines.vllm import VLLM
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.sampler import GREEDY, Request
+from grpobench.runs.sample.rollouts import GREEDY, Request
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -136,7 +136,7 @@ def test_behavior_logp_is_that_of_a_forward_pass_at_the_temperature(small: str, 
 
 
 @pytest.mark.parametrize("seed", [3, GREEDY])
-def test_greedy_answers_and_their_logps_are_those_of_the_in_process_sampler(small: str, seed: int) -> None:
+def test_greedy_answers_and_logps_match_the_in_process_sampler(small: str, seed: int) -> None:
     source = sampler(small)
     wanted = [Request(prompt, (seed,)) for prompt in PROMPTS]
     temperature = 1.0 if seed == GREEDY else 0.0
@@ -215,7 +215,7 @@ def test_groups_keep_their_prompts_and_sizes_in_order(small: str) -> None:
     assert all(r.prompt == w.prompt for w, group in zip(wanted, found, strict=True) for r in group)
 
 
-def test_prompt_that_fills_the_context_is_served_and_a_longer_one_names_the_remedy(small: str) -> None:
+def test_prompt_filling_context_is_served_and_longer_one_names_remedy(small: str) -> None:
     source = sampler(small)
     ((whole,),) = source.sample([Request((5,) * 118, (1,))], 10, 1.0)
     assert whole.stopped or len(whole.completion) == 10

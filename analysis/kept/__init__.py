@@ -1,1 +1,0 @@
-"""Small tables of finished experiments that stay in the repository, and their Markdown."""

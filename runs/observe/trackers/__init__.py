@@ -1,1 +1,0 @@
-"""Callbacks that write to experiment trackers."""
