@@ -16,7 +16,7 @@ from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
 TRACKERS: Mapping[str, str] = {
-    name: f"grpobench.runs.observe.trackers.{name}:{cls}"
+    name: f"grpobench.runs.observe.trackers:{cls}"
     for name, cls in (
         ("mlflow", "MLflow"),
         ("tensorboard", "TensorBoard"),
