@@ -1,7 +1,7 @@
-"""Outcomes that end with the run, such as the updates before a collapse: what they can be at most.
+"""Outcomes that end with the run, such as the number of updates before a collapse.
 
 A run that reaches its last update without a collapse is censored: it might have lasted longer. A t interval
-takes the numbers as normal and knows no end, so it is cut to what is possible, and censored runs are counted.
+assumes normal values without bounds, so it is cut to possible values, and censored runs are counted.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from grpobench.analysis.findings.outcomes import Key
 from grpobench.analysis.statistics.intervals import Estimate
 
 Horizons: TypeAlias = Mapping[str, Mapping[Key, float]]
-"""By test whose outcome ends with the run: the planned updates of each run."""
+"""Test whose outcome ends with the run -> planned updates of each run."""
 
 
 def clip(mean: Estimate, low: float, high: float) -> Estimate:
-    """The estimate within what is possible; NaN stays NaN."""
+    """The estimate cut to possible values; NaN stays NaN."""
     return Estimate(*(one if math.isnan(one) else min(max(one, low), high) for one in _ends(mean)))
 
 
 def count_reached(values: Mapping[Key, float], horizons: Mapping[Key, float]) -> int:
-    """Runs that made all of their updates without what ends the outcome."""
+    """Number of runs that made all their updates before the outcome ended."""
     return sum(value >= horizons.get(run, math.inf) for run, value in values.items())
 
 

@@ -20,16 +20,16 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 
 FILE = "registration.json"
-"""In the folder of a finding's experiment."""
+"""File in the folder of a finding's experiment."""
 FOLDER = "findings"
-"""Of the kept tables, below docs/results."""
+"""Folder of the kept tables, below docs/results."""
 VERSION = 1
 DECIMALS = 9
 
 
 @dataclass(frozen=True)
 class Registration:
-    """What was fixed before the first run."""
+    """The facts that were fixed before the first run."""
 
     finding: Finding
     scale: str
@@ -84,7 +84,7 @@ def registration_of(told: Mapping[str, Any], place: str) -> Registration:
 
 
 def departures(experiment: Experiment, known: Registration) -> list[str]:
-    """How the runs differ from what was registered, so that their verdict is exploratory."""
+    """Differences between the runs and their registration. With any difference the verdict is exploratory."""
     found = []
     other = [
         run.name
@@ -113,7 +113,7 @@ def _altered(experiment: Experiment, known: Registration, name: str) -> bool:
 
 
 def _instant(text: str) -> datetime:
-    """Runs note the local time with its offset from UTC; without one it counts as UTC."""
+    """An instant from a run's local time with its offset from UTC; without an offset it is UTC."""
     told = datetime.fromisoformat(text)
     return told if told.tzinfo else told.replace(tzinfo=UTC)
 
@@ -124,7 +124,7 @@ def _joined_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a finding at a scale: from its folder, or from its kept table."""
+    """The measurements of a finding at one scale, from its folder or from its kept table."""
 
     registration: Registration
     values: Values
@@ -132,7 +132,7 @@ class Record:
     departures: tuple[str, ...]
     states: Mapping[Key, str]
     seconds: float
-    """Training and evaluation of all runs, added up."""
+    """Total seconds of training and evaluation of all runs."""
     provenance: Mapping[str, Any]
     """commits, versions and machine."""
     horizons: Horizons = field(default_factory=dict)
@@ -200,7 +200,7 @@ def record_text(record: Record) -> str:
 
 
 def read_kept(path: Path) -> Record:
-    """A kept table. Raises LogError where the file is none."""
+    """Read a kept table. Raises LogError if the file is not one."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         if told["version"] != VERSION:

@@ -180,7 +180,7 @@ def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
         "collapse is 4e−4, the largest of the grid; there 1 of 3 collapsed and 2 of 3 learned"
     ) in told
     assert (
-        "grpo at minibatches 8, arithmetic: more than a third of the seeds collapse at the smallest "
+        "grpo at num minibatches 8, arithmetic: more than a third of the seeds collapse at the smallest "
         "learning rate"
     ) in told
     assert (
