@@ -93,8 +93,8 @@ class Finding:
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it, without what is as by default: what tests can say later changes no digest."""
-        told = {**_set(self), "test": [_set(test) for test in self.test]}
-        plain: dict[str, Any] = json.loads(json.dumps(told))
+        content = {**_set(self), "test": [_set(test) for test in self.test]}
+        plain: dict[str, Any] = json.loads(json.dumps(content))
         return plain
 
     @property
@@ -119,13 +119,13 @@ def covers(name: str, arm: str, task: str) -> bool:
     return fnmatch.fnmatchcase(arm, pattern) and place in ("", task)
 
 
-def from_plain(told: Mapping[str, Any]) -> Finding:
+def from_plain(content: Mapping[str, Any]) -> Finding:
     """The finding that `plain` wrote. Raises TypeError or ValueError where it is none."""
-    tests = tuple(Test(**test) for test in told["test"])
-    return Finding(**{**told, "test": tests})
+    tests = tuple(Test(**test) for test in content["test"])
+    return Finding(**{**content, "test": tests})
 
 
-def digest(told: Any) -> str:
+def digest(content: Any) -> str:
     """Of data that JSON holds, whatever the order of its keys."""
-    text = json.dumps(told, sort_keys=True, default=str)
+    text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
