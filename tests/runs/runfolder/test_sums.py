@@ -27,7 +27,7 @@ from grpobench.analysis.runfolder import files as log_files
 from grpobench.analysis.runfolder.experiment import read_rollouts
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import STATES
-from grpobench.analysis.topics.runs import UNPROVED, run_provenances
+from grpobench.analysis.topics.runs import UNPROVED, run_provenance
 from grpobench.runs.experiment.experiment import survey
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import run_status
@@ -476,11 +476,11 @@ def test_containers_of_one_host_write_aside_under_different_names(monkeypatch: p
 
 def test_folders_without_sums_are_read_and_it_is_said(tmp_path: Path) -> None:
     path = finished(tmp_path)
-    assert run_provenances(grpobench.load(tmp_path).experiment)["checksums"] == [("right", 1)]
+    assert run_provenance(grpobench.load(tmp_path).experiment)["checksums"] == [("right", 1)]
     without_sums(path)
     change_digit(path / "metrics.jsonl", 2)
     found = grpobench.load(tmp_path)
-    assert not found.damage and run_provenances(found.experiment)["checksums"] == [(UNPROVED, 1)]
+    assert not found.damage and run_provenance(found.experiment)["checksums"] == [(UNPROVED, 1)]
     assert not result_damage(path) and survey_of(path).state == "finished"
 
 
