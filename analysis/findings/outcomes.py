@@ -86,7 +86,7 @@ class Outcome:
 def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) -> dict[Key, float]:
     """The outcome of every run that has a result; NaN where its logs lack it."""
     asked = Outcome.read(outcome)
-    found = {
+    measured = {
         "accuracy": _accuracy,
         "gain": _accuracy,
         "evaluated": _evaluated,
@@ -98,7 +98,7 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "equal": _equal,
         "wrong_length": _wrong_length,
     }[asked.kind](experiment, asked, where)
-    return {key(run): found.get(key(run), math.nan) for run in experiment.runs if run.settled}
+    return {key(run): measured.get(key(run), math.nan) for run in experiment.runs if run.settled}
 
 
 def horizons_of(experiment: Experiment, outcome: str) -> dict[Key, float]:
@@ -134,7 +134,7 @@ def _accuracy_where(experiment: Experiment, asked: Outcome, where: Mapping[str, 
         if column not in frame:
             return {}
         frame = frame[frame[column].astype(str) == value]
-    means = _ends(experiment, frame, asked.what, lambda own: float(own["score/correct"].mean()))
+    means = _ends(experiment, frame, asked.what, lambda rows: float(rows["score/correct"].mean()))
     failed = {key(run) for run in experiment.runs if run.failed}
     return {
         run: (0.0 if run in failed else last) - (asked.kind == "gain") * base
@@ -147,31 +147,34 @@ def _ends(
 ) -> dict[Key, tuple[float, float]]:
     """`measure` of the rows before training and after the last update, on the split and in the mode that the
     report takes, or in `mode`."""
-    found: dict[Key, tuple[float, float]] = {}
+    ends: dict[Key, tuple[float, float]] = {}
     for task in experiment.tasks:
         chosen = headline_of(experiment, task, mode or None)
-        own = frame[
+        task_rows = frame[
             (frame["task"] == task) & (frame["split"] == chosen.split) & (frame["mode"] == chosen.mode)
         ]
-        for (arm, seed), rows in own.groupby(["arm", "seed"], sort=False):
+        for (arm, seed), rows in task_rows.groupby(["arm", "seed"], sort=False):
             steps = rows["step"]
             base = measure(rows[steps == 0]) if (steps == 0).any() else math.nan
             last = measure(rows[steps == steps.max()]) if steps.max() else math.nan
-            found[str(arm), task, int(seed)] = base, last
-    return found
+            ends[str(arm), task, int(seed)] = base, last
+    return ends
 
 
 def _evaluated(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     mode, _, metric = asked.what.partition("/")
-    found: dict[Key, float] = {}
+    evaluated: dict[Key, float] = {}
     for task in experiment.tasks:
         rows = experiment.select(f"eval/{headline_of(experiment, task).split}/{mode}/{metric}")
-        for (arm, seed), own in rows[rows["task"] == task].groupby(["arm", "seed"], sort=False):
-            own = own.sort_values("step")
-            base, after = own.loc[own["step"] == 0, "value"], own.loc[own["step"] > 0, "value"]
+        for (arm, seed), run_rows in rows[rows["task"] == task].groupby(["arm", "seed"], sort=False):
+            run_rows = run_rows.sort_values("step")
+            base, after = (
+                run_rows.loc[run_rows["step"] == 0, "value"],
+                run_rows.loc[run_rows["step"] > 0, "value"],
+            )
             before = (base.iloc[0] if len(base) else math.nan) if asked.kind == "shift" else 0.0
-            found[str(arm), task, int(seed)] = float(after.iloc[-1] - before) if len(after) else math.nan
-    return found
+            evaluated[str(arm), task, int(seed)] = float(after.iloc[-1] - before) if len(after) else math.nan
+    return evaluated
 
 
 def _training(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
@@ -181,8 +184,8 @@ def _training(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) 
     whole = rows[np.isfinite(rows["value"])].groupby([*keys, "step"], sort=True)["value"].agg(["sum", "size"])
     whole = whole[whole["size"] == len(names)].reset_index()
     return {
-        (str(arm), str(task), int(seed)): reduced(own["sum"].to_numpy(float), asked.reduction)
-        for (arm, task, seed), own in whole.groupby(keys, sort=False)
+        (str(arm), str(task), int(seed)): reduced(run_rows["sum"].to_numpy(float), asked.reduction)
+        for (arm, task, seed), run_rows in whole.groupby(keys, sort=False)
     }
 
 
@@ -197,24 +200,28 @@ def reduced(values: np.ndarray, reduction: str) -> float:
 
 def _lasting(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     findings = Numbers(experiment).findings
-    found: dict[Key, float] = {}
+    steps: dict[Key, float] = {}
     for run in experiment.runs:
         planned = _planned(run)
-        known = findings.get(run.name)
+        findings_of_run = findings.get(run.name)
         if asked.what and not run.failed:
-            onsets = [e.onset for e in known.events if e.kind == asked.what] if known else []
-            found[key(run)] = float(min(onsets, default=planned))
+            onsets = (
+                [e.onset for e in findings_of_run.events if e.kind == asked.what] if findings_of_run else []
+            )
+            steps[key(run)] = float(min(onsets, default=planned))
         else:
-            end = collapse_of(run, known)
-            found[key(run)] = float(end.step) if end else planned
-    return found
+            end = collapse_of(run, findings_of_run)
+            steps[key(run)] = float(end.step) if end else planned
+    return steps
 
 
 def _passed(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     k = int(asked.what)
 
     def passes(rows: pd.DataFrame) -> float:
-        counts = [(len(own), solved(list(own))) for _, own in rows.groupby("problem")["score/correct"]]
+        counts = [
+            (len(scores), solved(list(scores))) for _, scores in rows.groupby("problem")["score/correct"]
+        ]
         if not counts or min(n for n, _ in counts) < k:
             return math.nan
         samples, right = zip(*counts, strict=True)
@@ -226,9 +233,10 @@ def _passed(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) ->
 
 def _equal(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     rows = runs_at_equal_budgets(experiment)
-    own = rows[rows["axis"] == asked.what]
+    axis_rows = rows[rows["axis"] == asked.what]
     return {
-        (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"]) for row in own.to_dict("records")
+        (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"])
+        for row in axis_rows.to_dict("records")
     }
 
 

@@ -26,16 +26,16 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 
 FILE = "registration.json"
-"""In the folder of a finding's experiment."""
+"""File in the folder of a finding's experiment."""
 FOLDER = "findings"
-"""Of the kept tables, below docs/results."""
+"""Folder of the kept tables, below docs/results."""
 VERSION = 1
 DECIMALS = 9
 
 
 @dataclass(frozen=True)
 class Registration:
-    """What was fixed before the first run."""
+    """The facts that were fixed before the first run."""
 
     finding: Finding
     scale: str
@@ -49,8 +49,8 @@ class Registration:
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""
-        told = asdict(self) | {"seeds": list(self.seeds), "settings": dict(self.settings)}
-        return {"version": VERSION, **told, "finding": self.finding.plain(), "rule": self.finding.digest}
+        fields = asdict(self) | {"seeds": list(self.seeds), "settings": dict(self.settings)}
+        return {"version": VERSION, **fields, "finding": self.finding.plain(), "rule": self.finding.digest}
 
 
 def text_digest(text: str) -> str:
@@ -59,49 +59,49 @@ def text_digest(text: str) -> str:
 
 def read_registration(folder: Path) -> Registration:
     """Raises LogError where there is none, or its rule is not the one whose digest it holds."""
-    place = folder / FILE
+    path = folder / FILE
     try:
-        told = json.loads(place.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise LogError(f"{place}: missing; `grpobench finding run` writes it before the first run") from error
+        raise LogError(f"{path}: missing; `grpobench finding run` writes it before the first run") from error
     except ValueError as error:
         raise LogError(
-            f"{place}: not JSON ({error}); choose another folder and run the finding anew"
+            f"{path}: not JSON ({error}); choose another folder and run the finding anew"
         ) from error
-    return registration_of(told, str(place))
+    return registration_of(content, str(path))
 
 
-def registration_of(told: Mapping[str, Any], place: str) -> Registration:
+def registration_of(content: Mapping[str, Any], path: str) -> Registration:
     """From what `plain` wrote. Raises LogError."""
     try:
-        own = dict(told)
-        version, rule = own.pop("version"), own.pop("rule")
-        finding = from_plain(own.pop("finding"))
+        fields = dict(content)
+        version, rule = fields.pop("version"), fields.pop("rule")
+        finding = from_plain(fields.pop("finding"))
         if version != VERSION:
             raise ValueError("of another version")
         if finding.digest != rule:
             raise ValueError("its rule was edited after it was written")
-        _instant(own["registered"])
-        return Registration(finding=finding, **{**own, "seeds": tuple(own["seeds"])})
+        _instant(fields["registered"])
+        return Registration(finding=finding, **{**fields, "seeds": tuple(fields["seeds"])})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogError(
-            f"{place}: no registration ({error}); run the finding anew in another folder"
+            f"{path}: no registration ({error}); run the finding anew in another folder"
         ) from error
 
 
 def departures(experiment: Experiment, known: Registration) -> list[str]:
-    """How the runs differ from what was registered, so that their verdict is exploratory."""
-    found = []
+    """Differences between the runs and their registration. With any difference the verdict is exploratory."""
+    differences = []
     other = [
         run.name
         for run in experiment.runs
         if run.name in known.settings and _altered(experiment, known, run.name)
     ]
     if other:
-        found.append(f"other settings than registered in {_joined_names(other)}")
+        differences.append(f"other settings than registered in {_joined_names(other)}")
     more = [run.name for run in experiment.runs if run.name not in known.settings]
     if more:
-        found.append(f"not registered: {_joined_names(more)}")
+        differences.append(f"not registered: {_joined_names(more)}")
     early = [
         run.name
         for run in experiment.runs
@@ -109,19 +109,19 @@ def departures(experiment: Experiment, known: Registration) -> list[str]:
         < _instant(known.registered)
     ]
     if early:
-        found.append(f"begun before the registration: {_joined_names(early)}")
-    return found
+        differences.append(f"begun before the registration: {_joined_names(early)}")
+    return differences
 
 
 def _altered(experiment: Experiment, known: Registration, name: str) -> bool:
-    place = experiment.folder / name / "run.toml"
-    return place.exists() and text_digest(place.read_text(encoding="utf-8")) != known.settings[name]
+    path = experiment.folder / name / "run.toml"
+    return path.exists() and text_digest(path.read_text(encoding="utf-8")) != known.settings[name]
 
 
 def _instant(text: str) -> datetime:
-    """Runs note the local time with its offset from UTC; without one it counts as UTC."""
-    told = datetime.fromisoformat(text)
-    return told if told.tzinfo else told.replace(tzinfo=UTC)
+    """An instant from a run's local time with its offset from UTC; without an offset it is UTC."""
+    instant = datetime.fromisoformat(text)
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def _joined_names(names: Sequence[str]) -> str:
@@ -130,7 +130,7 @@ def _joined_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a finding at a scale: from its folder, or from its kept table."""
+    """The measurements of a finding at one scale, from its folder or from its kept table."""
 
     registration: Registration
     values: Values
@@ -138,7 +138,7 @@ class Record:
     departures: tuple[str, ...]
     states: Mapping[Key, str]
     seconds: float
-    """Training and evaluation of all runs, added up."""
+    """Total seconds of training and evaluation of all runs."""
     provenance: Mapping[str, Any]
     """commits, versions and machine."""
     horizons: Horizons = field(default_factory=dict)
@@ -157,8 +157,8 @@ class Record:
         """The kept table."""
         rows = []
         for run, state in self.states.items():
-            own = {test: _rounded(found[run]) for test, found in self.values.items() if run in found}
-            row = {"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": own}
+            measured = {test: _rounded(by_run[run]) for test, by_run in self.values.items() if run in by_run}
+            row = {"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": measured}
             end = next((ends[run] for ends in self.horizons.values() if run in ends), None)
             rows.append(row if end is None else {**row, "horizon": end})
         return {
@@ -181,7 +181,8 @@ def record_of(experiment: Experiment) -> Record:
     return Record(
         registration=known,
         values={
-            name: {run: round(value, DECIMALS) for run, value in own.items()} for name, own in values.items()
+            name: {run: round(value, DECIMALS) for run, value in measured.items()}
+            for name, measured in values.items()
         },
         waits=tuple(waits),
         departures=tuple(departures(experiment, known)),
@@ -206,7 +207,7 @@ def record_text(record: Record) -> str:
 
 
 def read_kept(path: Path) -> Record:
-    """A kept table. Raises LogError where the file is none."""
+    """Read a kept table. Raises LogError if the file is not one."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         if told["version"] != VERSION:

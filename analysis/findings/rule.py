@@ -1,4 +1,4 @@
-"""What a finding is: a claim, and the tests that decide on it."""
+"""A finding: a claim, and the tests that decide about it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from grpobench.analysis.findings.outcomes import Outcome
 
 Expected = Literal["higher", "lower", "same"]
 DIGEST = 16
-"""Hexadecimal characters of a digest that are kept."""
+"""Number of hexadecimal characters of a digest."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """One question to the runs of an experiment, which has a number as its answer for every seed."""
+    """One question to the runs of an experiment, with one number per seed as the answer."""
 
     name: str
-    """What is expected, as a short sentence has it."""
+    """The expectation, as a short sentence."""
     outcome: str
-    """What is measured of a run: see `outcomes.Outcome`."""
+    """What is measured in each run; see `outcomes.Outcome`."""
     expect: Expected
-    """Where the contrast lies if the claim is right: above 0, below it, or within `matters`."""
+    """Where the contrast is if the claim is correct: above 0, below 0, or within `matters`."""
     matters: float
     """The smallest effect that matters, in the outcome's unit; with `ratio` a factor above 1."""
     contrast: Mapping[str, float] = field(default_factory=dict)
@@ -35,11 +35,11 @@ class Test:
     ratio: bool = False
     """Compare logarithms, so that the effect is a factor."""
     unit: str = ""
-    """Of the effect; `points` prints shares in points."""
+    """Unit of the effect; `points` prints shares in points."""
     also: bool = False
-    """Shown beside the others, at its own level of 5 %, and no part of the verdict."""
+    """The test is shown, has its own level of 5 %, and is not part of the verdict."""
     where: Mapping[str, str] = field(default_factory=dict)
-    """Traits of the problems that count, with accuracies alone."""
+    """Traits of the problems that are counted; for accuracies only."""
     deals: int = 0
     """A/A: so many times the runs of the only arm are dealt to two arms of `seeds` runs, and the share of
     deals that are called different is judged; `matters` is still the margin of each."""
@@ -79,9 +79,9 @@ class Finding:
     """One sentence."""
     source: str
     test: tuple[Test, ...]
-    """The first is the primary one, whose effect is shown."""
+    """The tests. The first is the primary test, whose effect is shown."""
     published: str = ""
-    """What the source reports."""
+    """The result that the source reports."""
     stands_for: str = ""
     """How far the runs stand for the claim's own setting."""
 
@@ -93,13 +93,13 @@ class Finding:
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it, without what is as by default: what tests can say later changes no digest."""
-        told = {**_set(self), "test": [_set(test) for test in self.test]}
-        plain: dict[str, Any] = json.loads(json.dumps(told))
+        content = {**_set(self), "test": [_set(test) for test in self.test]}
+        plain: dict[str, Any] = json.loads(json.dumps(content))
         return plain
 
     @property
     def digest(self) -> str:
-        """Of claim and rule."""
+        """Digest of claim and rule."""
         return digest(self.plain())
 
 
@@ -119,13 +119,13 @@ def covers(name: str, arm: str, task: str) -> bool:
     return fnmatch.fnmatchcase(arm, pattern) and place in ("", task)
 
 
-def from_plain(told: Mapping[str, Any]) -> Finding:
+def from_plain(content: Mapping[str, Any]) -> Finding:
     """The finding that `plain` wrote. Raises TypeError or ValueError where it is none."""
-    tests = tuple(Test(**test) for test in told["test"])
-    return Finding(**{**told, "test": tests})
+    tests = tuple(Test(**test) for test in content["test"])
+    return Finding(**{**content, "test": tests})
 
 
-def digest(told: Any) -> str:
+def digest(content: Any) -> str:
     """Of data that JSON holds, whatever the order of its keys."""
-    text = json.dumps(told, sort_keys=True, default=str)
+    text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]

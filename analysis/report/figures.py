@@ -1,13 +1,8 @@
-"""Draw the figures of a report in several processes, in the formats that were asked for.
-
-Importing this module takes no time until figures are drawn, so helpers can start before this process imports
-what it needs itself.
-"""
+"""Draw the figures of a report in several processes, in the formats that were asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -17,19 +12,10 @@ from markupsafe import Markup
 from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
 from grpobench.analysis.figures.style import SHEETS
 from grpobench.analysis.report.catalog import FIGURES, names_of
+from grpobench.analysis.report.crew import NEEDS
 from grpobench.analysis.report.page import EmbeddedFigure, element
-from grpobench.analysis.tools.processes import Crew, crew, exclude_old_objects
+from grpobench.analysis.tools.processes import Crew, exclude_old_objects
 from grpobench.analysis.topics.numbers import Numbers
-
-FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
-NEEDS = frozenset({"html", "pdf", "svg"})
-"""The report formats that contain figures."""
-
-
-def drawing_crew(formats: Sequence[str], processes: int) -> AbstractContextManager[Crew]:
-    """A crew of `processes` processes, including this one, or of this process alone without figures."""
-    return crew(processes if NEEDS & {*formats} else 1, "grpobench.analysis.report.figures")
-
 
 TEXT, COLUMN = "text", "column"
 Job: TypeAlias = tuple[str, str]

@@ -134,13 +134,13 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    by_name = {shown.name: shown for shown in drawn}
+    by_name = {embedded.name: embedded for embedded in drawn}
     sections = []
     for title, lead, figure_names, table_names in SECTIONS:
-        shown = [by_name[name] for name in figure_names if name in by_name]
+        embedded = [by_name[name] for name in figure_names if name in by_name]
         tables = [facts.tables[name] for name in table_names if name in facts.tables]
-        if shown or tables:
-            sections.append({"title": title, "lead": lead, "figures": shown, "tables": tables})
+        if embedded or tables:
+            sections.append({"title": title, "lead": lead, "figures": embedded, "tables": tables})
     experiment = facts.experiment
     views = run_views(facts, home)
     samples, faults = find_samples(experiment)

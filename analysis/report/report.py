@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grpobench.analysis.figures.table import tex
+from grpobench.analysis.report.crew import FORMATS, drawing_crew
 from grpobench.analysis.report.facts import Facts, as_json, gather, json_ready
-from grpobench.analysis.report.figures import FORMATS, Figures, Underway, begin, drawing_crew
+from grpobench.analysis.report.figures import Figures, Underway, begin
 from grpobench.analysis.report.page import render_page
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import cell, json_text, visible

@@ -1,9 +1,8 @@
 """Many tasks as one number: interquartile mean and probability of improvement, with bootstrap intervals.
 
-A difference between two arms over seeds and over problems at once: both are drawn from more of their kind.
-
-The test over seeds asks whether a difference would be there with other seeds on these very problems. Crossing
-both asks whether it would be there on other problems like them too.
+The second half computes intervals of a difference between two arms over seeds and problems. The test over
+seeds asks whether a difference would appear with other seeds on the same problems. The crossed interval asks
+whether it would also appear on other problems like these.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ def stratified_bootstrap(
 ) -> tuple[float, float]:
     """Percentile interval of a statistic over all values, seeds resampled inside a task.
 
-    With n seeds a task has only nⁿ different resamples (27 for three): such an interval is rough, and with
-    one seed per task it has no width, so NaN is returned.
+    With n seeds a task has only nⁿ different resamples (27 for three), so the interval is rough. With one
+    seed per task it has no width, and NaN is returned.
     """
     if max((values.size for values in by_task), default=0) < 2:
         return math.nan, math.nan
@@ -108,7 +107,7 @@ class Components:
 
 
 def components(differences: ArrayLike) -> Components:
-    """Mean squares of (seeds, problems) differences. Needs two of each."""
+    """Mean squares of (seeds, problems) differences, with at least two seeds and two problems."""
     table = np.asarray(differences, dtype=np.float64)
     if table.ndim != 2 or min(table.shape) < 2:
         raise ValueError("components: needs at least two seeds and two problems")

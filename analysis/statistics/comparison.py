@@ -116,23 +116,23 @@ class Comparison:
         """The comparison with the interval over seeds × problems, and whether it contradicts the verdict."""
         low, high = over_both.low, over_both.high
         out, inside = low * high > 0, max(abs(low), abs(high)) < self.margin  # NaN: neither
-        told = ""
+        contradiction = ""
         if self.verdict in ("better", "worse") and low <= 0 <= high:
-            told = "reaches 0: the difference is shown on these problems, not for others like them"
+            contradiction = "reaches 0: the difference is shown on these problems, not for others like them"
         elif self.verdict == "equivalent" and not (inside or math.isnan(low)):
-            told = (
+            contradiction = (
                 "reaches beyond the margin: equivalence is shown on these problems, not for others like them"
             )
         elif self.verdict == "unresolved" and out and self.seeds:
-            told = "excludes 0, but assumes normal seeds and problems and ignores all other pairs"
-        told = told and f"the interval over seeds × problems {told}"
+            contradiction = "excludes 0, but assumes normal seeds and problems and ignores all other pairs"
+        contradiction = contradiction and f"the interval over seeds × problems {contradiction}"
         return replace(
             self,
             problems=problems,
             crossed=over_both.value,
             crossed_low=low,
             crossed_high=high,
-            disagrees=told,
+            disagrees=contradiction,
         )
 
 
@@ -202,8 +202,8 @@ def compare(
     against a difference of the margin or more. Everything else is `unresolved`. With a `plan`, p
     values are valid whichever interim analysis is the last (`sequential`).
     """
-    found = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values))]
-    return compare_pairs(task, found, waiting, alpha, margin)
+    chosen_pairs = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values))]
+    return compare_pairs(task, chosen_pairs, waiting, alpha, margin)
 
 
 def compare_with_base(
@@ -217,8 +217,8 @@ def compare_with_base(
 ) -> list[Comparison]:
     """Every arm against what its own runs scored before training, as `compare` compares arms; Holm pays for
     as many pairs as there are arms with a base."""
-    found = [Pair(arm, BASE, values[arm], bases[arm], plan) for arm in values if bases.get(arm)]
-    return compare_pairs(task, found, waiting, alpha, margin)
+    chosen_pairs = [Pair(arm, BASE, values[arm], bases[arm], plan) for arm in values if bases.get(arm)]
+    return compare_pairs(task, chosen_pairs, waiting, alpha, margin)
 
 
 def compare_pairs(
@@ -228,16 +228,18 @@ def compare_pairs(
     differences = [pair.differences for pair in pairs]
     plan = pairs[0].plan if pairs else None
     if plan:
-        p = [sequential_p(own, plan) for own in differences]
-        close = [sequential_equivalence_p(own, margin, plan) for own in differences]
+        p = [sequential_p(differences_of_pair, plan) for differences_of_pair in differences]
+        close = [
+            sequential_equivalence_p(differences_of_pair, margin, plan) for differences_of_pair in differences
+        ]
     else:
         p, close = sign_flip_ps(differences), equivalence_ps(differences, margin)
     adjusted, adjusted_close = holm(p), holm(close)
-    found = []
+    comparisons = []
     for index, pair in enumerate(pairs):
-        own = differences[index]
+        differences_of_pair = differences[index]
         known = Evidence(
-            differences=own,
+            differences=differences_of_pair,
             p=float(adjusted[index]),
             p_equivalence=float(adjusted_close[index]),
             pairs=len(pairs),
@@ -246,19 +248,21 @@ def compare_pairs(
             alpha=alpha,
             analysis=pair.analysis,
         )
-        found.append(_compared(task, pair, known, p[index], close[index]))
-    return found
+        comparisons.append(_compared(task, pair, known, p[index], close[index]))
+    return comparisons
 
 
 def _late(pair: Pair, waiting: Waiting) -> dict[str, tuple[str, ...]]:
     """Arm -> its seeds that the pair waits for: without a result, while the other has run them or is to. Any
     other seed would pair with nothing."""
-    found = {}
+    waited_for = {}
     both = ((pair.first, pair.second, pair.against), (pair.second, pair.first, pair.values))
-    for arm, other, theirs in both:
-        own, there = waiting.get(arm, {}), {*theirs, *waiting.get(other, {})}
-        found[arm] = tuple(name for seed, name in own.items() if pair.second == BASE or seed in there)
-    return found
+    for arm, other, other_values in both:
+        missing, expected = waiting.get(arm, {}), {*other_values, *waiting.get(other, {})}
+        waited_for[arm] = tuple(
+            name for seed, name in missing.items() if pair.second == BASE or seed in expected
+        )
+    return waited_for
 
 
 def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: float) -> Comparison:

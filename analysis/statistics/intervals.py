@@ -19,7 +19,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with an interval; the bounds are NaN where no interval can be given."""
+    """A number with an interval; the bounds are NaN where it has no interval."""
 
     value: float
     low: float
@@ -27,7 +27,7 @@ class Estimate:
 
 
 def seed_mean(values: ArrayLike, level: float = 0.95) -> Estimate:
-    """Mean over seeds with the t interval, mean ± t·s/√n. One seed has no interval, no seed no mean."""
+    """Mean over seeds with the t interval, mean ± t·s/√n. The interval needs two seeds, the mean one."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         return Estimate(math.nan, math.nan, math.nan)
@@ -59,7 +59,7 @@ def wilson(successes: float, trials: int, level: float = 0.95) -> Estimate:
 
 
 FEW_ITEMS = 300
-"""Items below which a share gets Wilson's interval rather than the normal one."""
+"""With fewer items, a share gets Wilson's interval instead of the normal one."""
 Interval: TypeAlias = Literal["Wilson", "clustered", "normal", "none"]
 
 

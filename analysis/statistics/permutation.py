@@ -10,31 +10,30 @@ from numpy.typing import ArrayLike
 from grpobench.analysis.statistics.intervals import Floats
 
 EXACT_SEEDS = 16
-"""Most pairs whose 2^n sign patterns are all counted; above, random patterns are drawn."""
+"""Up to this many pairs, all 2^n sign patterns are counted; above it, random patterns are drawn."""
 
 
 BLOCK = 2**22
-"""Numbers that are held in memory at once."""
+"""Largest number of values in memory at once."""
 
 
 def sign_flip_p(differences: ArrayLike, draws: int = 100_000, seed: int = 0) -> float:
     """Two-sided p of the paired permutation test: the share of sign patterns whose |mean| reaches ours.
 
     All 2ⁿ patterns are counted up to `EXACT_SEEDS` pairs, so the smallest p is 2/2ⁿ; above, `draws` random
-    patterns and the observed one. No pair at all gives 1.
+    patterns and the observed one. Without pairs it is 1.
     """
     return sign_flip_ps([differences], draws, seed)[0]
 
 
 def sign_flip_ps(differences: Sequence[ArrayLike], draws: int = 100_000, seed: int = 0) -> list[float]:
-    """`sign_flip_p` of each: those of equally many pairs are looked at under the same patterns, which are
-    made once."""
+    """`sign_flip_p` of each sample. Samples of equal size share their sign patterns, which are made once."""
     return _shares(differences, np.abs, draws, seed)
 
 
 def sign_flip_above_p(values: ArrayLike, draws: int = 100_000, seed: int = 0) -> float:
     """One-sided p against "the mean is at most 0": the share of sign patterns whose mean reaches ours. The
-    smallest is 1/2ⁿ; no value at all gives 1."""
+    smallest is 1/2ⁿ; without values it is 1."""
     return _shares([values], np.asarray, draws, seed)[0]
 
 
@@ -42,13 +41,13 @@ def equivalence_p(differences: ArrayLike, margin: float) -> float:
     """p against "the mean difference is `margin` or more from 0": two one-sided sign-flip tests, of the
     differences plus and minus the margin, the larger p of both (Schuirmann, 1987).
 
-    Exact like `sign_flip_p` where differences are symmetric about their mean. No pair at all gives 1.
+    Exact like `sign_flip_p` where differences are symmetric about their mean. Without pairs it is 1.
     """
     return equivalence_ps([differences], margin)[0]
 
 
 def equivalence_ps(differences: Sequence[ArrayLike], margin: float) -> list[float]:
-    """`equivalence_p` of each, under patterns that are made once."""
+    """`equivalence_p` of each sample, with sign patterns that are made once."""
     if not margin > 0:
         raise ValueError("equivalence_p: needs margin > 0")
     arrays = [np.asarray(one, dtype=np.float64) for one in differences]
@@ -59,7 +58,8 @@ def equivalence_ps(differences: Sequence[ArrayLike], margin: float) -> list[floa
 def _shares(
     samples: Sequence[ArrayLike], size_of: Callable[[Floats], Floats], draws: int = 100_000, seed: int = 0
 ) -> list[float]:
-    """Of each sample the share of sign patterns whose sum is, by `size_of`, at least that observed."""
+    """For each sample, the share of sign patterns whose sum is at least the observed sum according to
+    `size_of`."""
     arrays = [np.asarray(one, dtype=np.float64) for one in samples]
     found = [1.0] * len(arrays)
     for count in dict.fromkeys(array.size for array in arrays if array.size):
@@ -99,8 +99,8 @@ def smallest_p(seeds: int, sides: int = 2) -> float:
 
 
 def seeds_needed(alpha: float = 0.05, comparisons: int = 1, sides: int = 2) -> int:
-    """Fewest seeds at which the smallest p, times the comparisons that Holm pays for, is at most alpha; with
-    one side, for the two one-sided tests of equivalence."""
+    """Fewest seeds for which the smallest p, times the number of comparisons in Holm's correction, is at most
+    alpha. `sides=1` is for the two one-sided tests of equivalence."""
     if not 0 < alpha < 1 or comparisons < 1:
         raise ValueError("seeds_needed: needs 0 < alpha < 1 and comparisons >= 1")
     seeds = 1
@@ -110,7 +110,7 @@ def seeds_needed(alpha: float = 0.05, comparisons: int = 1, sides: int = 2) -> i
 
 
 def holm(p: ArrayLike) -> Floats:
-    """Holm's adjusted p values, in the order given: the k-th smallest times (m − k + 1), made monotone."""
+    """Holm's adjusted p values in the given order: the k-th smallest times (m − k + 1), made monotone."""
     array = np.asarray(p, dtype=np.float64)
     order = np.argsort(array, kind="stable")
     adjusted = np.maximum.accumulate(array[order] * np.arange(array.size, 0, -1))

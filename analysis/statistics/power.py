@@ -27,17 +27,17 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 POWER = 0.8
-"""Share of repetitions in which an effect is found that is called detectable."""
+"""An effect is detectable if it is found in this share of repetitions."""
 REPETITIONS = 10_000
 """Simulated experiments; the power at the effect stated is off by √(.8 · .2/10,000) = .004 (one error)."""
 BLOCK = 2000
-"""Experiments that are held in memory at once."""
+"""Largest number of simulated experiments in memory at once."""
 SEED = 0
 MOST_PATTERNS = 64
 """k up to which repetitions are simulated. Above, the t test at the same level stands in: at the effect
 that it calls detectable there, the permutation test's power is .79 to .80 up to 14 seeds and .78 at 16."""
 MOST_SEEDS = 1000
-"""Where the search for enough seeds ends."""
+"""Largest number of seeds in the search for enough seeds."""
 STEPPED = 60
 """Seeds up to which the steps of the smallest possible p count; beyond, any level can be met as it is."""
 
@@ -68,7 +68,7 @@ def allowed(seeds: int, pairs: int, alpha: float = 0.05, sides: int = 2) -> int:
 @lru_cache(maxsize=4096)
 def detectable(seeds: int, pairs: int, alpha: float = 0.05) -> float:
     """Smallest effect, in standard deviations of the paired differences, that n seeds find in 80 % of
-    repetitions as one of m pairs under Holm; NaN where n seeds can find none, however large."""
+    repetitions as one of m pairs under Holm; NaN where n seeds cannot find any effect."""
     if pairs < 1 or not 0 < alpha < 1:
         raise ValueError("detectable: needs pairs >= 1 and 0 < alpha < 1")
     if seeds > STEPPED or allowed(seeds, pairs, alpha) > MOST_PATTERNS:
@@ -88,15 +88,15 @@ def power(seeds: int, pairs: int, effect: float, alpha: float = 0.05) -> float:
 
 
 def power_of_equivalence(seeds: int, pairs: int, margin: float, alpha: float = 0.05) -> float:
-    """Share of repetitions in which n seeds show two arms without any difference to be equivalent within a
+    """Share of repetitions in which n seeds show two equal arms to be equivalent within a
     margin (in standard deviations) as one of m pairs: both one-sided sign-flip tests reject."""
     shown = _detectable_margins(seeds, pairs, alpha)
     return float(np.mean(shown <= margin)) if shown.size else 0.0
 
 
 def detectable_margin(seeds: int, pairs: int, alpha: float = 0.05) -> float:
-    """Smallest margin (in standard deviations) within which n seeds show arms without any difference to be
-    equivalent in 80 % of repetitions; NaN where n seeds can show none, however wide."""
+    """Smallest margin (in standard deviations) within which n seeds show equal arms to be equivalent in
+    80 % of repetitions; NaN where n seeds cannot show equivalence at any margin."""
     shown = _detectable_margins(seeds, pairs, alpha)
     return float(np.quantile(shown, POWER)) if shown.size else math.nan
 

@@ -1,4 +1,4 @@
-"""What many samples of a problem tell: pass@k and majority votes. Needs NumPy alone."""
+"""Scores of many samples per problem: pass@k and majority votes. This file needs NumPy alone."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Floats:
 
 def pass_curve(samples: ArrayLike, correct: ArrayLike) -> dict[int, float]:
     """k -> unbiased pass@k, mean over problems, for k = 1, 2, 4, … up to half the samples of the problem that
-    has fewest: with n < 2k the estimate leans on too few subsets to be reported. Empty without problems."""
+    has fewest: with n < 2k the estimate rests on too few subsets. Empty without problems."""
     n, c = np.broadcast_arrays(np.asarray(samples, dtype=np.int64), np.asarray(correct, dtype=np.int64))
     most = int(n.min()) // 2 if n.size else 0
     return {k: float(pass_at_k(n, c, k).mean()) for k in doubling(most)}
 
 
 def solved(correct: Sequence[float]) -> int:
-    """How many samples are right in full; a part of a score is not a solution."""
+    """Number of samples with full score; a partial score is not a solution."""
     return sum(score > 1 - 1e-9 for score in correct)
 
 
@@ -48,8 +48,8 @@ def doubling(most: int) -> list[int]:
 
 
 def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:
-    """The score of the most frequent answer. None has no vote; of answers with equally many votes the one
-    that was given first wins; without any vote the score is 0."""
+    """The score of the most frequent answer. None has no vote. A tie goes to the answer that was given first.
+    Without votes the score is 0."""
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return 0.0
@@ -62,8 +62,8 @@ def majority_curve(
 ) -> dict[int, float]:
     """k -> maj@k, mean over problems, for k = 1, 2, 4, … up to the samples of the problem that has fewest.
 
-    A problem's samples are cut into runs of k in the order given, what is left over unused, so that every
-    vote is over fresh samples. Empty where no sample has an answer: there is nothing to vote on.
+    The samples of a problem are split into groups of k in the given order, so no sample is in two votes. The
+    remainder is not used. Empty where no sample has an answer.
     """
     if not any(answer is not None for own in answers for answer in own):
         return {}

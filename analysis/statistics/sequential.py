@@ -142,9 +142,9 @@ def sequential_equivalence_p(differences: ArrayLike, margin: float, plan: Interi
     """p against "the margin or more from 0" likewise: the smallest p of an analysis over its weight, at most
     1."""
     array = np.asarray(differences, dtype=np.float64)
-    found = [
+    reached_stages = [
         equivalence_p(array[:seeds], margin) / weight
         for seeds, weight in zip(plan.analyses, plan.weights, strict=True)
         if seeds <= array.size
     ]
-    return min([1.0, *found])
+    return min([1.0, *reached_stages])

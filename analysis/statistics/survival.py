@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from grpobench.analysis.statistics.intervals import Floats
 
 MOST_SPLITS = 20_000
-"""Most ways of dealing the runs to two arms that are all counted; above, random ones are drawn."""
+"""Up to this number, all ways to deal the runs to two arms are counted; above it, random ways are drawn."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Survival:
 
     steps: Floats
     shares: Floats
-    """From this step on."""
+    """The steps from which each share holds."""
     low: Floats
     high: Floats
     """95 % interval, log-log (Kalbfleisch and Prentice); NaN where all or none are left."""
@@ -35,14 +35,14 @@ class Survival:
 
     @property
     def median(self) -> float:
-        """The first step at which half of the runs or fewer are left; infinite where more remain."""
+        """The first step at which at most half of the runs are left; infinite where more remain."""
         fallen = np.flatnonzero(self.shares <= 0.5)
         return float(self.steps[fallen[0]]) if len(fallen) else math.inf
 
 
 def kaplan_meier(steps: ArrayLike, collapsed: ArrayLike) -> Survival:
-    """From each run's last step and whether it collapsed there; the others are censored: they lasted at least
-    so long. Both have shape (runs,)."""
+    """The curve from each run's last step and whether it collapsed there. Other runs are censored: they
+    lasted at least this long. Both have shape (runs,)."""
     times, ended = np.asarray(steps, dtype=np.float64), np.asarray(collapsed, dtype=bool)
     none = np.empty(0)
     if not ended.any():

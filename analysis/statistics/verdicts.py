@@ -53,8 +53,10 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
     needed = seeds_needed(known.alpha, pairs)
     over = f"over {seeds} paired seeds and {pairs} pair{'s' * (pairs > 1)}"
     if any(known.late.values()):
-        named = "; ".join(f"{arm} seed {', '.join(own)}" for arm, own in known.late.items() if own)
-        return "unresolved", f"waits for runs without a result: {named}"
+        missing_runs = "; ".join(
+            f"{arm} seed {', '.join(seed_names)}" for arm, seed_names in known.late.items() if seed_names
+        )
+        return "unresolved", f"waits for runs without a result: {missing_runs}"
     if seeds == 0:
         return "unresolved", f"the arms share no seed; needs {needed}"
     within, close = known.p_equivalence <= known.alpha, f"within {points(known.margin)} points"
@@ -101,10 +103,10 @@ def _not_equivalent(known: Evidence) -> str:
     if seeds < needed:
         return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which needs {needed}"
     least = equivalence_margin(known.differences, seeds, known.pairs, known.alpha)
-    told = f"; equivalence {within}: {_p(known.p_equivalence)}"
+    text = f"; equivalence {within}: {_p(known.p_equivalence)}"
     if math.isnan(least):
-        return told
-    return f"{told}, and {seeds} seeds can show that equal arms are within {100 * least:.1f} points at best"
+        return text
+    return f"{text}, and {seeds} seeds can show that equal arms are within {100 * least:.1f} points at best"
 
 
 def findable_effect(differences: ArrayLike, seeds: int, pairs: int, alpha: float = ALPHA) -> Estimate:

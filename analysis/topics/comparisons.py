@@ -188,7 +188,7 @@ def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -
 # Tables
 
 INTERVALS = (
-    "The interval assumes normal differences and ignores all other pairs. The test assumes neither, and it "
+    "The interval assumes normal differences and ignores all other pairs. The test does neither, and it "
     "cannot reject with fewer seeds than it needs. So an interval may exclude 0 where the verdict is "
     "unresolved."
 )

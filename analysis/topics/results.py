@@ -149,7 +149,7 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
         "Paired differences between arms",
         "Difference of final accuracies inside each seed, with the t interval of their mean. A hollow mean "
         "marks a difference that the paired permutation test does not resolve. The interval assumes normal "
-        "differences and ignores all other pairs. The test assumes neither, so the interval may exclude 0 "
+        "differences and ignores all other pairs. The test does neither, so the interval may exclude 0 "
         f"where the mean is hollow.{only}",
         figure,
     )

@@ -160,8 +160,8 @@ def samples_table(curves: pd.DataFrame, kind: str) -> Table:
 
 def by_place(frame: pd.DataFrame) -> pd.DataFrame:
     """Sort rows by place, places in the order of their first rows."""
-    order = {place: number for number, place in enumerate(dict.fromkeys(frame["place"]))}
-    return frame.sort_values("place", key=lambda places: places.map(order), kind="stable")
+    order = {name: number for number, name in enumerate(dict.fromkeys(frame["place"]))}
+    return frame.sort_values("place", key=lambda names: names.map(order), kind="stable")
 
 
 # Figure

@@ -17,8 +17,9 @@ from grpobench.analysis.figures.drawing import Drawing, png_bytes, save, write_f
 from grpobench.analysis.figures.style import SHEETS
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.report.catalog import FIGURES
+from grpobench.analysis.report.crew import FORMATS, drawing_crew
 from grpobench.analysis.report.facts import Facts, gather
-from grpobench.analysis.report.figures import FORMATS, begin, drawing_crew
+from grpobench.analysis.report.figures import begin
 from grpobench.analysis.report.report import demand_known, write
 from grpobench.analysis.runfolder import load as logs
 from grpobench.analysis.runfolder.experiment import Experiment

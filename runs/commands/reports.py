@@ -52,7 +52,7 @@ def write_report(
 ) -> tuple[Path, list[str]]:
     """Write the report, and say what is damaged and so left out. Where it is, and its table of accuracies as
     lines. Raises DataError, if `strict` for anything that is damaged."""
-    from grpobench.analysis.report.figures import drawing_crew
+    from grpobench.analysis.report.crew import drawing_crew
     from grpobench.analysis.tools.processes import usable_cores
     from grpobench.runs.settings import registries  # noqa: F401 - imports the stand-in of torch before it is put by
     from grpobench.runs.tools.deferred import put_by
