@@ -107,7 +107,7 @@ def test_warm_start_feeds_batches_where_the_model_is(monkeypatch: pytest.MonkeyP
         asked.append(given[4:])
         return plain(*given)
 
-    monkeypatch.setattr(warmstart, "Models", Elsewhere)
+    monkeypatch.setattr(warmstart, "RoleModels", Elsewhere)
     monkeypatch.setattr(warmstart, "pack_groups", packed)
     loaded, config = load("nano"), ModelConfig("nano", warm_start=2, warm_start_batch=2)
     lessons = warmstart.demonstrations(loaded, Arithmetic(train=4), config)

@@ -51,7 +51,7 @@ def test_placeholders_of_ours_are_filled_from_theirs(vocabulary: Vocabulary) -> 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
 def test_trl_has_the_names_that_its_table_gives_in_the_files_that_it_gives() -> None:
     packages = {
-        name: Path(importlib.util.find_spec(name).provenance).parents[1] for name in ("trl", "transformers")
+        name: Path(importlib.util.find_spec(name).origin).parents[1] for name in ("trl", "transformers")
     }  # type: ignore[union-attr, arg-type]
     for name in VOCABULARIES["trl"].names:
         text = (packages[name.source.partition("/")[0]] / name.source).read_text(encoding="utf-8")
@@ -209,8 +209,8 @@ def test_an_accuracy_above_1_is_refused_and_a_number_behind_a_slash_divides() ->
     with pytest.raises(DataError) as error:
         translate(log, None, mapping([f"acc={GREEDY}"]))
     assert str(error.value) == (
-        f"log: `acc` is 52.75 at step 2, and {GREEDY} is a share, from 0 to 1; percent are divided with "
-        f'--map "acc/100={GREEDY}", and keep anything else with --map "acc=other/acc"'
+        f"log: `acc` is 52.75 at step 2, and {GREEDY} is a share, from 0 to 1; divide percent "
+        f'with --map "acc/100={GREEDY}", and keep anything else with --map "acc=other/acc"'
     )
     found = translate(log, None, mapping([f"acc/100={GREEDY}"]))
     assert found.rows == {1: {GREEDY: 0.005}, 2: {GREEDY: 0.5275}}
