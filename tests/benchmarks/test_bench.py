@@ -51,7 +51,7 @@ def test_cases_come_in_one_order_and_once() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--case", "scaling", "--model", "smollm2-135m"], "leave --model smollm2-135m away"),
+        (["--case", "scaling", "--model", "smollm2-135m"], "omit --model smollm2-135m"),
         (["--case", "grid", "--model", "smollm2-135m"], "has tasks for nano and nano-moe"),
         (["--case", "grid", "--sandbox"], "leave --case away"),
     ],
@@ -170,5 +170,5 @@ def test_a_grid_alone_says_on_which_machine_it_was_made(monkeypatch: pytest.Monk
 
 
 def test_chosen_refuses_in_words() -> None:
-    with pytest.raises(ConfigError, match="makes models of its own"):
+    with pytest.raises(ConfigError, match="creates its own models"):
         chosen("nano-moe", ["scaling"])

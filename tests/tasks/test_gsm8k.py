@@ -167,8 +167,8 @@ def test_prompt_is_a_file_of_choice(folder: Path, tmp_path: Path) -> None:
         ("gsm8", None, "template 'gsm8': unknown; did you mean gsm8k?"),
         ("zzz", None, "unknown; known: answer_only, boxed, gsm8k"),
         ("none/there.txt", None, "template none/there.txt: cannot be read"),
-        ("own.txt", "no place", "must hold {question} once, not 0 times"),
-        ("own.txt", "{question}{question}", "must hold {question} once, not 2 times"),
+        ("own.txt", "no place", "must contain {question} once, not 0 times"),
+        ("own.txt", "{question}{question}", "must contain {question} once, not 2 times"),
         ("own.txt", b"\xff", "not UTF-8"),
     ],
 )

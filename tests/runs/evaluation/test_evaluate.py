@@ -264,7 +264,7 @@ def test_experiment_runs_share_base_and_runs_without_weights_are_skipped(
     records = list(assess.assess(str(root), greedy(), said.append))
     assert [record.subject.name for record in records] == names[:2]
     assert asked == [f"{names[0]} (base)", f"{names[0]} (final)", f"{names[1]} (final)"]
-    assert "a-arithmetic-s2 holds no weights" in said[0]
+    assert "a-arithmetic-s2 has neither final weights" in said[0]
     first, second = (record.numbers for record in records)
     assert first["base"] == second["base"] == first["final"] != second["final"]
 
@@ -291,7 +291,7 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
             ["nano", "--task", "arithmetic", "--max-completion-tokens", "5000"],
             "leave no room for 5000 new tokens",
         ),
-        (["run", "--task", "arithmetic"], "run holds no weights"),
+        (["run", "--task", "arithmetic"], "run has neither final weights"),
         (["broken", "--task", "arithmetic"], "weights of another model"),
         (
             ["nano", "--task", "arithmetic", "--temperature", "-1"],
@@ -308,7 +308,7 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
         (["nano", "--task", "arithmetic", "--out", "file"], "--out file: cannot write there"),
         (
             ["run", "--task", "arithmetic", "--out", "there"],
-            "--out there: results of runs stand in their own",
+            "--out there: results of runs go to their own",
         ),
         (["torn", "--task", "arithmetic"], "experiment.json is damaged"),
         (["cut", "--task", "arithmetic"], "run.toml is damaged"),

@@ -149,7 +149,7 @@ def test_what_is_no_run_or_has_no_weights_is_named(finished: Path, policy: str, 
         export(finished.parent, tmp_path / "hf")
     with RunFolder.open(tmp_path / "empty", short(policy)):
         pass
-    with pytest.raises(DataError, match="holds no weights"):
+    with pytest.raises(DataError, match="has neither final weights"):
         export(tmp_path / "empty", tmp_path / "hf")
 
 

@@ -278,7 +278,7 @@ def test_too_large_or_too_nested_values_are_named_and_the_rest_is_read(tmp_path:
     with pytest.raises(DataError, match=r"nested too deep"):
         columns.read_jsonl(written(tmp_path, "b.jsonl", "[" * 100_000))
     state = f'{{"log_history": [{{"step": 1, "a": {large}, "b": 1}}]}}'
-    assert "`a` is beyond" in trl.read(written(tmp_path, "trainer_state.json", state)).faults[0].what
+    assert "`a` is too large" in trl.read(written(tmp_path, "trainer_state.json", state)).faults[0].what
 
 
 def test_a_step_beyond_all_steps_is_named(tmp_path: Path) -> None:

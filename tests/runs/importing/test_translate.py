@@ -209,8 +209,8 @@ def test_accuracy_above_1_is_refused_and_number_after_slash_divides() -> None:
     with pytest.raises(DataError) as error:
         translate(log, None, mapping([f"acc={GREEDY}"]))
     assert str(error.value) == (
-        f"log: `acc` is 52.75 at step 2, and {GREEDY} is a share, from 0 to 1; percent are divided with "
-        f'--map "acc/100={GREEDY}", and keep anything else with --map "acc=other/acc"'
+        f"log: `acc` is 52.75 at step 2, and {GREEDY} is a share, from 0 to 1; divide percent "
+        f'with --map "acc/100={GREEDY}", and keep anything else with --map "acc=other/acc"'
     )
     found = translate(log, None, mapping([f"acc/100={GREEDY}"]))
     assert found.rows == {1: {GREEDY: 0.005}, 2: {GREEDY: 0.5275}}

@@ -118,7 +118,7 @@ def test_fetch_installs_checks_and_heals_what_a_task_declares(
     assert "toy/rows.jsonl: not found" in row["why"][0] and "toy-table==1.0" in row["why"][0]
 
     assert cli.main(["data", "fetch", "all"]) == 0
-    assert capsys.readouterr().out == "toy: toy-table==1.0, sha256 of 1 file right\n"
+    assert capsys.readouterr().out == "toy: toy-table==1.0, sha256 of 1 file verified\n"
     row = listed(capsys)["toy"]
     assert (row["state"], row["rows"], row["splits"]) == ("present", 6, {"train": 4, "test": 2})
     assert (row["license"], row["from"], row["tasks"]) == ("MIT", ["toy-table 1.0"], ["toy", "sibling"])
@@ -288,7 +288,7 @@ def test_an_installed_version_that_need_not_be_exact_is_left_alone(here: Path) -
     wheel(here / "wheels", LINES, version="2.0")
     data.install(["toy-table==2.0"])
     wanted = Package("toy-table", "1.0", "toy_table_rows")
-    assert data.fault(wanted) == "toy-table is installed in version 2.0, not 1.0"
+    assert data.fault(wanted) == "toy-table 2.0 is installed instead of 1.0"
     assert data.fault(replace(wanted, exact=False)) == ""
 
 
@@ -658,7 +658,7 @@ def test_truncated_data_file_and_prompt_beyond_context_exit_2(
     code, told = cli.main(words), capsys.readouterr().err
     assert code == 2, told
     assert f"{folder / 'train.jsonl'}, line 2: not JSON" in told
-    assert "mend or replace the file" in told
+    assert "fix or replace the file" in told
     assert "of 4096 train prompts leave no room for 1020 new tokens in the model's context of 1024" in told
     assert 'leave them out (in a recipe: model.long_prompts = "drop")' in told
     assert "Traceback" not in told

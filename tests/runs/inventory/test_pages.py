@@ -203,7 +203,7 @@ def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
         pages.write(tmp_path)
     assert (tmp_path / "dialects.md").read_text(encoding="utf-8") == "mine"
     assert not (tmp_path / "algorithms").exists()
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="not a folder"):
         pages.write(tmp_path / "dialects.md")
 
 

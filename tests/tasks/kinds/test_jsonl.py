@@ -122,7 +122,7 @@ def test_a_malformed_row_stops_with_its_line(row: Any, settings: Any, said: str,
     good = {**QUESTIONS[0], "worked": "0", "qestion": "?"}
     fault = refusal(task(tmp_path, [good, row], **settings))
     assert fault.startswith(f"{tmp_path / 'problems.jsonl'}, line 2: ") and said in fault
-    assert "mend or replace the file" in fault
+    assert "fix or replace the file" in fault
 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", '"\\ud800"'])
