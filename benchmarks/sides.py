@@ -111,7 +111,7 @@ LEARNING_RATE = 1e-6
 WORDS = ("one", "two", "six", "ten", "red", "sun", "map", "cat", "dog", "hat", "cup", "pen", "box", "key")
 STEP, FLOOR = "step", "floor"
 """The commands for a side; only ours knows the floor."""
-PHASES = ("sample", "verify", "read", "backward", "optimize")
+PHASES = ("sample", "verify", "forward", "backward", "optimize")
 """The phases of our trainer's clock; the rest of a step is `other`."""
 
 

@@ -316,7 +316,7 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
     seeds = f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)}"
     text = f"We trained {listed(experiment.arms, 20)} on {listed(experiment.tasks, 20)} with {seeds} per arm"
     text += f", from the policy {common('model.name')}" if common("model.name") else ""
-    text += f", for {common('train.steps')} updates" if common("train.steps") else ""
+    text += f", for {common('train.steps')} updates" if common("train.steps") else ", in updates"
     if common("train.prompts_per_step") and common("train.group_size"):
         text += (
             f" of {common('train.prompts_per_step')} prompts with {common('train.group_size')} "

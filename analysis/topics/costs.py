@@ -29,7 +29,7 @@ from grpobench.analysis.topics.runs import MOST_COLUMNS
 
 # Numbers
 
-PHASES = ("sample", "verify", "read", "backward", "optimize", "sync", "other")
+PHASES = ("sample", "verify", "forward", "backward", "optimize", "sync", "other")
 """Parts of time/step, in the order of a step."""
 
 

@@ -196,7 +196,7 @@ TIME = (
     Metric("time/step", "s", "the whole step without evaluation", "lower"),
     Metric("time/sample", "s", "generating rollouts", "lower"),
     Metric("time/verify", "s", "grading them, reward models included", "lower"),
-    Metric("time/forward", "s", "forward passes: readings for credit and for the updates", "lower"),
+    Metric("time/forward", "s", "forward passes for log-probabilities, the signal and the updates", "lower"),
     Metric("time/backward", "s", "backward passes of the updates", "lower"),
     Metric("time/optimize", "s", "optimizer steps", "lower"),
     Metric("time/sync", "s", "handing the new weights to the sampler", "lower"),

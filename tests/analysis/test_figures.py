@@ -228,7 +228,7 @@ def test_the_command_names_what_it_cannot_draw(
         (["kll", str(root)], "figure: unknown name 'kll'; did you mean kl?"),
         (["kl", str(tmp_path / "none")], "no such folder"),
         (["kl", str(root), "--format", "pdff"], "--format: unknown format 'pdff'; did you mean pdf?"),
-        (["survival", str(root)], "nothing is logged that survival would show"),
+        (["survival", str(root)], "the logs have no data for survival"),
     ):
         assert cli.main(["figure", *words, "--out", str(tmp_path / "out")]) == 2
         assert message in capsys.readouterr().err

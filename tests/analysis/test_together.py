@@ -85,7 +85,7 @@ def test_the_command_draws_one_figure_of_several_folders(
     for given, message in (
         (
             ["differences", *roots],
-            "nothing is logged that differences would show of experiments that nothing pairs",
+            "the logs have no data for differences of experiments that nothing pairs",
         ),
         (["reward", roots[0], roots[0]], "given twice; name each folder once"),
         (["reward", *roots, str(tmp_path / "none")], "none: no such folder"),

@@ -33,7 +33,7 @@ def test_medians_skip_two_warm_up_steps_and_ratio_is_trl_over_ours() -> None:
     assert case["ours_steps_s"] == [1.0, 2.0, 3.0, 4.0]
     assert case["trl_steps_s"] == [10.0, 10.0, 5.0, 50.0]
     assert case["phases"] == dict.fromkeys(PHASES, 0.0) | {"sample": 1.25, "other": 1.25}
-    assert list(case["phases"]) == ["sample", "verify", "read", "backward", "optimize", "other"]
+    assert list(case["phases"]) == ["sample", "verify", "forward", "backward", "optimize", "other"]
 
 
 def test_the_floor_stands_beside_our_step() -> None:

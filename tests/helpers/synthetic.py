@@ -15,7 +15,7 @@ CATEGORIES = ("provenance", "trade", "clan", "quarter")
 PHASES = {
     "sample": 0.9,
     "verify": 0.05,
-    "read": 0.2,
+    "forward": 0.2,
     "backward": 0.5,
     "optimize": 0.1,
     "sync": 0.01,
@@ -202,7 +202,7 @@ class Synthetic:
             row["policy/kl_reference_k3"] = 0.002 * step
         seconds = {phase: value * (1 + abs(noise)) for phase, value in PHASES.items()}
         if arm == "ppo":
-            seconds["read"] *= 3
+            seconds["forward"] *= 3
         row |= {f"time/{phase}": value for phase, value in seconds.items()}
         return row | {"time/step": sum(seconds.values()), "time/wall": 2.0 * step}
 

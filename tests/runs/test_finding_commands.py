@@ -256,7 +256,7 @@ def test_runs_begun_before_the_registration_are_departures(place: Path, capsys: 
 def test_runs_that_nobody_announced_are_refused(place: Path, capsys: Capture) -> None:
     (place / "out/mine-nano/registration.json").unlink()
     told = said(capsys, "finding", "run", "mine", code=2)
-    assert "out/mine-nano: holds runs, such as fine1-sums-s0, and no registration.json" in told
+    assert "out/mine-nano: has runs, such as fine1-sums-s0, but no registration.json" in told
     assert "choose another --out" in told
     told = said(capsys, "finding", "judge", "mine", code=2)
     assert "mine: neither runs in out/mine-nano nor a kept table; run `grpobench finding run`" in told

@@ -422,7 +422,7 @@ def test_foreign_files_are_ignored_and_named(tmp_path: Path) -> None:
     (path / "checkpoints" / ".DS_Store").write_text("a file")
     (path / "rollouts" / "step-x.jsonl.zst").write_text("mine")
     with RunFolder.open(path, CONFIG) as run:
-        with pytest.warns(UserWarning, match=r"ignored: \['critic.safetensors', 'notes'\]"):
+        with pytest.warns(UserWarning, match=r"ignored files .*: \['critic.safetensors', 'notes'\]"):
             found = run.latest()
         assert found is not None and found.step == 3 and found.names() == ["policy"]
         run.rewind(3)

@@ -334,7 +334,7 @@ def offline(policy: str, name: str, minibatches: int = 2, **settings: Any) -> Ru
         policy,
         ALGORITHMS[name](**settings),
         sampler=SamplerConfig(kind="replay", problems=6),
-        train=train(steps=3, minibatches=minibatches, epochs=2),
+        train=train(steps=3, num_minibatches=minibatches, epochs=2),
     )
 
 
@@ -400,7 +400,7 @@ def test_a_step_without_pairs_makes_no_update(
 
 
 def test_run_folder_is_ours(policy: str, backend: Any, tmp_path: Path) -> None:
-    config = configure(policy, GRPO(), train=train(steps=3, minibatches=2, backend="trl"))
+    config = configure(policy, GRPO(), train=train(steps=3, num_minibatches=2, backend="trl"))
     found = run(config, tmp_path)
     assert [row["step"] for row in found] == [0, 1, 2, 3]
     assert not {key for row in found for key in row if not known(key)}
@@ -473,7 +473,7 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
         config = configure(
             policy,
             GRPO(beta=0.1),
-            train=train(steps=3, minibatches=2, warmup_steps=3, backend="trl"),
+            train=train(steps=3, num_minibatches=2, warmup_steps=3, backend="trl"),
             modify=Modifiers(reference_every=1, reference_mix=0.5),
         )
     whole = run(config, tmp_path / "whole")
