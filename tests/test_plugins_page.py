@@ -15,7 +15,7 @@ from grpobench.runs import cli
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
 
 
-FILES = ["mine.py", "study.py", "sums.toml", "ordered.py", "pyproject.toml"]
+FILES = ["mine.py", "half.toml", "study.py", "sums.toml", "ordered.py", "pyproject.toml"]
 
 
 def write(folder: Path) -> None:
@@ -72,6 +72,11 @@ def test_the_commands_of_the_page_find_what_is_in_the_folder(
     assert "(2 arms, 1 task" in grpobench("run", "quickstart", *chosen)
     checked = grpobench("tasks", "check", "sums.toml")
     assert checked.startswith("sums (written): 100 % of 64 references accepted, 0 % of 64 corrupted")
+    grpobench("run", "half.toml", "--workers", "1")
+    assert {path.parent.name for path in (tmp_path / "results" / "half").glob("half-*/run.toml")} == {
+        "half-arithmetic-s0",
+        "half-arithmetic-s1",
+    }
     grpobench("run", "sums.toml", "--workers", "1")
     run = tmp_path / "results" / "sums" / "grpo-sums-s0"
     assert "4 prompts" in (run / "log.txt").read_text()
