@@ -633,3 +633,11 @@ def test_renamed_keys_lead_from_removed_keys_to_existing_ones(
     fields |= {*SECTIONS, *hints(Head)}
     assert not fields & set(RENAMED_KEYS)
     assert set(RENAMED_KEYS.values()) <= fields
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
+def test_each_renamed_key_is_refused_in_a_recipe_and_an_assignment(read: Any, old: str, new: str) -> None:
+    section, _, key = old.partition(".")
+    text = f"{section} = {{ {key} = 1 }}\n" + arm()
+    assert faults(read, text) == [f"{old}: was renamed; write {new}"]
+    assert faults(read, arm(), f"{old}=1") == [f"--set {old}: was renamed; write --set {new}"]
