@@ -179,15 +179,15 @@ def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
         "collapse is 4e−4, the largest of the grid; there 1 of 3 collapsed and 2 of 3 learned"
     ) in told
     assert (
-        "grpo at num minibatches 8, arithmetic: more than a third of the seeds collapse at the smallest "
+        "grpo at minibatches 8, arithmetic: more than a third of the seeds collapse at the smallest "
         "learning rate"
     ) in told
     assert (
         "Where grpo, gspo and dpo learn, stall, drift and collapse on arithmetic, by learning rate and "
-        "num minibatches"
+        "minibatches"
     ) in told
     assert "comparisons resolved" not in told
-    assert "learning rate 1e−4, 2e−4, 4e−4; num minibatches 1, 8" in told
+    assert "learning rate 1e−4, 2e−4, 4e−4; minibatches 1, 8" in told
     assert (folder / "report/figures/map.svg").exists()
     assert (folder / "report/figures/survival.svg").exists()
     assert {path.stem for path in (folder / "report/tables").glob("*.csv")} == {"map", "frontier", "runs"}

@@ -176,7 +176,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "byte that is no text": ("metrics.jsonl", change(b"s", b"\xff"), ", line 1: is not what"),
     "settings that are no TOML": ("run.toml", change(b"=", b"= ="), ", line 1: not TOML"),
     "settings lost": ("run.toml", Path.unlink, ": is missing"),
-    "status lost": ("status.json", Path.unlink, ": is missing"),
+    "status lost": ("status.json", Path.unlink, ": missing"),
     "word for a step": (
         "status.json",
         change(b'"step": 3', b'"step": "x"'),

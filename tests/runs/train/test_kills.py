@@ -95,7 +95,7 @@ def test_a_run_that_hangs_or_is_halted_is_replaced_and_the_undisturbed_one(
     assert (folder / "faults" / faults.STRUCK).read_text().split() == [planned]
     assert outcome.code == 0 and torture.outcome(folder) == whole
     # On a machine that has much to do an attempt may be taken to hang that only began slowly.
-    told = "".join(path.read_text() for path in torture.run_of(folder).glob("hung-*.txt"))
+    told = "".join(path.read_text() for path in torture.run_of(folder).glob("unresponsive-*.txt"))
     signs = (watchdog.NO_STACK,) if planned.endswith("stop") else ("in gather", "in execute")
     assert all(sign in told for sign in signs)
     assert not torture.leftovers(folder) and not torture.survivors(folder)
@@ -110,7 +110,8 @@ def test_repeatedly_stopped_run_equals_the_undisturbed_one(
     planned = ("rollout.1.terminate", "update.2.terminate", "evaluate.1.terminate")
     assert carry(folder, *planned, monkeypatch=monkeypatch).code == 0
     struck = (folder / "faults" / faults.STRUCK).read_text().split()
-    assert sorted(struck) == sorted(planned) and status(torture.run_of(folder))["attempt"] > 2
+    # A run asks four times a second whether to stop: on a fast machine two of the signals are one request.
+    assert sorted(struck) == sorted(planned) and status(torture.run_of(folder))["attempt"] > 1
     assert not torture.leftovers(folder) and not torture.survivors(folder)
     assert torture.outcome(folder) == whole
 
