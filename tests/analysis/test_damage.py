@@ -214,7 +214,7 @@ def test_page_without_known_plan_does_not_say_how_many_were_planned(
     ]
 
 
-def test_a_experiment_json_with_another_number_is_named(root: Path) -> None:
+def test_an_experiment_json_with_another_number_is_named(root: Path) -> None:
     described = root / "experiment.json"
     described.write_text(json.dumps(checksums.seal(json.loads(described.read_text()))))
     assert DAMAGED_TITLE not in told(root)["alarms"]

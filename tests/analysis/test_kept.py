@@ -109,7 +109,7 @@ def test_equal_logs_are_kept_as_equal_bytes(table: Path, tmp_path: Path) -> None
     assert changed["settings"] != content["settings"]
 
 
-def test_a_experiment_with_a_run_to_come_is_not_kept(
+def test_an_experiment_with_a_run_to_come_is_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = experiment(tmp_path, states={("a", "arithmetic", 1): ("running", 4)})
@@ -117,7 +117,9 @@ def test_a_experiment_with_a_run_to_come_is_not_kept(
     assert "1 without result: a-arithmetic-s1 (running)" in capsys.readouterr().err
 
 
-def test_a_experiment_that_lost_a_log_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_experiment_that_lost_a_log_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = experiment(tmp_path)
     (root / "a-arithmetic-s1" / "metrics.jsonl").write_text("")
     assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
@@ -125,7 +127,7 @@ def test_a_experiment_that_lost_a_log_is_not_kept(tmp_path: Path, capsys: pytest
     assert not (tmp_path / "to").exists()
 
 
-def test_a_experiment_with_a_run_that_was_altered_midway_is_not_kept(
+def test_an_experiment_with_a_run_that_was_altered_midway_is_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its settings are not those that the table would name."""

@@ -104,7 +104,7 @@ def test_tables_hold_the_same_for_programs(report: Path) -> None:
     assert "not logged: gap/k3" in content["events"]["gspo-arithmetic-s1"]["not_applicable"]["sampler_gap"]
 
 
-def test_a_experiment_without_a_collapse_has_no_curve_of_them(tmp_path: Path) -> None:
+def test_an_experiment_without_a_collapse_has_no_curve_of_them(tmp_path: Path) -> None:
     numbers = Numbers(load(experiment_of(tmp_path, falls={})))
     assert FIGURES["survival"](numbers) is None
     tables = make_tables(numbers)

@@ -267,7 +267,7 @@ def test_exact_shares_have_their_closed_form_at_the_ends() -> None:
     assert all(map(math.isnan, exact_share(0, 0)))
 
 
-def test_a_experiment_without_sweep_values_is_no_map(tmp_path: Path) -> None:
+def test_an_experiment_without_sweep_values_is_no_map(tmp_path: Path) -> None:
     plain: Experiment = load(
         Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)
     )

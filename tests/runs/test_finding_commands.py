@@ -329,7 +329,7 @@ def test_a_damaged_registration_is_exit_2_and_the_remedy(
     assert "test: needs at least one" in said(capsys, "finding", "judge", "mine", code=2)
 
 
-def test_a_experiment_that_is_still_running_is_unresolved(place: Path, capsys: Capture) -> None:
+def test_an_experiment_that_is_still_running_is_unresolved(place: Path, capsys: Capture) -> None:
     folder = place / "out/mine-nano"
     edit(folder / "fine2-sums-s3/status.json", lambda told: told.update(state="crashed", why="power"))
     told = said(capsys, "finding", "judge", "mine")

@@ -51,7 +51,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
     return found
 
 
-def test_a_experiment_in_a_notebook_leaves_its_table(
+def test_an_experiment_in_a_notebook_leaves_its_table(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)

@@ -121,7 +121,7 @@ def test_folder_in_use_or_changed_is_refused_before_anything_starts(
     assert [row["step"] for row in rows(tmp_path / "m/earlier/fine-sums-s0.1")] == [1, 2, 3]
 
 
-def test_a_experiment_of_which_more_steps_are_asked_goes_on(tmp_path: Path) -> None:
+def test_an_experiment_of_which_more_steps_are_asked_goes_on(tmp_path: Path) -> None:
     assert launch(recipe(tmp_path, "fine"), tmp_path)[0].code == 0
     outcome, _ = launch(recipe(tmp_path, "fine", steps=5), tmp_path)
     (only,) = outcome.runs

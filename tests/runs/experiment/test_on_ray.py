@@ -58,7 +58,7 @@ def at_work(experiment: Path) -> dict[int, Path]:
     return found
 
 
-def test_a_experiment_of_24_runs_outlives_two_of_three_nodes_byte_for_byte(
+def test_experiment_of_24_runs_outlives_two_of_three_nodes_byte_for_byte(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -302,7 +302,7 @@ def test_event_files_of_a_run_that_was_resumed_are_one_run(
         (file,) = (resumed / folder).iterdir()
         file.rename(file.with_name(f"events.out.tfevents.{second}.host.1.0"))
     found = table(tmp_path, tmp_path / "out")
-    assert "2 files are parts of one run" in capsys.readouterr().out
+    assert "2 files are parts of one resumed run" in capsys.readouterr().out
     assert found.place == ("grpo", "imported", 3)
     assert [row["reward/mean"] for row in found.rows.values()] == [step / 64 for step in range(1, 7)]
 

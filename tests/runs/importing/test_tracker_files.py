@@ -71,7 +71,7 @@ def test_a_file_of_wandb_gives_back_every_number_settings_and_end(tmp_path: Path
 
 
 @installed("wandb")
-def test_a_folder_of_wandb_is_a_experiment_by_group_and_seed(
+def test_a_folder_of_wandb_is_an_experiment_by_group_and_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for group in ("grpo", "dapo"):
@@ -107,7 +107,7 @@ def test_the_files_of_a_run_that_was_resumed_are_one_run(
         time.sleep(1.1)  # W&B names folders by the second
     assert cli.main(["import", str(tmp_path / "wandb"), str(tmp_path / "out"), "--task", "sums"]) == 0
     told = capsys.readouterr().out
-    assert "2 files are parts of one run" in told and "goes back from 6 to 4" in told
+    assert "2 files are parts of one resumed run" in told and "goes back from 6 to 4" in told
     (run,) = load(tmp_path / "out").runs
     assert (run.state, run.step, run.rows) == ("finished", 9, 9)
     parts = load(tmp_path / "out").select("other/part")

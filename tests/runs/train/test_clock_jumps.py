@@ -116,7 +116,7 @@ def jumping(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.skipif(
     COMPILER is None or sys.platform != "linux", reason="no C compiler for a clock that jumps"
 )
-def test_a_experiment_under_a_system_clock_that_jumps_is_the_same_one(
+def test_an_experiment_under_a_system_clock_that_jumps_is_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Launcher, worker, leases that beat six times a second, and a patience of seconds."""
