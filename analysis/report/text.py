@@ -316,12 +316,12 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
     seeds = f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)}"
     text = f"We trained {listed(experiment.arms, 20)} on {listed(experiment.tasks, 20)} with {seeds} per arm"
     text += f", from the policy {common('model.name')}" if common("model.name") else ""
-    text += f", for {common('train.steps')} updates" if common("train.steps") else ", in updates"
+    text += f", for {common('train.steps')} steps" if common("train.steps") else ""
     if common("train.prompts_per_step") and common("train.group_size"):
-        text += (
-            f" of {common('train.prompts_per_step')} prompts with {common('train.group_size')} "
-            f"completions each"
+        each = (
+            f"{common('train.prompts_per_step')} prompts with {common('train.group_size')} completions each"
         )
+        text += f" of {each}" if common("train.steps") else f", in steps of {each}"
     cited = used_papers(experiment, papers)
     sources = "; ".join(f"{name}: {paper}" for name, paper in cited.items())
     text += f". The algorithms are those of {sources}" if sources else ""

@@ -139,7 +139,7 @@ def show_command(options: Options) -> int:
     if options.json:
         say(as_json({**study.finding.plain(), "rule": study.finding.digest, "scales": dict(study.scales)}))
         return DONE
-    say("\n".join(shown(study)))
+    say("\n".join(describe_rule(study)))
     records = find_records(study, options.scale, options.out)
     if records.listed:
         say("\n".join(answer(described(study, records.listed, records))))
@@ -148,7 +148,7 @@ def show_command(options: Options) -> int:
     return DONE
 
 
-def shown(study: Study) -> list[str]:
+def describe_rule(study: Study) -> list[str]:
     finding = study.finding
     lines = [finding.claim, f"source: {finding.source}"]
     lines += [f"published: {finding.published}"] * bool(finding.published)
