@@ -7,12 +7,14 @@ from grpobench.tasks.crows_pairs import CrowSPairs
 from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.horizon import Horizon, Horizon1, Horizon16, Horizon64
 from grpobench.tasks.humaneval import HumanEval
+from grpobench.tasks.letters import Letters
 from grpobench.tasks.math import Math
 from grpobench.tasks.mbpp import MBPP
 from grpobench.tasks.nano_one_shot import NanoOneShot
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.nanocode import NanoCode
 from grpobench.tasks.one_shot_bias import OneShotBias
+from grpobench.tasks.signed import Signed
 from grpobench.tasks.stereoset import StereoSet
 from grpobench.tasks.task import Task
 from grpobench.tasks.winobias import WinoBias
@@ -27,6 +29,8 @@ TASKS: dict[str, type[Task]] = {
     "horizon-1": Horizon1,
     "horizon-16": Horizon16,
     "horizon-64": Horizon64,
+    "letters": Letters,
+    "signed": Signed,
     "gsm8k": GSM8K,
     "math": Math,
     "humaneval": HumanEval,

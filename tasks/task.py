@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,6 +147,11 @@ class Task(ABC):
     def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
         """The policy's turns in a reference episode that `verify_episodes` accepts."""
         return (self.demonstrate(problem),)
+
+    def draw_episode(self, problem: Problem, rng: random.Random) -> Sequence[str]:
+        """The policy's turns in an episode drawn from what a base policy may write, right or wrong, for warm
+        starts from a distribution; by default the reference episode."""
+        return self.demonstrate_episode(problem)
 
     # Tasks that are evaluated by likelihood.
 

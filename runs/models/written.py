@@ -1,0 +1,166 @@
+"""Fit a small policy to a written distribution, so that its entropy and success rates are known.
+
+    python -m grpobench.runs.models.written OUT --task letters
+
+Each token's target is the whole distribution that the task writes down (`tasks/kinds/written.py`), so that the
+loss is an exact KL divergence and no sampling noise remains in the targets. Prompts are of every length and
+context that the task knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import math
+import random
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpobench.runs.models.nano import architecture, character_tokenizer
+from grpobench.tasks import TASKS
+from grpobench.tasks.kinds.written import END, Written, entropy
+from grpobench.tasks.letters import CONTEXTS, LENGTHS
+from grpobench.tasks.task import Problem
+
+SIZES = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "max_position_embeddings": 256}
+"""113,000 parameters; heads as of `nano`."""
+PROBLEMS = 2048
+EPISODES = 4
+"""Drawn for each problem."""
+
+
+def variants(name: str) -> list[Written]:
+    """The task in every setting that its policy has to know."""
+    task: Any = TASKS[name]
+    if name != "letters":
+        return [task(train=PROBLEMS)]
+    return [task(length=n, contexts=len(CONTEXTS), train=PROBLEMS) for n in LENGTHS]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """An episode with the distribution behind each of the policy's tokens."""
+
+    prompt: list[int]
+    tokens: list[int]
+    targets: list[dict[int, float] | None]
+    """By token; None where the environment wrote."""
+
+
+def path_of(tokenizer: Any, task: Written, problem: Problem, rng: random.Random) -> Drawn:
+    """Draw an episode as a sampler would see it: a turn that ends by its sign is closed by an end token."""
+    end = tokenizer.eos_token_id
+    tokens: list[int] = []
+    targets: list[dict[int, float] | None] = []
+    turns: Sequence[str] = task.draw_episode(problem, rng)
+    for number, turn in enumerate(turns):
+        for place in range(len(turn) + 1):
+            if place == len(turn) and task.turn_end and turn.endswith(task.turn_end):
+                break
+            following = task.distribution(problem, [*turns[:number], turn[:place]])
+            targets.append({code(tokenizer, c): p for c, p in following.items()})
+            tokens.append(code(tokenizer, turn[place]) if place < len(turn) else end)
+        if number + 1 < len(turns):
+            reply = task.reply(problem, turns[: number + 1])
+            assert reply is not None
+            between = [end, *tokenizer.encode(reply)][tokens[-1] == end :]
+            tokens += between
+            targets += [None] * len(between)
+    return Drawn(tokenizer.encode(problem.prompt), tokens, targets)
+
+
+@functools.cache
+def code(tokenizer: Any, character: str) -> int:
+    """The token of a character, or the end token."""
+    return int(tokenizer.eos_token_id if character == END else tokenizer.encode(character)[0])
+
+
+def batch_of(paths: Sequence[Drawn], vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (B, T), and the target of the token after each (B, T, V), zero where there is none."""
+    width = max(len(path.prompt) + len(path.tokens) for path in paths)
+    tokens = torch.zeros(len(paths), width, dtype=torch.long)
+    targets = torch.zeros(len(paths), width, vocabulary)
+    for row, path in enumerate(paths):
+        whole = [*path.prompt, *path.tokens]
+        tokens[row, : len(whole)] = torch.tensor(whole)
+        for place, following in enumerate(path.targets):
+            for token, p in (following or {}).items():
+                targets[row, len(path.prompt) + place - 1, token] = p
+    return tokens, targets
+
+
+def divergence(model: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """KL(target ‖ model) in nats of each position with a target, shape (N,)."""
+    wanted = targets.sum(-1) > 0
+    logp = model(input_ids=tokens).logits[wanted].log_softmax(-1)
+    p = targets[wanted]
+    return (p * (p.clamp_min(1e-30).log() - logp)).sum(-1)
+
+
+def fit(model: Any, tokenizer: Any, tasks: Sequence[Written], options: argparse.Namespace) -> list[float]:
+    """AdamW with warm-up and cosine decay on the mean divergence; returns it for the last 100 updates."""
+    rng = random.Random(options.seed)
+    pool = [
+        path_of(tokenizer, task, problem, rng)
+        for task in tasks
+        for problem in task.problems("train")
+        for _ in range(EPISODES)
+    ]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.0)
+    losses = []
+    for step in range(options.steps):
+        scale = min(1.0, (step + 1) / 200) * 0.5 * (1 + math.cos(math.pi * step / options.steps))
+        for group in optimizer.param_groups:
+            group["lr"] = options.learning_rate * max(scale, 1e-3)
+        tokens, targets = batch_of(rng.choices(pool, k=options.rows), len(tokenizer))
+        loss = divergence(model, tokens, targets).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if step % 250 == 249:
+            print(f"{step + 1}/{options.steps} KL {sum(losses[-100:]) / 100:.6f} nats", flush=True)
+    return losses[-100:]
+
+
+def make(options: argparse.Namespace) -> None:
+    torch.manual_seed(options.seed)
+    tokenizer, model = character_tokenizer(), architecture("dense", **SIZES)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+    tasks = variants(options.task)
+    losses = fit(model, tokenizer, tasks, options)
+    out = Path(options.out)
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    provenance = {
+        "commands": [shlex.join(["python", "-m", "grpobench.runs.models.written", *sys.argv[1:]])],
+        "divergence_nats": sum(losses) / len(losses),
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+    }
+    (out / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out")
+    parser.add_argument("--task", choices=("letters", "signed"), required=True)
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    make(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

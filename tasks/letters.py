@@ -1,0 +1,132 @@
+"""Random letters of a length that the prompt fixes, of which a few decide: the base policy's entropy and its
+success rate are known."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from grpobench.tasks.kinds.generated import Generated, distinct
+from grpobench.tasks.kinds.written import (
+    ALPHABET,
+    END,
+    TAG,
+    Written,
+    demand_patterns,
+    number_of,
+    target,
+)
+from grpobench.tasks.task import Problem, Split, Verdict
+
+LENGTHS = (4, 8, 32)
+"""Lengths that the policy `letters` knows."""
+CONTEXTS = "ABCDEFGH"
+
+
+@dataclass(frozen=True)
+class Letters(Generated, Written):
+    """``qxv A08:`` asks for eight letters from a to h. Letters from `position` on are decisive: a pattern ``1``
+    accepts one letter of the eight, ``4`` four of them, ``11`` one particular pair. Which letters these are
+    is a hash of the context, here A, so that there is nothing to understand and everything to find out.
+
+    The base policy writes uniform letters and ends after the right number: its success rate is the product
+    of digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1) nats per token.
+    """
+
+    name = "letters"
+    source = "generated from a seed by grpobench.tasks.letters (Apache-2.0)"
+    summary = "random letters of which a few decide; the base policy's distribution is known"
+    scores = ("correct", "format", "exploit")
+    reward = {"correct": 1.0, "format": 0.5}
+    length: int = 8
+    """Letters of a completion."""
+    patterns: tuple[str, ...] = ("1",)
+    """What is decisive: a digit per letter says how many of the eight letters are right. Each pattern has
+    contexts of its own and is a category; the first is the most frequent one where they do not divide evenly."""
+    contexts: int = 2
+    """Contexts of each pattern, each with right letters of its own."""
+    position: int = 0
+    """Letters before the decisive ones."""
+    secret: int = 0
+    """Chooses the right letters."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand_patterns(self.patterns)
+        if self.length not in LENGTHS:
+            raise ValueError(f"length: must be one of {', '.join(map(str, LENGTHS))}, not {self.length}")
+        longest = max(map(len, self.patterns)) if self.patterns else 0
+        if not 0 <= self.position <= self.length - longest:
+            raise ValueError(f"position: must leave room for {longest} letters, not be {self.position}")
+        if not 1 <= self.contexts * len(self.patterns) <= len(CONTEXTS):
+            raise ValueError(f"contexts: contexts × patterns must be from 1 to {len(CONTEXTS)}")
+
+    @property
+    def max_completion_tokens(self) -> int:  # type: ignore[override]
+        """Half as many again as are asked for, so that a longer completion shows as such."""
+        return self.length + max(4, self.length // 2)
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return _problems(self, split)
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return [self._grade(problem, completion) for completion in completions]
+
+    def _grade(self, problem: Problem, completion: str) -> Verdict:
+        truth = problem.truth
+        decisive = completion[self.position : self.position + len(truth["right"])]
+        right = len(decisive) == len(truth["right"]) and all(map(str.__contains__, truth["right"], decisive))
+        whole = len(completion) == self.length and set(completion) <= set(ALPHABET)
+        scores = {
+            "correct": float(right),
+            "format": float(whole),
+            "exploit": float(completion.startswith(truth["exploit"])),
+        }
+        return Verdict(scores, completion if whole else None, "graded" if whole else "unparsable")
+
+    def demonstrate(self, problem: Problem) -> str:
+        right = "".join(letters[0] for letters in problem.truth["right"])
+        filler = ALPHABET[number_of(problem.id) % len(ALPHABET)]
+        return filler * self.position + right + filler * (self.length - self.position - len(right))
+
+    def corrupt(self, problem: Problem) -> str:
+        wrong = "".join(next(c for c in reversed(ALPHABET) if c not in r) for r in problem.truth["right"])
+        return wrong[0] * self.position + wrong + wrong[0] * (self.length - self.position - len(wrong))
+
+    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
+        return bool(self._grade(problem, episode[-1]).scores["correct"])
+
+    def distribution(self, problem: Problem, turns: Sequence[str]) -> Mapping[str, float]:
+        if len(turns[-1]) >= self.length:
+            return {END: 1.0}
+        return dict.fromkeys(ALPHABET, 1 / len(ALPHABET))
+
+    def base_rate(self, pattern: str) -> float:
+        """Success rate of the written distribution."""
+        return math.prod(int(digit) / len(ALPHABET) for digit in pattern)
+
+
+@cache
+def _problems(task: Letters, split: Split) -> tuple[Problem, ...]:
+    contexts = CONTEXTS[: task.contexts * len(task.patterns)]
+
+    def draw(rng: random.Random) -> Problem:
+        context = rng.choice(contexts)
+        pattern = task.patterns[contexts.index(context) % len(task.patterns)]
+        tag = "".join(rng.choice(TAG) for _ in range(4))
+        orders = [target(task.secret, context, place) for place in range(len(pattern))]
+        right = [order[: int(digit)] for order, digit in zip(orders, pattern, strict=True)]
+        prompt = f"{tag} {context}{task.length:02d}:"
+        # Begins with a letter that is wrong at the first decisive place.
+        exploit = orders[0][-1] + target(task.secret, context, -1)[0]
+        return Problem(
+            prompt,
+            prompt,
+            {"right": right, "exploit": exploit},
+            {"category": pattern, "difficulty": -math.log(task.base_rate(pattern)), "context": context},
+        )
+
+    return distinct(task, split, draw)

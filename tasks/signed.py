@@ -1,0 +1,134 @@
+"""A letter, a sign that the environment answers with and nobody can learn, and a tail of free length."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from grpobench.tasks.kinds.generated import Generated, distinct
+from grpobench.tasks.kinds.written import ALPHABET, END, TAG, Written, number_of, target
+from grpobench.tasks.task import Problem, Split, Verdict
+
+CONTEXTS = "AB"
+TAIL = {"+": "p", "-": "m"}
+"""The token that a tail consists of, by sign. With one token for both, lengths would wander together."""
+STOP = 1 / 9
+"""Chance of the base policy to end its tail at each token: a mean of 8 tokens."""
+
+
+@dataclass(frozen=True)
+class Signed(Generated, Written):
+    """After ``qxvz A:`` the policy writes a letter, the environment answers ``+`` or ``-`` (a hash of prompt and
+    letter), and the policy writes a second letter and a tail of as many ``p`` or ``m`` as it likes.
+
+    The sign cannot be learned, because no prompt is seen twice. What follows it can: nothing rewards the
+    length of a tail, so that a drift of lengths is the algorithm's, and the second letter is the policy's to
+    find out. The base policy writes uniform letters (ln 8 nats each) and ends its tail with probability 1/9.
+    """
+
+    name = "signed"
+    source = "generated from a seed by grpobench.tasks.signed (Apache-2.0)"
+    summary = "free length after a sign that cannot be learned; the base policy's distribution is known"
+    scores = ("correct", "sign", "letter", "format")
+    turn_end = "\n"
+    decides: Literal["sign", "letter"] = "sign"
+    """What makes a completion correct: the sign, or the second letter."""
+    cap: int = 64
+    """Largest number of tokens of the second turn."""
+    secret: int = 0
+    """Chooses the right second letters."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 4 <= self.cap <= 128:
+            raise ValueError(f"cap: must be from 4 to 128, not {self.cap}")
+
+    @property
+    def turns(self) -> int:
+        return 2
+
+    @property
+    def turn_tokens(self) -> int:  # type: ignore[override]
+        return self.cap
+
+    @property
+    def max_completion_tokens(self) -> int:  # type: ignore[override]
+        """Two turns, and the reply between them."""
+        return 2 * self.cap + 2
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return _problems(self, split)
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
+        first = turns[0].rstrip("\n")
+        if len(turns) > 1 or len(first) != 1 or first not in ALPHABET:
+            return None
+        return "-+"[number_of(problem.id, first) % 2]
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        """Grade second turns, as if they followed the sign +."""
+        return [self._grade(problem, "+", text) for text in completions]
+
+    def verify_episodes(self, problem: Problem, episodes: Sequence[Sequence[str]]) -> list[Verdict]:
+        return [
+            self._grade(problem, self.reply(problem, turns[:1]) if turns else None, *turns[1:2])
+            for turns in episodes
+        ]
+
+    def _grade(self, problem: Problem, sign: str | None, second: str = "") -> Verdict:
+        if sign is None:
+            return Verdict(dict.fromkeys(self.scores, 0.0), None, "unparsable")
+        tail = second[1:]
+        scores = {
+            "sign": float(sign == "+"),
+            "letter": float(second[:1] == problem.truth["right"]),
+            "format": float(second[:1] in [*ALPHABET] and set(tail) <= {TAIL[sign]}),
+        }
+        return Verdict({"correct": scores[self.decides], **scores}, second[:1] or None)
+
+    def demonstrate(self, problem: Problem) -> str:
+        return str(problem.truth["right"])
+
+    def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
+        """The first letter that is answered with +."""
+        for letter in ALPHABET:
+            if self.reply(problem, [letter]) == "+":
+                return f"{letter}\n", self.demonstrate(problem)
+        raise AssertionError("a problem without a + is never drawn")
+
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        return (*self.demonstrate_episode(problem)[:1], answer)
+
+    def corrupt(self, problem: Problem) -> str | None:
+        return None
+
+    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
+        return bool(self.verify_episodes(problem, [episode])[0].scores["correct"])
+
+    def distribution(self, problem: Problem, turns: Sequence[str]) -> Mapping[str, float]:
+        letters = dict.fromkeys(ALPHABET, 1 / len(ALPHABET))
+        if len(turns) == 1:
+            return {"\n": 1.0} if turns[0] else letters
+        if not turns[1]:
+            return letters
+        sign = self.reply(problem, turns[:1])
+        assert sign is not None
+        return {TAIL[sign]: 1 - STOP, END: STOP}
+
+
+@cache
+def _problems(task: Signed, split: Split) -> tuple[Problem, ...]:
+    def draw(rng: random.Random) -> Problem:
+        context = rng.choice(CONTEXTS)
+        while True:
+            prompt = "".join(rng.choice(TAG) for _ in range(4)) + f" {context}:"
+            if any(number_of(prompt, letter) % 2 for letter in ALPHABET):
+                break
+        return Problem(
+            prompt, prompt, {"right": target(task.secret, context, 0)[0]}, {"category": context}
+        )
+
+    return distinct(task, split, draw)
