@@ -83,8 +83,8 @@ POLICY = (
         "policy/entropy",
         "nats/token",
         "−Σ p·log p of the tempered full softmax, mean over all written tokens of all rollouts of the step: "
-        "of the distributions they were drawn from (with `sampler.lag`, those of the earlier weights), before "
-        "any update; where rollouts are recorded, of the policy as it is before the step's updates",
+        "of the distributions they were drawn from (with `sampler.lag`, the earlier weights'), before any "
+        "update; where rollouts are recorded, of the policy as it is before the step's updates",
     ),
     Metric("grad_norm/<role>", "norm", "norm of the role's gradient before clipping, mean over updates"),
     Metric(

@@ -116,8 +116,8 @@ def test_checkpoint_of_more_copies_than_the_lag_is_refused() -> None:
     for seed in range(2):
         update(models, "policy", seed)
     saved = models.state()
-    with pytest.raises(ModelError, match="it holds 2 of them, and sampler.lag is 1"):
+    with pytest.raises(ModelError, match=r"it holds 2 of them, and sampler\.lag is 1"):
         trained(1).restore(saved)
     lacking = saved | {"past": {k: v for k, v in saved["past"].items() if not k.startswith("2:lm_head")}}
-    with pytest.raises(ModelError, match="do not fit sampler.lag and this model .*2:lm_head"):
+    with pytest.raises(ModelError, match=r"do not fit sampler\.lag and this model .*2:lm_head"):
         trained(2).restore(lacking)
