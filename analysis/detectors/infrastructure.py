@@ -126,6 +126,14 @@ class StaleWeights(Detector):
 # The gap between sampler and trainer
 
 GAP = "gap/k3"
+LAG = "sampler/lag"
+
+
+def on_current_weights(history: History, series: Series) -> Series:
+    """The series without the steps whose rollouts came from earlier weights on purpose."""
+    lag = history.get(LAG)
+    current = ~np.isin(series.steps, lag.steps[lag.values > 0])
+    return Series(series.name, series.steps[current], series.values[current])
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ class SamplerGap(Detector):
     rule = (
         "k3 gap between sampler and trainer above 1e-2 nats per token for 8 steps in a row, or above 1e-3 "
         "and 10 times the baseline's median for as long while the gradient norm has no spike; severe above "
-        ".1"
+        ".1; steps that `sampler.lag` delays do not count"
     )
     source = (
         "healthy below 1e-3, and rising ahead of the gradient norm: the definition of gap/k3; thresholds ours"
@@ -151,7 +159,7 @@ class SamplerGap(Detector):
     """Multiple of the baseline's median."""
 
     def find(self, history: History) -> list[Event]:
-        series = history.updates(GAP)
+        series = on_current_weights(history, history.updates(GAP))
         events = sustained(self, history, series, self.most, True, severe=10 * self.most)
         begin = baseline(history, series)
         if begin is None:

@@ -79,9 +79,9 @@ GAPS: Mapping[str, tuple[str, str]] = {
 def sampler_gaps(experiment: Experiment) -> pd.DataFrame:
     """Per task and arm, over all updates of all seeds: the gap between the log-probabilities of sampler and
     trainer in nats (mean and largest |Δ log p|, smallest effective sample size, largest gap after a weight
-    synchronization), and the correction for it. Empty unless an arm has a sampler with separate weights or
-    corrects for the gap."""
-    if not (experiment.has("gap/sync") or experiment.has("correction/weight_mean")):
+    synchronization), and the correction for it. Empty unless an arm has a sampler with separate or earlier
+    weights or corrects for the gap."""
+    if not any(map(experiment.has, ("gap/sync", "sampler/lag", "correction/weight_mean"))):
         return pd.DataFrame(columns=["task", "arm", *GAPS])
     logged = {name: (by_cell(experiment.select(metric)), how) for name, (metric, how) in GAPS.items()}
     rows = []

@@ -109,13 +109,17 @@ def roles(config: RunConfig) -> int:
 
 def checkpoints(config: RunConfig, count: int) -> int:
     """Maximum bytes of a run's checkpoints: those kept, and one temporary copy."""
-    return (config.checkpoint.keep + 1) * (1 + MOMENTS) * BYTES * count * roles(config)
+    return (config.checkpoint.keep + 1) * state(config, count)
+
+
+def state(config: RunConfig, count: int) -> int:
+    """Bytes of one checkpoint: weights and moments of each role, and the policy's earlier weights."""
+    return BYTES * count * ((1 + MOMENTS) * roles(config) + config.sampler.lag)
 
 
 def result(config: RunConfig, count: int) -> int:
     """Bytes that a finished run keeps: the policy, and the state from which it can continue."""
-    state = (1 + MOMENTS) * BYTES * count * roles(config)
-    return BYTES * count + (state if config.checkpoint.final else 0)
+    return BYTES * count + (state(config, count) if config.checkpoint.final else 0)
 
 
 def size(count: int) -> str:

@@ -83,8 +83,8 @@ POLICY = (
         "policy/entropy",
         "nats/token",
         "−Σ p·log p of the tempered full softmax, mean over all written tokens of all rollouts of the step: "
-        "of the distributions they were drawn from, before any update; where rollouts are recorded, of the "
-        "policy as it is before the step's updates",
+        "of the distributions they were drawn from (with `sampler.lag`, the earlier weights'), before any "
+        "update; where rollouts are recorded, of the policy as it is before the step's updates",
     ),
     Metric("grad_norm/<role>", "norm", "norm of the role's gradient before clipping, mean over updates"),
     Metric(
@@ -123,6 +123,13 @@ TRAINED = (
     Metric("trained/ratio_max", "ratio", "greatest ρ", reduce="max"),
 )
 GAP = (
+    Metric(
+        "sampler/lag",
+        "updates",
+        "updates of the policy between the weights that sampled the step's rollouts and those before the "
+        "step's updates, at most `sampler.lag`; only in runs with one, whose other gaps include the distance "
+        "of these updates",
+    ),
     Metric("gap/mean", "nats/token", "mean |log π_sampler − log π_old| over written tokens", "lower"),
     Metric("gap/max", "nats", "greatest |log π_sampler − log π_old|", "lower", "max"),
     Metric("gap/k3", "nats/token", "mean of x − 1 − log x, x = π_old/π_sampler; healthy below 1e-3", "lower"),

@@ -19,11 +19,14 @@ from torch.utils.checkpoint import checkpoint
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
+from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 from grpobench.runs.models.token_budgets import REMEDY, ModelError, NoRoom, TokenBudget, retry_smaller
 from grpobench.runs.tools.process import safe_point
 
 T = TypeVar("T")
+PAST = "past"
+"""The name under which a checkpoint keeps the policy's earlier weights, beside the roles."""
 CHUNK = 2**25
 """Most logits (tokens × vocabulary) held at once. More are computed in pieces, and again for the gradient."""
 
@@ -87,6 +90,13 @@ class RoleWeights:
         self.optimizers: dict[Role, Optimizer] = {}
         self.moved = False
         """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
+        self.past = PastWeights({}, 0)
+        """The policy's weights before its last updates, if a sampler lags behind."""
+
+    def keep_past(self, lag: int) -> None:
+        """Keep the policy's weights of the last `lag` updates from now on. Takes `lag` times the memory of
+        the policy's weights, on its device."""
+        self.past = PastWeights(self.named_parameters("policy"), lag)
 
     def named_parameters(self, role: Role) -> dict[str, nn.Parameter]:
         """The parameters that a role's optimizer updates, tied ones once."""
@@ -130,6 +140,9 @@ class RoleWeights:
         NonFinite if a gradient is not finite, and Ruined if an update makes weights infinite or NaN."""
         # All norms before any update: if one role's gradient is not finite, no role is updated.
         norms = {role: self.optimizers[role].clip() for role in roles}
+        # A critic's update leaves the policy as it is, and so ages nothing.
+        if "policy" in norms:
+            self.past.remember()
         for role in norms:
             self.optimizers[role].update(scale)
         self.clear()
@@ -157,13 +170,15 @@ class RoleWeights:
             optimizer.clear()
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Weights and optimizer moments of every trained role, and the weights of a reference that has
-        moved, as flat tensors by name."""
+        """Weights and optimizer moments of every trained role, the weights of a reference that has moved, and
+        the policy's earlier weights where a sampler lags behind, as flat tensors by name."""
         out: dict[str, dict[str, torch.Tensor]] = {}
         for role, optimizer in self.optimizers.items():
             out[role] = optimizer.tensors()
         if self.moved:
             out["reference"] = {name: p.detach() for name, p in self.named_parameters("reference").items()}
+        if self.past.staleness:
+            out[PAST] = self.past.tensors()
         return out
 
     def counters(self) -> dict[str, Any]:
@@ -175,7 +190,7 @@ class RoleWeights:
     ) -> None:
         """The inverse of `state` and `counters`; raises ModelError when roles or names differ."""
         self.moved = "reference" in state
-        if state.keys() - {"reference"} != self.optimizers.keys():
+        if state.keys() - {"reference", PAST} != self.optimizers.keys():
             raise ModelError(
                 f"the checkpoint holds roles {sorted(state)}, the run trains {sorted(self.optimizers)}"
             )
@@ -190,6 +205,13 @@ class RoleWeights:
                 optimizer.restore(saved, (counters or {}).get(role, {}))
             for name, p in self.named_parameters("reference").items() if self.moved else ():
                 p.copy_(state["reference"][name])
+        try:
+            self.past.restore(state.get(PAST, {}))
+        except (KeyError, ValueError) as error:
+            raise ModelError(
+                f"the checkpoint's earlier weights do not fit sampler.lag and this model ({error}); "
+                "delete the run's folder to start over"
+            ) from error
 
 
 class RoleModels(RoleWeights):

@@ -85,7 +85,8 @@ class SamplerConfig:
     max_batch_size: PositiveInt = 256
     """Most sequences decoded at once."""
     old_logp: Literal["auto", "sampler", "trainer"] = "auto"
-    """Where log π_old comes from; `auto` takes the sampler's own when the gap is proven to be nought."""
+    """Where log π_old comes from; `auto` takes the sampler's own when the gap is proven to be nought, which
+    it never does with a `lag`."""
     path: str = ""
     """The preference file of kind `preferences`."""
     problems: PositiveInt = 256
@@ -97,6 +98,11 @@ class SamplerConfig:
     max_logprob_gap: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
     0 means 1e-4 in float32 and 1 in bfloat16."""
+    lag: NonNegativeInt = 0
+    """Updates of the policy between the weights that rollouts are sampled with and those that are trained;
+    0 samples with the current ones. The first rollouts come from the oldest weights there are, the initial
+    policy's. Evaluations use the current weights. Keeps `lag` copies of the policy's weights on its device
+    and in checkpoints."""
     correction: Literal["none", "tis", "mis"] = "none"
     """What the loss terms are multiplied by: `tis` w = π_old/π_sampler, at most `correction_cap`; `mis` w
     within `correction_floor` and `correction_cap`, and 0 outside."""

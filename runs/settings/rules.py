@@ -74,6 +74,11 @@ def of_sampler(config: RunConfig) -> list[Rule]:
             '= "none"',
         ),
         Rule(
+            sampler.on_policy or not sampler.lag,
+            f"sampler.lag is {sampler.lag}: it delays weights that sample, and {kind}, whose rollouts are "
+            "recorded; set sampler.lag = 0",
+        ),
+        Rule(
             not corrected or sampler.old_logp != "sampler",
             'sampler.correction compares the sampler with the trainer, and sampler.old_logp is "sampler"; '
             'set sampler.old_logp = "auto"',

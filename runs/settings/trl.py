@@ -119,6 +119,10 @@ def of_samples(config: RunConfig) -> list[Rule]:
             sampler.correction == "none",
             f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"',
         ),
+        Rule(
+            not sampler.lag,
+            f"samples with its current weights, and sampler.lag is {sampler.lag}; set it to 0",
+        ),
     ]
 
 

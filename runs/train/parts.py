@@ -91,7 +91,7 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
         fingerprints["warm start"] = weights_hash(where)
     models = models_for(config, algorithm, loaded)
     sampler = sampler_for(config, models, loaded)
-    source = source_for(config, algorithm, loaded, sampler, clock)
+    source = source_for(config, algorithm, loaded, sampler, clock, models)
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
         reward_model = provenance["reward_model"] = source.grader.provenance
         fingerprints["reward model"] = reward_model.get("sha256") or reward_model.get("commit", "")
@@ -162,6 +162,7 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}
     make = maker(train, beside(config))
     models.optimize(trained, train.betas, train.weight_decay, train.max_grad_norm, make)
+    models.keep_past(config.sampler.lag)
     return models
 
 
@@ -171,7 +172,12 @@ def beside(config: RunConfig) -> Path | None:
 
 
 def source_for(
-    config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded, sampler: Sampler, clock: Clock
+    config: RunConfig,
+    algorithm: Algorithm[Any],
+    loaded: Loaded,
+    sampler: Sampler,
+    clock: Clock,
+    models: RoleModels,
 ) -> Source:
     """The source of each step's groups."""
     if config.sampler.kind == "preferences":
@@ -179,7 +185,7 @@ def source_for(
     functions = functions_for(config)
     grader = Grader(config.task, config.reward, loaded, config.seed, functions, config.train.steps)
     table = loaded.model.get_input_embeddings().weight
-    fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table)
+    fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table, models.past)
     return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
 
 

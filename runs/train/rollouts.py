@@ -8,6 +8,7 @@ Sources of a step's groups: sampled from the policy, replayed from the base, or 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -28,6 +29,7 @@ from grpobench.algorithms.curriculum import Curriculum
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError, line_of
 from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import episodes
@@ -176,7 +178,7 @@ def demand_problems(prompts: int, count: int) -> None:
 
 
 class OnPolicy:
-    """Samples from the policy as it is now."""
+    """Samples with the policy's current weights or, where `past` keeps earlier ones, with the oldest."""
 
     on_policy = True
 
@@ -189,9 +191,11 @@ class OnPolicy:
         clock: Clock,
         algorithm: Algorithm[Any],
         embeddings: torch.Tensor | None = None,
+        past: PastWeights | None = None,
     ) -> None:
         self.config, self.loaded, self.sampler, self.grader = config, loaded, sampler, grader
         self.clock, self.algorithm, self.embeddings = clock, algorithm, embeddings
+        self.past = past or PastWeights({}, 0)
         self.announced = announces(loaded, config.task.answer_marker)
         self.limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
         room = Room(loaded, self.limit, config.model.long_prompts)
@@ -205,7 +209,7 @@ class OnPolicy:
         """Sample and grade `train.group_size` completions of each problem."""
         problem_streams = streams(stream, problems)
         extra = (GREEDY,) if self.algorithm.greedy_baseline else ()
-        with self.clock("sample"):
+        with self.clock("sample"), self.lagging():
             sampled = episodes(
                 self.sampler,
                 self.loaded,
@@ -230,6 +234,18 @@ class OnPolicy:
                 for group in groups
             ]
         return groups
+
+    @contextlib.contextmanager
+    def lagging(self) -> Iterator[None]:
+        """Within, the sampler uses the oldest weights that are kept; outside, for evaluations, the current
+        ones."""
+        if not self.past.staleness:
+            yield
+            return
+        with self.past.swapped_in():
+            self.sampler.sync()  # an engine has weights of its own
+            yield
+        self.sampler.sync()
 
     def mixing(self) -> Mixing | None:
         """How embeddings are mixed while decoding, with the current embedding table. The mixing ends when a

@@ -34,7 +34,7 @@ from grpobench.runs.tools.machine import peak_memory_gb
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress, transcript
-from grpobench.runs.train.update import Correction, Updated, Updater, check_gap, correct
+from grpobench.runs.train.update import Correction, Updated, Updater, allowed_gap, check_gap, correct
 from grpobench.runs.train.watch import Watch
 
 MOST_SKIPPED = 3
@@ -177,17 +177,20 @@ class Trainer:
         # Before the updates: the entropy is that of the policy that sampled.
         record.row |= sampled_metrics(record.sampled)
         record.row["policy/entropy"] = self.entropy(record.sampled, record.step)
+        if self.config.sampler.lag:
+            record.row["sampler/lag"] = float(self.models.past.staleness)
         return batch
 
     def compute_old_logp(self, batch: Batch, record: StepRecord) -> Batch:
         """The batch with log π_old: the sampler's log-probabilities where they are as good as the trainer's
-        and nothing compares the two, else those of a forward pass, which also measures their gap."""
+        and nothing compares the two, else those of a forward pass with the current weights, which also
+        measures their gap."""
         self.tell(record.step - 1, "training")
         if not self._needs_forward_for_old_logp():
             return batch
         with self.clock("forward"):
             old_logp = self.models.forward("policy", batch).logp
-        record.gap = check_gap(gap_metrics([(old_logp, batch)]), self.sampler.max_logprob_gap)
+        record.gap = check_gap(gap_metrics([(old_logp, batch)]), allowed_gap(self.sampler, self.models))
         return dataclasses.replace(batch, old_logp=old_logp)
 
     def _needs_forward_for_old_logp(self) -> bool:
@@ -195,8 +198,9 @@ class Trainer:
         # Rollouts of another policy keep what was recorded with them: the policy of now is not their π_old.
         if not self.source.on_policy or settings.old_logp == "sampler":
             return False
-        # A correction is the ratio of the trainer's π_old to the sampler's: it needs both.
-        trusted = self.sampler.exact and settings.correction == "none"
+        # A correction is the ratio of the trainer's π_old to the sampler's: it needs both. With a lag the
+        # sampler is exact about weights that the trainer no longer has.
+        trusted = self.sampler.exact and settings.correction == "none" and not settings.lag
         return not (settings.old_logp == "auto" and trusted)
 
     def compute_correction(self, batch: Batch, record: StepRecord) -> Correction | None:
@@ -260,8 +264,8 @@ class Trainer:
 
     def entropy(self, groups: Sequence[Group], step: int) -> float:
         """Mean entropy in nats over all tokens that the policy wrote in these groups: of the distributions
-        that the sampler drew them from, or, if it does not report these or another policy wrote the tokens,
-        of the current policy."""
+        that the sampler drew them from, or, if another policy wrote the tokens, of the current one. If the
+        sampler does not report them, they are computed with the weights that it had."""
         reported = entropy(groups) if self.source.on_policy else None
         if reported is not None:
             return reported
@@ -269,7 +273,7 @@ class Trainer:
         batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
         if not batch.completion_mask.any():
             return math.nan
-        with self.clock("forward"):
+        with self.clock("forward"), self.models.past.swapped_in():
             output = self.models.forward("policy", batch)
         # float64: a float32 sum over so many tokens loses digits.
         return output.entropy[batch.completion_mask].double().mean().item()

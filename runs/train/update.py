@@ -20,6 +20,7 @@ The updates of a step: minibatches, micro-batches, gradients, and the updates th
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from grpobench.algorithms.algorithm import Batch, Loss, ModelOutput, Role, Rows,
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
 from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.roles import RoleModels, Ruined
+from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.seeds import derive
@@ -143,8 +145,8 @@ class Updater:
         norms: dict[str, list[float]] = {}
         updated = Updated()
         for number, rows in enumerate(plan):
-            # The first minibatch is computed with the very weights that sampled, so only its gap is the
-            # sampler's error; every later one also has the distance that the updates have gone.
+            # The first minibatch is computed with the weights that sampled (without a lag), so only its gap
+            # is the sampler's error; every later one also has the distance that the updates have gone.
             first_logp: LogpOfRows | None = [] if self._on_policy(roles) and number == 0 else None
             loss = self.accumulate(
                 old_logp.minibatch(number),
@@ -158,7 +160,7 @@ class Updater:
             if number == 0:
                 old_logp.keep_up_with_budget()
             if first_logp:
-                updated.row |= check_gap(gap_metrics(first_logp), self.sampler.max_logprob_gap)
+                updated.row |= check_gap(gap_metrics(first_logp), allowed_gap(self.sampler, self.models))
             self._optimize(loss, batch.reward[rows], roles, scale, updated, norms)
             if updated.ruined:
                 updated.ruined += f" after an update of step {step}"
@@ -349,6 +351,12 @@ class OldLogpByLayout(OldLogp):
         # the later updates. Only now, before the first of them, can log π_old still be computed again.
         if self.models.budget != self.budget:
             self.later = self.forward(self.plan[1:])
+
+
+def allowed_gap(sampler: Sampler, models: RoleModels) -> float:
+    """The largest mean gap in nats per token that is no fault: infinite while the sampler uses earlier
+    weights on purpose. Before the first update of a lagged run it does not yet."""
+    return math.inf if models.past.staleness else sampler.max_logprob_gap
 
 
 def check_gap(gap: dict[str, float], largest: float) -> dict[str, float]:

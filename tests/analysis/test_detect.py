@@ -205,6 +205,16 @@ def test_every_detector_says_its_rule_its_source_and_each_threshold(kind: str) -
     assert all(isinstance(getattr(detector, f.name), int | float) for f in dataclasses.fields(detector))
 
 
+def test_a_gap_that_the_sampler_has_on_purpose_is_no_event() -> None:
+    rows, onset = BROKEN["sampler_gap"][0](0), BROKEN["sampler_gap"][1]
+    assert DETECTORS["sampler_gap"].find(history(rows))
+    assert not DETECTORS["sampler_gap"].find(history([row | {"sampler/lag": 4.0} for row in rows]))
+    sound = [row | {"sampler/lag": 0.0} for row in rows]
+    assert DETECTORS["sampler_gap"].find(history(sound)) == DETECTORS["sampler_gap"].find(history(rows))
+    ends = [row | {"sampler/lag": 4.0 * (row["step"] < onset + 20)} for row in rows]
+    assert all(event.onset >= onset + 20 for event in DETECTORS["sampler_gap"].find(history(ends)))
+
+
 # Properties
 
 

@@ -69,6 +69,12 @@ def test_gaps_are_taken_together_over_updates_and_seeds(tmp_path: Path) -> None:
     assert table.rows[0][2:] == ["3.0e−07", "–", "–", "–", "–", "–"]
 
 
+def test_arms_that_lag_have_the_table(tmp_path: Path) -> None:
+    values = {("ppo", "gap/mean"): [1e-2, 3e-2], ("ppo", "sampler/lag"): [0.0, 4.0]}
+    (row,) = sampler_gaps(logged(tmp_path, values)).to_dict("records")
+    assert (row["arm"], row["mean"]) == ("ppo", pytest.approx(3e-2))
+
+
 def test_experiment_of_in_process_samplers_has_no_such_table(tmp_path: Path) -> None:
     experiment = logged(tmp_path, {("grpo", "gap/mean"): [1e-7, 3e-7]})
     assert sampler_gaps(experiment).empty and "gaps" not in gather(experiment).tables

@@ -78,6 +78,11 @@ def small(config: RunConfig, rate: float | None = None, *, whole: bool = False) 
     )
 
 
+def without_lag(config: RunConfig) -> RunConfig:
+    """The run with a sampler that is to follow every update: one that lags keeps old weights on purpose."""
+    return dataclasses.replace(config, sampler=dataclasses.replace(config.sampler, lag=0))
+
+
 @contextlib.contextmanager
 def trainer(config: RunConfig) -> Iterator[Trainer]:
     """A run's trainer, before its first step."""
@@ -124,7 +129,7 @@ class Distance:
 
 def gap(given: CheckInput) -> Finding:
     """At learning rate 0 nothing moves: sampler and trainer agree, and every ratio is 1."""
-    config = small(given.first, 0.0)
+    config = without_lag(small(given.first, 0.0))
     if not config.sampler.on_policy:
         return good(RECORDED)
     with trainer(config) as made:
@@ -151,7 +156,7 @@ def gap(given: CheckInput) -> Finding:
 
 def synchronized(given: CheckInput) -> Finding:
     """After an update the sampler uses the new weights, and these differ from the old ones."""
-    config = small(given.first, LARGE_RATE)
+    config = without_lag(small(given.first, LARGE_RATE))
     if not config.sampler.on_policy:
         return good(RECORDED)
     with trainer(config) as made:

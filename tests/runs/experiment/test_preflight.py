@@ -16,7 +16,7 @@ from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment import preflight
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.models.model_files import POLICIES
-from grpobench.runs.settings.config import CheckpointConfig
+from grpobench.runs.settings.config import CheckpointConfig, SamplerConfig
 from grpobench.runs.tools.lock import FolderError
 
 NANO = preflight.weights("nano")
@@ -74,9 +74,11 @@ def test_what_runs_keep_is_held_against_the_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GRPO keeps its policy (4 bytes a weight) and the state to go on from (12); a critic adds 12. While one
-    works its checkpoints are 12 bytes a weight and role, two kept and one aside."""
+    works its checkpoints are 12 bytes a weight and role, two kept and one aside. Each update of a lag adds
+    4."""
     grpo = configure("nano", checkpoint=CheckpointConfig(keep=2))
     ppo = configure("nano", PPO(critic="separate"), checkpoint=CheckpointConfig(keep=2))
+    assert preflight.state(configure("nano", sampler=SamplerConfig(lag=3)), 10) == (12 + 3 * 4) * 10
     runs = [Run(grpo, tmp_path / "a"), Run(ppo, tmp_path / "b")]
     need = (4 + 12) * NANO + (4 + 24) * NANO + 3 * 24 * NANO
     said: list[str] = []

@@ -82,6 +82,13 @@ def test_new_weights_reach_the_sampler(policy: str, tmp_path: Path) -> None:
     assert verdict(agreement.synchronized, configure(policy), tmp_path)[0] == "good"
 
 
+def test_a_sampler_that_lags_on_purpose_is_no_fault(policy: str, tmp_path: Path) -> None:
+    config = configure(policy, sampler=SamplerConfig(lag=3))
+    for look in (agreement.gap, agreement.synchronized, resuming.round_trip, resuming.resumed):
+        state, told = verdict(look, config, tmp_path)
+        assert state == "good", told
+
+
 def test_a_sampler_that_keeps_old_weights_is_found(policy: str, tmp_path: Path) -> None:
     """It says nothing, and bounds no gap."""
     stale = SamplerConfig(kind="grpobench.runs.calibration.faults:stale")

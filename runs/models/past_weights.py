@@ -1,0 +1,79 @@
+"""The policy's weights before its last updates, for a sampler that lags behind the trainer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+
+
+class PastWeights:
+    """A ring of copies of `parameters`, one for each of the last `lag` updates, on the parameters' devices.
+
+    Before the first `lag` updates the ring holds fewer copies, and the oldest one is the initial policy. With
+    `lag` 0 it stays empty, and nothing is copied.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], lag: int) -> None:
+        self.parameters, self.lag = dict(parameters), lag
+        self.ring: deque[dict[str, torch.Tensor]] = deque()
+        """Oldest first."""
+
+    @property
+    def staleness(self) -> int:
+        """Updates between the oldest weights here and those of the parameters; 0 without any copy."""
+        return len(self.ring)
+
+    def remember(self) -> None:
+        """Copy the weights. To be called before every update, which overwrites them."""
+        if not self.lag:
+            return
+        # The memory of the copy that leaves the ring is used again: no update allocates once it is full.
+        full = len(self.ring) == self.lag
+        copy = (
+            self.ring.popleft()
+            if full
+            else {name: torch.empty_like(p, requires_grad=False) for name, p in self.parameters.items()}
+        )
+        with torch.no_grad():
+            for name, p in self.parameters.items():
+                copy[name].copy_(p)
+        self.ring.append(copy)
+
+    @contextlib.contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Within, the parameters hold the oldest weights of the ring. Behind it they hold the very tensors
+        that they held before, also after an error. No update and no graph may be open meanwhile."""
+        if not self.ring:
+            yield
+            return
+        current = {name: p.data for name, p in self.parameters.items()}
+        try:
+            for name, p in self.parameters.items():
+                p.data = self.ring[0][name]
+            yield
+        finally:
+            for name, p in self.parameters.items():
+                p.data = current[name]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every copy as AGE:NAME, its age in updates, for a checkpoint."""
+        aged = enumerate(reversed(self.ring), 1)
+        return {f"{age}:{name}": tensor for age, copy in aged for name, tensor in copy.items()}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The inverse of `tensors`. Raises KeyError for a copy that lacks a parameter, and ValueError for
+        more copies than the ring has room for."""
+        ages = sorted({int(name.partition(":")[0]) for name in tensors}, reverse=True)
+        if len(ages) > self.lag:
+            raise ValueError(f"it holds {len(ages)} of them, and sampler.lag is {self.lag}")
+        self.ring = deque(
+            {
+                name: tensors[f"{age}:{name}"].to(p.device, p.dtype, copy=True)
+                for name, p in self.parameters.items()
+            }
+            for age in ages
+        )

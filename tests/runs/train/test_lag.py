@@ -1,0 +1,375 @@
+"""`sampler.lag`: rollouts come from the weights of so many updates ago, everything else from today's, and an
+interrupted run goes on with the same weights of both."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import torture
+from helpers.stops import Told, carry, stopped
+from helpers.toys import Copy, trainer_for
+from helpers.whole_runs import configure, rows, run, timeless, weights
+from rich.console import Console
+
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.ngrpo import NGRPO
+from grpobench.algorithms.ppo import PPO
+from grpobench.algorithms.remax import ReMax
+from grpobench.runs import cli
+from grpobench.runs.experiment import launcher
+from grpobench.runs.experiment.experiment import run_experiment
+from grpobench.runs.runfolder import checkpoints
+from grpobench.runs.sample.engines.sampler import EngineSampler
+from grpobench.runs.sample.rollouts import Group, pack_groups
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.tools import faults
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train import parts, stopping
+from grpobench.runs.train.trainer import Trainer
+
+UPDATES = 2
+"""Updates of a step in these runs."""
+Weights = list[torch.Tensor]
+
+
+def lagged(policy: str, lag: int, algorithm: Algorithm[Any] | None = None, **sampler: Any) -> RunConfig:
+    return configure(
+        policy,
+        algorithm,
+        sampler=SamplerConfig(lag=lag, **sampler),
+        train=TrainConfig(
+            steps=4,
+            prompts_per_step=4,
+            group_size=4,
+            num_minibatches=UPDATES,
+            learning_rate={"policy": 1e-2},
+        ),
+    )
+
+
+class Recorded:
+    """A trainer whose policy is written down before each of its updates."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.trainer: Trainer = trainer_for(config)
+        self.before: list[Weights] = []
+        models = self.trainer.models
+        step = models.step
+
+        def recording(roles: Any, scale: float) -> dict[str, float]:
+            norms = step(roles, scale)
+            if "policy" in norms or "grad_norm/policy" in norms:
+                self.before.append(policy_of(self.trainer))
+            return norms
+
+        self.before.append(policy_of(self.trainer))
+        models.step = recording  # type: ignore[method-assign]
+
+
+def policy_of(trainer: Trainer) -> Weights:
+    return [p.detach().clone() for p in trainer.models.language.parameters()]
+
+
+def put(trainer: Trainer, values: Weights) -> None:
+    with torch.no_grad():
+        for p, value in zip(trainer.models.language.parameters(), values, strict=True):
+            p.copy_(value)
+
+
+def same(one: Weights, other: Weights) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def texts(groups: list[Group]) -> list[Any]:
+    """What was sampled, with its log-probabilities and entropies, to the bit."""
+    return [
+        (r.completion, r.sampler_logp.tobytes(), None if r.entropy is None else r.entropy.tobytes())
+        for group in groups
+        for r in group.rollouts
+    ]
+
+
+# Which weights sample
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 5])
+def test_rollouts_are_those_of_the_weights_of_so_many_updates_ago(policy: str, lag: int) -> None:
+    """A second, current sampler with the recorded weights draws the same tokens with the same bits."""
+    recorded = Recorded(lagged(policy, lag))
+    trainer, fresh = recorded.trainer, trainer_for(lagged(policy, 0))
+    for step in range(1, 5):
+        row = trainer.step(step)
+        done = UPDATES * (step - 1)
+        assert row["sampler/lag"] == min(lag, done)
+        put(fresh, recorded.before[max(0, done - lag)])
+        groups = fresh.source.gather(step, 0, fresh.curriculum.draw(step, 0))
+        assert texts(list(trainer.groups)) == texts(groups)
+        assert not done or row["gap/mean"] > 1e-3, "the weights have moved, so current ones would differ"
+    assert len(recorded.before) == 1 + 4 * UPDATES
+    assert same(policy_of(trainer), recorded.before[-1])
+
+
+def test_without_a_lag_nothing_is_kept_or_logged(policy: str, tmp_path: Path) -> None:
+    config = lagged(policy, 0)
+    assert config == dataclasses.replace(config, sampler=SamplerConfig())
+    found = run(dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2)), tmp_path / "a")
+    assert not any("sampler/lag" in row for row in found)
+    trainer = trainer_for(config)
+    trainer.step(1)
+    assert not trainer.models.past.staleness and trainer.models.state().keys() == {"policy"}
+
+
+def test_lag_beyond_the_run_samples_all_of_it_from_the_base(policy: str) -> None:
+    trainer, fresh = trainer_for(lagged(policy, 99)), trainer_for(lagged(policy, 0))
+    for step in range(1, 4):
+        row = trainer.step(step)
+        assert row["sampler/lag"] == UPDATES * (step - 1)
+        assert texts(list(trainer.groups)) == texts(
+            fresh.source.gather(step, 0, fresh.curriculum.draw(step, 0))
+        )
+
+
+@pytest.mark.parametrize(
+    "algorithm", [PPO(), PPO(critic="shared"), NGRPO(), ReMax()], ids=lambda a: str(a)[:24]
+)
+def test_algorithms_with_other_roles_mixtures_and_greedy_answers_lag(
+    policy: str, algorithm: Algorithm[Any]
+) -> None:
+    recorded = Recorded(lagged(policy, 1, algorithm))
+    trainer, fresh = recorded.trainer, trainer_for(lagged(policy, 0, algorithm))
+    for step in (1, 2, 3):
+        updates = len(recorded.before) - 1
+        trainer.step(step)
+        put(fresh, recorded.before[max(0, updates - 1)])
+        groups = fresh.source.gather(step, 0, fresh.curriculum.draw(step, 0))
+        assert texts(list(trainer.groups)) == texts(groups)
+    assert trainer.models.past.staleness == 1
+
+
+def test_evaluations_and_final_weights_are_of_the_current_policy(policy: str, tmp_path: Path) -> None:
+    """With no update left out: the answers after the last step are those of the weights that are kept."""
+    config = lagged(policy, 3)
+    run(config, tmp_path / "run")
+    last = [row for row in rows(tmp_path / "run", "eval.jsonl") if row["step"] == 4]
+    fresh = trainer_for(lagged(policy, 0))
+    final = weights(tmp_path / "run" / "final" / "policy.safetensors")
+    parameters = fresh.models.named_parameters("policy")
+    with torch.no_grad():
+        for name, p in parameters.items():
+            p.copy_(final[name])
+    evaluated = [
+        row for split in ("validation", "test") for row in fresh.parts.evaluator.evaluate(4, split)[0]
+    ]
+    assert last == evaluated and len(last) == 3 * 3 + 2 * 3
+    base = [row | {"step": 4} for row in rows(tmp_path / "run", "eval.jsonl") if row["step"] == 0]
+    assert base != evaluated, "the policy has learned, so older weights would answer differently"
+
+
+# What is trained with
+
+
+def ratios(policy: str, **sampler: Any) -> list[dict[str, float]]:
+    config = lagged(policy, 2, GRPO(), **sampler)
+    # One update a step: all of its ratios are measured before it.
+    train = dataclasses.replace(config.train, num_minibatches=1)
+    trainer = trainer_for(dataclasses.replace(config, train=train))
+    return [trainer.step(step) for step in (1, 2, 3)]
+
+
+def test_old_probabilities_are_the_current_policys_unless_the_sampler_is_asked(policy: str) -> None:
+    for old_logp in ("auto", "trainer"):
+        for row in ratios(policy, old_logp=old_logp):
+            assert row["trained/ratio_max"] == pytest.approx(1, abs=1e-4)
+            assert row["trained/ratio_min"] == pytest.approx(1, abs=1e-4)
+    stale = ratios(policy, old_logp="sampler")
+    assert stale[0]["trained/ratio_max"] == pytest.approx(1, abs=1e-4)
+    assert stale[2]["trained/ratio_max"] > 1.01
+    assert stale[2]["trained/ratio_min"] < 0.99
+
+
+@pytest.mark.parametrize("kind", ["tis", "mis"])
+def test_corrections_weigh_rollouts_of_earlier_weights(policy: str, kind: str) -> None:
+    found = ratios(policy, correction=kind, correction_cap=math.inf)
+    assert found[0]["correction/weight_mean"] == pytest.approx(1, abs=1e-5)
+    assert abs(found[2]["correction/weight_mean"] - 1) > 1e-4
+    tight = ratios(policy, correction=kind, correction_cap=1.0)
+    assert tight[2]["correction/clipped"] > 0.05
+
+
+def test_gap_is_that_between_recorded_and_current_weights(policy: str) -> None:
+    """By the trainer's own forward passes with both."""
+    recorded = Recorded(lagged(policy, 2))
+    trainer = recorded.trainer
+    for step in (1, 2, 3):
+        row = trainer.step(step)
+    old, now = recorded.before[2], recorded.before[4]
+    batch = pack_groups(trainer.groups, trainer.limit, 3, trainer.loaded.pad)
+    logp = {}
+    for name, values in (("old", old), ("now", now)):
+        put(trainer, values)
+        logp[name] = trainer.models.forward("policy", batch).logp[batch.completion_mask].double()
+    expected = (logp["now"] - logp["old"]).abs().mean().item()
+    assert row["gap/mean"] == pytest.approx(expected, rel=1e-3) and expected > 1e-3
+
+
+def test_a_gap_before_the_first_update_still_stops_a_run(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_for(lagged(policy, 2))
+    monkeypatch.setattr(trainer.sampler, "max_logprob_gap", -1.0)
+    with pytest.raises(RuntimeError, match="the sampler and the trainer disagree"):
+        trainer.step(1)
+
+
+# An engine with weights of its own
+
+
+def engine_trainer(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[Trainer, Copy]:
+    engines: list[Copy] = []
+
+    def connect(config: RunConfig, models: Any, loaded: Any) -> EngineSampler:
+        engines.append(Copy(models.language, context=loaded.context))
+        prompt = loaded.encode("0:")
+        return EngineSampler(
+            engines[-1], models, end=loaded.end, pad=loaded.pad, context=loaded.context, prompt=prompt
+        )
+
+    monkeypatch.setattr(parts, "sampler_for", connect)
+    return trainer_for(config), engines[-1]
+
+
+def test_an_engine_lags_alike_and_evaluates_the_current_policy(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens as in process, with each hand-over verified by the probe."""
+    ours = Recorded(lagged(policy, 1, old_logp="trainer"))
+    in_process = [ours.trainer.step(step) for step in (1, 2, 3)]
+    trainer, engine = engine_trainer(lagged(policy, 1, old_logp="trainer"), monkeypatch)
+    for step, row in zip((1, 2, 3), in_process, strict=True):
+        found = trainer.step(step)
+        assert found["sampler/lag"] == row["sampler/lag"]
+        for name in ("reward/mean", "length/mean", "policy/entropy", "gap/mean"):
+            assert found[name] == pytest.approx(row[name], rel=1e-3, abs=1e-5), name
+        current = policy_of(trainer)
+        assert same([p.detach() for p in engine.models.language.parameters()], current)
+
+
+# Interruptions
+
+
+@pytest.fixture
+def at_every_safe_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "ASK", 0.0)
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_a_run_stopped_while_it_samples_and_updates_is_the_undisturbed_one(
+    lag: int, policy: str, tmp_path: Path, at_every_safe_point: None
+) -> None:
+    """While it samples the parameters hold earlier weights, and the checkpoint must hold both."""
+    config = dataclasses.replace(lagged(policy, lag, PPO()), checkpoint=CheckpointConfig(every=0))
+    whole = carry(config, tmp_path / "whole")
+    path = tmp_path / "stopped"
+    assert stopped(config, path, Told(2, "sampling", 2)) == [2]
+    kept = checkpoints.read(path, 2)
+    assert {name.partition(":")[0] for name in kept.tensors("past")} == {
+        str(age) for age in range(1, 1 + min(lag, 2 * UPDATES))
+    }
+    stopped(config, path, Told(3, "training", 2))
+    assert carry(config, path) == whole
+
+
+def test_a_run_that_lost_its_last_steps_is_the_undisturbed_one(policy: str, tmp_path: Path) -> None:
+    """As after a kill: from the last checkpoint on, its steps are made again."""
+    config = dataclasses.replace(lagged(policy, 3), checkpoint=CheckpointConfig(every=2, keep=9))
+    whole = carry(config, tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(told: Any) -> None:
+        if told.step == 3 and told.phase == "sampling":
+            raise Killed
+
+    told = Told()
+    told.report = kill  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        carry(config, tmp_path / "killed", told)
+    assert checkpoints.steps(tmp_path / "killed") == [2]
+    assert carry(config, tmp_path / "killed") == whole
+
+
+def test_a_killed_run_is_the_undisturbed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+) -> None:
+    """Its process is killed before anything is saved, and behind a checkpoint that holds the ring."""
+    monkeypatch.setattr(launcher, "PAUSES", (0.0,) * 9)
+    kills = ("update.1.kill", "rollout.3.kill")
+    found = {}
+    for name, planned in (("whole", ()), ("killed", kills)):
+        folder = tmp_path / name
+        torture.prepare(folder, "ppo")
+        for fault in planned:
+            (folder / "faults" / fault).touch()
+        monkeypatch.setenv(faults.VARIABLE, str(folder / "faults"))
+        given = read_recipe(str(folder / "torture.toml"), ["train.steps=4", "sampler.lag=3"])
+        assert run_experiment(given, folder, 1, console=Console(file=io.StringIO())).code == 0
+        struck = folder / "faults" / faults.STRUCK
+        assert sorted(struck.read_text().split() if struck.exists() else []) == sorted(planned)
+        found[name] = torture.outcome(folder)
+    assert torture.learned(found["whole"]) and found["killed"] == found["whole"]
+    assert b'"sampler/lag": 3.0' in found["whole"]["metrics.jsonl"]
+
+
+def test_an_extended_run_is_that_of_as_many_steps(policy: str, tmp_path: Path) -> None:
+    quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
+    config = dataclasses.replace(lagged(policy, 3), evaluate=quiet, checkpoint=CheckpointConfig(every=0))
+    short = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
+    run(short, tmp_path / "grown")
+
+    def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{k: v for k, v in timeless(row).items() if not k.startswith("eval/")} for row in found]
+
+    grown, whole = run(config, tmp_path / "grown"), run(config, tmp_path / "whole")
+    assert plain(grown) == plain(whole) and len(grown) == 5
+    final = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("grown", "whole")]
+    assert final[0] == final[1]
+
+
+# In recipes
+
+
+def test_lag_needs_rollouts_of_the_policy(policy: str) -> None:
+    assert incompatible(lagged(policy, 2)) == []
+    (why,) = incompatible(lagged(policy, 2, DPO(), kind="replay"))
+    assert 'sampler.kind is "replay"' in why and "set sampler.lag = 0" in why
+
+
+@pytest.mark.parametrize("lag", [-1, 1.5, True])
+def test_a_lag_is_a_count(lag: Any) -> None:
+    with pytest.raises(ConfigError, match="lag"):
+        read_recipe("quickstart", [f"sampler.lag={str(lag).lower()}"])
+
+
+def test_a_map_over_lags_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["map", "quickstart", "--over", "sampler.lag=0,1,2,4,8", "--set", 'arms=["grpo"]']
+    assert cli.main([*words, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert "nothing is started or written" in capsys.readouterr().out
+    recipe = read_recipe("quickstart", ['arms=["grpo"]'], over=["sampler.lag=0,1,2,4,8"])
+    assert {one.sampler.lag for one in recipe.runs()} == {0, 1, 2, 4, 8}
