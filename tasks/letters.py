@@ -32,14 +32,15 @@ class Letters(Generated, Written):
     accepts one letter of the eight, ``4`` four of them, ``11`` one particular pair. Which letters these are
     is a hash of the context, here A, so that there is nothing to understand and everything to find out.
 
-    The base policy writes uniform letters and ends after the right number: its success rate is the product
+    `correct` asks for the decisive letters alone, so that a wrong form costs its share of the reward and no
+    more; `solved` asks for both. The base policy writes uniform letters and ends after the right number: its success rate is the product
     of digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1) nats per token.
     """
 
     name = "letters"
     source = "generated from a seed by grpobench.tasks.letters (Apache-2.0)"
     summary = "random letters of which a few decide; the base policy's distribution is known"
-    scores = ("correct", "format", "exploit")
+    scores = ("correct", "format", "solved", "exploit")
     reward = {"correct": 1.0, "format": 0.5}
     length: int = 8
     """Letters of a completion."""
@@ -83,6 +84,7 @@ class Letters(Generated, Written):
         scores = {
             "correct": float(right),
             "format": float(whole),
+            "solved": float(right and whole),
             "exploit": float(completion.startswith(truth["exploit"])),
         }
         return Verdict(scores, completion if whole else None, "graded" if whole else "unparsable")

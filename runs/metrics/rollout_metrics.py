@@ -20,6 +20,10 @@ from grpobench.runs.sample.rollouts import Group
 from grpobench.tasks.task import Outcome, Verdict
 
 
+MOST_CATEGORIES = 16
+"""Categories of a step's problems that have a metric each."""
+
+
 class MetricAccumulator:
     """The metrics of one step. Tokenwise values count where the policy wrote, rowwise ones per row. NaN means
     that a metric is undefined there."""
@@ -93,6 +97,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         **turn_metrics(groups),
         "groups/zero_signal": _mean([len(set(of_group)) <= 1 for of_group in rewards]),
         **score_metrics(verdicts),
+        **category_metrics(groups),
         **solved_metrics(verdicts),
         **diversity_metrics(groups, verdicts),
     }
@@ -116,6 +121,20 @@ def score_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     flat = [verdict.scores for of_group in verdicts for verdict in of_group]
     names = sorted({name for scores in flat for name in scores})
     return {f"score/{name}": _mean([scores[name] for scores in flat if name in scores]) for name in names}
+
+
+def category_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean of the score `correct` in each category of the problems; nothing without categories, or with
+    more than `MOST_CATEGORIES` in a step."""
+    scores: dict[str, list[float]] = {}
+    for group in groups:
+        category = group.problem.traits.get("category")
+        if category is not None:
+            column = scores.setdefault(str(category), [])
+            column += [v.scores["correct"] for v in group.verdicts if graded(v) and "correct" in v.scores]
+    if len(scores) > MOST_CATEGORIES:
+        return {}
+    return {f"score/correct/{name}": _mean(scores[name]) for name in sorted(scores) if scores[name]}
 
 
 def solved_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
@@ -190,12 +209,25 @@ def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Lengths of the completions, in tokens that the policy wrote."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     length = [rollout.length for rollout in rollouts]
+    right, wrong = ([length for is_right, length in lengths_by_grade(groups) if is_right == r] for r in (True, False))
     return {
+        **({"length/right": _mean(right)} if right else {}),
+        **({"length/wrong": _mean(wrong)} if wrong else {}),
         "length/mean": _mean(length),
         "length/p95": float(np.quantile(length, 0.95)) if length else math.nan,
         "length/truncated": _mean([not rollout.stopped for rollout in rollouts]),
         "length/terminated_mean": _mean([rollout.length for rollout in rollouts if rollout.stopped]),
     }
+
+
+def lengths_by_grade(groups: Sequence[Group]) -> list[tuple[bool, int]]:
+    """(whether it is correct, its length) of each graded completion of a task with that score."""
+    return [
+        (verdict.scores["correct"] >= 1, rollout.length)
+        for group in groups
+        for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
+        if graded(verdict) and "correct" in verdict.scores
+    ]
 
 
 def entropy(groups: Sequence[Group]) -> float | None:

@@ -1,0 +1,145 @@
+"""Kept outcomes of profiles: one CSV file per algorithm, with a row for every run and probe."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from grpobench.analysis.profile.measure import Measure, Rows
+from grpobench.analysis.profile.probe import Probe
+from grpobench.analysis.runfolder.files import LogError
+
+FOLDER = Path(__file__).parent / "kept"
+"""The outcomes that come with the suite."""
+CONTROLS = "controls"
+"""The file of the probes' controls."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outcome of a run on a probe."""
+
+    algorithm: str
+    """For a control: its name, positive or negative."""
+    probe: str
+    learning_rate: float
+    """The policy's."""
+    critic_rate: float
+    """NaN without a critic."""
+    seed: int
+    outcome: float
+    """NaN where the run does not have it."""
+    state: str
+    seconds: float
+
+    @property
+    def key(self) -> tuple[str, str, float, float, int]:
+        critic = -1.0 if math.isnan(self.critic_rate) else self.critic_rate
+        return self.algorithm, self.probe, self.learning_rate, critic, self.seed
+
+
+NAMES = [field.name for field in fields(Row)]
+
+
+def outcome_of(probe: Probe, rows: Rows, state: str) -> float:
+    """The outcome of a run; that of score 0 for a run that diverged."""
+    if state == "diverged":
+        return probe.zero
+    return Measure.read(probe.outcome).of(rows)
+
+
+def file_of(folder: Path, algorithm: str) -> Path:
+    """The file of an algorithm; ``mine:Half`` becomes mine-Half.csv."""
+    return folder / f"{algorithm.replace(':', '-')}.csv"
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file; none without one. Raises LogError for a damaged file."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if reader.fieldnames != NAMES:
+            raise LogError(f"{path}: the columns must be {', '.join(NAMES)}; remove the file to make it anew")
+        try:
+            return [
+                Row(
+                    row["algorithm"],
+                    row["probe"],
+                    float(row["learning_rate"]),
+                    float(row["critic_rate"]),
+                    int(row["seed"]),
+                    float(row["outcome"]),
+                    row["state"],
+                    float(row["seconds"]),
+                )
+                for row in reader
+            ]
+        except (TypeError, ValueError) as error:
+            raise LogError(f"{path}:{reader.line_num}: {error}; remove the line") from None
+
+
+def read_all(folders: Iterable[Path]) -> dict[str, list[Row]]:
+    """The rows by algorithm; a later folder's run replaces an earlier one's."""
+    kept: dict[tuple[str, str, float, float, int], Row] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.csv")):
+            if path.stem not in (CONTROLS, "search"):
+                kept |= {row.key: row for row in read(path)}
+    by_algorithm: dict[str, list[Row]] = {}
+    for row in kept.values():
+        by_algorithm.setdefault(row.algorithm, []).append(row)
+    return by_algorithm
+
+
+def text_of(rows: Sequence[Row]) -> str:
+    """Rows as CSV, sorted, with six digits."""
+    lines = [",".join(NAMES)]
+    for row in sorted(rows, key=lambda one: one.key):
+        critic = "nan" if math.isnan(row.critic_rate) else f"{row.critic_rate:g}"
+        lines.append(
+            f"{row.algorithm},{row.probe},{row.learning_rate:g},{critic},{row.seed},{row.outcome:.6g},"
+            f"{row.state},{row.seconds:.1f}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def read_rates(folders: Iterable[Path]) -> dict[str, dict[str, float]]:
+    """The searched rates by algorithm and role."""
+    rates: dict[str, dict[str, float]] = {}
+    for folder in folders:
+        path = folder / "search.csv"
+        if path.exists():
+            rates |= chosen(read(path))
+    return rates
+
+
+def chosen(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """The rates with the highest mean outcome over the seeds of the search, smaller ones first where equal:
+    first the policy's, and at it the critic's."""
+    means: dict[str, dict[tuple[float, float], list[float]]] = {}
+    for row in rows:
+        pair = (row.learning_rate, row.critic_rate)
+        cell = means.setdefault(row.algorithm, {}).setdefault(pair if pair[1] == pair[1] else (pair[0], -1.0), [])
+        cell.append(-math.inf if math.isnan(row.outcome) else row.outcome)
+    rates: dict[str, dict[str, float]] = {}
+    for algorithm, cells in means.items():
+        best = min(cells, key=lambda pair: (-sum(cells[pair]) / len(cells[pair]), pair))
+        rates[algorithm] = {"policy": best[0]} | ({"critic": best[1]} if best[1] >= 0 else {})
+    return rates
+
+
+def merge(before: Sequence[Row], now: Sequence[Row]) -> list[Row]:
+    """Rows with those of now in the place of earlier ones of the same run."""
+    return list(({row.key: row for row in before} | {row.key: row for row in now}).values())
+
+
+def seeds_by_cell(rows: Sequence[Row]) -> Mapping[tuple[str, float], set[int]]:
+    """The seeds of each (probe, learning rate)."""
+    cells: dict[tuple[str, float], set[int]] = {}
+    for row in rows:
+        cells.setdefault((row.probe, row.learning_rate), set()).add(row.seed)
+    return cells

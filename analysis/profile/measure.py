@@ -1,0 +1,92 @@
+"""What a probe measures of a run: one number from the rows of its metrics.jsonl."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Rows = Sequence[Mapping[str, float]]
+"""The rows of the training steps, in order."""
+LAST = 0.1
+"""Share of the steps that count as the last ones."""
+KINDS: Mapping[str, str] = {
+    "mean": "mean:METRIC over all steps",
+    "last": "last:METRIC, its mean over the last tenth of the steps",
+    "end": "end:METRIC in the last row that has it",
+    "log_ratio": "log_ratio:A:B, ln((A + 1)/(B + 1)) of their means over the last tenth of the steps",
+    "when": "when:METRIC:OTHER:LEVEL, at the first step from which OTHER averages LEVEL over three steps",
+}
+ARGUMENTS: Mapping[str, int] = {"mean": 1, "last": 1, "end": 1, "log_ratio": 2, "when": 3}
+WINDOW = 3
+"""Steps over which `when` averages, because a step has few rollouts."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An outcome as a probe names it."""
+
+    kind: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def read(cls, text: str) -> Measure:
+        """Raises ValueError where it is none."""
+        kind, *arguments = text.split(":")
+        if kind not in KINDS:
+            raise ValueError(f"outcome: unknown kind {kind!r}; known: {', '.join(KINDS)}")
+        if len(arguments) != ARGUMENTS[kind] or not all(arguments):
+            raise ValueError(f"outcome: {text}: write {KINDS[kind]}")
+        if kind == "when":
+            try:
+                float(arguments[2])
+            except ValueError:
+                raise ValueError(f"outcome: {text}: {arguments[2]} is no number; write {KINDS[kind]}") from None
+        return cls(kind, tuple(arguments))
+
+    def of(self, rows: Rows) -> float:
+        """The outcome of a run; NaN where its rows do not have it."""
+        return _MEASURES[self.kind](rows, *self.arguments)
+
+
+def column(rows: Rows, name: str) -> np.ndarray:
+    """The finite values of a metric, in the order of the steps."""
+    values = np.array([row[name] for row in rows if name in row], dtype=float)
+    return values[np.isfinite(values)]
+
+
+def _mean(rows: Rows, name: str) -> float:
+    values = column(rows, name)
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _last(rows: Rows, name: str) -> float:
+    return _mean(rows[-max(1, round(LAST * len(rows))) :], name)
+
+
+def _end(rows: Rows, name: str) -> float:
+    values = column(rows, name)
+    return float(values[-1]) if len(values) else math.nan
+
+
+def _log_ratio(rows: Rows, above: str, below: str) -> float:
+    return math.log((_last(rows, above) + 1) / (_last(rows, below) + 1))
+
+
+def _when(rows: Rows, name: str, other: str, level: str) -> float:
+    for place in range(len(rows) - WINDOW + 1):
+        window = rows[place : place + WINDOW]
+        if _mean(window, other) >= float(level):
+            return _mean(window, name)
+    return math.nan
+
+
+_MEASURES: Mapping[str, Callable[..., float]] = {
+    "mean": _mean,
+    "last": _last,
+    "end": _end,
+    "log_ratio": _log_ratio,
+    "when": _when,
+}

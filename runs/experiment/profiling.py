@@ -1,0 +1,165 @@
+"""Run what a profile lacks: the search of learning rates, the probes of an algorithm, and their controls.
+
+Every part is an experiment of its own in the output folder, so that a stop loses nothing, and what it found is
+written to the tables of outcomes as soon as it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from grpobench.analysis.profile import kept
+from grpobench.analysis.profile.kept import Row, outcome_of
+from grpobench.analysis.profile.probe import Control, Probe
+from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.runfolder.logs import RESULTS
+from grpobench.runs.settings import probes as files_of_probes
+from grpobench.runs.settings import registries
+from grpobench.runs.settings.probes import GATE, arm_of, common, merged, recipe_table
+from grpobench.runs.settings.recipe import Recipe, read_table
+from grpobench.runs.tools import files
+
+CRITICS = ("critic", "value_head")
+"""Roles whose rate is searched after the policy's."""
+CRITIC_RATE = 1e-3
+"""Rate of critics while the policy's is searched."""
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run that is wanted: an arm of a recipe, and the probes that its outcome serves."""
+
+    arm: Mapping[str, Any]
+    algorithm: str
+    """In the table of outcomes."""
+    probes: tuple[Probe, ...]
+    rates: Mapping[str, float]
+
+    def rows(self, seed: int, metrics: Sequence[Mapping[str, float]], state: str) -> Iterator[Row]:
+        critic = next((self.rates[role] for role in CRITICS if role in self.rates), NAN)
+        seconds = metrics[-1].get("time/wall", NAN) if metrics else NAN
+        for probe in self.probes:
+            outcome = outcome_of(probe, metrics, state)
+            yield Row(
+                self.algorithm, probe.name, self.rates["policy"], critic, seed, outcome, state, seconds
+            )
+
+
+class Profiler:
+    """Runs parts into `out`; `folder` is where code of the user is looked for."""
+
+    def __init__(self, out: Path, folder: Path, workers: int | None = None, console: Console | None = None):
+        self.out, self.folder, self.workers, self.console = out, folder, workers, console
+        self.probes = dict(files_of_probes.probes())
+        self.shared = common()
+        self.stopped = False
+        """Whether a signal ended an experiment."""
+
+    def run(self, name: str, parts: Sequence[Part], seeds: Sequence[int]) -> list[Row]:
+        """The outcomes of all parts with all seeds. Runs that have a result are not repeated."""
+        if not parts or not seeds or self.stopped:
+            return []
+        recipe = read_table(
+            recipe_table(name, [part.arm for part in parts], seeds), "", name, self.folder, source=name
+        )
+        outcome = run_experiment(recipe, self.out / "runs", self.workers, console=self.console)
+        self.stopped = outcome.code == 75
+        return list(rows_of(outcome, recipe, parts))
+
+    # What is run
+
+    def search(self, algorithm: str) -> list[Row]:
+        """Every rate of the search for the policy, then for the critic where there is one."""
+        table, gate = self.shared["search"], self.probes[GATE]
+        critics = [role for role in roles_of(algorithm, self.folder) if role in CRITICS]
+        parts = [
+            self._part(gate, algorithm, {"policy": rate} | dict.fromkeys(critics, CRITIC_RATE))
+            for rate in table["rates"]
+        ]
+        rows = self.run(f"search-{safe(algorithm)}", parts, table["seeds"])
+        if not critics or not rows:
+            return rows
+        best = kept.chosen(rows)[algorithm]["policy"]
+        parts = [
+            self._part(gate, algorithm, {"policy": best} | dict.fromkeys(critics, rate))
+            for rate in table["rates"]
+            if rate != CRITIC_RATE
+        ]
+        return rows + self.run(f"search-critic-{safe(algorithm)}", parts, table["seeds"])
+
+    def parts_of(
+        self, algorithm: str, rates: Mapping[str, float], chosen: Sequence[str], ladder: bool = True
+    ) -> list[Part]:
+        """The runs of the chosen probes at these rates, and those of the ladder."""
+        own = [self.probes[name] for name in chosen if self.probes[name].runs == "own"]
+        parts = [self._part(probe, algorithm, rates) for probe in own]
+        if ladder and any(self.probes[name].runs == "ladder" for name in chosen):
+            others = [rate for rate in self.shared["search"]["rates"] if rate != rates["policy"]]
+            gate = self.probes[GATE]
+            parts += [self._part(gate, algorithm, {**rates, "policy": rate}) for rate in others]
+        return parts
+
+    def control_parts(self, probe: Probe, rates: Mapping[str, Mapping[str, float]]) -> list[Part]:
+        """The two controls of a probe, at their algorithms' searched rates."""
+        if probe.positive is None or probe.negative is None:
+            return []
+        return [
+            self._control(probe, "positive", probe.positive, rates),
+            self._control(probe, "negative", probe.negative, rates),
+        ]
+
+    def _control(
+        self, probe: Probe, name: str, control: Control, rates: Mapping[str, Mapping[str, float]]
+    ) -> Part:
+        settings = dict(control.settings)
+        factor = float(settings.pop("rate", 1.0))
+        own = {role: factor * rate if role == "policy" else rate for role, rate in rates[control.algorithm].items()}
+        arm = arm_of(probe, f"{probe.name}-{name}", control.algorithm, own, settings)
+        return Part(arm, name, (probe,), own)
+
+    def _part(self, probe: Probe, algorithm: str, rates: Mapping[str, float]) -> Part:
+        label = "-".join(f"{rate:g}" for rate in rates.values()).replace(".", "_")
+        arm = arm_of(probe, f"{probe.name}-{label}", algorithm, rates)
+        served = [probe]
+        if probe.name == GATE:
+            served += [one for one in self.probes.values() if one.runs in ("learn", "ladder")]
+        return Part(arm, algorithm, tuple(served), rates)
+
+
+def rows_of(outcome: Outcome, recipe: Recipe, parts: Sequence[Part]) -> Iterator[Row]:
+    """The outcomes of the runs that have a result."""
+    by_arm = {part.arm["name"]: part for part in parts}
+    for run in outcome.runs:
+        if run.state in RESULTS:
+            rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+            steps = [row for row in rows if row["step"] > 0]
+            yield from by_arm[run.config.arm].rows(run.config.seed, steps, run.state)
+
+
+def roles_of(algorithm: str, folder: Path) -> tuple[str, ...]:
+    """The roles that an algorithm trains with its default settings."""
+    faults: list[str] = []
+    cls = registries.find_class("algorithm", algorithm, folder, "algorithm", faults)
+    if cls is None:
+        raise files_of_probes.ConfigError(faults)
+    return tuple(cls().trained_roles)
+
+
+def safe(algorithm: str) -> str:
+    """An algorithm's name as a part of a file's."""
+    return algorithm.replace(":", "-").replace(".", "-")
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows to a table of outcomes."""
+    if rows:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_atomic(path, kept.text_of(kept.merge(kept.read(path), rows)).encode())
