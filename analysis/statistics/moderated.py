@@ -1,8 +1,8 @@
 """Which of many algorithms a probe tells apart, from few seeds: moderated t tests of a smallest difference.
 
 The score of algorithm i with seed s is μ_i + σ_i (√ρ b_s + √(1−ρ) e_is): a seed is lucky or unlucky for all
-algorithms alike, in units of each one's own standard deviation. An algorithm without spread has no seed effect,
-and its variance is not what subtracting a common seed effect would leave in it.
+algorithms alike, in units of each one's own standard deviation. A seed effect of one size for all would be
+wrong where some algorithms are saturated: two-way residuals then understate the variance of pairs.
 
 - σ_i²: moderated by empirical Bayes over algorithms (Smyth, Linear models and empirical Bayes methods for
   assessing differential expression in microarray experiments, Statistical Applications in Genetics and
@@ -10,8 +10,8 @@ and its variance is not what subtracting a common seed effect would leave in it.
   large variance would make false differences of the unstable algorithms above all. What moderation adds: four
   seeds that happen to agree do not make a small variance.
 - ρ: mean correlation over seeds of the pairs of algorithms, at least 0.
-- A pair: difference of the means, Var = σ_i²/n_i + σ_j²/n_j − 2 ρ σ_i σ_j m/(n_i n_j) for m common seeds, with
-  Satterthwaite's degrees of freedom. p is of |μ_i − μ_j| ≤ resolution (TREAT: McCarthy and Smyth, Testing
+- A pair: difference of the means, Var = σ_i²/n_i + σ_j²/n_j − 2 ρ σ_i σ_j m/(n_i n_j) for m common seeds,
+  with Satterthwaite's degrees of freedom. p is of |μ_i − μ_j| ≤ resolution (TREAT: McCarthy and Smyth, Testing
   significance relative to a fold-change threshold is a TREAT, Bioinformatics 25(6):765–771, 2009).
 - q: Benjamini and Hochberg (1995) over the pairs of a probe.
 """
@@ -264,8 +264,8 @@ def contrasts(fitted: Fit, first: NDArray[np.intp], second: NDArray[np.intp], re
 
 
 def treat_p(difference: Floats, error: Floats, df: Floats, resolution: float) -> Floats:
-    """P(T ≥ (|x| − τ)/e) + P(T ≥ (|x| + τ)/e), of "|Δ| ≤ τ" (McCarthy and Smyth 2009). The two-sided t test for
-    τ = 0."""
+    """P(T ≥ (|x| − τ)/e) + P(T ≥ (|x| + τ)/e), of "|Δ| ≤ τ" (McCarthy and Smyth 2009). With τ = 0 it is the
+    two-sided t test."""
     size = np.abs(difference)
     tails = _above((size - resolution) / error, df) + _above((size + resolution) / error, df)
     return np.asarray(np.minimum(tails, 1.0), dtype=np.float64)
@@ -331,8 +331,8 @@ def _pairs(
 def deal(scores: Scores, deals: int, seed: int, fdr: float = 0.05, resolution: float = RESOLUTION) -> Dealt:
     """A/A: algorithms with eight seeds or more, one a deal in turn, have their seeds dealt to two names.
 
-    The two names have no seed in common, so seed effects are part of their spread, and any deal is as likely as
-    any other. All other algorithms stay. Raises `ValueError` where no algorithm has eight seeds.
+    The two names have no seed in common, so seed effects are part of their spread, and any deal is as
+    likely as any other. All other algorithms stay. Raises `ValueError` where no algorithm has eight seeds.
     """
     table = table_of(scores)
     rows = [i for i, row in enumerate(table.values) if np.isfinite(row).sum() >= DEALT_SEEDS]
