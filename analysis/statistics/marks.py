@@ -1,8 +1,8 @@
 """Marks of a compact letter display: what is not told apart shares a mark.
 
-What a display is: Piepho, An algorithm for a letter-based representation of all-pairwise comparisons, Journal of
-Computational and Graphical Statistics 13(2):456–466, 2004. His insertion takes exponential time where few pairs
-are told apart. Marks are grown instead, one for each pair that shares none yet, and then swept as he does.
+What a display is: Piepho, An algorithm for a letter-based representation of all-pairwise comparisons, Journal
+of Computational and Graphical Statistics 13(2):456–466, 2004. His insertion takes exponential time where few
+pairs are told apart. Marks are grown instead, one for each pair that shares none yet, and swept as he does.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def letter_marks(names: Sequence[str], different: Collection[tuple[str, str]]) -
 
 
 def _grow(alike: Sequence[int]) -> list[int]:
-    """Sets as bits of one integer that cover every pair that is alike and every single name. `alike[i]` has the
-    bits of the names that i is not told apart from, its own included."""
+    """Sets as bits of one integer that cover every pair that is alike and every single name. `alike[i]` has
+    the bits of the names that i is not told apart from, its own included."""
     columns: list[int] = []
     covered = [0] * len(alike)
     for i, j in combinations_with_replacement(range(len(alike)), 2):
