@@ -5,6 +5,7 @@ Twenty-four algorithms have means of .3, .6 and .9, eight each, so that 84 pairs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -26,12 +27,12 @@ Outcome = Callable[[np.random.Generator, int, Floats], Floats]
 
 def normal(rng: np.random.Generator, seeds: int, means: Floats) -> Floats:
     """SD .1."""
-    return np.asarray(means + 0.1 * rng.normal(size=(ALGORITHMS, seeds)))
+    return means + 0.1 * rng.normal(size=(ALGORITHMS, seeds))
 
 
 def lognormal(rng: np.random.Generator, seeds: int, means: Floats) -> Floats:
     """exp z less its mean, times .08: skewness 6."""
-    return means + 0.08 * (np.exp(rng.normal(size=(ALGORITHMS, seeds))) - np.exp(0.5))
+    return means + 0.08 * (np.exp(rng.normal(size=(ALGORITHMS, seeds))) - math.exp(0.5))
 
 
 def collapsing(rng: np.random.Generator, seeds: int, means: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Levels and power that docs/comparisons.md ("Profiles") speaks of, simulated; `pytest -s` prints the tables."""
+"""Levels and power that docs/comparisons.md ("Profiles") speaks of. `pytest -s` prints the tables."""
 
 from __future__ import annotations
 

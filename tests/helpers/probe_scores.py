@@ -6,7 +6,7 @@ import numpy as np
 
 
 def probe_scores() -> dict[str, dict[int, float]]:
-    """37 algorithms; every third has four of the eight seeds. SDs from 0 to .4, a common seed effect of .02."""
+    """37 algorithms, every third with four of the eight seeds. SDs from 0 to .4, seed effects of SD .02."""
     rng = np.random.default_rng(0)
     effects = rng.normal(0, 0.02, 8)
     scores = {}
