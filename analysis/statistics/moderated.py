@@ -300,10 +300,16 @@ def _pairs(
     names: Sequence[str], first: NDArray[np.intp], second: NDArray[np.intp], found: Contrasts, fdr: float
 ) -> list[Pair]:
     q = benjamini_hochberg(found.p)
+    _check_fdr(fdr)
     half = _half_width(found.error, found.df)
     columns = (found.difference, found.difference - half, found.difference + half, found.p, q, q <= fdr)
     rows = zip(first.tolist(), second.tolist(), *(column.tolist() for column in columns), strict=True)
     return [Pair(names[i], names[j], *numbers) for i, j, *numbers in rows]
+
+
+def _check_fdr(fdr: float) -> None:
+    if not 0 < fdr < 1:
+        raise ValueError(f"fdr: needs a share between 0 and 1, got {fdr}; 5 % is 0.05")
 
 
 def deal(scores: Scores, deals: int, seed: int, fdr: float = 0.05, resolution: float = RESOLUTION) -> Dealt:
@@ -316,6 +322,7 @@ def deal(scores: Scores, deals: int, seed: int, fdr: float = 0.05, resolution: f
     rows = [i for i, row in enumerate(table.values) if np.isfinite(row).sum() >= DEALT_SEEDS]
     if not rows or deals < 1:
         raise ValueError(f"deal: needs one deal or more and an algorithm with {DEALT_SEEDS} seeds or more")
+    _check_fdr(fdr)
     rng = np.random.default_rng(seed)
     first, second = np.triu_indices(len(table.names) + 1, 1)
     calls: dict[str, list[tuple[bool, bool]]] = {}

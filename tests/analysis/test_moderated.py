@@ -99,6 +99,15 @@ def test_a_certain_and_an_unstable_algorithm_of_one_mean_are_rarely_called_diffe
     assert np.mean(called) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1000)
 
 
+def test_the_example_of_the_comparisons_page_has_the_marks_it_states() -> None:
+    scores = {
+        "steady": {0: 0.81, 1: 0.80, 2: 0.82, 3: 0.81},
+        "alike": {0: 0.80, 1: 0.83, 2: 0.81, 3: 0.79},
+        "worse": {0: 0.41, 1: 0.44, 2: 0.40, 3: 0.43},
+    }
+    assert compare_all(scores).marks == {"steady": "a", "alike": "a", "worse": "b"}
+
+
 def test_everything_that_is_compared_agrees() -> None:
     scores = probe_scores()
     result = compare_all(scores)
@@ -138,6 +147,8 @@ def test_missing_scores_are_left_out_and_bad_ones_refused() -> None:
         compare_all({"a": steady, "b": {0: 0.5, 1: math.inf}})
     with pytest.raises(ValueError, match="resolution"):
         compare_all({"a": steady}, resolution=0)
+    with pytest.raises(ValueError, match="fdr"):
+        compare_all({"a": steady}, fdr=5)
 
 
 def test_one_algorithm_under_two_names_is_rarely_called_different() -> None:
