@@ -197,6 +197,8 @@ class Algorithm(ABC, Generic[S]):
     """Whether the signal has an `advantage` (B, T) whose zeros neither reinforce nor discourage a token."""
     off_policy: ClassVar[bool] = False
     """Whether rollouts of another policy (a replay of base rollouts, a preference data set) may be used."""
+    reads_components: ClassVar[bool] = False
+    """Whether `compute_signal` reads the components of the reward by the names in `Batch.weights`."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """The metrics that `loss` and `observe` return."""
 

@@ -43,6 +43,7 @@ class GDPO(ClippedRatio):
     )
     evidence = "verified: the paper's text; advantages equal TRL 1.16's with the same rewards and weights"
     minimum_group = 2
+    reads_components = True
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     ddof: int = 1

@@ -21,7 +21,7 @@ from grpobench.algorithms.algorithm import Algorithm, Metric, Role
 from grpobench.runs.settings.registries import algorithms
 
 REWARD = (
-    Metric("reward/mean", "reward", "mean reward of all graded rollouts of the step", "higher"),
+    Metric("reward/mean", "reward", "mean reward of all graded rollouts of the step, with doses", "higher"),
     Metric("reward/std", "reward", "standard deviation (ddof 0) of those rewards"),
     Metric(
         "reward/<component>",
@@ -29,6 +29,17 @@ REWARD = (
         "mean of this part of the reward before its weight (a score of the task, model, proxy, flipped, "
         "random, constant, a function) over all graded rollouts of the step, with a function over those to "
         "which it applies; measured with weight 0 too",
+    ),
+    Metric(
+        "reward/flipped_share",
+        "share of rollouts",
+        "rewards that `reward.flip` turned around, of all graded rollouts of the step; absent without flips",
+    ),
+    Metric(
+        "reward/outlier_share",
+        "share of rollouts",
+        "rewards to which `reward.outliers` added or subtracted, of all graded rollouts of the step; absent "
+        "without outliers",
     ),
     Metric(
         "reward/failed",

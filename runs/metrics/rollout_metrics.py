@@ -89,6 +89,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         **outcome_metrics(groups),
         **reward_metrics(rewards),
         **component_metrics(groups),
+        **dose_metrics(groups),
         **turn_metrics(groups),
         "groups/zero_signal": _mean([len(set(of_group)) <= 1 for of_group in rewards]),
         **score_metrics(verdicts),
@@ -157,6 +158,16 @@ def component_metrics(groups: Sequence[Group]) -> dict[str, float]:
             columns.setdefault(name, []).extend(defined)
     row = {f"reward/{name}": _mean(values) for name, values in columns.items()}
     return row | {"reward/failed": failed / max(1, total)}
+
+
+def dose_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """The share of the graded rollouts whose reward each drawn dose changed; nothing without a dose."""
+    drawn: dict[str, list[bool]] = {}
+    for group in groups:
+        for name, column in group.doses.items():
+            pairs = zip(column, group.verdicts, strict=True)
+            drawn.setdefault(name, []).extend(hit for hit, verdict in pairs if graded(verdict))
+    return {f"reward/{name}_share": _mean(hits) for name, hits in drawn.items()}
 
 
 def turn_metrics(groups: Sequence[Group]) -> dict[str, float]:

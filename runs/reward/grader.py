@@ -1,4 +1,4 @@
-"""From a completion to its reward: the task's verdict, and the recipe's weighted sum of components.
+"""From a completion to its reward: the verdict, the weighted sum of components, and the doses.
 
 Components are scores of the task, a learned reward model, a flawed proxy, functions of plugins, and controls.
 The task's verdict is always recorded too, whatever is rewarded.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from grpobench.runs.models.loading import Loaded
+from grpobench.runs.reward.doses import Dosed, dosed
 from grpobench.runs.reward.functions import FunctionError, RewardFunction, RewardInput, proxy
 from grpobench.runs.reward.model import Scorer
 from grpobench.runs.sample.episodes import policy_turns
@@ -30,6 +31,8 @@ MOST_FAILURES = 2
 """Tolerated failures among these: 1 %."""
 CUT = "model_cut"
 """Logged beside the component `model`: 1 if the text was too long for the reward model."""
+MASKED = Dosed(0.0, flipped=False, outlier=False)
+"""In the place of a reward that a completion does not have."""
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -106,16 +109,17 @@ class Grader:
         ]
         parts = iter(guarded(self._measure, graded, self._note))
         found, failed = [], []
-        for problem, rollouts, verdicts in zip(problems, sampled, judged, strict=True):
+        for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True):
             own = [next(parts) if verdict is not None else None for verdict in verdicts]
             failed += [measured is None for measured in own]
             own = [measured if measured and applies(measured, self.weights) else None for measured in own]
-            found.append(self._group(problem, rollouts, verdicts, own))
+            found.append(self._group(stream, problem, rollouts, verdicts, own))
         self._watch(failed)
         return found
 
     def _group(
         self,
+        stream: str,
         problem: Problem,
         rollouts: Sequence[Rollout],
         verdicts: Sequence[Verdict | None],
@@ -128,14 +132,25 @@ class Grader:
         ]
         names = [*self.weights, *([CUT] if self.scorer else [])]
         nothing = dict.fromkeys(names, math.nan)
+        rewards = [
+            self._dosed(weighted(parts, self.weights), (stream, problem.id, index)) if parts else MASKED
+            for index, parts in enumerate(measured)
+        ]
+        flipped = {"flipped": [one.flipped for one in rewards]} if self.reward.flip else {}
+        outlier = {"outlier": [one.outlier for one in rewards]} if self.reward.outliers else {}
         return Group(
             problem,
             rollouts,
             [verdict or masked for verdict in kept],
-            [weighted(parts, self.weights) if parts else 0.0 for parts in measured],
+            [one.reward for one in rewards],
             {name: [(parts or nothing)[name] for parts in measured] for name in names},
-            self.weights,
+            # What an algorithm that weighs the components for itself is told, so that it is scaled too.
+            {name: self.reward.scale * weight for name, weight in self.weights.items()},
+            flipped | outlier,
         )
+
+    def _dosed(self, reward: float, place: tuple[str, str, int]) -> Dosed:
+        return dosed(reward, self.reward, self.weights, self.seed, place)
 
     def _verify(
         self, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]

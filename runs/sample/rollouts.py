@@ -83,6 +83,8 @@ class Group:
     completion, and for a completion whose reward failed."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """The weights of the components."""
+    doses: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    """By dose of the recipe that is drawn (`flipped`, `outlier`), which rewards it changed."""
     greedy: float | None = None
     """Reward of the greedy answer, NaN if it could not be graded; None if there is no greedy answer."""
     answers: Sequence[Located] = ()

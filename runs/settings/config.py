@@ -172,6 +172,17 @@ class RewardConfig:
     """Strength per feature of the proxy: Σ strength · n/(n + proxy_half) over the features' counts n."""
     proxy_half: Annotated[float, Interval(gt=0, lt=math.inf)] = 16.0
     """Count at which a feature of the proxy is worth half its strength."""
+    flip: Share = 0.0
+    """Chance that a training reward r becomes Σ weights − r, which is 1 − r for a reward of 0 or 1. Flips and
+    the three settings below change what is trained on, never components, scores or evaluations."""
+    scale: Finite = 1.0
+    """Factor of the training rewards, after flips."""
+    offset: Finite = 0.0
+    """Added to the training rewards, after `scale`."""
+    outliers: Share = 0.0
+    """Chance that `outlier_size` is added to a training reward or, as likely, subtracted, after `offset`."""
+    outlier_size: Annotated[float, Interval(gt=0, lt=math.inf)] = 20.0
+    """Size of the outliers."""
 
     def __post_init__(self) -> None:
         used = self.weights if self.kind == "sum" else (self.kind,)
@@ -184,6 +195,12 @@ class RewardConfig:
             ),
             Rule(bool(self.proxy) or "proxy" not in used, "proxy: must name at least one feature"),
         )
+
+    @property
+    def doses(self) -> list[str]:
+        """The settings that change the training rewards on purpose (`runs/reward/doses.py`)."""
+        neutral = {"flip": 0.0, "scale": 1.0, "offset": 0.0, "outliers": 0.0}
+        return [name for name, value in neutral.items() if getattr(self, name) != value]
 
     def components(self, task: Task) -> dict[str, float]:
         """Weight per component: a score of the task, one of `COMPONENTS`, or a function. Zero weights stay,

@@ -47,7 +47,13 @@ def unserved(config: RunConfig) -> list[str]:
 
 def incompatible(config: RunConfig) -> list[str]:
     """Why algorithm, task and settings do not fit together, each with its remedy."""
-    rules = [*of_sampler(config), *of_modifiers(config), *of_batch(config), *of_preferences(config)]
+    rules = [
+        *of_sampler(config),
+        *of_modifiers(config),
+        *of_batch(config),
+        *of_preferences(config),
+        *of_doses(config),
+    ]
     faults = unserved(config) + unmet(rules)
     faults += [why] if (why := untrained(config)) else []
     faults += trl.refusals(config) if config.train.backend == "trl" else []
@@ -164,6 +170,31 @@ def of_preferences(config: RunConfig) -> list[Rule]:
         Rule(
             not offered or path is None or path.is_file(),
             f"the preference file {path} {lack}; set sampler.path to a JSONL file",
+        ),
+    ]
+
+
+def of_doses(config: RunConfig) -> list[Rule]:
+    """What the doses of the reward (`runs/reward/doses.py`) ask of sampler, algorithm and backend."""
+    doses, algorithm = config.reward.doses, config.algorithm
+    named = " and ".join(f"reward.{name}" for name in doses)
+    read = " and ".join(sorted(algorithm.scores)) or "each part of the reward"
+    neutral = ", ".join(f"{name} = {1 if name == 'scale' else 0}" for name in doses)
+    return [
+        Rule(
+            not doses or config.sampler.kind != "preferences",
+            f'{named} would change the rewards of graded completions, and sampler.kind is "preferences", '
+            f"whose pairs are not graded; set reward {neutral}",
+        ),
+        Rule(
+            not config.reward.flip or not (algorithm.scores or algorithm.reads_components),
+            f"reads {read} beside the reward, which reward.flip does not reach; set reward.flip = 0 or "
+            "take the arm out",
+        ),
+        Rule(
+            not doses or config.train.backend != "trl" or not algorithm.reads_components,
+            f"is given each part of the reward by TRL's trainer, which {named} does not reach; set reward "
+            f'{neutral} or train.backend = "grpobench"',
         ),
     ]
 

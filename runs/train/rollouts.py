@@ -263,6 +263,7 @@ def set_apart(group: Group) -> Group:
         verdicts=group.verdicts[:-1],
         reward=group.reward[:-1],
         components={name: column[:-1] for name, column in group.components.items()},
+        doses={name: column[:-1] for name, column in group.doses.items()},
         greedy=group.reward[-1] if graded else math.nan,
     )
 

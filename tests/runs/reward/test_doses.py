@@ -1,0 +1,251 @@
+"""Doses of the training reward: closed forms, equal draws in every arm, and what they leave alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.logs import known
+from helpers.toys import Letters
+from helpers.whole_runs import after, configure, rows, run, timeless, transcript, weights
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from grpobench.algorithms.cora import CORA
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.gdpo import GDPO
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.remax import ReMax
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.nano import character_tokenizer
+from grpobench.runs.reward.doses import dosed
+from grpobench.runs.reward.grader import Grader
+from grpobench.runs.sample.rollouts import Group, Rollout
+from grpobench.runs.settings.config import RewardConfig, SamplerConfig, TrainConfig
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train.progress import Preempted
+from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.task import Problem, Task, Verdict
+
+TOKENIZER = character_tokenizer()
+LOADED = Loaded(types.SimpleNamespace(device="cpu"), TOKENIZER, {}, (1,))
+"""A tokenizer without a policy: all that a grader needs."""
+DRAWS = 4000
+
+
+def group(reward: RewardConfig, *texts: str, task: Task | None = None, seed: int = 0) -> Group:
+    encoded = [tuple(TOKENIZER.encode(text)) for text in texts]
+    said = [Rollout((5,), tokens, np.zeros(len(tokens), np.float32), stopped=True) for tokens in encoded]
+    task = task or Letters()
+    problem = task.problems("train")[0]
+    return Grader(task, reward, LOADED, seed).groups(["1/0"], [problem], [said])[0]
+
+
+def doses(settings: RewardConfig, reward: float = 1.0, seed: int = 0) -> list[Any]:
+    return [dosed(reward, settings, {"correct": 1.0}, seed, ("1/0", f"p{i}", i % 8)) for i in range(DRAWS)]
+
+
+# Closed forms
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 1.0])
+def test_share_of_flips_is_the_binomial_of_the_setting(share: float) -> None:
+    found = doses(RewardConfig(flip=share))
+    flips = sum(one.flipped for one in found)
+    assert [one.reward for one in found] == [0.0 if one.flipped else 1.0 for one in found]
+    assert binomtest(flips, DRAWS, share).pvalue > 1e-3 if 0 < share < 1 else flips == share * DRAWS
+
+
+def test_outliers_have_their_share_both_signs_and_the_size_of_the_recipe() -> None:
+    found = doses(RewardConfig(outliers=0.2, outlier_size=7.0, offset=2.0, scale=3.0))
+    hit = [one.reward for one in found if one.outlier]
+    assert binomtest(len(hit), DRAWS, 0.2).pvalue > 1e-3
+    assert set(hit) == {3.0 + 2.0 + 7.0, 3.0 + 2.0 - 7.0}  # added after scale and offset
+    assert binomtest(hit.count(12.0), len(hit), 0.5).pvalue > 1e-3
+    assert {one.reward for one in found if not one.outlier} == {5.0}
+
+
+def test_flips_and_outliers_are_drawn_independently() -> None:
+    found = doses(RewardConfig(flip=0.5, outliers=0.5))
+    both = sum(one.flipped and one.outlier for one in found)
+    assert binomtest(both, DRAWS, 0.25).pvalue > 1e-3
+
+
+def test_larger_share_changes_all_that_a_smaller_one_does() -> None:
+    for name, hit in (("flip", "flipped"), ("outliers", "outlier")):
+        few, many = (doses(RewardConfig(**{name: share})) for share in (0.1, 0.4))
+        assert all(getattr(b, hit) for a, b in zip(few, many, strict=True) if getattr(a, hit))
+
+
+def test_draws_depend_on_the_seed() -> None:
+    one, other = (doses(RewardConfig(flip=0.5), seed=seed) for seed in (0, 1))
+    equal = sum(a.flipped == b.flipped for a, b in zip(one, other, strict=True))
+    assert binomtest(equal, DRAWS, 0.5).pvalue > 1e-3
+
+
+@given(
+    scores=st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    factors=st.lists(st.floats(-3, 3), min_size=4, max_size=4),
+)
+def test_flip_is_low_plus_high_less_the_reward(scores: list[float], factors: list[float]) -> None:
+    """Low and high by trying every corner of the scores' range."""
+    own = {f"s{i}": factors[i] for i in range(len(scores))}
+    corners = np.array(np.meshgrid(*[[0, 1]] * len(scores))).reshape(len(scores), -1)
+    possible = np.array(list(own.values())) @ corners
+    reward = float(np.dot(list(own.values()), scores))
+    found = dosed(reward, RewardConfig(flip=1.0), own, 0, ("1/0", "p", 0)).reward
+    assert found == pytest.approx(possible.min() + possible.max() - reward, abs=1e-9)
+    assert possible.min() - 1e-9 <= found <= possible.max() + 1e-9
+
+
+def test_doses_apply_in_their_order() -> None:
+    found = group(RewardConfig(flip=1.0, scale=-2.0, offset=5.0), "AAAAAA", "zz")
+    assert found.reward == [5.0, 3.0]  # −2·(1−1)+5, −2·(1−0)+5
+
+
+def test_components_scores_and_masked_completions_are_left_alone() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Brittle(Letters):
+        def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+            if any(text.startswith("!") for text in completions):
+                raise ValueError("cannot grade this")
+            return super().verify(problem, completions)
+
+    found = group(RewardConfig(flip=1.0, offset=3.0, outliers=1.0), "AAAAAA", "!", "zz", task=Brittle())
+    assert found.components["correct"][0] == 1.0 and math.isnan(found.components["correct"][1])
+    assert [one.scores.get("correct") for one in found.verdicts] == [1.0, None, 0.0]
+    assert found.reward[1] == 0.0
+    assert found.doses == {"flipped": [True, False, True], "outlier": [True, False, True]}
+
+
+# What a wrong format costs
+
+
+def test_negative_weight_makes_a_wrong_format_cost_instead_of_zeroing_the_reward() -> None:
+    task = Arithmetic()
+    problem = task.problems("train")[0]
+    right, wrong = f"#{problem.truth}", f"#{problem.truth + 1}"
+    fined = RewardConfig(kind="sum", weights={"correct": 1.0, "format": 0.5, "constant": -0.5})
+    assert group(fined, right, wrong, "none", task=task).reward == [1.0, 0.0, -0.5]
+    own = RewardConfig(weights={"correct": 1.0, "format": -0.25})
+    assert group(own, right, wrong, "none", task=task).reward == [0.75, -0.25, 0.0]
+
+
+# Refusals
+
+
+def refused(algorithm: Any, reward: RewardConfig, **sections: Any) -> list[str]:
+    return incompatible(configure("nano", algorithm, reward=reward, task=Arithmetic(), **sections))
+
+
+def test_recorded_pairs_refuse_doses(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text("")
+    pairs = SamplerConfig(kind="preferences", path=str(tmp_path / "pairs.jsonl"))
+    assert refused(DPO(), RewardConfig(), sampler=pairs) == []
+    found = refused(DPO(), RewardConfig(flip=0.1, scale=2.0), sampler=pairs)
+    assert len(found) == 1 and "reward.flip and reward.scale would change the rewards" in found[0]
+    assert "set reward flip = 0, scale = 1" in found[0]
+    assert refused(DPO(), RewardConfig(flip=0.1), sampler=SamplerConfig(kind="replay")) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "read"), [(GDPO(), "each part of the reward"), (CORA(), "consistent and correct")]
+)
+def test_algorithm_that_reads_scores_refuses_flips_and_takes_scales(algorithm: Any, read: str) -> None:
+    found = refused(algorithm, RewardConfig(flip=0.1))
+    assert len(found) == 1 and f"reads {read} beside the reward, which reward.flip does not reach" in found[0]
+    assert refused(algorithm, RewardConfig(scale=2.0, offset=1.0, outliers=0.1)) == []
+
+
+# Whole runs
+
+
+def ends(tmp_path: Path, reward: RewardConfig, policy: str, algorithm: Any = None) -> dict[str, torch.Tensor]:
+    path = tmp_path / str(len(list(tmp_path.iterdir())))
+    settings = TrainConfig(steps=2, prompts_per_step=4, group_size=4, learning_rate={"policy": 1e-3})
+    run(configure(policy, algorithm, reward=reward, train=settings), path)
+    return weights(path / "final" / "policy.safetensors")
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_offset_and_scale_leave_the_steps_of_grpo_as_they_are(policy: str, tmp_path: Path) -> None:
+    """Rewards of 0 and 1, their sums and means over 4 are exact in float32, with an offset of 8 too; so are
+    those times 1024, as is their deviation, to which an ε of 1e-30 adds nothing."""
+    plain = ends(tmp_path, RewardConfig(), policy)
+    assert equal(ends(tmp_path, RewardConfig(offset=8.0), policy), plain)
+    exact = ends(tmp_path, RewardConfig(), policy, GRPO(epsilon=1e-30))
+    assert equal(ends(tmp_path, RewardConfig(scale=1024.0), policy, GRPO(epsilon=1e-30)), exact)
+    assert not equal(ends(tmp_path, RewardConfig(flip=1.0), policy), plain)
+    assert not equal(ends(tmp_path, RewardConfig(scale=-1.0), policy), plain)
+    assert equal(
+        ends(tmp_path, RewardConfig(flip=1.0), policy), ends(tmp_path, RewardConfig(scale=-1.0), policy)
+    )  # 1 − r and −r differ by an offset
+
+
+def test_scale_of_gdpo_cancels_and_offset_too(policy: str, tmp_path: Path) -> None:
+    plain = ends(tmp_path, RewardConfig(), policy, GDPO(epsilon=1e-30))
+    dosed_run = ends(tmp_path, RewardConfig(scale=4.0, offset=8.0), policy, GDPO(epsilon=1e-30))
+    assert equal(dosed_run, plain)
+
+
+def test_rows_of_a_dosed_run(policy: str, tmp_path: Path) -> None:
+    reward = RewardConfig(flip=0.5, scale=2.0, offset=1.0, outliers=0.25, outlier_size=32.0)
+    found = run(configure(policy, reward=reward), tmp_path / "run")
+    plain = run(configure(policy), tmp_path / "plain")
+    assert not {key for row in found for key in row if not known(key)}
+    assert timeless(found[0]) == timeless(plain[0])  # evaluations have no dose
+    assert not {"reward/flipped_share", "reward/outlier_share"} & plain[1].keys()
+    for row in found[1:]:
+        assert row["reward/correct"] == row["score/correct"]
+    first = [one for group in transcript(tmp_path / "run", 1) for one in group["completions"]]
+    assert found[1]["reward/mean"] == pytest.approx(np.mean([one["reward"] for one in first]))
+    assert found[1]["reward/correct"] == plain[1]["reward/correct"]  # the base policy's, before any update
+    clean = {1.0, 3.0}  # 2·0+1, 2·1+1
+    assert {one["reward"] for one in first} <= clean | {r + s for r in clean for s in (32.0, -32.0)}
+    outliers = np.mean([one["reward"] not in clean for one in first])
+    assert found[1]["reward/outlier_share"] == outliers
+    flips = [
+        (one["reward"] + 32 * (one["reward"] < -9) - 32 * (one["reward"] > 9) - 1) / 2
+        != one["scores"]["correct"]
+        for one in first
+    ]
+    assert found[1]["reward/flipped_share"] == np.mean(flips)
+
+
+def test_greedy_answer_is_dosed_and_leaves_no_trace_in_the_shares(policy: str, tmp_path: Path) -> None:
+    reward = RewardConfig(flip=0.5, outliers=0.5, scale=2.0)
+    found = run(configure(policy, ReMax(), reward=reward), tmp_path)
+    assert all((16 * row["reward/flipped_share"]).is_integer() for row in found[1:])
+
+
+def test_stopped_dosed_run_equals_a_whole_one(policy: str, tmp_path: Path) -> None:
+    config = configure(policy, reward=RewardConfig(flip=0.3, outliers=0.3))
+    whole = run(config, tmp_path / "whole")
+    with pytest.raises(Preempted):
+        run(config, tmp_path / "parts", after(tmp_path / "parts", 1))
+    assert [timeless(row) for row in run(config, tmp_path / "parts")] == [timeless(row) for row in whole]
+    files = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert files[0] == files[1]
+
+
+def test_replayed_answers_keep_their_doses(policy: str, tmp_path: Path) -> None:
+    replay = SamplerConfig(kind="replay", problems=4)
+    run(configure(policy, DPO(), reward=RewardConfig(flip=0.5), sampler=replay), tmp_path)
+    by_step = [
+        {(group["problem"], i): one["reward"] for group in part for i, one in enumerate(group["completions"])}
+        for part in (transcript(tmp_path, 1), transcript(tmp_path, 2))
+    ]
+    assert by_step[0] == by_step[1]
+    assert json.dumps(rows(tmp_path)[1]["reward/flipped_share"]) != "0.0"
