@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 from grpobench.tasks.kinds.generated import Generated, distinct
 from grpobench.tasks.kinds.written import (
@@ -28,25 +29,26 @@ CONTEXTS = "ABCDEFGH"
 
 @dataclass(frozen=True)
 class Letters(Generated, Written):
-    """``qxv A08:`` asks for eight letters from a to h. Letters from `position` on are decisive: a pattern ``1``
-    accepts one letter of the eight, ``4`` four of them, ``11`` one particular pair. Which letters these are
-    is a hash of the context, here A, so that there is nothing to understand and everything to find out.
+    """``qxvz A08:`` asks for eight letters from a to h. Letters from `position` on are decisive: a pattern
+    ``1`` accepts one letter of the eight, ``4`` four of them, ``11`` one particular pair. Which letters these
+    are is a hash of the context, here A: there is nothing to understand and everything to find out.
 
     `correct` asks for the decisive letters alone, so that a wrong form costs its share of the reward and no
-    more; `solved` asks for both. The base policy writes uniform letters and ends after the right number: its success rate is the product
-    of digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1) nats per token.
+    more; `solved` asks for both. The base policy writes uniform letters and ends after the right number: its
+    success rate is the product of digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1)
+    nats per token.
     """
 
     name = "letters"
     source = "generated from a seed by grpobench.tasks.letters (Apache-2.0)"
     summary = "random letters of which a few decide; the base policy's distribution is known"
     scores = ("correct", "format", "solved", "exploit")
-    reward = {"correct": 1.0, "format": 0.5}
+    reward: ClassVar[Mapping[str, float]] = {"correct": 1.0, "format": 0.5}
     length: int = 8
     """Letters of a completion."""
     patterns: tuple[str, ...] = ("1",)
     """What is decisive: a digit per letter says how many of the eight letters are right. Each pattern has
-    contexts of its own and is a category; the first is the most frequent one where they do not divide evenly."""
+    contexts of its own and is a category."""
     contexts: int = 2
     """Contexts of each pattern, each with right letters of its own."""
     position: int = 0

@@ -21,8 +21,8 @@ STOP = 1 / 9
 
 @dataclass(frozen=True)
 class Signed(Generated, Written):
-    """After ``qxvz A:`` the policy writes a letter, the environment answers ``+`` or ``-`` (a hash of prompt and
-    letter), and the policy writes a second letter and a tail of as many ``p`` or ``m`` as it likes.
+    """After ``qxvz A:`` the policy writes a letter, the environment answers ``+`` or ``-`` (a hash of prompt
+    and letter), and the policy writes a second letter and a tail of as many ``p`` or ``m`` as it likes.
 
     The sign cannot be learned, because no prompt is seen twice. What follows it can: nothing rewards the
     length of a tail, so that a drift of lengths is the algorithm's, and the second letter is the policy's to
@@ -127,8 +127,6 @@ def _problems(task: Signed, split: Split) -> tuple[Problem, ...]:
             prompt = "".join(rng.choice(TAG) for _ in range(4)) + f" {context}:"
             if any(number_of(prompt, letter) % 2 for letter in ALPHABET):
                 break
-        return Problem(
-            prompt, prompt, {"right": target(task.secret, context, 0)[0]}, {"category": context}
-        )
+        return Problem(prompt, prompt, {"right": target(task.secret, context, 0)[0]}, {"category": context})
 
     return distinct(task, split, draw)

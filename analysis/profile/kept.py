@@ -117,14 +117,15 @@ def read_rates(folders: Iterable[Path]) -> dict[str, dict[str, float]]:
     return rates
 
 
-def chosen(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+def chosen(rows: Sequence[Row], gate: str = "learn") -> dict[str, dict[str, float]]:
     """The rates with the highest mean outcome over the seeds of the search, smaller ones first where equal:
     first the policy's, and at it the critic's."""
     means: dict[str, dict[tuple[float, float], list[float]]] = {}
     for row in rows:
-        pair = (row.learning_rate, row.critic_rate)
-        cell = means.setdefault(row.algorithm, {}).setdefault(pair if pair[1] == pair[1] else (pair[0], -1.0), [])
-        cell.append(-math.inf if math.isnan(row.outcome) else row.outcome)
+        if row.probe == gate:
+            critic = -1.0 if math.isnan(row.critic_rate) else row.critic_rate
+            cell = means.setdefault(row.algorithm, {}).setdefault((row.learning_rate, critic), [])
+            cell.append(-math.inf if math.isnan(row.outcome) else row.outcome)
     rates: dict[str, dict[str, float]] = {}
     for algorithm, cells in means.items():
         best = min(cells, key=lambda pair: (-sum(cells[pair]) / len(cells[pair]), pair))

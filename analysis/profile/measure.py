@@ -43,7 +43,8 @@ class Measure:
             try:
                 float(arguments[2])
             except ValueError:
-                raise ValueError(f"outcome: {text}: {arguments[2]} is no number; write {KINDS[kind]}") from None
+                why = f"{arguments[2]} is no number; write {KINDS[kind]}"
+                raise ValueError(f"outcome: {text}: {why}") from None
         return cls(kind, tuple(arguments))
 
     def of(self, rows: Rows) -> float:

@@ -11,7 +11,7 @@ from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.statistics.moderated import Cell, Compared, Pair, compare_all, compare_one
 
 GATE_SCORE = 0.2
-"""Score on the gate below which an algorithm does not learn, so that a robustness score says nothing of it."""
+"""Score on the gate below which an algorithm does not learn, so that a robustness score says nothing."""
 FEWEST_SEEDS = 3
 """Seeds of an algorithm whose score is compared."""
 Scores = Mapping[str, Mapping[int, float]]
@@ -55,7 +55,6 @@ def build(
     rows: Mapping[str, Sequence[Row]],
     probes: Mapping[str, Probe],
     rates: Mapping[str, Mapping[str, float]],
-    only_shared_with: str = "",
 ) -> Profile:
     """The profile of kept outcomes. `rates` are the searched ones; an algorithm without them is left out."""
     known = {name: own for name, own in rows.items() if name in rates}

@@ -1,7 +1,7 @@
 """Run what a profile lacks: the search of learning rates, the probes of an algorithm, and their controls.
 
-Every part is an experiment of its own in the output folder, so that a stop loses nothing, and what it found is
-written to the tables of outcomes as soon as it ends.
+Every part is an experiment of its own in the output folder, so that a stop loses nothing, and what it found
+is written to the tables of outcomes as soon as it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.runfolder.logs import RESULTS
 from grpobench.runs.settings import probes as files_of_probes
 from grpobench.runs.settings import registries
-from grpobench.runs.settings.probes import GATE, arm_of, common, merged, recipe_table
+from grpobench.runs.settings.probes import GATE, arm_of, common, recipe_table
 from grpobench.runs.settings.recipe import Recipe, read_table
 from grpobench.runs.tools import files
 
@@ -48,9 +48,7 @@ class Part:
         seconds = metrics[-1].get("time/wall", NAN) if metrics else NAN
         for probe in self.probes:
             outcome = outcome_of(probe, metrics, state)
-            yield Row(
-                self.algorithm, probe.name, self.rates["policy"], critic, seed, outcome, state, seconds
-            )
+            yield Row(self.algorithm, probe.name, self.rates["policy"], critic, seed, outcome, state, seconds)
 
 
 class Profiler:
@@ -121,7 +119,8 @@ class Profiler:
     ) -> Part:
         settings = dict(control.settings)
         factor = float(settings.pop("rate", 1.0))
-        own = {role: factor * rate if role == "policy" else rate for role, rate in rates[control.algorithm].items()}
+        searched = rates[control.algorithm]
+        own = {**searched, "policy": factor * searched["policy"]}
         arm = arm_of(probe, f"{probe.name}-{name}", control.algorithm, own, settings)
         return Part(arm, name, (probe,), own)
 

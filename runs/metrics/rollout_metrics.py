@@ -209,7 +209,9 @@ def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Lengths of the completions, in tokens that the policy wrote."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     length = [rollout.length for rollout in rollouts]
-    right, wrong = ([length for is_right, length in lengths_by_grade(groups) if is_right == r] for r in (True, False))
+    right, wrong = (
+        [length for is_right, length in lengths_by_grade(groups) if is_right == r] for r in (True, False)
+    )
     return {
         **({"length/right": _mean(right)} if right else {}),
         **({"length/wrong": _mean(wrong)} if wrong else {}),

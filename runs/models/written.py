@@ -2,9 +2,9 @@
 
     python -m grpobench.runs.models.written OUT --task letters
 
-Each token's target is the whole distribution that the task writes down (`tasks/kinds/written.py`), so that the
-loss is an exact KL divergence and no sampling noise remains in the targets. Prompts are of every length and
-context that the task knows.
+The target of each token is the whole distribution that the task writes down (`tasks/kinds/written.py`): the
+loss is an exact KL divergence, without the noise of sampled targets. Prompts are of every length and context
+that the task knows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 
 from grpobench.runs.models.nano import architecture, character_tokenizer
 from grpobench.tasks import TASKS
-from grpobench.tasks.kinds.written import END, Written, entropy
+from grpobench.tasks.kinds.written import END, Written
 from grpobench.tasks.letters import CONTEXTS, LENGTHS
 from grpobench.tasks.task import Problem
 
