@@ -114,6 +114,11 @@ COMMANDS: tuple[click.Command, ...] = (
         "Run a recipe over sweep values; draw where arms learn and collapse.",
     ),
     Command(
+        "profile",
+        "profile.profile_command",
+        "Score algorithms on probes: what each is good and bad at.",
+    ),
+    Command(
         "status", "experiments.status_command", "Show how the runs of a folder stand, from any other shell."
     ),
     Command(

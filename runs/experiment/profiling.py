@@ -43,12 +43,23 @@ class Part:
     probes: tuple[Probe, ...]
     rates: Mapping[str, float]
 
+    @property
+    def critic(self) -> float:
+        """Rate of the critic; NaN without one."""
+        return next((self.rates[role] for role in CRITICS if role in self.rates), NAN)
+
+    @property
+    def key(self) -> tuple[str, float, float]:
+        """Probe and rates as in the table of outcomes, with −1 where there is no critic."""
+        return self.probes[0].name, self.rates["policy"], -1.0 if math.isnan(self.critic) else self.critic
+
     def rows(self, seed: int, metrics: Sequence[Mapping[str, float]], state: str) -> Iterator[Row]:
-        critic = next((self.rates[role] for role in CRITICS if role in self.rates), NAN)
         seconds = metrics[-1].get("time/wall", NAN) if metrics else NAN
         for probe in self.probes:
             outcome = outcome_of(probe, metrics, state)
-            yield Row(self.algorithm, probe.name, self.rates["policy"], critic, seed, outcome, state, seconds)
+            yield Row(
+                self.algorithm, probe.name, self.rates["policy"], self.critic, seed, outcome, state, seconds
+            )
 
 
 class Profiler:

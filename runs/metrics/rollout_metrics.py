@@ -19,7 +19,6 @@ from grpobench.algorithms.algorithm import Batch, Metric
 from grpobench.runs.sample.rollouts import Group
 from grpobench.tasks.task import Outcome, Verdict
 
-
 MOST_CATEGORIES = 16
 """Categories of a step's problems that have a metric each."""
 
