@@ -48,8 +48,8 @@ EXIT = {True: PREEMPTED, False: DONE}
 @flag("--no-around", "Leave out the learning rates above and below the searched one.")
 @workers_option
 def profile_command(options: Options) -> int:
-    """Without an ALGORITHM, shows what is kept. mine:Half is the class Half of mine.py in this folder. What has
-    a result is not run again."""
+    """Without an ALGORITHM, shows what is kept. mine:Half is the class Half of mine.py in this folder. What
+    has a result is not run again."""
     from grpobench.runs.experiment.profiling import Profiler
 
     chosen = chosen_probes(options)
