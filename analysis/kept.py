@@ -405,16 +405,25 @@ def comparisons(kept: KeptTable, options: Options) -> list[str]:
             if kept.of(arm, task)
         }
         for pair in compare(task, values, alpha=ALPHA, margin=kept.margin / 100, plan=plan):
-            few = len(pair.seeds) < seeds_needed(ALPHA, pair.pairs)
+            few = len(pair.seeds) < seeds_needed(ALPHA)
             rows.append(
                 [
                     *(task, f"{pair.first} − {pair.second}", points(pair.effect)),
-                    *(interval(pair.low, pair.high, points), p_value(pair.p_holm)),
+                    *(interval(pair.low, pair.high, points), p_value(pair.p_adjusted)),
                     *(p_value(pair.p_equivalence_holm), "none" if few else number(100 * pair.detectable, 1)),
                     pair.verdict,
                 ]
             )
-    header = ["task", "pair", "difference", "95 % interval", "Holm p", "equivalence", "detectable", "verdict"]
+    header = [
+        "task",
+        "pair",
+        "difference",
+        "95 % interval",
+        "adjusted p",
+        "equivalence",
+        "detectable",
+        "verdict",
+    ]
     modes = " and ".join(dict.fromkeys(kept.headline.values()))
     lead = (
         f"Differences of accuracy ({modes}) in points, inside each seed; equivalence is Holm's p within "

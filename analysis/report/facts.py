@@ -56,6 +56,7 @@ def gather(logs: Experiment | Numbers) -> Facts:
 def as_json(facts: Facts) -> dict[str, Any]:
     """The content of report.json; accuracies are shares."""
     experiment = facts.experiment
+    pairs = max(1, len(pairs_of(experiment.arms)))
     return {
         "experiment": {
             "name": experiment.name,
@@ -66,7 +67,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
             "recipe": experiment.recipe,
         },
         "alpha": ALPHA,
-        "seeds_needed": seeds_needed(ALPHA, max(1, len(pairs_of(experiment.arms)))),
+        "seeds_needed": seeds_needed(ALPHA, pairs if experiment.plan else 1),
         "runs": facts.numbers.every.to_dict("records"),
         "margin": experiment.margin,
         "plan": asdict(experiment.plan) if experiment.plan else None,

@@ -217,7 +217,7 @@ def describe_decidable(facts: Facts) -> str:
     pairs = len(pairs_of(experiment.arms))
     if not pairs:
         return "There is only one arm, so there is nothing to compare."
-    needed, seeds = seeds_needed(ALPHA, pairs), count_shared_seeds(experiment)
+    needed, seeds = seeds_needed(ALPHA), count_shared_seeds(experiment)
     can = (
         "so verdicts are possible" + (", except where a run has no result" if late else "")
         if seeds >= needed
@@ -236,10 +236,11 @@ def describe_decidable(facts: Facts) -> str:
     )
     return (
         f"{only}With {seeds} seed{'s' * (seeds != 1)}{shared} the smallest two-sided p of the exact test is "
-        f"{smallest_p(seeds):.3g}. Comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at level "
+        f"{smallest_p(seeds):.3g}, after the correction for several pairs as well. A difference at level "
         f"{ALPHA:g} needs at least {needed} seeds, {can}. Two arms are equivalent if two one-sided exact "
         f"tests rule out a difference of {margin_points(experiment.margin)} points or more, which needs at "
-        f"least {seeds_needed(ALPHA, pairs, 1)} seeds. The 95% interval of a difference is a t interval over "
+        f"least {seeds_needed(ALPHA, pairs, 1)} seeds for {pairs} pair{'s' * (pairs > 1)} per task under Holm. "
+        "The 95% interval of a difference is a t interval over "
         f"seeds. {INTERVALS}"
     )
 
@@ -334,7 +335,11 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
     if len(experiment.arms) > 1 and len(experiment.seeds) > 1:
         text += ", mean over seeds with a t interval of 95%; a run that diverged counts as 0. "
         text += "Arms are compared in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
-        text += "with Holm's correction over the pairs of a task"
+        text += (
+            "with Holm's correction over the pairs of a task"
+            if experiment.plan
+            else "corrected over the pairs of a task by step-down max-T (Westfall and Young, 1993)"
+        )
     installed = versions(experiment)
     with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in installed.items())
     return text + (f". Software: {with_them}." if with_them else ".")

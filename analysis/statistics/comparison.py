@@ -16,13 +16,15 @@ from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.aggregates import probability_of_improvement
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
-from grpobench.analysis.statistics.permutation import equivalence_ps, holm, sign_flip_ps
+from grpobench.analysis.statistics.permutation import equivalence_ps, holm
 from grpobench.analysis.statistics.sequential import sequential_equivalence_p, sequential_p
+from grpobench.analysis.statistics.stepdown import step_down_ps
 from grpobench.analysis.statistics.verdicts import (
     ALPHA,
     TURNED,
     Evidence,
     Verdict,
+    correction_of,
     findable_effect,
     judge,
     spread_of,
@@ -35,7 +37,7 @@ Waiting: TypeAlias = Mapping[str, Mapping[int, str]]
 BASE = "base"
 """Name of the policy before training in comparisons with it."""
 MOST_ARMS = 40
-"""Up to this many arms every pair is compared: 780 pairs, for which Holm needs 15 seeds."""
+"""Up to this many arms every pair is compared: 780 pairs, whose equivalence takes 14 seeds under Holm."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,18 @@ class Comparison:
     low: float
     high: float
     p: float
-    p_holm: float
+    p_adjusted: float
+    """p after step-down max-T over the task's pairs; with a plan of interim analyses, after Holm."""
     pairs: int
-    """Pairs of the task in Holm's correction."""
+    """Pairs of the task in the corrections."""
     margin: float
     """Differences smaller than this do not matter."""
     p_equivalence: float
     """p of the two one-sided tests against a difference of the margin or more."""
     p_equivalence_holm: float
     detectable: float
-    """Smallest effect that this many seeds find in 80 % of repetitions under Holm, with the observed SD of
-    the paired differences; NaN where this many seeds cannot find any effect or give no SD."""
+    """Smallest effect that this many seeds find in 80 % of repetitions after the correction, with the
+    observed SD of the paired differences; NaN where this many seeds cannot find any effect or give no SD."""
     detectable_low: float
     detectable_high: float
     """The same at both ends of the 95 % interval of that SD."""
@@ -196,11 +199,11 @@ def compare(
 ) -> list[Comparison]:
     """The pairs of arms (`pairs_of`) on one task; `values` is arm → seed → score.
 
-    A verdict needs three things: no run of either arm is without a result, there are as many paired seeds as
-    its test needs to be able to reach alpha after Holm over all pairs of the task, and the Holm p is at most
-    alpha. `better` and `worse` are the exact test's of a difference, `equivalent` that of two one-sided tests
-    against a difference of the margin or more. Everything else is `unresolved`. With a `plan`, p
-    values are valid whichever interim analysis is the last (`sequential`).
+    A verdict needs two things: no run of either arm is without a result, and the p that is corrected for all
+    pairs of the task is at most alpha. `better` and `worse` are the exact test's of a difference, corrected by
+    step-down max-T (`stepdown`), `equivalent` that of two one-sided tests against a difference of the margin
+    or more, corrected by Holm. Everything else is `unresolved`. With a `plan`, p values are valid whichever
+    interim analysis is the last (`sequential`), and Holm corrects both.
     """
     chosen_pairs = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values))]
     return compare_pairs(task, chosen_pairs, waiting, alpha, margin)
@@ -215,8 +218,8 @@ def compare_with_base(
     margin: float = MARGIN,
     plan: InterimPlan | None = None,
 ) -> list[Comparison]:
-    """Every arm against what its own runs scored before training, as `compare` compares arms; Holm pays for
-    as many pairs as there are arms with a base."""
+    """Every arm against what its own runs scored before training, as `compare` compares arms; the
+    corrections are over as many pairs as there are arms with a base."""
     chosen_pairs = [Pair(arm, BASE, values[arm], bases[arm], plan) for arm in values if bases.get(arm)]
     return compare_pairs(task, chosen_pairs, waiting, alpha, margin)
 
@@ -224,23 +227,26 @@ def compare_with_base(
 def compare_pairs(
     task: str, pairs: Sequence[Pair], waiting: Waiting | None, alpha: float, margin: float
 ) -> list[Comparison]:
-    """Comparisons of which Holm's correction is over all."""
+    """Comparisons that are corrected together."""
     differences = [pair.differences for pair in pairs]
     plan = pairs[0].plan if pairs else None
-    if plan:
+    if plan:  # step-down maxima have no proof for tests that track rejected patterns: see `sequential`
         p = [sequential_p(differences_of_pair, plan) for differences_of_pair in differences]
         close = [
             sequential_equivalence_p(differences_of_pair, margin, plan) for differences_of_pair in differences
         ]
+        adjusted = [*map(float, holm(p))]
     else:
-        p, close = sign_flip_ps(differences), equivalence_ps(differences, margin)
-    adjusted, adjusted_close = holm(p), holm(close)
+        by_seed = [dict(zip(pair.seeds, map(float, pair.differences), strict=True)) for pair in pairs]
+        p, adjusted = step_down_ps(by_seed)
+        close = equivalence_ps(differences, margin)
+    adjusted_close = holm(close)
     comparisons = []
     for index, pair in enumerate(pairs):
         differences_of_pair = differences[index]
         known = Evidence(
             differences=differences_of_pair,
-            p=float(adjusted[index]),
+            p=adjusted[index],
             p_equivalence=float(adjusted_close[index]),
             pairs=len(pairs),
             margin=margin,
@@ -270,11 +276,15 @@ def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: f
     mean = seed_mean(own)
     plan = pair.plan  # with a plan: what the last analysis finds with its share of the level
     seeds, alpha = (len(plan.seeds), known.alpha * plan.weights[-1]) if plan else (own.size, known.alpha)
-    findable = findable_effect(own, seeds, known.pairs, alpha)
+    correction = correction_of(plan is not None)
+    findable = findable_effect(own, seeds, known.pairs, alpha, correction)
     margin = known.margin / spread_of(own)  # in standard deviations; NaN without a spread
     shares = [
-        math.nan if math.isnan(margin) else share(seeds, known.pairs, margin, alpha)
-        for share in (power.power, power.power_of_equivalence)
+        math.nan if math.isnan(margin) else share
+        for share in (
+            power.power(seeds, known.pairs, margin, alpha, correction),
+            power.power_of_equivalence(seeds, known.pairs, margin, alpha),
+        )
     ]
     verdict, needs = judge(known)
     return Comparison(
@@ -287,7 +297,7 @@ def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: f
         low=mean.low,
         high=mean.high,
         p=p,
-        p_holm=known.p,
+        p_adjusted=known.p,
         pairs=known.pairs,
         margin=known.margin,
         p_equivalence=p_equivalence,

@@ -30,17 +30,32 @@ class Evidence:
     differences: Floats
     """(seeds,): first − second, as shares."""
     p: float
-    """p of the test of a difference, after Holm."""
+    """p of the test of a difference, after the correction."""
     p_equivalence: float
     """p of the test of equivalence, after Holm."""
     pairs: int
-    """Number of pairs in Holm's correction."""
+    """Number of pairs in both corrections."""
     margin: float
     late: Mapping[str, Sequence[str]]
     """Arm -> seeds without a result, for which the pair waits."""
     alpha: float = ALPHA
     analysis: str = ""
     """Which of several interim analyses this is, in words; empty without a plan."""
+
+    @property
+    def correction(self) -> power.Correction:
+        """Of p of a difference, over the pairs."""
+        return correction_of(bool(self.analysis))
+
+    @property
+    def needed(self) -> int:
+        """Fewest seeds that can show a difference."""
+        return seeds_needed(self.alpha, self.pairs if self.analysis else 1)
+
+
+def correction_of(planned: bool) -> power.Correction:
+    """How p values of differences are corrected over pairs: interim analyses keep Holm's (`sequential`)."""
+    return "holm" if planned else "max-t"
 
 
 def judge(known: Evidence) -> tuple[Verdict, str]:
@@ -50,7 +65,7 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
     better, and the reason says that the difference is small.
     """
     seeds, pairs = known.differences.size, known.pairs
-    needed = seeds_needed(known.alpha, pairs)
+    needed = known.needed
     over = f"over {seeds} paired seeds and {pairs} pair{'s' * (pairs > 1)}"
     if any(known.late.values()):
         missing_runs = "; ".join(
@@ -62,10 +77,10 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
     within, close = known.p_equivalence <= known.alpha, f"within {points(known.margin)} points"
     if known.p <= known.alpha:
         verdict: Verdict = "better" if known.differences.mean() > 0 else "worse"
-        little = f"; the difference is {close}: {_p(known.p_equivalence)}" if within else ""
+        little = f"; the difference is {close}: {_holm(known.p_equivalence)}" if within else ""
         return verdict, f"{_p(known.p)} {over}{little}"
     if within:
-        return "equivalent", f"{close}: {_p(known.p_equivalence)} {over}"
+        return "equivalent", f"{close}: {_holm(known.p_equivalence)} {over}"
     return "unresolved", _undecided(known, needed) + _not_equivalent(known) + _beside(known.differences)
 
 
@@ -75,18 +90,22 @@ def points(share: float) -> str:
 
 
 def _p(value: float) -> str:
+    return f"adjusted p {value:.3g}"
+
+
+def _holm(value: float) -> str:
     return f"Holm p {value:.3g}"
 
 
 def _undecided(known: Evidence, needed: int) -> str:
     """Why no difference is shown, and how many seeds would show one."""
-    seeds, pairs = known.differences.size, known.pairs
+    seeds = known.differences.size
     if known.analysis:
         return f"{_p(known.p)} > {known.alpha:g} {known.analysis}"
     if seeds < needed:
         return (
-            f"{seeds} of the {needed} seeds that {pairs} pair{'s' * (pairs > 1)} under Holm need (smallest "
-            f"possible p now {smallest_p(seeds):.3g}){_outlook(known, needed)}"
+            f"{seeds} of the {needed} seeds that a difference needs (smallest possible p now "
+            f"{smallest_p(seeds):.3g}){_outlook(known, needed)}"
         )
     return (
         f"{_p(known.p)} > {known.alpha:g}; if difference and spread are as observed, "
@@ -99,24 +118,30 @@ def _not_equivalent(known: Evidence) -> str:
     seeds, needed = known.differences.size, seeds_needed(known.alpha, known.pairs, sides=1)
     within = f"within {points(known.margin)} points"
     if known.analysis:
-        return f"; equivalence {within}: {_p(known.p_equivalence)}"
+        return f"; equivalence {within}: {_holm(known.p_equivalence)}"
     if seeds < needed:
         return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which needs {needed}"
     least = equivalence_margin(known.differences, seeds, known.pairs, known.alpha)
-    text = f"; equivalence {within}: {_p(known.p_equivalence)}"
+    text = f"; equivalence {within}: {_holm(known.p_equivalence)}"
     if math.isnan(least):
         return text
     return f"{text}, and {seeds} seeds can show that equal arms are within {100 * least:.1f} points at best"
 
 
-def findable_effect(differences: ArrayLike, seeds: int, pairs: int, alpha: float = ALPHA) -> Estimate:
-    """The effect that `seeds` seeds find in 80 % of repetitions for one of `pairs` pairs under Holm, computed
-    from the observed SD, with the values at the ends of the 95 % interval of that SD. NaN where this many
-    seeds cannot find any effect, and where fewer than two different differences give no SD."""
+def findable_effect(
+    differences: ArrayLike,
+    seeds: int,
+    pairs: int,
+    alpha: float = ALPHA,
+    correction: power.Correction = "max-t",
+) -> Estimate:
+    """The effect that `seeds` seeds find in 80 % of repetitions for one of `pairs` pairs, computed from the
+    observed SD, with the values at the ends of the 95 % interval of that SD. NaN where this many seeds cannot
+    find any effect, and where fewer than two different differences give no SD."""
     deviation = spread_of(differences)
     if math.isnan(deviation):
         return Estimate(math.nan, math.nan, math.nan)
-    value = power.detectable(seeds, pairs, alpha) * deviation
+    value = power.detectable(seeds, pairs, alpha, correction) * deviation
     factor = power.spread(np.size(differences))
     return Estimate(value, factor.low * value, factor.high * value)
 
@@ -136,7 +161,9 @@ def spread_of(differences: ArrayLike) -> float:
 def _enough(known: Evidence, least: int) -> str:
     """How many seeds would find the observed difference."""
     mean, spread = abs(float(known.differences.mean())), float(known.differences.std(ddof=1))
-    wanted = power.seeds_for(mean / spread, known.pairs, known.alpha, least) if spread > 0 else float(least)
+    wanted = float(least)
+    if spread > 0:
+        wanted = power.seeds_for(mean / spread, known.pairs, known.alpha, least, known.correction)
     if not math.isfinite(wanted):
         return f"more than {power.MOST_SEEDS:,} seeds would be needed to find it"
     return f"about {wanted:.0f} seeds would find it in {power.POWER:.0%} of repetitions"
@@ -144,7 +171,7 @@ def _enough(known: Evidence, least: int) -> str:
 
 def _outlook(known: Evidence, needed: int) -> str:
     """The effect that the smallest sufficient number of seeds would find."""
-    effect = findable_effect(known.differences, needed, known.pairs, known.alpha)
+    effect = findable_effect(known.differences, needed, known.pairs, known.alpha, known.correction)
     if math.isnan(effect.value):
         return ""
     high = f"{100 * effect.high:.1f}" if effect.high < 1 else "no limit"  # accuracies differ by 1 at most

@@ -37,7 +37,7 @@ class OnAxes:
 
 
 def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> Sequence[OnAxes]:
-    """Every pair of arms on every task by validation accuracy at equal budgets. Holm's correction is over the
+    """Every pair of arms on every task by validation accuracy at equal budgets. Corrections are over the
     pairs of a task on one axis, because the axes are three separate questions."""
     values = runs_at_equal_budgets(experiment)
     by_pair: dict[tuple[str, str, str], dict[str, Comparison]] = {}

@@ -87,7 +87,7 @@ def _differences(
 
 
 def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
-    """The pairs of arms on every task; Holm's correction is over the pairs of one task."""
+    """The pairs of arms on every task; corrections are over the pairs of one task."""
     comparisons: list[Comparison] = []
     for task in experiment.tasks:
         values = scores_by_seed(experiment, runs, task, "counted")
@@ -106,7 +106,7 @@ def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPH
 def compare_arms_with_base(
     experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA
 ) -> list[Comparison]:
-    """Every arm on every task against what its runs scored before training; Holm's correction is over the
+    """Every arm on every task against what its runs scored before training; corrections are over the
     arms of one task."""
     comparisons: list[Comparison] = []
     for task in experiment.tasks:
@@ -205,7 +205,7 @@ HEADER = (
         "over problems too",
         "seeds",
         "p",
-        "Holm p",
+        "adjusted p",
         "equiv. p",
     ),
     *("MDE", "power", "P(1st wins)", "why"),
@@ -217,16 +217,16 @@ def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None =
     note = (
         "Differences of final accuracy in points, taken inside each seed. The verdict is about the first "
         "arm. p: exact two-sided sign-flip permutation test over n seeds; its smallest value is 2/2ⁿ (.25 "
-        "for three seeds). Holm's correction is over the pairs of a task. Better and worse: Holm p is at "
-        f"most {ALPHA:g}. Equivalent: two one-sided tests of the same kind (smallest p 1/2ⁿ) rule out a "
+        f"for three seeds). Adjusted p: {_correction(plan)}. Better and worse: adjusted p is at most "
+        f"{ALPHA:g}. Equivalent: two one-sided tests of the same kind (smallest p 1/2ⁿ) rule out a "
         f"difference of the margin{_margin(compared)} or more; the table shows the larger p of both after "
-        "Holm. For each kind of verdict, the chance that it is wrong about any pair of a task is at most "
+        "Holm's correction over the pairs of a task. For each kind of verdict, the chance that it is wrong about any pair of a task is at most "
         f"{ALPHA:.0%}. Interval: t over seeds. {INTERVALS} Over problems too: 95% interval of a model that "
         "draws both seeds and problems at random, computed from the problems that all these runs answered, "
         "paired by seed and problem. This interval is about other problems like these; the test is about "
         f"these problems. MDE: the smallest effect that this test finds with these seeds in {POWER:.0%} of "
-        f"repetitions, at the smallest level that Holm asks of a pair ({ALPHA:.0%} over the pairs of the "
-        f"task{_levels(compared)}). It is simulated for normal differences with the observed SD; in "
+        f"repetitions, at {ALPHA:.0%} over the pairs of the task. It is simulated for normal differences with "
+        "the observed SD and, for the correction, independent pairs without effect; in "
         "brackets, at the ends of the 95% interval of that SD. None: these seeds cannot find any effect. "
         f"Power, by the same simulation ({REPETITIONS:,} repetitions, generator seed {SEED}), in %: how "
         "often these seeds find a difference as large as the margin, and how often they show that equal "
@@ -247,7 +247,7 @@ def against_base_table(compared: Sequence[Comparison]) -> Table:
     """Every arm on every task against what it was before training."""
     note = (
         "Accuracy after training minus the accuracy of the same seed before training, in points. Verdicts "
-        "use the same tests as pairs of arms, with Holm over the arms of a task. A run that diverged counts "
+        "use the same tests as pairs of arms, corrected over the arms of a task. A run that diverged counts "
         "as 0."
     )
     return _table("against_base", "Each arm against its base", compared, note)
@@ -264,7 +264,7 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
             interval(pair.crossed_low, pair.crossed_high, points),
             str(len(pair.seeds)),
             p_value(pair.p),
-            p_value(pair.p_holm),
+            p_value(pair.p_adjusted),
             p_value(pair.p_equivalence_holm),
             _detectable(pair),
             _power(pair),
@@ -295,7 +295,7 @@ def _power(pair: Comparison) -> str:
 
 def _detectable(pair: Comparison) -> str:
     """The smallest effect that can be found, in points, with the ends of its interval."""
-    if len(pair.seeds) < seeds_needed(ALPHA, pair.pairs):
+    if len(pair.seeds) < seeds_needed(ALPHA):
         return "none"
     if math.isnan(pair.detectable):
         return NONE
@@ -303,11 +303,14 @@ def _detectable(pair: Comparison) -> str:
     return f"{number(100 * pair.detectable, 1)} ({low} to {high})"
 
 
-def _levels(compared: Sequence[Comparison]) -> str:
-    """The levels of a single pair: `: .0083 for 6 pairs`."""
-    counts = sorted({pair.pairs for pair in compared})
-    levels = [f"{ALPHA / n:.2g} for {n} pair{'s' * (n > 1)}" for n in counts]
-    return f": {', '.join(levels)}" if levels else ""
+def _correction(plan: InterimPlan | None) -> str:
+    """How p values of differences are corrected, in words."""
+    if plan:
+        return "after Holm's correction over the pairs of a task"
+    return (
+        "after step-down max-T (Westfall and Young) over the pairs of a task, which flips the sign of a seed "
+        "in all pairs at once, so that its smallest value is 2/2ⁿ as well"
+    )
 
 
 def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:

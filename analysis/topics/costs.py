@@ -192,7 +192,7 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
     header = ["task", "pair", *(h for axis in AXES for h in (f"at equal {axis}", "verdict")), "depends"]
     note = (
         "Differences of validation accuracy at the equal budgets of the previous table, in points, taken "
-        "inside each seed. Verdicts are about the first arm and use the tests of final accuracies, with Holm "
+        "inside each seed. Verdicts are about the first arm and use the tests of final accuracies, corrected "
         "over the pairs of a task on one axis. Depends: whether the verdict differs between axes. Seconds "
         "depend on the machines of the runs and on other programs that ran there."
     )

@@ -80,7 +80,7 @@ class Numbers:
         return update_costs(self.experiment)
 
     def only(self, arms: Sequence[str]) -> Numbers:
-        """The numbers of some arms. Comparisons over all arms stay, because Holm corrects for all pairs."""
+        """The numbers of some arms. Comparisons over all arms stay, because p is corrected for all pairs."""
         part = Numbers(self.experiment.only(arms))
         part.__dict__.update(  # where cached_property keeps what was computed
             runs=self.runs[self.runs["arm"].isin(arms)],

@@ -201,7 +201,7 @@ def test_six_agreeing_seeds_are_a_verdict_for_one_pair() -> None:
     first = [0.60, 0.62, 0.61, 0.63, 0.60, 0.64]
     (pair,) = compare("t", arms(first, [value - 0.1 for value in first]))
     assert pair.text == "A > B"
-    assert pair.p == pair.p_holm == 2 / 64
+    assert pair.p == pair.p_adjusted == 2 / 64
     assert pair.effect == pytest.approx(0.1)
     (turned,) = compare("t", arms([value - 0.1 for value in first], first))
     assert turned.text == "B > A"
@@ -214,7 +214,7 @@ def test_six_seeds_are_too_few_for_six_pairs_and_eight_are_enough() -> None:
     assert {pair.verdict for pair in compare("t", four(6))} == {"unresolved"}
     resolved = compare("t", four(8))
     assert [pair.text for pair in resolved] == ["B > A", "C > A", "D > A", "C > B", "D > B", "D > C"]
-    assert resolved[0].p_holm == pytest.approx(6 * 2 / 256)
+    assert resolved[0].p_adjusted == pytest.approx(6 * 2 / 256)
 
 
 def test_arms_that_are_the_same_are_equivalent_from_five_seeds_on() -> None:

@@ -111,7 +111,7 @@ def test_a_difference_within_the_margin_is_better_and_says_how_little() -> None:
     (pair,) = compare("t", arms([0.004, 0.005, 0.006, 0.005, 0.004, 0.006]))
     assert pair.verdict == "better" and pair.text == "A > B"
     assert pair.needs == (
-        "Holm p 0.0312 over 6 paired seeds and 1 pair; the difference is within 2 points: Holm p 0.0156"
+        "adjusted p 0.0312 over 6 paired seeds and 1 pair; the difference is within 2 points: Holm p 0.0156"
     )
 
 

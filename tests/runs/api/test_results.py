@@ -109,7 +109,7 @@ def test_comparisons_are_those_of_the_report(results: grpobench.Results, root: P
     assert [pair.task for pair in found] == list(results.tasks) and len(found) == 2
     for pair in found:
         row = told[pair.task, "grpo", "ppo"]
-        for name in ("effect", "low", "high", "p", "p_holm", "verdict", "needs", "text", "improvement"):
+        for name in ("effect", "low", "high", "p", "p_adjusted", "verdict", "needs", "text", "improvement"):
             assert getattr(pair, name) == row[name]
         assert list(pair.seeds) == row["seeds"]
     one = grpobench.compare(results, "grpo", "ppo", task="arithmetic")
@@ -122,7 +122,7 @@ def test_a_comparison_the_other_way_round_has_the_other_sign(results: grpobench.
     for pair in grpobench.compare(results, "ppo", "grpo"):
         other = one[pair.task]
         assert (pair.effect, pair.low, pair.high) == (-other.effect, -other.high, -other.low)
-        assert pair.p == other.p and pair.p_holm == other.p_holm and pair.text == other.text
+        assert pair.p == other.p and pair.p_adjusted == other.p_adjusted and pair.text == other.text
         assert pair.improvement + other.improvement == 1
         assert pair.turned() == other
 
