@@ -17,7 +17,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Batch, Metric
 from grpobench.runs.sample.rollouts import Group
-from grpobench.tasks.task import Outcome, Verdict
+from grpobench.tasks.task import Outcome, Problem, Verdict
 
 
 class MetricAccumulator:
@@ -58,10 +58,45 @@ class MetricAccumulator:
         return float(reductions[how](values))
 
 
-def sampled_metrics(groups: Sequence[Group]) -> dict[str, float]:
+MOST_CATEGORIES = 16
+"""Categories of a task above which none has a metric of its own."""
+
+
+def sampled_metrics(groups: Sequence[Group], categories: Sequence[str] = ()) -> dict[str, float]:
     """Metrics of all groups that a step sampled, or drew if rollouts are recorded. Rollouts that could not be
     graded count in lengths and in the diversity of tokens, but in no reward, score or answer."""
-    return {"groups/sampled": float(len(groups)), **group_metrics(groups), **length_metrics(groups)}
+    return {
+        "groups/sampled": float(len(groups)),
+        **group_metrics(groups),
+        **length_metrics(groups),
+        **correctness_metrics(groups, categories),
+    }
+
+
+def categories_of(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """The values of the trait `category` in order; empty if there is one or more than `MOST_CATEGORIES`."""
+    found = {str(problem.traits["category"]) for problem in problems if "category" in problem.traits}
+    return tuple(sorted(found)) if 1 < len(found) <= MOST_CATEGORIES else ()
+
+
+def correctness_metrics(groups: Sequence[Group], categories: Sequence[str] = ()) -> dict[str, float]:
+    """Lengths of right and wrong completions, and accuracy by category, over the graded rollouts; NaN without
+    one. Nothing for a task without the score `correct`."""
+    rows = [
+        (str(group.problem.traits.get("category", "")), verdict.scores["correct"], rollout.length)
+        for group in groups
+        for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
+        if graded(verdict) and "correct" in verdict.scores
+    ]
+    if not rows:
+        return {}
+    return {
+        "length/right": _mean([length for _, correct, length in rows if correct >= 1]),
+        "length/wrong": _mean([length for _, correct, length in rows if correct < 1]),
+    } | {
+        f"score/correct/{name}": _mean([correct for category, correct, _ in rows if category == name])
+        for name in categories
+    }
 
 
 def trained_metrics(batch: Batch, sampled: Sequence[Group]) -> dict[str, float]:
