@@ -55,6 +55,13 @@ REWARD = (
         "lower",
     ),
     Metric(
+        "score/correct/<category>",
+        "score",
+        "mean score `correct` over the graded rollouts of the step whose problem has this trait `category`; "
+        "in tasks with 2 to 16 categories in their training problems",
+        "higher",
+    ),
+    Metric(
         "score/<name>",
         "score",
         "mean of this score of the task over all graded rollouts of the step",
@@ -86,6 +93,8 @@ LENGTH = (
         "length/truncated", "share of rollouts", "completions that the limit of tokens or turns cut", "lower"
     ),
     Metric("length/terminated_mean", "tokens", "mean length of the completions that were not cut"),
+    Metric("length/right", "tokens", "mean length of the graded completions with correct = 1"),
+    Metric("length/wrong", "tokens", "mean length of the graded completions with correct below 1"),
     Metric("length/turns", "turns", "mean turns of the policy; only in tasks of several"),
     Metric("length/replies", "tokens", "mean length of an environment's replies; only in tasks of several"),
 )
@@ -96,6 +105,14 @@ POLICY = (
         "−Σ p·log p of the tempered full softmax, mean over all written tokens of all rollouts of the step: "
         "of the distributions they were drawn from (with `sampler.lag`, the earlier weights'), before any "
         "update; where rollouts are recorded, of the policy as it is before the step's updates",
+    ),
+    Metric(
+        "policy/kl_base",
+        "nats/token",
+        "Σ p·(log p − log p_base) over the tempered full softmax, mean over the same tokens, before any "
+        "update of the step; base: the policy before its first update, with its warm start; at the last step "
+        "and where an evaluation on validation follows, with `evaluate.kl_base`",
+        "lower",
     ),
     Metric("grad_norm/<role>", "norm", "norm of the role's gradient before clipping, mean over updates"),
     Metric(

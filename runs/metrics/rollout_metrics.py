@@ -17,10 +17,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Batch, Metric
 from grpobench.runs.sample.rollouts import Group
-from grpobench.tasks.task import Outcome, Verdict
-
-MOST_CATEGORIES = 16
-"""Categories of a step's problems that have a metric each."""
+from grpobench.tasks.task import Outcome, Problem, Verdict
 
 
 class MetricAccumulator:
@@ -61,10 +58,45 @@ class MetricAccumulator:
         return float(reductions[how](values))
 
 
-def sampled_metrics(groups: Sequence[Group]) -> dict[str, float]:
+MOST_CATEGORIES = 16
+"""Categories of a task above which none has a metric of its own."""
+
+
+def sampled_metrics(groups: Sequence[Group], categories: Sequence[str] = ()) -> dict[str, float]:
     """Metrics of all groups that a step sampled, or drew if rollouts are recorded. Rollouts that could not be
     graded count in lengths and in the diversity of tokens, but in no reward, score or answer."""
-    return {"groups/sampled": float(len(groups)), **group_metrics(groups), **length_metrics(groups)}
+    return {
+        "groups/sampled": float(len(groups)),
+        **group_metrics(groups),
+        **length_metrics(groups),
+        **correctness_metrics(groups, categories),
+    }
+
+
+def categories_of(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """The values of the trait `category` in order; empty if there is one or more than `MOST_CATEGORIES`."""
+    found = {str(problem.traits["category"]) for problem in problems if "category" in problem.traits}
+    return tuple(sorted(found)) if 1 < len(found) <= MOST_CATEGORIES else ()
+
+
+def correctness_metrics(groups: Sequence[Group], categories: Sequence[str] = ()) -> dict[str, float]:
+    """Lengths of right and wrong completions, and accuracy by category, over the graded rollouts; NaN without
+    one. Nothing for a task without the score `correct`."""
+    rows = [
+        (str(group.problem.traits.get("category", "")), verdict.scores["correct"], rollout.length)
+        for group in groups
+        for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
+        if graded(verdict) and "correct" in verdict.scores
+    ]
+    if not rows:
+        return {}
+    return {
+        "length/right": _mean([length for _, correct, length in rows if correct >= 1]),
+        "length/wrong": _mean([length for _, correct, length in rows if correct < 1]),
+    } | {
+        f"score/correct/{name}": _mean([correct for category, correct, _ in rows if category == name])
+        for name in categories
+    }
 
 
 def trained_metrics(batch: Batch, sampled: Sequence[Group]) -> dict[str, float]:
@@ -96,7 +128,6 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         **turn_metrics(groups),
         "groups/zero_signal": _mean([len(set(of_group)) <= 1 for of_group in rewards]),
         **score_metrics(verdicts),
-        **category_metrics(groups),
         **solved_metrics(verdicts),
         **diversity_metrics(groups, verdicts),
     }
@@ -120,20 +151,6 @@ def score_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     flat = [verdict.scores for of_group in verdicts for verdict in of_group]
     names = sorted({name for scores in flat for name in scores})
     return {f"score/{name}": _mean([scores[name] for scores in flat if name in scores]) for name in names}
-
-
-def category_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The mean of the score `correct` in each category of the problems; nothing without categories, or with
-    more than `MOST_CATEGORIES` in a step."""
-    scores: dict[str, list[float]] = {}
-    for group in groups:
-        category = group.problem.traits.get("category")
-        if category is not None:
-            column = scores.setdefault(str(category), [])
-            column += [v.scores["correct"] for v in group.verdicts if graded(v) and "correct" in v.scores]
-    if len(scores) > MOST_CATEGORIES:
-        return {}
-    return {f"score/correct/{name}": _mean(scores[name]) for name in sorted(scores) if scores[name]}
 
 
 def solved_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
@@ -208,27 +225,12 @@ def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Lengths of the completions, in tokens that the policy wrote."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     length = [rollout.length for rollout in rollouts]
-    right, wrong = (
-        [length for is_right, length in lengths_by_grade(groups) if is_right == r] for r in (True, False)
-    )
     return {
-        **({"length/right": _mean(right)} if right else {}),
-        **({"length/wrong": _mean(wrong)} if wrong else {}),
         "length/mean": _mean(length),
         "length/p95": float(np.quantile(length, 0.95)) if length else math.nan,
         "length/truncated": _mean([not rollout.stopped for rollout in rollouts]),
         "length/terminated_mean": _mean([rollout.length for rollout in rollouts if rollout.stopped]),
     }
-
-
-def lengths_by_grade(groups: Sequence[Group]) -> list[tuple[bool, int]]:
-    """(whether it is correct, its length) of each graded completion of a task with that score."""
-    return [
-        (verdict.scores["correct"] >= 1, rollout.length)
-        for group in groups
-        for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
-        if graded(verdict) and "correct" in verdict.scores
-    ]
 
 
 def entropy(groups: Sequence[Group]) -> float | None:

@@ -304,6 +304,25 @@ class RoleModels(RoleWeights):
 
         return self.in_micro_batches(batch, each, collect)
 
+    @torch.no_grad()
+    def kl_to(self, other: Network, batch: Batch) -> torch.Tensor:
+        """KL(policy‖other) in nats of the tempered softmax, over the vocabulary, before each token that the
+        policy wrote, and 0 elsewhere: (B, T)."""
+        networks = (self.networks["policy"], other)
+
+        def collect(micro_batches: Iterable[torch.Tensor]) -> torch.Tensor:
+            whole = torch.zeros_like(batch.sampler_logp)
+            for rows in micro_batches:
+                part = batch[rows]
+                layout = pack(part, self.cost, self.share)
+                with self.precision():
+                    states = [self._states(network.trunk, layout, part) for network in networks]
+                    flat = token_kl(states, [one.head for one in networks], self.temperature, self.chunk)
+                whole[rows.to(whole.device)] = scatter(flat, layout.flat_index, part.completion.shape)
+            return whole
+
+        return self.in_micro_batches(batch, torch.arange(len(batch)), collect)
+
     def in_micro_batches(
         self,
         batch: Batch,
@@ -477,6 +496,23 @@ def token_squares(hidden: torch.Tensor, head: nn.Module, temperature: float, chu
     vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
     pieces = hidden.split(max(1, chunk // vocabulary))
     return torch.cat([(head(states).float() / temperature).softmax(-1).square().sum(-1) for states in pieces])
+
+
+@torch.no_grad()
+def token_kl(
+    hidden: Sequence[torch.Tensor], heads: Sequence[nn.Module | None], temperature: float, chunk: int
+) -> torch.Tensor:
+    """Σ_v π_v (log π_v − log μ_v) (N,) of the tempered softmaxes π and μ over two heads' logits of two
+    states (N, H), at most `chunk` logits at once."""
+    assert heads[0] is not None and heads[1] is not None
+    vocabulary: int = heads[0].weight.shape[0]  # type: ignore[assignment, index]
+    rows = max(1, chunk // (2 * vocabulary))
+    parts = []
+    for ours, theirs in zip(hidden[0].split(rows), hidden[1].split(rows), strict=True):
+        logp = (heads[0](ours).float() / temperature).log_softmax(-1)
+        other = (heads[1](theirs).float() / temperature).log_softmax(-1)
+        parts.append((logp.exp() * (logp - other)).sum(-1))
+    return torch.cat(parts)
 
 
 def replay(plain: torch.Tensor, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:

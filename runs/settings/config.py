@@ -344,6 +344,9 @@ class EvaluateConfig:
     """Evaluate greedy decoding too."""
     likelihood: bool = True
     """Compare the log-probabilities of a task's candidates too, where it has any."""
+    kl_base: bool = True
+    """Measure `policy/kl_base` on the rollouts of the last step and of each with an evaluation. Keeps the
+    base policy's weights in the memory of the CPU, unless the algorithm has a reference that stays."""
     before: bool = True
     """Evaluate the base model before the first update."""
     temperature: Temperature = 1.0

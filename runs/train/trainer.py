@@ -19,11 +19,13 @@ from grpobench.algorithms.algorithm import Batch, Signal
 from grpobench.runs.metrics.catalog import catalog
 from grpobench.runs.metrics.rollout_metrics import (
     MetricAccumulator,
+    categories_of,
     entropy,
     gap_metrics,
     sampled_metrics,
     trained_metrics,
 )
+from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.in_process import HFSampler
@@ -78,6 +80,8 @@ class Trainer:
         self.clock, self.limit = parts.clock, parts.limit
         self.updater = Updater(config, parts)
         self.metrics = catalog(config.algorithm)
+        self.categories = categories_of(self.source.problems)
+        self.base_policy = self._keep_base() if config.evaluate.kl_base else None
         self.last_reward = self.last_rate = math.nan
         self.skipped = 0
         """Steps in a row that left updates out."""
@@ -175,8 +179,8 @@ class Trainer:
         batch = pack_groups(record.groups, self.limit, record.step, self.loaded.pad, device)
         record.trained = batch
         # Before the updates: the entropy is that of the policy that sampled.
-        record.row |= sampled_metrics(record.sampled)
-        record.row["policy/entropy"] = self.entropy(record.sampled, record.step)
+        record.row |= sampled_metrics(record.sampled, self.categories)
+        record.row |= self.policy_metrics(record.sampled, record.step)
         if self.config.sampler.lag:
             record.row["sampler/lag"] = float(self.models.past.staleness)
         return batch
@@ -277,6 +281,26 @@ class Trainer:
             output = self.models.forward("policy", batch)
         # float64: a float32 sum over so many tokens loses digits.
         return output.entropy[batch.completion_mask].double().mean().item()
+
+    def policy_metrics(self, groups: Sequence[Group], step: int) -> dict[str, float]:
+        """Entropy of the policy in these groups of a step and, where it is due, its KL to the base policy."""
+        row = {"policy/entropy": self.entropy(groups, step)}
+        settings, last = self.config.evaluate, step == self.config.train.steps
+        scheduled = settings.problems and settings.every and step % settings.every == 0
+        if self.base_policy and (last or scheduled):
+            device = str(self.models.device)
+            batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
+            with self.clock("forward"):
+                row["policy/kl_base"] = (
+                    self.base_policy.kl(batch) if batch.completion_mask.any() else math.nan
+                )
+        return row
+
+    def _keep_base(self) -> BasePolicy:
+        """The base policy: the reference, if the algorithm has one and no step of the run moves it."""
+        steps = range(1, self.config.train.steps + 1)
+        fixed = "reference" in self.models.networks and not any(map(self.algorithm.synchronize, steps))
+        return BasePolicy(self.models, fixed)
 
     def _count_failures(self, updated: Updated, step: int) -> None:
         self.diverged = updated.ruined

@@ -59,7 +59,7 @@ class Work(ABC):
         """Of TRL's configuration."""
         self.names = trl_arguments.metric_names(entry, self.arguments)
         """TRL's names of metrics, and ours."""
-        self.entropy = math.nan
+        self.measured = {"policy/entropy": math.nan}
         """Of the policy before the updates of the step under way, as our own loop logs it."""
 
     @abstractmethod
@@ -173,7 +173,7 @@ class Recorded(Work):
         return self.ours.source.gather(step, 0, self.ours.curriculum.draw(step, 0))
 
     def begin(self, step: int) -> None:
-        self.entropy = self.ours.entropy(self.groups(step), step)
+        self.measured = self.ours.policy_metrics(self.groups(step), step)
 
     def trained(self, step: int, batch: Batch) -> torch.Tensor:
         if not self.steps[step]:
@@ -306,7 +306,7 @@ class Sampled(Work):
         with trainer.clock("verify"):
             named = streams(f"{self.step}/0", problems[::group])
             self.sampled = self.source.grader.groups(named, problems[::group], rollouts)
-        self.entropy = trainer.entropy(self.sampled, self.step)
+        self.measured = trainer.policy_metrics(self.sampled, self.step)
         self.source.generated += sum(rollout.length for rollout in flat)
         trainer.tell(self.step - 1, "training")
 
@@ -465,7 +465,7 @@ class Steps(TrainerCallback):
         self.kept, trainer.updater.begun = None, False
         groups = self.work.groups(step)
         batch = pack_groups(groups, trainer.limit, step, trainer.loaded.pad)
-        row = sampled_metrics(groups) | {"policy/entropy": self.work.entropy} | self.work.row(step)
+        row = sampled_metrics(groups, trainer.categories) | self.work.measured | self.work.row(step)
         used = batch[self.work.trained(step, batch).nonzero().squeeze(-1)] if len(batch) else batch
         row |= trained_metrics(used, groups)
         if self.updates:

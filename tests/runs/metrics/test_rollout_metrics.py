@@ -21,7 +21,13 @@ from helpers.toys import Letters, arithmetic_run, rollouts, trainer_for
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Signal
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.runs.metrics.rollout_metrics import entropy, group_metrics, sampled_metrics, trained_metrics
+from grpobench.runs.metrics.rollout_metrics import (
+    categories_of,
+    entropy,
+    group_metrics,
+    sampled_metrics,
+    trained_metrics,
+)
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import read_recipe
@@ -82,7 +88,7 @@ def test_rejected_groups_are_counted_and_an_arm_that_samples_more_shows_it() -> 
     dapo = trainer.step(1)
     everything = [group for groups in attempts for group in groups]
     assert len(attempts) > 1 and dapo["groups/sampled"] == len(everything) == 8 * len(attempts)
-    first = sampled_metrics(attempts[0]) | {"policy/entropy": entropy(attempts[0])}
+    first = sampled_metrics(attempts[0], trainer.categories) | {"policy/entropy": entropy(attempts[0])}
     assert first == population(grpo)
     rewards = [reward for group in everything for reward in group.reward]
     assert dapo["reward/mean"] == dapo["score/correct"] == pytest.approx(np.mean(rewards))
@@ -153,6 +159,37 @@ def test_numbers_of_three_groups_by_hand() -> None:
     assert entropy([*groups, group([[4]], [0.0], None)]) is None
     assert math.isnan(entropy([]) or math.nan)
     assert group_metrics([])["groups/zero_signal"] != 0
+
+
+def test_accuracy_by_category_and_lengths_of_right_and_wrong_by_hand() -> None:
+    one = group([[5, 6], [5]], [1.0, 0.0], [[0.5, 1.5], [1.0]])
+    two = group([[9], [9, 9, 9], [9]], [1.0, 0.5, 0.0], None, ("graded", "graded", "infra_error"))
+    named = [
+        dataclasses.replace(g, problem=dataclasses.replace(g.problem, traits={"category": name}))
+        for g, name in ((one, "easy"), (two, "hard"))
+    ]
+    row = sampled_metrics(named, ("easy", "hard", "rare"))
+    assert row["score/correct/easy"] == 0.5 and row["score/correct/hard"] == 0.75
+    assert math.isnan(row["score/correct/rare"]), "no rollout of the step is of it"
+    assert row["length/right"] == pytest.approx((2 + 1) / 2)
+    assert row["length/wrong"] == pytest.approx((1 + 3) / 2)
+    assert not [name for name in sampled_metrics(named) if name.startswith("score/correct/")]
+    assert all(known(name) for name in row)
+
+
+@pytest.mark.parametrize(("count", "metrics"), [(0, 0), (1, 0), (2, 2), (16, 16), (17, 0)])
+def test_two_to_sixteen_categories_have_metrics(count: int, metrics: int) -> None:
+    problems = [Problem(f"p{i}", "", None, {"category": f"c{i % count}"} if count else {}) for i in range(40)]
+    assert len(categories_of(problems)) == metrics
+
+
+def test_categories_are_averaged_to_the_whole_in_a_step() -> None:
+    trainer = trainer_for(biased("grpo"))
+    assert len(trainer.categories) > 1
+    row = trainer.step(1)
+    drawn = [str(group.problem.traits["category"]) for group in trainer.groups]
+    weighted = [row[f"score/correct/{name}"] for name in drawn]
+    assert np.mean(weighted) == pytest.approx(row["score/correct"])
 
 
 def group(

@@ -32,7 +32,11 @@ def final(path: Path) -> bytes:
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
     """Without the evaluations, of which the last step of every run has more."""
-    return {name: value for name, value in timeless(row).items() if not name.startswith("eval/")}
+    return {
+        name: value
+        for name, value in timeless(row).items()
+        if not name.startswith("eval/") and name != "policy/kl_base"
+    }
 
 
 def done(path: Path, config: RunConfig = CONFIG) -> Path:
