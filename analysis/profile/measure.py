@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 Rows = Sequence[Mapping[str, float]]
 """The rows of the training steps, in order."""
@@ -52,10 +53,11 @@ class Measure:
         return _MEASURES[self.kind](rows, *self.arguments)
 
 
-def column(rows: Rows, name: str) -> np.ndarray:
+def column(rows: Rows, name: str) -> NDArray[np.float64]:
     """The finite values of a metric, in the order of the steps."""
     values = np.array([row[name] for row in rows if name in row], dtype=float)
-    return values[np.isfinite(values)]
+    finite: NDArray[np.float64] = values[np.isfinite(values)]
+    return finite
 
 
 def _mean(rows: Rows, name: str) -> float:

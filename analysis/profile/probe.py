@@ -26,8 +26,8 @@ class Probe:
     """Score = (outcome − zero)/(one − zero) at the searched learning rate.
 
     With `against` the score is the gain that is left under the dose: (outcome − zero)/(clean outcome − zero),
-    where the clean outcome is the mean of the same algorithm on that probe at the same rate. It exists only
-    for algorithms that learn without the dose: robustness is trivially won by one that does not learn."""
+    where the clean outcome is that of the same algorithm and seed on that probe at the same rate. It exists
+    only for algorithms that learn without the dose: robustness is trivially won by one that does not."""
 
     name: str
     title: str

@@ -96,9 +96,17 @@ def scores_of(
     own = {seed: probe.normalize(x) for seed, x in outcomes(probe.name).items() if not math.isnan(x)}
     if not probe.against or not own:
         return own
-    clean = [x for x in outcomes(probe.against).values() if not math.isnan(x)]
-    gain = probes[probe.against].normalize(sum(clean) / len(clean)) if clean else 0.0
-    return {seed: score / gain for seed, score in own.items()} if gain >= GATE_SCORE else {}
+    gate = probes[probe.against]
+    clean = {seed: gate.normalize(x) for seed, x in outcomes(gate.name).items() if not math.isnan(x)}
+    mean = sum(clean.values()) / len(clean) if clean else 0.0
+    if mean < GATE_SCORE:
+        return {}
+    # Inside each seed, so that a dose that changes nothing scores exactly 1; a seed that happens not to learn
+    # would make a ratio of two small numbers.
+    return {
+        seed: score / (clean[seed] if clean.get(seed, 0.0) >= GATE_SCORE else mean)
+        for seed, score in own.items()
+    }
 
 
 def _same(row: Row, critic: float) -> bool:

@@ -25,6 +25,7 @@ from grpobench.runs.settings import registries
 from grpobench.runs.settings.probes import GATE, arm_of, common, recipe_table
 from grpobench.runs.settings.recipe import Recipe, read_table
 from grpobench.runs.tools import files
+from grpobench.runs.tools.strict import ConfigError
 
 CRITICS = ("critic", "value_head")
 """Roles whose rate is searched after the policy's."""
@@ -159,7 +160,7 @@ def roles_of(algorithm: str, folder: Path) -> tuple[str, ...]:
     faults: list[str] = []
     cls = registries.find_class("algorithm", algorithm, folder, "algorithm", faults)
     if cls is None:
-        raise files_of_probes.ConfigError(faults)
+        raise ConfigError(faults)
     return tuple(cls().trained_roles)
 
 

@@ -101,7 +101,8 @@ def divergence(model: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch
     wanted = targets.sum(-1) > 0
     logp = model(input_ids=tokens).logits[wanted].log_softmax(-1)
     p = targets[wanted]
-    return (p * (p.clamp_min(1e-30).log() - logp)).sum(-1)
+    total: torch.Tensor = (p * (p.clamp_min(1e-30).log() - logp)).sum(-1)
+    return total
 
 
 def fit(model: Any, tokenizer: Any, tasks: Sequence[Written], options: argparse.Namespace) -> list[float]:

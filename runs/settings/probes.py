@@ -68,8 +68,10 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     for key, value in above.items():
         old = whole.get(key)
         # Weights are one value: a probe that rewards other scores does not add to those of another.
-        nested = isinstance(value, Mapping) and isinstance(old, Mapping) and key != "weights"
-        whole[key] = merged(old, value) if nested else copy.deepcopy(value)
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and key != "weights":
+            whole[key] = merged(old, value)
+        else:
+            whole[key] = copy.deepcopy(value)
     return whole
 
 
