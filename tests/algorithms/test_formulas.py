@@ -357,6 +357,36 @@ def test_what_the_group_explains_stands_beside_what_the_critic_explains() -> Non
     # Without the lone row, whose own reward is no forecast: 1 − ½/¼.
     assert seen["critic/group_explained"] == pytest.approx(-1.0)
     assert seen["critic/explained_variance"] == pytest.approx(1.0)  # a critic that knows every outcome
+    assert seen["critic/outcome_explained"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("trace", [1.0, 0.95, 0.5])
+@pytest.mark.parametrize("right", [[4, 4, 4], [2, 4, 6], [0, 3, 8]])
+def test_what_the_group_explains_is_the_closed_form_of_leaving_one_out(right: list[int], trace: float) -> None:
+    """Leaving one out turns a deviation d from the group's mean into n/(n − 1)·d, so the share is
+    1 − (n/(n − 1))²·(variance within groups)/(all variance), whatever λ and the critic's values are."""
+    n, tokens = 8, 5
+    outcomes = [[1.0] * count + [0.0] * (n - count) for count in right]
+    batch = rollouts([[tokens] * n] * len(right), outcomes)
+    flat = torch.full((n * len(right), tokens), 0.5)
+    ppo = PPO(trace=trace)
+    seen = ppo.observe(batch, ppo.compute_signal(batch, Fixed(critic=reading(flat, flat))))
+    within = sum(count / n * (1 - count / n) for count in right) / len(right)
+    mean = sum(right) / (n * len(right))
+    share = 1 - (n / (n - 1)) ** 2 * within / (mean * (1 - mean))
+    assert seen["critic/group_explained"] == pytest.approx(share, abs=1e-5)  # float32 sums
+    assert seen["critic/outcome_explained"] == pytest.approx(0.0, abs=1e-5)  # a constant explains nothing
+
+
+def test_a_group_that_tells_nothing_explains_less_than_nothing() -> None:
+    """In groups of n with independent outcomes the expected share is −1/(n − 1): −1/7 for eight."""
+    draw = torch.Generator().manual_seed(0)
+    outcomes = (torch.rand(2000, 8, generator=draw) < 0.4).float().tolist()
+    batch = rollouts([[1] * 8] * 2000, outcomes)
+    value = torch.zeros(16000, 1)
+    seen = PPO().observe(batch, PPO().compute_signal(batch, Fixed(critic=reading(value, value))))
+    # the share between groups has a standard deviation near √(2/16000)·(8/7) ≈ .013; four of them
+    assert seen["critic/group_explained"] == pytest.approx(-1 / 7, abs=0.05)
 
 
 # Preference pairs
