@@ -193,13 +193,13 @@ class CriticFailure(Detector):
     kind = "critic_failure"
     rule = (
         "the critic explains less than nothing of the returns' variance for 8 steps in a row behind the "
-        "baseline, not counting steps whose rewards have less than half of the highest standard deviation "
-        "so far; severe below −1"
+        "baseline, not counting steps whose rewards are all equal or have less than half of the highest "
+        "standard deviation so far; severe below −1"
     )
     source = (
-        "explained variance below 0: predicting the mean return explains 0. At half of the standard deviation "
-        "the same error weighs four times as much, so that a critic that explains half falls to −1 without "
-        "changing"
+        "explained variance below 0: predicting the mean return explains 0. Where rewards are all equal, "
+        "λ-returns vary with the critic's own values alone; at half of the standard deviation the same error "
+        "weighs four times as much, so that a critic that explains half falls to −1 without changing"
     )
     needs = ((EXPLAINED,),)
 
@@ -228,6 +228,7 @@ class CriticFailure(Detector):
         their spread was not logged."""
         spread = history.updates(SPREAD)
         # The highest so far, not of the whole run, so that later steps never unmake an event.
-        enough = spread.values >= self.varies * np.maximum.accumulate(spread.values)
+        most = np.maximum.accumulate(spread.values)
+        enough = (spread.values > 0) & (spread.values >= self.varies * most)
         known = dict(zip(spread.steps.tolist(), enough.tolist(), strict=True))
         return np.array([known.get(step, True) for step in series.steps.tolist()], dtype=bool)

@@ -362,7 +362,9 @@ def test_what_the_group_explains_stands_beside_what_the_critic_explains() -> Non
 
 @pytest.mark.parametrize("trace", [1.0, 0.95, 0.5])
 @pytest.mark.parametrize("right", [[4, 4, 4], [2, 4, 6], [0, 3, 8]])
-def test_what_the_group_explains_is_the_closed_form_of_leaving_one_out(right: list[int], trace: float) -> None:
+def test_what_the_group_explains_is_the_closed_form_of_leaving_one_out(
+    right: list[int], trace: float
+) -> None:
     """Leaving one out turns a deviation d from the group's mean into n/(n − 1)·d, so the share is
     1 − (n/(n − 1))²·(variance within groups)/(all variance), whatever λ and the critic's values are."""
     n, tokens = 8, 5
@@ -387,6 +389,17 @@ def test_a_group_that_tells_nothing_explains_less_than_nothing() -> None:
     seen = PPO().observe(batch, PPO().compute_signal(batch, Fixed(critic=reading(value, value))))
     # the share between groups has a standard deviation near √(2/16000)·(8/7) ≈ .013; four of them
     assert seen["critic/group_explained"] == pytest.approx(-1 / 7, abs=0.05)
+
+
+def test_where_rewards_are_all_equal_returns_vary_with_the_critics_own_values_alone() -> None:
+    """Two tokens, γ = 1: R_1 = λr + (1 − λ)V_2 and R_2 = r. With V_2 = ±1, r = 0 and λ = ½, R_1 = ±½ and R_2 = 0
+    have the variance ⅛. With V_1 = 0 the errors ±½ and ∓1 have (¼ + 1)/2, five times as much: 1 − 5."""
+    value = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
+    batch = rollouts([[2, 2]], [[0.0, 0.0]])
+    ppo = PPO(trace=0.5)
+    seen = ppo.observe(batch, ppo.compute_signal(batch, Fixed(critic=reading(value, value))))
+    assert seen["critic/explained_variance"] == pytest.approx(-4.0)
+    assert math.isnan(seen["critic/outcome_explained"])  # there is no outcome to explain
 
 
 # Preference pairs

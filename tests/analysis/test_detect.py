@@ -210,7 +210,8 @@ def test_a_norm_that_doubles_is_no_spike_and_one_of_five_times_is() -> None:
 
     def of(times: float) -> list[Event]:
         rows: list[Row] = [
-            {"step": s, "grad_norm/policy": times if s > 3 and s % 2 else 1.0 + 0.001 * s} for s in range(1, 11)
+            {"step": s, "grad_norm/policy": times if s > 3 and s % 2 else 1.0 + 0.001 * s}
+            for s in range(1, 11)
         ]
         return GradientInstability().find(history(rows, planned=10))
 
@@ -230,9 +231,7 @@ def test_a_critic_is_judged_only_where_returns_vary(share: float, found: int) ->
     for step in range(1, 101):
         spread = 0.5 * share if step > 50 else 0.5
         error = 0.125 if step <= 50 or share < 0.5 else 0.25
-        rows.append(
-            {"step": step, "reward/std": spread, "critic/explained_variance": 1 - error / spread**2}
-        )
+        rows.append({"step": step, "reward/std": spread, "critic/explained_variance": 1 - error / spread**2})
     assert rows[-1]["critic/explained_variance"] < 0 < rows[0]["critic/explained_variance"]
     assert len(CriticFailure().find(history(rows))) == found
     assert len(CriticFailure(varies=0.0).find(history(rows))) == 1
@@ -240,9 +239,20 @@ def test_a_critic_is_judged_only_where_returns_vary(share: float, found: int) ->
     assert len(CriticFailure().find(history(unlogged))) == 1  # judged everywhere
 
 
+def test_rewards_that_are_all_equal_from_the_first_step_on_judge_no_critic() -> None:
+    rows: list[Row] = [
+        {"step": s, "reward/std": 0.0, "critic/explained_variance": -4.0} for s in range(1, 101)
+    ]
+    assert not CriticFailure().find(history(rows))
+
+
 def test_a_critic_that_failed_before_its_returns_became_constant_stays_found() -> None:
     rows: list[Row] = [
-        {"step": s, "reward/std": 0.5 if s <= 60 else 0.01, "critic/explained_variance": -2.0 if s > 40 else 0.3}
+        {
+            "step": s,
+            "reward/std": 0.5 if s <= 60 else 0.01,
+            "critic/explained_variance": -2.0 if s > 40 else 0.3,
+        }
         for s in range(1, 101)
     ]
     (event,) = CriticFailure().find(history(rows))
