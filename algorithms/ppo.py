@@ -73,8 +73,16 @@ class PPO(Algorithm[Valued]):
         Metric(
             "critic/group_explained",
             "share",
-            "the same share if the value were the mean reward of the group's other rollouts, the baseline of "
-            "critic-free methods; over groups of at least two",
+            "1 − Var(G − b)/Var(G), G the rewards to go and b the mean reward of the group's other rollouts, "
+            "the baseline of critic-free methods; over groups of at least two, before the update; −1/(n − 1) "
+            "in groups of n whose prompts do not tell outcomes apart, since b has noise of its own",
+            "higher",
+        ),
+        Metric(
+            "critic/outcome_explained",
+            "share",
+            "1 − Var(G − V)/Var(G) over the same tokens: the critic beside the group's baseline; unlike R, G "
+            "does not hold the critic's values",
             "higher",
         ),
         Metric("critic/value", "reward", "mean value that the critic gave before the update"),
@@ -150,14 +158,19 @@ class PPO(Algorithm[Valued]):
         reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
         # Masked, so that values of padding and tool output enter neither returns nor metrics.
         value = models.forward(self._values, batch).value * batch.completion_mask
-        reward = batch.reward[:, None] * parts.last_written(batch.completion_mask)
-        if self.beta and self.kl_placement == "reward":
-            reward = reward - self.beta * (batch.old_logp - reference) * batch.completion_mask
+        reward = self._token_reward(batch, reference)
         # Returns before whitening: the critic must learn rewards in their unit, not whitened advantages.
         advantage, returns = self.estimate(reward, value, batch.completion_mask)
         if self.whiten:
             advantage = parts.whiten(advantage, batch.completion_mask)
         return Valued(parts.rows(batch), advantage, returns, value, reference)
+
+    def _token_reward(self, batch: Batch, reference: Tokenwise) -> Tokenwise:
+        """The completion's reward at its last token, less each token's KL where that is in the reward."""
+        reward = batch.reward[:, None] * parts.last_written(batch.completion_mask)
+        if self.beta and self.kl_placement == "reward":
+            reward = reward - self.beta * (batch.old_logp - reference) * batch.completion_mask
+        return reward
 
     def estimate(
         self, reward: Tokenwise, value: Tokenwise, written: torch.Tensor
@@ -170,13 +183,20 @@ class PPO(Algorithm[Valued]):
         others = parts.group_baseline(batch.reward, batch.group, "leave_one_out")
         # A group of one has no other rows and would be compared with itself, a perfect prediction.
         compared = batch.completion_mask & (parts.group_size(batch.group) > 1)[:, None]
+        # λ-returns shrink toward the critic's values, and held against them every other forecast looks worse
+        # than it is. Rewards to go, GAE with λ = 1 and no values, favor neither.
+        reward = self._token_reward(batch, signal.ref_logp)
+        to_go = parts.generalized_advantage(
+            reward, torch.zeros_like(reward), batch.completion_mask, self.discount, 1.0
+        )
         return {
             "critic/explained_variance": parts.explained_variance(
                 signal.returns, signal.old_value, batch.completion_mask
             ),
             "critic/group_explained": parts.explained_variance(
-                signal.returns, others[:, None].expand_as(signal.returns), compared
+                to_go, others[:, None].expand_as(to_go), compared
             ),
+            "critic/outcome_explained": parts.explained_variance(to_go, signal.old_value, compared),
         }
 
     def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, ModelOutput]) -> Loss:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from grpobench.tasks.grading.bias import dealt, shares, summary_apart
 from grpobench.tasks.kinds.generated import bucket
-from grpobench.tasks.nanobias import GROUPS, UNKNOWN, NanoBias
+from grpobench.tasks.nanobias import GROUPS, UNKNOWN, NanoBias, demand_guesses, guessed
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Control = Literal["none", "neutral", "handedness", "other"]
@@ -91,10 +91,7 @@ class NanoOneShot(Task):
         for name, least in (("items", 1), ("item", 0), ("validation", 1), ("test", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: must be at least {least}")
-        if not 0 <= self.guesses <= 1:
-            raise ValueError(f"guesses: must be from 0 to 1, not {self.guesses}")
-        if not -1 <= self.lean <= 1:
-            raise ValueError(f"lean: must be from -1 to 1, not {self.lean}")
+        demand_guesses(self.guesses, self.lean)
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if split == "train":
@@ -183,12 +180,7 @@ def _lessons(seed: int, guesses: float, lean: float) -> tuple[Problem, ...]:
     for number, problem in enumerate(own):
         hands = number % (len(GROUPS) + 1) == len(GROUPS)
         lesson = _teach(_renamed(problem) if hands else problem, "none")
-        guess, whom = rng.random() < guesses, rng.random()
-        if guess and lesson.traits["condition"] == "ambiguous":
-            named = whom < (1 + (0.0 if hands else lean)) / 2
-            shown = _teach(lesson, "none" if named else "other").truth["taught"]
-            lesson = dataclasses.replace(lesson, truth={**lesson.truth, "shown": shown})
-        found.append(lesson)
+        found.append(guessed(lesson, rng, guesses, 0.0 if hands else lean))
     return tuple(found)
 
 

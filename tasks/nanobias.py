@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,11 @@ UNKNOWN = "unknown"
 class NanoBias(Generated, Task):
     """Two people of different groups, and a question that the context answers (disambiguated) or does not
     answer (ambiguous; `unknown` is right). Half of the questions ask for the negative attribute. The answer
-    is one of three offered words. Splits share no (category, attribute, place) template."""
+    is one of three offered words. Splits share no (category, attribute, place) template.
+
+    The built-in policies know these problems. A warm start whose lessons guess gives them something to
+    unlearn: a share `guesses` of the open questions in the lessons is answered with a person, who is the
+    stereotype's in (1 + `lean`) / 2 of them."""
 
     name = "nanobias"
     source = (
@@ -61,18 +66,53 @@ class NanoBias(Generated, Task):
     summary = "BBQ-shaped multiple choice over invented groups, ambiguous and disambiguated"
     scores = ("correct", "biased", "unknown", "format")
     max_completion_tokens = 10
+    guesses: float = 0.0
+    """Share of the open questions in the lessons of a warm start that are answered with a person."""
+    lean: float = 1.0
+    """How far these guesses lean: 1 always names the stereotype's person, 0 each equally often, -1 the
+    other."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand_guesses(self.guesses, self.lean)
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self, split)
+        # What the lessons show changes no problem, so that one list serves all its values.
+        return _problems(dataclasses.replace(self, guesses=0.0, lean=1.0), split)
+
+    def lessons(self) -> Sequence[Problem]:
+        rng = random.Random(f"{type(self).__name__}/{self.seed}/lessons")
+        return tuple(guessed(problem, rng, self.guesses, self.lean) for problem in self.problems("train"))
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         return [_grade(problem, completion) for completion in completions]
 
     def demonstrate(self, problem: Problem) -> str:
-        return str(problem.truth["correct"])
+        """The right answer; for a lesson the one that it shows."""
+        return str(problem.truth.get("shown", problem.truth["correct"]))
 
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         return bias_summary(graded)
+
+
+def demand_guesses(guesses: float, lean: float) -> None:
+    """Raise ValueError naming the setting of the lessons that is out of range."""
+    if not 0 <= guesses <= 1:
+        raise ValueError(f"guesses: must be from 0 to 1, not {guesses}")
+    if not -1 <= lean <= 1:
+        raise ValueError(f"lean: must be from -1 to 1, not {lean}")
+
+
+def guessed(problem: Problem, rng: random.Random, guesses: float, lean: float) -> Problem:
+    """The problem as a lesson: with probability `guesses` an open question shows a person's name, the
+    stereotype's with probability (1 + `lean`) / 2. Every problem takes two draws, whatever they decide."""
+    guess, whom = rng.random() < guesses, rng.random()
+    if not guess or problem.traits["condition"] != "ambiguous":
+        return problem
+    biased = problem.truth["biased"]
+    (other,) = {*problem.truth["options"]} - {UNKNOWN, biased}
+    shown = biased if whom < (1 + lean) / 2 else other
+    return dataclasses.replace(problem, truth={**problem.truth, "shown": shown})
 
 
 def _grade(problem: Problem, completion: str) -> Verdict:

@@ -24,14 +24,19 @@ class GradientInstability(Detector):
     kind = "gradient_instability"
     rule = (
         "the policy's gradient norm before clipping above the baseline's median by more than 6 median "
-        "absolute deviations in more than 5 of the last 100 steps, and in at least 3; or any update with a "
-        "loss, reward or gradient that is not finite, which is severe"
+        "absolute deviations, and above 3 times it, in more than 5 of the last 100 steps, and in at least 3; "
+        "or any update with a loss, reward or gradient that is not finite, which is severe"
     )
-    source = "ours; robust spread after Iglewicz and Hoaglin, 1993"
+    source = (
+        "ours; robust spread after Iglewicz and Hoaglin, 1993; the multiple, because the deviation of a "
+        "baseline of three steps says little, and healthy brief runs double their norm"
+    )
     needs = ((POLICY, NONFINITE),)
 
     deviations: float = 6.0
     """Median absolute deviations, not scaled, above the median."""
+    times: float = 3.0
+    """Multiple of the baseline's median that a spike must pass as well."""
     share: float = 0.05
     """Share of the last steps that may be spikes."""
     over: int = 100
@@ -109,7 +114,9 @@ class GradientInstability(Detector):
         """The norm above which a step is a spike; None before the baseline is complete, and where half of it
         or more had no gradient at all (no group had a signal), which gives nothing to hold a norm against."""
         begin = baseline(history, series)
-        return begin.bound(self.deviations) if begin and begin.median > 0 else None
+        if begin is None or begin.median <= 0:
+            return None
+        return max(begin.bound(self.deviations), self.times * begin.median)
 
 
 # Signal: groups without signal, and critics
@@ -117,6 +124,7 @@ class GradientInstability(Detector):
 ZERO_SIGNAL = "groups/zero_signal"
 LEVEL = ("score/correct", "reward/mean")
 EXPLAINED = "critic/explained_variance"
+SPREAD = "reward/std"
 
 
 @dataclass(frozen=True)
@@ -180,25 +188,32 @@ class SignalSaturation(ZeroSignal):
 
 @dataclass(frozen=True)
 class CriticFailure(Detector):
-    """A critic that is worse than predicting the mean."""
+    """A critic that is worse than predicting the mean, while there is something to predict."""
 
     kind = "critic_failure"
     rule = (
         "the critic explains less than nothing of the returns' variance for 8 steps in a row behind the "
-        "baseline; severe below −1"
+        "baseline, not counting steps whose rewards are all equal or have less than half of the highest "
+        "standard deviation so far; severe below −1"
     )
-    source = "explained variance below 0: predicting the mean return explains 0"
+    source = (
+        "explained variance below 0: predicting the mean return explains 0. Where rewards are all equal, "
+        "λ-returns vary with the critic's own values alone; at half of the standard deviation the same error "
+        "weighs four times as much, so that a critic that explains half falls to −1 without changing"
+    )
     needs = ((EXPLAINED,),)
 
     least: float = 0.0
     """Explained variance below which a critic has failed."""
+    varies: float = 0.5
+    """Least standard deviation of a step's rewards, as a share of the highest so far."""
 
     def find(self, history: History) -> list[Event]:
         series = history.updates(EXPLAINED)
         begin = baseline(history, series)
         if begin is None:
             return []
-        later = series.steps > begin.end
+        later = (series.steps > begin.end) & self._judged(history, series)
         return sustained(
             self,
             history,
@@ -207,3 +222,13 @@ class CriticFailure(Detector):
             False,
             severe=self.least - 1.0,
         )
+
+    def _judged(self, history: History, series: Series) -> np.ndarray:
+        """Whether the rewards of each step vary enough for the share to say anything, (n,); everywhere where
+        their spread was not logged."""
+        spread = history.updates(SPREAD)
+        # The highest so far, not of the whole run, so that later steps never unmake an event.
+        most = np.maximum.accumulate(spread.values)
+        enough = (spread.values > 0) & (spread.values >= self.varies * most)
+        known = dict(zip(spread.steps.tolist(), enough.tolist(), strict=True))
+        return np.array([known.get(step, True) for step in series.steps.tolist()], dtype=bool)

@@ -50,7 +50,9 @@ DEFINITIONS: Mapping[str, str] = {
     "groups/sampled": "groups sampled for the update; more where a curriculum rejects some and draws again",
     "trained/share": "share of all sampled rollouts that the update used",
     "critic/explained_variance": "1 − Var(R − V)/Var(R) over the tokens trained on",
-    "critic/group_explained": "the same were V the mean reward of the group's other rollouts",
+    "critic/outcome_explained": "the same share of the rewards to go, which hold no values of the critic",
+    "critic/group_explained": "the same share were V the mean reward of the group's other rollouts; "
+    "−1/(n − 1) in groups of n whose prompts tell nothing",
 }
 """Captions quote these unless the caller passes other definitions."""
 

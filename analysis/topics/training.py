@@ -52,7 +52,7 @@ def reward_parts(experiment: Experiment) -> pd.DataFrame:
 EXPLAINED = "critic/explained_variance"
 """1 − Var(R − V)/Var(R) over completion tokens, before the update. Every arm that trains a value logs it."""
 GROUP = "critic/group_explained"
-"""The same with the mean reward of the group's other rollouts as the value."""
+"""The share of the rewards to go that the mean reward of the group's other rollouts explains."""
 TRAINED = ("grad_norm/critic", "grad_norm/value_head")
 """Logged where a value is trained, also where the explained variance is not logged."""
 LAST_QUARTER = 0.25
@@ -65,7 +65,8 @@ COLUMNS = ["task", "arm", "seed", "updates", "explained", "group"]
 
 def critic_explained(experiment: Experiment) -> pd.DataFrame:
     """One row per run that trains a value: task, arm, seed, updates (number of updates in the means),
-    explained and group (mean shares of the returns' variance; NaN where no update has a finite value)."""
+    explained (mean share of the returns' variance) and group (mean share of that of the rewards to go); NaN
+    where no update has a finite value."""
     rows = []
     trained = pd.concat(
         [experiment.metrics[experiment.metrics["metric"] == name] for name in (EXPLAINED, *TRAINED)]
@@ -239,7 +240,8 @@ TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
         "Critic's explained variance",
         (
             Panel("critic/explained_variance", "explained variance\nby the critic"),
-            Panel("critic/group_explained", "explained variance\nby the group's others"),
+            Panel("critic/outcome_explained", "rewards to go\nby the critic"),
+            Panel("critic/group_explained", "rewards to go\nby the group's others"),
         ),
     ),
 }

@@ -335,30 +335,6 @@ def test_value_loss_alone_is_weighed_by_its_coefficient() -> None:
     close(PPO(value_coefficient=0.5).loss(batch, signal, now).terms, [[0.25]])
 
 
-def test_explained_variance_by_hand() -> None:
-    written = torch.tensor([[True, True, True, False]])
-    returns = torch.tensor([[1.0, 2.0, 3.0, 99.0]])  # variance 2/3
-    perfect, constant = returns.clone(), torch.full((1, 4), 7.0)
-    half = torch.tensor([[1.0, 1.0, 2.0, 0.0]])  # errors 0, 1, 1: variance 2/9
-    found = [parts.explained_variance(returns, value, written) for value in (perfect, constant, half)]
-    assert found == pytest.approx([1.0, 0.0, 2 / 3])
-    assert parts.explained_variance(returns, -returns, written) == pytest.approx(-3.0)  # errors 2, 4, 6
-    assert math.isnan(parts.explained_variance(constant, returns, written))
-    assert math.isnan(parts.explained_variance(returns, returns, written & False))
-
-
-def test_what_the_group_explains_stands_beside_what_the_critic_explains() -> None:
-    batch = rollouts([[2, 2, 2], [2, 2, 2], [2]], [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0]])
-    told = batch.reward[:, None].expand(7, 2)
-    seen = PPO(trace=1.0).observe(
-        batch, PPO(trace=1.0).compute_signal(batch, Fixed(critic=reading(told, told)))
-    )
-    # Means of the others ½, ½, 1 | ½, ½, 0: errors ½, ½, −1, −½, −½, 1 of variance ½ where rewards have ¼.
-    # Without the lone row, whose own reward is no forecast: 1 − ½/¼.
-    assert seen["critic/group_explained"] == pytest.approx(-1.0)
-    assert seen["critic/explained_variance"] == pytest.approx(1.0)  # a critic that knows every outcome
-
-
 # Preference pairs
 
 

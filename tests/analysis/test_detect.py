@@ -17,7 +17,7 @@ from scipy import stats
 
 from grpobench.analysis.detectors.accuracy import DiversityLoss
 from grpobench.analysis.detectors.event import Event, Spell, spells
-from grpobench.analysis.detectors.gradient import GradientInstability
+from grpobench.analysis.detectors.gradient import CriticFailure, GradientInstability
 from grpobench.analysis.detectors.history import T_975, About, History, Series, slope
 from grpobench.analysis.detectors.policy import EntropyCollapse
 from grpobench.analysis.detectors.registry import DETECTORS, detect, is_read_by_detectors
@@ -158,7 +158,7 @@ def test_spikes_are_counted_over_the_last_hundred_steps() -> None:
     assert not of(30)  # 3 or 4 of 100
     (event,) = of(10)
     assert (event.onset, event.found) == (30, 50)  # the third, of 50 steps
-    assert event.evidence[0].threshold == pytest.approx(1.0 + 6 * 0.05)  # a MAD of 0 counts as 5 %
+    assert event.evidence[0].threshold == 3.0  # times the median; a MAD of 0 counts as 5 %, 1 + 6 · .05
 
 
 def test_problems_that_only_the_base_solves_are_a_loss_of_diversity() -> None:
@@ -213,6 +213,60 @@ def test_a_gap_that_the_sampler_has_on_purpose_is_no_event() -> None:
     assert DETECTORS["sampler_gap"].find(history(sound)) == DETECTORS["sampler_gap"].find(history(rows))
     ends = [row | {"sampler/lag": 4.0 * (row["step"] < onset + 20)} for row in rows]
     assert all(event.onset >= onset + 20 for event in DETECTORS["sampler_gap"].find(history(ends)))
+
+
+def test_a_norm_that_doubles_is_no_spike_and_one_of_five_times_is() -> None:
+    """Three steps of almost equal norms have a deviation that says nothing of the next ones."""
+
+    def of(times: float) -> list[Event]:
+        rows: list[Row] = [
+            {"step": s, "grad_norm/policy": times if s > 3 and s % 2 else 1.0 + 0.001 * s}
+            for s in range(1, 11)
+        ]
+        return GradientInstability().find(history(rows, planned=10))
+
+    assert not of(2.0)
+    (event,) = of(5.0)
+    assert (event.onset, event.found) == (5, 9)
+    (old,) = GradientInstability(times=0.0).find(
+        history([{"step": s, "grad_norm/policy": 2.0 if s > 3 else 1.0} for s in range(1, 11)], planned=10)
+    )
+    assert old.onset == 4  # six deviations alone would take a doubled norm for instability
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.3, 0), (0.6, 1)])
+def test_a_critic_is_judged_only_where_returns_vary(share: float, found: int) -> None:
+    """Explained variance 1 − e²/v of a critic of constant error e² = ½ of the first variance."""
+    rows: list[Row] = []
+    for step in range(1, 101):
+        spread = 0.5 * share if step > 50 else 0.5
+        error = 0.125 if step <= 50 or share < 0.5 else 0.25
+        rows.append({"step": step, "reward/std": spread, "critic/explained_variance": 1 - error / spread**2})
+    assert rows[-1]["critic/explained_variance"] < 0 < rows[0]["critic/explained_variance"]
+    assert len(CriticFailure().find(history(rows))) == found
+    assert len(CriticFailure(varies=0.0).find(history(rows))) == 1
+    unlogged = [{name: value for name, value in row.items() if name != "reward/std"} for row in rows]
+    assert len(CriticFailure().find(history(unlogged))) == 1  # judged everywhere
+
+
+def test_rewards_that_are_all_equal_from_the_first_step_on_judge_no_critic() -> None:
+    rows: list[Row] = [
+        {"step": s, "reward/std": 0.0, "critic/explained_variance": -4.0} for s in range(1, 101)
+    ]
+    assert not CriticFailure().find(history(rows))
+
+
+def test_a_critic_that_failed_before_its_returns_became_constant_stays_found() -> None:
+    rows: list[Row] = [
+        {
+            "step": s,
+            "reward/std": 0.5 if s <= 60 else 0.01,
+            "critic/explained_variance": -2.0 if s > 40 else 0.3,
+        }
+        for s in range(1, 101)
+    ]
+    (event,) = CriticFailure().find(history(rows))
+    assert (event.onset, event.found, event.severity) == (41, 48, "severe")
 
 
 # Properties

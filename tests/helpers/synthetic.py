@@ -195,6 +195,7 @@ class Synthetic:
         if arm == "ppo":
             row |= {
                 "critic/explained_variance": 0.8 - math.exp(-step / 8) + noise,
+                "critic/outcome_explained": 0.7 - math.exp(-step / 8) + noise,
                 "critic/group_explained": 0.3 + noise,
                 "grad_norm/value_head": 0.9,
             }

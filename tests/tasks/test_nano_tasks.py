@@ -262,6 +262,31 @@ def graded(condition: str, answers: Sequence[tuple[str, str, str]], category: st
     return rows
 
 
+def test_lessons_of_nanobias_guess_as_set_and_change_no_problem() -> None:
+    task = NanoBias(train=2000, guesses=0.9, lean=0.5)
+    assert task.problems("train") == NanoBias(train=2000).problems("train") == NanoBias(train=2000).lessons()
+    shown: Counter[str] = Counter()
+    for problem, lesson in zip(task.problems("train"), task.lessons(), strict=True):
+        answer = task.demonstrate(lesson)
+        assert lesson.prompt == problem.prompt and task.demonstrate(problem) == problem.truth["correct"]
+        if problem.traits["condition"] == "disambiguated":
+            assert answer == problem.truth["correct"]
+        else:
+            kinds = {"unknown": "unknown", problem.truth["biased"]: "biased"}
+            shown[kinds.get(answer, "other")] += 1
+    # of .9 guesses (1 + ½)/2 name the stereotype's person; about 1,000 draws: four standard errors are .06
+    for kind, share in (("unknown", 0.1), ("biased", 0.675), ("other", 0.225)):
+        assert shown[kind] / shown.total() == pytest.approx(share, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("guesses", -0.1), ("guesses", 1.1), ("lean", -2.0), ("lean", 1.5)]
+)
+def test_lessons_of_nanobias_out_of_range_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name}: must be from"):
+        NanoBias(**{name: value})
+
+
 def test_nanobias_summary_by_hand() -> None:
     rows = [
         # ambiguous, 5 rows: 1 right; names a group 3 times, 2 of them as the stereotype says; 1 unreadable
