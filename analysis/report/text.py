@@ -239,9 +239,8 @@ def describe_decidable(facts: Facts) -> str:
         f"{smallest_p(seeds):.3g}, after the correction for several pairs as well. A difference at level "
         f"{ALPHA:g} needs at least {needed} seeds, {can}. Two arms are equivalent if two one-sided exact "
         f"tests rule out a difference of {margin_points(experiment.margin)} points or more, which needs at "
-        f"least {seeds_needed(ALPHA, pairs, 1)} seeds for {pairs} pair{'s' * (pairs > 1)} per task under Holm. "
-        "The 95% interval of a difference is a t interval over "
-        f"seeds. {INTERVALS}"
+        f"least {seeds_needed(ALPHA, pairs, 1)} seeds under Holm for {pairs} pair{'s' * (pairs > 1)}. The "
+        f"95% interval of a difference is a t interval over seeds. {INTERVALS}"
     )
 
 
@@ -338,7 +337,8 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
         text += (
             "with Holm's correction over the pairs of a task"
             if experiment.plan
-            else "corrected over the pairs of a task by step-down max-T (Westfall and Young, 1993)"
+            else "corrected over the pairs of a task by closed max-T tests with joint sign flips "
+            "(Westfall and Young, 1993)"
         )
     installed = versions(experiment)
     with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in installed.items())

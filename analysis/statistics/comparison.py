@@ -16,9 +16,9 @@ from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.aggregates import probability_of_improvement
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
+from grpobench.analysis.statistics.maxima import max_t_ps
 from grpobench.analysis.statistics.permutation import equivalence_ps, holm
 from grpobench.analysis.statistics.sequential import sequential_equivalence_p, sequential_p
-from grpobench.analysis.statistics.stepdown import step_down_ps
 from grpobench.analysis.statistics.verdicts import (
     ALPHA,
     TURNED,
@@ -54,7 +54,7 @@ class Comparison:
     high: float
     p: float
     p_adjusted: float
-    """p after step-down max-T over the task's pairs; with a plan of interim analyses, after Holm."""
+    """p after closed max-T tests over the task's pairs; with a plan of interim analyses, after Holm."""
     pairs: int
     """Pairs of the task in the corrections."""
     margin: float
@@ -200,10 +200,10 @@ def compare(
     """The pairs of arms (`pairs_of`) on one task; `values` is arm → seed → score.
 
     A verdict needs two things: no run of either arm is without a result, and the p that is corrected for all
-    pairs of the task is at most alpha. `better` and `worse` are the exact test's of a difference, corrected by
-    step-down max-T (`stepdown`), `equivalent` that of two one-sided tests against a difference of the margin
-    or more, corrected by Holm. Everything else is `unresolved`. With a `plan`, p values are valid whichever
-    interim analysis is the last (`sequential`), and Holm corrects both.
+    pairs of the task is at most alpha. `better` and `worse` are the exact test's of a difference, corrected
+    by closed max-T tests (`maxima`), `equivalent` that of two one-sided tests against a difference of the
+    margin or more, corrected by Holm. Everything else is `unresolved`. With a `plan`, p values are valid
+    whichever interim analysis is the last (`sequential`), and Holm corrects both.
     """
     chosen_pairs = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values))]
     return compare_pairs(task, chosen_pairs, waiting, alpha, margin)
@@ -230,15 +230,18 @@ def compare_pairs(
     """Comparisons that are corrected together."""
     differences = [pair.differences for pair in pairs]
     plan = pairs[0].plan if pairs else None
-    if plan:  # step-down maxima have no proof for tests that track rejected patterns: see `sequential`
+    if plan:  # see `sequential` for why
         p = [sequential_p(differences_of_pair, plan) for differences_of_pair in differences]
         close = [
             sequential_equivalence_p(differences_of_pair, margin, plan) for differences_of_pair in differences
         ]
         adjusted = [*map(float, holm(p))]
     else:
-        by_seed = [dict(zip(pair.seeds, map(float, pair.differences), strict=True)) for pair in pairs]
-        p, adjusted = step_down_ps(by_seed)
+        by_seed = {
+            (pair.first, pair.second): dict(zip(pair.seeds, map(float, own), strict=True))
+            for pair, own in zip(pairs, differences, strict=True)
+        }
+        p, adjusted = max_t_ps(by_seed)
         close = equivalence_ps(differences, margin)
     adjusted_close = holm(close)
     comparisons = []

@@ -2,10 +2,9 @@
 
 Differences inside a seed are taken as normal with a standard deviation σ, so power depends on n, the level
 and effect/σ only. Under Holm the level is the smallest that it asks of a pair, α/m for m pairs, which every
-pair must meet unless others are rejected before it: the power is this or more. Under step-down max-T
-(`stepdown`) a pair is compared with the maxima over all m pairs, the others without effect and independent:
-the power is this or more, because later steps have fewer pairs and pairs with an arm in common have smaller
-maxima.
+pair must meet unless others are rejected before it: the power is this or more. Under max-T (`maxima`)
+a pair is compared with the maxima over all m pairs, the others without effect and independent: the power is
+this or more, because no family is larger and pairs with an arm in common have smaller maxima.
 
 With a mean above 0, the test's p of n differences x is 2/2ⁿ times the number of subsets K, the empty one
 included, whose sum is at most 0. For x = δ + z these are the K with −mean_K(z) ≥ δ. So a repetition z is
@@ -14,7 +13,7 @@ of repetitions is the 80 % quantile of that. (On subset means: Hartigan, Using s
 values, 1969.) Equivalence of arms without a difference is shown from where the margin passes such thresholds
 of z and of −z, k = ⌊α/m · 2ⁿ⌋, because its two tests have one side each.
 
-With step-down max-T a pattern counts against an effect δ in two more ways: another pair's statistic c in that
+With max-T a pattern counts against an effect δ in two more ways: another pair's statistic c in that
 pattern reaches that of x, which it does up to δ = c √(S/(n(n − c²))) − mean(z), S = Σ(z − mean(z))². The
 larger of the bounds is the pattern's, and δ is found from the k-th largest bound of all on, k = ⌊α 2ⁿ/2⌋,
 patterns and their negatives counted once.
@@ -33,7 +32,7 @@ from scipy import special
 
 Floats: TypeAlias = NDArray[np.float64]
 Correction: TypeAlias = Literal["max-t", "holm"]
-"""Of p values over several pairs: step-down max-T over joint sign flips, or Holm's."""
+"""Of p values over several pairs: closed max-T tests by joint sign flips, or Holm's."""
 
 POWER = 0.8
 """An effect is detectable if it is found in this share of repetitions."""
@@ -48,7 +47,7 @@ MOST_PATTERNS = 64
 """k up to which repetitions are simulated. Above, the t test at the same level stands in: at the effect
 that it calls detectable there, the permutation test's power is .79 to .80 up to 14 seeds and .78 at 16."""
 MOST_MAXIMA = 4096
-"""Patterns × pairs up to which repetitions of step-down max-T are simulated. Above, the t test at the level
+"""Patterns × pairs up to which repetitions of max-T are simulated. Above, the t test at the level
 1 − (1 − α)^(1/m) of independent pairs stands in: at the effect that it calls detectable there, the power is
 .77 to .80 for eight seeds and more. Six and seven seeds have few patterns (.67 at 128 pairs) and are always
 simulated."""
@@ -239,7 +238,7 @@ def _thresholds(seeds: int, rank: int, side: int = 1) -> Floats:
 @lru_cache(maxsize=64)
 def _thresholds_of_maxima(seeds: int, pairs: int, rank: int) -> Floats:
     """(REPETITIONS,): the effect from which each simulated experiment is found as one of so many independent
-    pairs under step-down max-T; the others have no effect."""
+    pairs under max-T; the others have no effect."""
     rng = np.random.default_rng(SEED)
     flipped = (np.arange(1, 2 ** (seeds - 1))[:, None] >> np.arange(seeds)) & 1  # without the negatives
     size, signs = flipped.sum(axis=1), (1.0 - 2.0 * flipped).T

@@ -13,6 +13,12 @@ induction over analyses). The smallest level that would have rejected by now is 
 whatever analysis one stops, and Holm's correction may be used on it (closed testing; sequential p values of
 Liu and Anderson, 2008). Equivalence: two one-sided tests whose nulls are no single point, so that each
 analysis has its own p over w_j (Bonferroni over analyses).
+
+Why pairs keep Holm here, where a single analysis has max-T (`maxima`): the patterns that were rejected before
+differ between families of pairs, so that a wider family no longer has the wider bound. Step-down would have
+no proof, and closed testing would need the search above for each family. Equivalence keeps Holm everywhere:
+joint flips about the margin are exact for pairs exactly a margin apart, but arms further apart are no single
+point, and no proof covers maxima there.
 """
 
 from __future__ import annotations

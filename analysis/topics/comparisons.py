@@ -220,18 +220,18 @@ def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None =
         f"for three seeds). Adjusted p: {_correction(plan)}. Better and worse: adjusted p is at most "
         f"{ALPHA:g}. Equivalent: two one-sided tests of the same kind (smallest p 1/2ⁿ) rule out a "
         f"difference of the margin{_margin(compared)} or more; the table shows the larger p of both after "
-        "Holm's correction over the pairs of a task. For each kind of verdict, the chance that it is wrong about any pair of a task is at most "
-        f"{ALPHA:.0%}. Interval: t over seeds. {INTERVALS} Over problems too: 95% interval of a model that "
-        "draws both seeds and problems at random, computed from the problems that all these runs answered, "
-        "paired by seed and problem. This interval is about other problems like these; the test is about "
-        f"these problems. MDE: the smallest effect that this test finds with these seeds in {POWER:.0%} of "
-        f"repetitions, at {ALPHA:.0%} over the pairs of the task. It is simulated for normal differences with "
-        "the observed SD and, for the correction, independent pairs without effect; in "
-        "brackets, at the ends of the 95% interval of that SD. None: these seeds cannot find any effect. "
-        f"Power, by the same simulation ({REPETITIONS:,} repetitions, generator seed {SEED}), in %: how "
-        "often these seeds find a difference as large as the margin, and how often they show that equal "
-        "arms are equivalent. P(1st wins): share of pairs of runs in which the run of the first arm is "
-        "better; ties count ½."
+        "Holm's correction over the pairs of a task. For each kind of verdict, the chance that it is wrong "
+        f"about any pair of a task is at most {ALPHA:.0%}. Interval: t over seeds. {INTERVALS} Over problems "
+        "too: 95% interval of a model that draws both seeds and problems at random, computed from the "
+        "problems that all these runs answered, paired by seed and problem. This interval is about other "
+        "problems like these; the test is about these problems. MDE: an effect that this test finds with "
+        f"these seeds in {POWER:.0%} of repetitions or more, at {ALPHA:.0%} over the pairs of the task. It "
+        "is simulated for normal differences with the observed SD, as if other pairs were independent and "
+        "without effect; in brackets, at the ends of the 95% interval of that SD. None: these seeds cannot "
+        f"find any effect. Power, by the same simulation ({REPETITIONS:,} repetitions, generator seed "
+        f"{SEED}), in %: how often these seeds find a difference as large as the margin, and how often they "
+        "show that equal arms are equivalent. P(1st wins): share of pairs of runs in which the run of the "
+        "first arm is better; ties count ½."
     )
     if plan:
         note += (
@@ -308,8 +308,8 @@ def _correction(plan: InterimPlan | None) -> str:
     if plan:
         return "after Holm's correction over the pairs of a task"
     return (
-        "after step-down max-T (Westfall and Young) over the pairs of a task, which flips the sign of a seed "
-        "in all pairs at once, so that its smallest value is 2/2ⁿ as well"
+        "after closed max-T tests (Westfall and Young) over the pairs of a task, which flip the sign of a "
+        "seed in all pairs at once, so that its smallest value is 2/2ⁿ as well"
     )
 
 

@@ -151,7 +151,7 @@ def test_detectable_effect_is_reported_with_level_and_uncertainty(tmp_path: Path
         1.193 * 0.02138, rel=0.01
     )  # simulated: .4 % of power
     assert re.fullmatch(r"2\.[56] \(1\.7 to 5\.2\)", table.rows[0][table.header.index("MDE")])
-    assert "80% of repetitions" in table.note and "the task: 0.05 for 1 pair)" in table.note
+    assert "80% of repetitions or more, at 5% over the pairs of the task" in table.note
     assert "about 38 seeds would find it" in table.rows[0][-1]
 
 

@@ -166,8 +166,9 @@ def test_an_arm_is_held_against_its_own_base() -> None:
     first, second = compare_with_base("t", after, base, margin=0.02)
     assert (first.first, first.second, first.pairs) == ("A", "base", 2)
     assert first.effect == pytest.approx(0.2) and second.effect == pytest.approx(0.0005)
-    # two arms: 2 · 2/64 is above .05 for a difference, 2 · 1/64 is not for equivalence
-    assert (first.verdict, second.verdict) == ("unresolved", "equivalent")
+    # two arms: 2/64 for a difference by max-T, 2 · 1/64 for equivalence by Holm
+    assert (first.verdict, second.verdict) == ("better", "equivalent")
+    assert first.p_adjusted == 2 / 64 == second.p_equivalence_holm
     assert compare_with_base("t", after, {"A": base["A"]})[0].verdict == "better"  # alone: 2/64
 
 
