@@ -86,6 +86,10 @@ class Arithmetic(Generated, Task):
                 rows[str(row.problem.traits["category"])].append(row.verdict.scores["correct"])
         return {f"accuracy/{category}": sum(own) / len(own) for category, own in sorted(rows.items())}
 
+    def draw_episode(self, problem: Problem, rng: random.Random) -> Sequence[str]:
+        """Half of the answers are careless, as those of the nano policy's training are."""
+        return (self.lapse(problem) if rng.random() < 0.5 else self.demonstrate(problem),)
+
     def lapse(self, problem: Problem) -> str:
         """The answer without the steps that a small policy needs to find it."""
         return f"#{problem.truth}"

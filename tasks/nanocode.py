@@ -115,6 +115,10 @@ class NanoCode(Generated, Task):
         added = {int: "+1", list: "+[0]", str: "+'a'"}[type(problem.truth["outputs"][0])]
         return f"{problem.truth['expression']}{added}"
 
+    def draw_episode(self, problem: Problem, rng: random.Random) -> Sequence[str]:
+        """Half of the answers are careless, as those of the nano policy's training are."""
+        return (self.lapse(problem) if rng.random() < 0.5 else self.demonstrate(problem),)
+
     def lapse(self, problem: Problem) -> str:
         """The first example's output as a constant: it fits one example and no hidden input."""
         return str(problem.truth["first"])

@@ -43,8 +43,8 @@ class Signed(Generated, Written):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 4 <= self.cap <= 128:
-            raise ValueError(f"cap: must be from 4 to 128, not {self.cap}")
+        if not 4 <= self.cap <= 120:
+            raise ValueError(f"cap: must be from 4 to 120, not {self.cap}")
 
     @property
     def turns(self) -> int:

@@ -139,6 +139,7 @@ def record(
         "data": sorted({str(source) for split in task.splits for source in task.sources(split)}),
         "updates": config.warm_start,
         "batch": config.warm_start_batch,
+        "answers": config.warm_start_answers,
         "learning_rate": config.warm_start_learning_rate,
         "dtype": config.dtype,
         "demonstrations_read": len(lessons),
@@ -157,8 +158,65 @@ def demonstrations(loaded: Loaded, task: Task, config: ModelConfig) -> list[Grou
     random.Random(derive(SEED, "warm start")).shuffle(order)
     order = order[: config.warm_start_examples or len(order)]
     wanted = config.warm_start * config.warm_start_batch
+    if config.warm_start_answers != "reference":
+        draw = drawing(task, config.warm_start_answers)
+        rng = random.Random(derive(SEED, "warm start answers"))
+        asked = [problems[order[i % len(order)]] for i in range(wanted)]
+        return [demonstration(loaded, task, problem, draw(problem, rng)) for problem in asked]
     groups = [demonstration(loaded, task, problems[index]) for index in order[:wanted]]
     return [groups[i % len(groups)] for i in range(wanted)]
+
+
+Draw = Callable[[Problem, random.Random], Sequence[str]]
+
+
+def drawing(task: Task, source: str) -> Draw:
+    """Draws the turns of an episode: from the task's own distribution, or from the answers of a file. Raises
+    DataError for a file that cannot be read."""
+    if source == "distribution":
+        return task.draw_episode
+    answers = read_answers(Path(source).expanduser())
+
+    def draw(problem: Problem, rng: random.Random) -> Sequence[str]:
+        if problem.prompt not in answers:
+            raise DataError(
+                f"{source}: has no answer to problem {problem.id} of {task.name}; add a row with its prompt, or "
+                "set model.warm_start_examples so that it is left out"
+            )
+        completions, weights = zip(*answers[problem.prompt], strict=True)
+        return (rng.choices(completions, weights)[0],)
+
+    return draw
+
+
+def read_answers(path: Path) -> dict[str, list[tuple[str, float]]]:
+    """The answers with their weights, by prompt, of a JSONL file. Raises DataError with file and line."""
+    answers: dict[str, list[tuple[str, float]]] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); check model.warm_start_answers") from None
+    for number, text in enumerate(lines, 1):
+        if text.strip():
+            prompt, completion, weight = read_answer(text, f"{path}:{number}")
+            answers.setdefault(prompt, []).append((completion, weight))
+    return answers
+
+
+def read_answer(text: str, place: str) -> tuple[str, str, float]:
+    """Prompt, completion and weight of a line."""
+    try:
+        row = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{place}: not JSON ({error}); mend or remove the line") from None
+    if not isinstance(row, dict) or not all(
+        isinstance(row.get(key), str) for key in ("prompt", "completion")
+    ):
+        raise DataError(f"{place}: needs the texts prompt and completion; mend or remove the line")
+    weight = row.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+        raise DataError(f"{place}: weight must be a number above 0, not {weight!r}; mend or remove the line")
+    return row["prompt"], row["completion"], float(weight)
 
 
 def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group]) -> str:
@@ -223,9 +281,10 @@ def descend(
     return total
 
 
-def demonstration(loaded: Loaded, task: Task, problem: Problem) -> Group:
-    """The reference episode as a rollout; replies of an environment are not part of the loss."""
-    rollout = demonstrated(loaded, task, problem)
+def demonstration(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[str] | None = None) -> Group:
+    """The reference episode, or that of these turns, as a rollout; replies of an environment are not part of
+    the loss."""
+    rollout = demonstrated(loaded, task, problem, turns)
     return Group(problem, [rollout], [Verdict({}, None)], [0.0])
 
 

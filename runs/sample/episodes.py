@@ -182,10 +182,10 @@ def reply_tokens(loaded: Loaded, reply: str) -> tuple[int, ...]:
     return (usual if usual in loaded.end else loaded.end[0], *tokens)
 
 
-def demonstrated(loaded: Loaded, task: Task, problem: Problem) -> Rollout:
-    """The reference episode of a problem as a rollout, with log-probabilities of 0."""
+def demonstrated(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[str] | None = None) -> Rollout:
+    """The reference episode of a problem, or that of these turns, with log-probabilities of 0."""
     episode = Episode(loaded, task, problem, loaded.encode(problem.prompt))
-    texts = task.demonstrate_episode(problem)
+    texts = task.demonstrate_episode(problem) if turns is None else turns
     for number, text in enumerate(texts, 1):
         turn = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
         episode.take(turn, [0.0] * len(turn))

@@ -31,6 +31,10 @@ Finite = Annotated[float, Interval(gt=-math.inf, lt=math.inf)]
 Temperature = Annotated[float, Interval(gt=0, le=10)]
 
 
+ANSWERS = ("reference", "distribution")
+"""What warm starts read, beside files."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The initial policy. Master weights are always float32."""
@@ -48,6 +52,11 @@ class ModelConfig:
     run before its first step, `drop` leaves them out, counted in provenance.json."""
     warm_start: NonNegativeInt = 0
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
+    warm_start_answers: str = "reference"
+    """What the supervised updates read: `reference`, one demonstration of each problem; `distribution`,
+    episodes drawn anew for every update from what the task lets a base policy write, right or wrong
+    (`Task.draw_episode`); or a JSONL file of ``{"prompt": …, "completion": …, "weight": …}`` with any number
+    of answers to a problem, drawn by weight (1 where it is left out)."""
     warm_start_examples: NonNegativeInt = 0
     """Training problems whose demonstrations are used; 0 means all of them."""
     warm_start_learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 1e-3
@@ -56,7 +65,16 @@ class ModelConfig:
     """Demonstrations per supervised update."""
 
     def __post_init__(self) -> None:
-        demand(self, Rule(bool(self.name), "name: must not be empty"))
+        known = self.warm_start_answers in ANSWERS or self.warm_start_answers.endswith(".jsonl")
+        demand(
+            self,
+            Rule(bool(self.name), "name: must not be empty"),
+            Rule(
+                known,
+                f"warm_start_answers: must be {', '.join(ANSWERS)} or the path of a .jsonl file, not "
+                f"{self.warm_start_answers!r}",
+            ),
+        )
 
 
 SAMPLERS = ("hf", "vllm", "vllm-server", "replay", "preferences")

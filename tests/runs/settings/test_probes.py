@@ -1,0 +1,85 @@
+"""The probes that come with the suite, and what is wrong with a file that is none."""
+
+from pathlib import Path
+
+import pytest
+
+from grpobench.runs.settings.probes import (
+    GATE,
+    ORDER,
+    PROBES,
+    arm_of,
+    common,
+    merged,
+    probes,
+    read_probe,
+    recipe_table,
+)
+from grpobench.runs.settings.recipe import read_table
+from grpobench.runs.settings.registries import algorithms
+from grpobench.runs.tools.strict import ConfigError
+
+
+def test_every_file_is_a_probe_in_the_order_and_says_what_it_is() -> None:
+    files = {path.stem for path in PROBES.glob("*.toml")} - {"common"}
+    assert files == set(ORDER) == set(probes())
+    assert next(iter(probes())) == GATE
+    for probe in probes().values():
+        for words in (
+            probe.mechanism,
+            probe.source,
+            probe.dose,
+            probe.score,
+            probe.expect,
+            probe.good,
+            probe.bad,
+        ):
+            assert words, probe.name
+        assert {*probe.high, *probe.low} <= set(algorithms()), probe.name
+        assert not {*probe.high} & {*probe.low}, probe.name
+        assert (probe.positive is None) == (probe.negative is None)
+        assert probe.runs == "ladder" or probe.positive, f"{probe.name} has no controls"
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_every_probe_and_its_controls_are_recipes(name: str, tmp_path: Path) -> None:
+    probe = probes()[name]
+    if probe.runs == "ladder":
+        return
+    arms = [arm_of(probe, "plain", "grpo", {"policy": 1e-3})]
+    for control in (probe.positive, probe.negative):
+        assert control
+        settings = {key: value for key, value in control.settings.items() if key != "rate"}
+        arms.append(arm_of(probe, f"control{len(arms)}", control.algorithm, {"policy": 1e-3}, settings))
+    recipe = read_table(recipe_table("x", arms, [0]), "", "x", tmp_path)
+    assert len(recipe.runs()) == 3
+
+
+def test_seeds_of_search_controls_and_profiles_are_apart() -> None:
+    table = common()
+    seeds = [table["search"]["seeds"], table["profile"]["seeds"], table["profile"]["control_seeds"]]
+    flat = [seed for part in seeds for seed in part]
+    assert len(set(flat)) == len(flat)
+    assert 9200 not in flat and 9201 not in flat  # the controls were designed on them
+
+
+def test_tables_are_merged_key_by_key_but_weights_are_one_value() -> None:
+    below = {"reward": {"kind": "task", "weights": {"sign": 1.0}}, "train": {"steps": 40}}
+    above = {"reward": {"weights": {"letter": 2.0}}, "train": {"epochs": 2}}
+    assert merged(below, above) == {
+        "reward": {"kind": "task", "weights": {"letter": 2.0}},
+        "train": {"steps": 40, "epochs": 2},
+    }
+    assert below["train"] == {"steps": 40}
+
+
+def test_a_probe_with_faults_is_refused_with_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text(
+        (PROBES / "learn.toml").read_text().replace("title =", "titel =").replace("one = 1.0", "one = 'x'")
+    )
+    with pytest.raises(ConfigError) as refused:
+        read_probe(path)
+    assert "titel" in str(refused.value) and "one" in str(refused.value)
+    with pytest.raises(ConfigError, match="cannot read the probe"):
+        read_probe(tmp_path / "none.toml")

@@ -1,0 +1,191 @@
+"""Letters and signed: the written distribution, the grades, and the shipped policies held against it."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.written import path_of
+from grpobench.runs.sample.episodes import episodes
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.kinds.written import ALPHABET, END, Written, entropy
+from grpobench.tasks.letters import LENGTHS, Letters
+from grpobench.tasks.signed import STOP, TAIL, Signed
+
+SAMPLES = 64
+
+
+@pytest.mark.parametrize("task", [Letters(), Letters(length=32, patterns=("4", "12")), Signed()], ids=str)
+def test_the_written_distribution_sums_to_one_and_is_what_is_drawn(task: Written) -> None:
+    rng = random.Random(0)
+    for problem in task.problems("train")[:50]:
+        turns = task.draw_episode(problem, rng)
+        for number, turn in enumerate(turns):
+            for place in range(len(turn) + 1):
+                if place == len(turn) and task.turn_end and turn.endswith(task.turn_end):
+                    break
+                following = task.distribution(problem, [*turns[:number], turn[:place]])
+                assert math.fsum(following.values()) == pytest.approx(1)
+                written = turn[place] if place < len(turn) else END
+                assert following[written] > 0
+
+
+@pytest.mark.parametrize("pattern", ["1", "4", "12", "11", "88"])
+def test_the_base_rate_is_the_product_of_the_pattern(pattern: str) -> None:
+    """Against 4,000 drawn episodes: five binomial deviations."""
+    task = Letters(patterns=(pattern,), position=1)
+    rng = random.Random(1)
+    right = sum(
+        task.verify(problem, task.draw_episode(problem, rng))[0].scores["solved"]
+        for problem in task.problems("train")[:4000]
+    )
+    p = task.base_rate(pattern)
+    assert abs(right / 4000 - p) <= 5 * math.sqrt(p * (1 - p) / 4000) + 1e-9
+
+
+@given(st.text(alphabet="abcdefghXYZ", max_size=12))
+def test_a_wrong_form_costs_its_score_and_no_other(text: str) -> None:
+    task = Letters()
+    problem = task.problems("train")[0]
+    (verdict,) = task.verify(problem, [text])
+    right = text[:1] == problem.truth["right"][0]
+    whole = len(text) == 8 and set(text) <= set(ALPHABET)
+    assert verdict.scores["correct"] == right
+    assert verdict.scores["format"] == whole
+    assert verdict.scores["solved"] == (right and whole)
+
+
+def test_an_exploit_is_never_right() -> None:
+    task = Letters(contexts=8)
+    for problem in task.problems("train")[:500]:
+        assert problem.truth["exploit"][0] not in problem.truth["right"][0]
+
+
+def test_the_sign_is_even_and_no_prompt_repeats() -> None:
+    """Half of all (prompt, letter) pairs are answered with +, within five binomial deviations."""
+    task = Signed()
+    problems = task.problems("train")
+    assert len({problem.prompt for problem in problems}) == len(problems)
+    signs = Counter(task.reply(problem, [letter]) for problem in problems for letter in ALPHABET)
+    share = signs["+"] / sum(signs.values())
+    assert abs(share - 0.5) <= 5 * 0.5 / math.sqrt(sum(signs.values()))
+
+
+def test_a_malformed_first_turn_ends_the_episode_and_earns_nothing() -> None:
+    task = Signed()
+    problem = task.problems("train")[0]
+    for text in ("", "ab\n", "?\n"):
+        assert task.reply(problem, [text]) is None
+        (verdict,) = task.verify_episodes(problem, [[text]])
+        assert not any(verdict.scores.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"length": 5}, "length: must be one of 4, 8, 32"),
+        ({"patterns": ("9",)}, "must be digits from 1 to 8"),
+        ({"patterns": ("1", "")}, "must be digits from 1 to 8"),
+        ({"position": 8}, "position: must leave room for 1 letters"),
+        ({"contexts": 9}, "contexts × patterns must be from 1 to 8"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object], words: str) -> None:
+    with pytest.raises((ValueError, DataError), match=words):
+        Letters(**settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", params=["letters", "signed"])
+def base(request: pytest.FixtureRequest) -> tuple[str, Loaded, RoleModels]:
+    loaded = load(request.param)
+    return request.param, loaded, RoleModels(loaded.model)
+
+
+def tasks_of(name: str) -> list[Written]:
+    return [Letters(length=n, contexts=8) for n in LENGTHS] if name == "letters" else [Signed(cap=120)]
+
+
+def sampled(base: tuple[str, Loaded, RoleModels], task: Written, count: int) -> list[list[Rollout]]:
+    _, loaded, models = base
+    sampler = HFSampler(models, loaded.end, loaded.pad, 256, loaded.context)
+    problems = task.problems("test")[:count]
+    seeds = [tuple(range(1000 * i, 1000 * i + SAMPLES)) for i in range(count)]
+    with torch.no_grad():
+        return episodes(sampler, loaded, task, problems, seeds, task.max_completion_tokens, 1.0)
+
+
+def test_the_policy_writes_its_distribution(base: tuple[str, Loaded, RoleModels]) -> None:
+    """Divergence of every position of drawn episodes, in exact expectation over the next token: below 0.005
+    nats, a hundredth of the entropies, and in the mean below 0.001."""
+    name, loaded, _ = base
+    rng = random.Random(5)
+    divergences = []
+    for task in tasks_of(name):
+        for problem in task.problems("test")[:20]:
+            drawn = path_of(loaded.tokenizer, task, problem, rng)
+            with torch.no_grad():
+                logits = loaded.model(torch.tensor([[*drawn.prompt, *drawn.tokens]])).logits[0]
+            for place, following in enumerate(drawn.targets):
+                if following:
+                    logp = logits[len(drawn.prompt) + place - 1].log_softmax(-1)
+                    divergences.append(
+                        sum(p * (math.log(p) - float(logp[token])) for token, p in following.items())
+                    )
+    assert max(divergences) < 0.05
+    assert sum(divergences) / len(divergences) < 0.001
+
+
+def test_sampled_letters_and_entropy_are_those_of_the_closed_form(
+    base: tuple[str, Loaded, RoleModels],
+) -> None:
+    """512 completions of each length: letters within six binomial deviations, lengths exact but for 1 %, and
+    the reported entropy within 1 % of length · ln 8/(length + 1); for signed the mean tail of 8 tokens."""
+    name, loaded, _ = base
+    for task in tasks_of(name):
+        rollouts = [rollout for of_problem in sampled(base, task, 8) for rollout in of_problem]
+        if isinstance(task, Letters):
+            texts = [loaded.decode(rollout.completion) for rollout in rollouts]
+            assert sum(len(text) == task.length for text in texts) >= 0.99 * len(texts)
+            _even(Counter("".join(texts)))
+            expected = task.length * math.log(8) / (task.length + 1)
+        else:
+            tails = [text_of(loaded, rollout) for rollout in rollouts]
+            assert all(set(tail) <= {TAIL[sign]} for sign, tail in tails if tail)
+            mean, deviation = (1 - STOP) / STOP, math.sqrt(1 - STOP) / STOP
+            assert abs(sum(len(tail) for _, tail in tails) / len(tails) - mean) <= 5 * deviation / math.sqrt(
+                len(tails)
+            )
+            # Two letters, a line end, and one draw for each token of the tail and its end.
+            expected = (2 * math.log(8) + (mean + 1) * entropy({"p": 1 - STOP, END: STOP})) / (mean + 4)
+        reported = [h for rollout in rollouts for h in written_entropy(rollout)]
+        assert sum(reported) / len(reported) == pytest.approx(
+            expected, rel=0.01 if name == "letters" else 0.06
+        )
+
+
+def written_entropy(rollout: Rollout) -> Sequence[float]:
+    assert rollout.entropy is not None
+    mask = rollout.completion_mask or (True,) * len(rollout.completion)
+    return [float(h) for h, own in zip(rollout.entropy, mask, strict=True) if own]
+
+
+def text_of(loaded: Loaded, rollout: Rollout) -> tuple[str, str]:
+    """Sign and tail of an episode."""
+    after = loaded.decode(rollout.completion).partition("\n")[2]
+    return after[:1], after[2:]
+
+
+def _even(counts: Counter[str]) -> None:
+    total = sum(counts.values())
+    deviation = math.sqrt(total * (1 / 8) * (7 / 8))
+    for letter in ALPHABET:
+        assert abs(counts[letter] - total / 8) <= 6 * deviation
