@@ -60,8 +60,8 @@ def compare(
 ) -> Compared:
     """Compare two arms as the report does, on one task or on each that both ran.
 
-    The effect is the first arm's final accuracy minus the second's, with interval, p, p adjusted for all pairs
-    of the task, and a verdict on the first arm: better, worse, equivalent (within ``load(margin=)``) or
+    The effect is the first arm's final accuracy minus the second's, with interval, p, p adjusted for all
+    pairs of the task, and a verdict on the first arm: better, worse, equivalent (within ``load(margin=)``) or
     unresolved. `second` may be ``"base"``, the first arm before training. Iterating gives one `Comparison`
     per task; ``compare(...)["arithmetic"].effect`` is one of its numbers. `mode` is the decoding mode of the
     accuracies; by default the report's (greedy if that was evaluated). Raises ValueError for an arm or a task

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grpobench.analysis.profile.scores import Profile
     from grpobench.runs.experiment.profiling import Part, Profiler
 
-QUICK_SEEDS = 3
+QUICK_SEEDS = 4
 QUICK_PROBES = (
     "learn",
     "ladder",
@@ -40,9 +40,9 @@ EXIT = {True: PREEMPTED, False: DONE}
 
 @click.argument("algorithms", nargs=-1, metavar="[ALGORITHM]...")
 @out_option("results/profile")
-@click.option("--seeds", type=POSITIVE, metavar="N", help="Seeds 0 to N − 1. Default: 8, with --quick 3.")
+@click.option("--seeds", type=POSITIVE, metavar="N", help="Seeds 0 to N − 1. Default: 8, with --quick 4.")
 @click.option("--probes", metavar="LIST", help="Run these only. Default: all.")
-@flag("--quick", "Three seeds and half of the probes.")
+@flag("--quick", "Four seeds and half of the probes.")
 @click.option("--baseline", default="grpo", metavar="NAME", help="What a page compares with. Default: grpo.")
 @flag("--controls", "Run the probes' controls too.")
 @flag("--no-around", "Leave out the learning rates above and below the searched one.")

@@ -180,8 +180,8 @@ def drawing(task: Task, source: str) -> Draw:
     def draw(problem: Problem, rng: random.Random) -> Sequence[str]:
         if problem.prompt not in answers:
             raise DataError(
-                f"{source}: has no answer to problem {problem.id} of {task.name}; add a row with its prompt, or "
-                "set model.warm_start_examples so that it is left out"
+                f"{source}: has no answer to problem {problem.id} of {task.name}; add a row with its prompt, "
+                "or set model.warm_start_examples so that it is left out"
             )
         completions, weights = zip(*answers[problem.prompt], strict=True)
         return (rng.choices(completions, weights)[0],)

@@ -48,41 +48,41 @@ def rows_of(algorithm: str, clean: list[float], dosed: list[float]) -> list[Row]
 
 def test_a_dose_that_changes_nothing_scores_one_in_every_seed() -> None:
     rows = {
-        "a": rows_of("a", [0.5, 0.7, 0.9], [0.5, 0.7, 0.9]),
-        "b": rows_of("b", [0.5, 0.6, 0.7], [0.3] * 3),
+        "a": rows_of("a", [0.5, 0.7, 0.9, 0.8], [0.5, 0.7, 0.9, 0.8]),
+        "b": rows_of("b", [0.5, 0.6, 0.7, 0.6], [0.3] * 4),
     }
     profile = build(rows, PROBES, {"a": {"policy": 1e-3}, "b": {"policy": 1e-3}})
-    assert list(profile.scores["offset"]["a"].values()) == [1.0, 1.0, 1.0]
+    assert list(profile.scores["offset"]["a"].values()) == [1.0, 1.0, 1.0, 1.0]
     assert profile.scores["offset"]["b"][0] == pytest.approx(0.175 / 0.375)
 
 
 def test_what_does_not_learn_has_no_robustness() -> None:
-    rows = {"idle": rows_of("idle", [0.13, 0.12, 0.14], [0.13, 0.12, 0.14])}
+    rows = {"idle": rows_of("idle", [0.13, 0.12, 0.14, 0.13], [0.13, 0.12, 0.14, 0.13])}
     profile = build(rows, PROBES, {"idle": {"policy": 1e-3}})
     assert "offset" not in profile.scores
     assert profile.gated["offset"] == {"idle"}
-    assert len(profile.scores["learn"]["idle"]) == 3
+    assert len(profile.scores["learn"]["idle"]) == 4
 
 
 def test_a_seed_that_happens_not_to_learn_is_divided_by_the_mean() -> None:
-    rows = {"a": rows_of("a", [0.125, 1.0, 1.0], [1.0, 1.0, 1.0])}
+    rows = {"a": rows_of("a", [0.125, 1.0, 1.0, 1.0], [1.0] * 4)}
     scores = build(rows, PROBES, {"a": {"policy": 1e-3}}).scores["offset"]["a"]
-    assert scores[0] == pytest.approx(1.5)
+    assert scores[0] == pytest.approx(4 / 3)
 
 
 def test_a_ladder_is_the_mean_over_rates_of_seeds_that_have_all() -> None:
     rates = (1e-4, 1e-3, 1e-2)
     rows = [
-        row("a", "ladder", seed, 1.0 if rate < 1e-2 else 0.125, rate) for seed in range(3) for rate in rates
+        row("a", "ladder", seed, 1.0 if rate < 1e-2 else 0.125, rate) for seed in range(4) for rate in rates
     ]
-    rows.append(row("a", "ladder", 3, 1.0, 1e-3))
+    rows.append(row("a", "ladder", 4, 1.0, 1e-3))
     scores = build({"a": rows}, PROBES, {"a": {"policy": 1e-3}}).scores["ladder"]["a"]
-    assert scores == {seed: pytest.approx(2 / 3) for seed in range(3)}
+    assert scores == {seed: pytest.approx(2 / 3) for seed in range(4)}
 
 
 def test_only_runs_at_the_searched_rate_count_and_its_neighbors_are_told() -> None:
-    rows = [row("a", "offset", s, x, r) for s in range(3) for r, x in ((3e-4, 0.3), (1e-3, 1.0), (3e-3, 0.2))]
-    rows += [row("a", "learn", s, 1.0, r) for s in range(3) for r in (3e-4, 1e-3, 3e-3)]
+    rows = [row("a", "offset", s, x, r) for s in range(4) for r, x in ((3e-4, 0.3), (1e-3, 1.0), (3e-3, 0.2))]
+    rows += [row("a", "learn", s, 1.0, r) for s in range(4) for r in (3e-4, 1e-3, 3e-3)]
     profile = build({"a": rows}, PROBES, {"a": {"policy": 1e-3}})
     assert set(profile.scores["offset"]["a"].values()) == {1.0}
     assert profile.below["offset"]["a"] == pytest.approx(0.2)

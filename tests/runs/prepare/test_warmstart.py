@@ -267,7 +267,7 @@ def test_key_changes_with_what_changes_the_result_and_with_nothing_else() -> Non
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        (["nowhere", "--task", "arithmetic"], "unknown model 'nowhere'; known: nano"),
+        (["nowhere", "--task", "arithmetic"], "unknown model 'nowhere'; known: letters, nano"),
         (["nano", "--task", "arithmatic"], "did you mean arithmetic?"),
         (["nano", "--task", "arithmetic", "--set", "trian=3"], "did you mean task.arithmetic.train?"),
         (["nano", "--task", "arithmetic", "--learning-rate", "2"], "must be above 0 and below 1, not 2"),
