@@ -20,6 +20,8 @@ from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.prepare import warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.letters import Letters
 
 STEPS, BATCH = 12, 8
 TASK = ["--set", "train=300", "--set", "validation=40"]
@@ -279,3 +281,58 @@ def test_mistakes_end_with_2_and_the_remedy(
 ) -> None:
     assert cli.main(["warmstart", *words]) == 2
     assert remedy in capsys.readouterr().err
+
+
+def test_a_distribution_is_drawn_anew_for_every_update() -> None:
+    """Half of nano's answers are careless; episodes of `letters` differ and follow their form."""
+    loaded = load("nano")
+    config = dataclasses.replace(CONFIG, warm_start_examples=1, warm_start_answers="distribution")
+    drawn = warmstart.demonstrations(loaded, ARITHMETIC, config)
+    texts = [loaded.decode(group.rollouts[0].completion) for group in drawn]
+    problem = drawn[0].problem
+    careless, reference = ARITHMETIC.lapse(problem), ARITHMETIC.demonstrate(problem)
+    assert set(texts) == {careless, reference}
+    count, total = texts.count(careless), len(texts)
+    assert abs(count - total / 2) <= 5 * math.sqrt(total) / 2
+    letters = warmstart.demonstrations(load("letters"), Letters(), config)
+    assert len({group.rollouts[0].completion for group in letters}) == len(letters)
+    again = warmstart.demonstrations(loaded, ARITHMETIC, config)
+    assert [group.rollouts[0].completion for group in again] == [g.rollouts[0].completion for g in drawn]
+
+
+def test_answers_of_a_file_are_drawn_by_weight(tmp_path: Path) -> None:
+    loaded, file = load("nano"), tmp_path / "answers.jsonl"
+    rows = [
+        {"prompt": problem.prompt, "completion": text, "weight": weight}
+        for problem in ARITHMETIC.problems("train")
+        for text, weight in ((" 1", 3), (" 2", 1))
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    config = dataclasses.replace(CONFIG, warm_start_answers=str(file))
+    drawn = warmstart.demonstrations(loaded, ARITHMETIC, config)
+    texts = [loaded.decode(group.rollouts[0].completion) for group in drawn]
+    count, total = texts.count(" 1"), len(texts)
+    assert set(texts) == {" 1", " 2"}
+    assert abs(count - 0.75 * total) <= 5 * math.sqrt(total * 3) / 4
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "answers.jsonl:1: not JSON"),
+        ('{"prompt": "a"}', "answers.jsonl:1: needs the texts prompt and completion"),
+        ('{"prompt": "a", "completion": "b", "weight": 0}', "weight must be a number above 0, not 0"),
+        ('{"prompt": "a", "completion": "b"}', "has no answer to problem"),
+    ],
+)
+def test_a_file_of_answers_that_cannot_be_used(tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text(line)
+    config = dataclasses.replace(CONFIG, warm_start_answers=str(file))
+    with pytest.raises(DataError, match=words):
+        warmstart.demonstrations(load("nano"), ARITHMETIC, config)
+
+
+def test_another_source_of_answers_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="must be reference, distribution or the path"):
+        ModelConfig(warm_start_answers="dist")

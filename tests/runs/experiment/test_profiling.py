@@ -1,0 +1,75 @@
+"""The runs of a profile: what is run, what is kept, and what a second start leaves alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpobench.analysis.profile import kept
+from grpobench.runs.experiment import profiling
+from grpobench.runs.experiment.profiling import Profiler, roles_of, write
+from grpobench.runs.settings import probes as files_of_probes
+from grpobench.runs.tools.strict import ConfigError
+
+SEARCH = {"rates": [1e-4, 1e-3], "seeds": [1]}
+
+
+@pytest.fixture
+def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiler:
+    """A profiler whose runs have two steps and whose search has two rates."""
+    table: dict[str, Any] = files_of_probes.common() | {"search": SEARCH}
+    table["train"] = {"steps": 2, "prompts_per_step": 2, "group_size": 4}
+    monkeypatch.setattr(files_of_probes, "common", lambda: table)
+    monkeypatch.setattr(profiling, "common", lambda: table)
+    monkeypatch.chdir(tmp_path)
+    return Profiler(tmp_path / "profile", tmp_path, workers=1)
+
+
+def test_the_critic_is_searched_at_the_policys_best_rate(profiler: Profiler) -> None:
+    rows = profiler.search("ppo")
+    assert {row.probe for row in rows} == {"learn", "ladder", "diversity"}
+    pairs = {(row.learning_rate, row.critic_rate) for row in rows if row.probe == "learn"}
+    best = kept.chosen([row for row in rows if row.critic_rate == 1e-3])["ppo"]["policy"]
+    assert pairs == {(1e-4, 1e-3), (1e-3, 1e-3), (best, 1e-4)}
+    assert all(row.seed == 1 and 0 <= row.outcome <= 1 for row in rows if row.probe == "learn")
+
+
+def test_what_is_kept_is_not_run_again(profiler: Profiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {"policy": 1e-3}
+    parts = profiler.parts_of("grpo", rates, ["learn", "length", "staleness"], ladder=False)
+    assert [part.probes[0].name for part in parts] == ["learn", "length", "staleness"]
+    rows = profiler.run("profile-grpo", parts, [0])
+    assert {(row.probe, row.seed) for row in rows} == {
+        (probe.name, 0) for part in parts for probe in part.probes
+    }
+    write(profiler.out / "grpo.csv", rows)
+    before = kept.read(profiler.out / "grpo.csv")
+    assert [math.isnan(row.outcome) or row.outcome == pytest.approx(row.outcome) for row in before]
+    monkeypatch.setattr(profiling, "rows_of", lambda outcome, *_: [run.attempts for run in outcome.runs])
+    assert profiler.run("profile-grpo", parts, [0]) == [0, 0, 0]  # no attempt was made
+    write(profiler.out / "grpo.csv", rows)
+    assert kept.read(profiler.out / "grpo.csv") == before or len(before) == len(rows)
+
+
+def test_ladders_and_controls_are_arms_of_their_own(profiler: Profiler) -> None:
+    parts = profiler.parts_of("grpo", {"policy": 1e-3}, list(profiler.probes))
+    rates = [part.rates["policy"] for part in parts if part.probes[0].name == "learn"]
+    assert sorted(rates) == [1e-4, 1e-3]
+    assert len({part.arm["name"] for part in parts}) == len(parts)
+    controls = profiler.control_parts(profiler.probes["placebo"], {"grpo": {"policy": 1e-3}})
+    assert [part.algorithm for part in controls] == ["positive", "negative"]
+    assert [part.rates["policy"] for part in controls] == [pytest.approx(1e-5), pytest.approx(1e-2)]
+    assert not profiler.control_parts(profiler.probes["ladder"], {})
+
+
+def test_an_algorithm_of_a_file_is_found_and_another_one_named(tmp_path: Path) -> None:
+    (tmp_path / "mine_profiled.py").write_text(
+        "import dataclasses\nfrom grpobench.algorithms.grpo import GRPO\n\n\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Half(GRPO):\n    name = 'half'\n    summary = 'half'\n"
+    )
+    assert roles_of("mine_profiled:Half", tmp_path) == ("policy",)
+    with pytest.raises(ConfigError, match="did you mean"):
+        roles_of("grpa", tmp_path)
