@@ -34,7 +34,7 @@ class Signed(Generated, Written):
     summary = "free length after a sign that cannot be learned; the base policy's distribution is known"
     scores = ("correct", "sign", "letter", "format")
     turn_end = "\n"
-    decides: Literal["sign", "letter"] = "sign"
+    decides: Literal["sign", "letter"] = "letter"
     """What makes a completion correct: the sign, or the second letter."""
     cap: int = 64
     """Largest number of tokens of the second turn."""
@@ -103,7 +103,10 @@ class Signed(Generated, Written):
         return (*self.demonstrate_episode(problem)[:1], answer)
 
     def corrupt(self, problem: Problem) -> str | None:
-        return None
+        """Another second letter; where the sign decides, no second turn is wrong."""
+        if self.decides == "sign":
+            return None
+        return next(letter for letter in ALPHABET if letter != problem.truth["right"])
 
     def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
         return bool(self.verify_episodes(problem, [episode])[0].scores["correct"])
