@@ -163,6 +163,8 @@ def axis_words(outcome: str, unit: str) -> str:
         "gain": "gain in accuracy",
         "evaluated": "final",
         "shift": "change of",
+        "also": "final",
+        "also_shift": "change of",
         "training": "",
         "lasting": "updates before collapse",
         "pass": f"pass@{what}",
@@ -170,9 +172,8 @@ def axis_words(outcome: str, unit: str) -> str:
         "equal": f"validation accuracy at equal {what}",
         "wrong_length": "length of wrong answers (tokens)",
     }[kind]
-    told = (
-        what.replace("_", " ").replace("/", " ") if kind in ("accuracy", "gain", "evaluated", "shift") else ""
-    )
+    named = ("accuracy", "gain", "evaluated", "shift", "also", "also_shift")
+    told = what.replace("_", " ").replace("/", " ") if kind in named else ""
     if kind == "training":
         told = what.replace("_", " ").rpartition(":")[0].replace("time/", "").replace("+", " + ") + " "
         told = f"{told.strip()} ({what.rpartition(':')[2]})"

@@ -33,6 +33,9 @@ KINDS: Mapping[str, str] = {
     "gain": "the same less the accuracy before training",
     "evaluated": "evaluated:MODE/METRIC, after the last update, on the split that the report takes",
     "shift": "shift:MODE/METRIC, the same less its value before training",
+    "also": "also:TASK/MODE/METRIC of a task of `evaluate.also`, after the last update, on test or else "
+    "validation",
+    "also_shift": "also_shift:TASK/MODE/METRIC, the same less its value before training",
     "training": "training:METRIC:REDUCTION over the steps: first, last (tenth), mean, max, min, sum; metrics "
     "joined by + are added step by step",
     "equal": "equal:AXIS, validation accuracy when all arms have spent the same: updates, tokens, seconds",
@@ -74,6 +77,9 @@ class Outcome:
         mode, _, metric = what.partition("/")
         if kind in ("evaluated", "shift") and not (mode in MODES and metric):
             raise ValueError(f"outcome: {text}: write {kind}:MODE/METRIC with one of {', '.join(MODES)}")
+        mode, _, metric = what.partition("/")[2].partition("/")
+        if kind in ("also", "also_shift") and not (mode in MODES and metric):
+            raise ValueError(f"outcome: {text}: write {kind}:TASK/MODE/METRIC with one of {', '.join(MODES)}")
         if kind == "lasting" and what and what not in DETECTORS:
             raise ValueError(f"outcome: {text}: no such kind of event; known: {', '.join(DETECTORS)}")
         if kind == "wrong_length" and what:
@@ -91,6 +97,8 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "gain": _accuracy,
         "evaluated": _evaluated,
         "shift": _evaluated,
+        "also": _evaluated,
+        "also_shift": _evaluated,
         "training": _training,
         "lasting": _lasting,
         "pass": _passed,
@@ -162,19 +170,29 @@ def _ends(
 
 
 def _evaluated(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
-    mode, _, metric = asked.what.partition("/")
     evaluated: dict[Key, float] = {}
     for task in experiment.tasks:
-        rows = experiment.select(f"eval/{headline_of(experiment, task).split}/{mode}/{metric}")
+        rows = experiment.select(_metric_of(experiment, asked, task))
         for (arm, seed), run_rows in rows[rows["task"] == task].groupby(["arm", "seed"], sort=False):
             run_rows = run_rows.sort_values("step")
             base, after = (
                 run_rows.loc[run_rows["step"] == 0, "value"],
                 run_rows.loc[run_rows["step"] > 0, "value"],
             )
-            before = (base.iloc[0] if len(base) else math.nan) if asked.kind == "shift" else 0.0
+            changed = asked.kind in ("shift", "also_shift")
+            before = (base.iloc[0] if len(base) else math.nan) if changed else 0.0
             evaluated[str(arm), task, int(seed)] = float(after.iloc[-1] - before) if len(after) else math.nan
     return evaluated
+
+
+def _metric_of(experiment: Experiment, asked: Outcome, task: str) -> str:
+    """The logged name of an evaluated outcome in the runs of a task."""
+    if asked.kind in ("evaluated", "shift"):
+        return f"eval/{headline_of(experiment, task).split}/{asked.what}"
+    other, _, rest = asked.what.partition("/")
+    names = [f"also/{other}/{split}/{rest}" for split in ("test", "validation")]
+    logged = experiment.logged.get(task, frozenset())
+    return next((name for name in names if name in logged), names[0])
 
 
 def _training(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:

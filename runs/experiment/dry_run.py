@@ -20,6 +20,7 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.runfolder.folder import grows
 from grpobench.runs.runfolder.logs import RESULTS, settled, status
 from grpobench.runs.sample.context import Room, dropped
+from grpobench.runs.settings import also
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
@@ -27,7 +28,7 @@ from grpobench.runs.tools.lock import FolderError, Lock
 from grpobench.runs.tools.progress import duration
 from grpobench.runs.train.rollouts import demand_problems
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.task import Split
+from grpobench.tasks.task import Split, Task
 
 LINES = 40
 """Maximum number of lines of a prompt that are shown."""
@@ -187,7 +188,12 @@ def replayed_tokens(config: RunConfig) -> int:
 
 def evaluation_tokens(config: RunConfig) -> int:
     """Upper bound on the tokens that the evaluations of a whole run sample."""
-    settings, steps, task = config.evaluate, config.train.steps, config.task
+    return sum(tokens_of_task(config, task) for task in (config.task, *also.tasks_beside(config)))
+
+
+def tokens_of_task(config: RunConfig, task: Task) -> int:
+    """Upper bound on the tokens that a run samples to evaluate one task."""
+    settings, steps = config.evaluate, config.train.steps
     answers = settings.samples * ("sampled" in task.modes) + (settings.greedy and "greedy" in task.modes)
     edges = 1 + settings.before
     between = (steps - 1) // settings.every if settings.every and steps else 0
@@ -197,9 +203,9 @@ def evaluation_tokens(config: RunConfig) -> int:
     }
     asked = 0
     for split, (count, often) in times.items():
-        if count:
+        if count and split in task.splits:
             asked += min(count, len(task.problems(split))) * often
-    return asked * answers * limit_of(config)
+    return asked * answers * (config.sampler.max_completion_tokens or task.max_completion_tokens)
 
 
 # Prompts

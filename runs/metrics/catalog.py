@@ -247,6 +247,11 @@ EVAL = (
         "what the task's summary gives, or of at least four samples pass@k (unbiased, k up to half of them) "
         "and maj@k (the most frequent answer's score)",
     ),
+    Metric(
+        "also/<task>/<split>/<mode>/<metric>",
+        "as the metric",
+        "the same of a task of `evaluate.also`, which is not trained on",
+    ),
 )
 TRL = (
     Metric(

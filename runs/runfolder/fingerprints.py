@@ -17,9 +17,10 @@ from typing import Any
 import zstandard
 
 from grpobench.runs.models import model_files
+from grpobench.runs.settings import also
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files, strict
-from grpobench.tasks.task import Problem, Split
+from grpobench.tasks.task import Problem, Split, Task
 
 PROBLEMS = "problems.json.zst"
 """{split: {problem: digest}} in a run folder, of the problems that a run may train on and of those it
@@ -28,6 +29,7 @@ HASH_DIGITS = 12
 """Characters of a hash in messages."""
 DIGEST = 10
 """Hexadecimal characters of each half of a problem's digest: the prompt's, and that of prompt and truth."""
+EVALUATED: tuple[Split, ...] = ("validation", "test")
 Digests = Mapping[str, Mapping[str, str]]
 
 
@@ -53,6 +55,10 @@ class Today:
             if key not in self.hashed:
                 self.hashed[key] = whole(used)
             found[f"{split} problems"] = self.hashed[key]
+        for task in also.tasks_beside(config):
+            for split in EVALUATED:
+                if split in task.splits:
+                    found[f"{further(task, split)} problems"] = whole(task.problems(split))
         return found
 
     def problems(self, config: RunConfig) -> dict[Split, Sequence[Problem]]:
@@ -85,6 +91,11 @@ class Today:
             split: {problem.id: digest(problem) for problem in used}
             for split, used in self.problems(config).items()
         }
+
+
+def further(task: Task, split: Split) -> str:
+    """How the problems of a task of `evaluate.also` are called."""
+    return f"also {task.name} {split}"
 
 
 def whole(problems: Iterable[Problem]) -> str:

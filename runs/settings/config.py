@@ -370,6 +370,9 @@ class EvaluateConfig:
     temperature: Temperature = 1.0
     """Softmax temperature of the sampled completions, whatever `sampler.temperature` is: arms that are to be
     compared are evaluated at one. Greedy decoding and likelihoods have none."""
+    also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further tasks, each with its settings, that are evaluated beside the run's own and never trained on:
+    what is forgotten, or carried over. Logged as `also/<task>/<split>/<mode>/<metric>`."""
 
     def __post_init__(self) -> None:
         demand(self)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpobench.analysis.tools.text import sweep_value
-from grpobench.runs.settings import rules
+from grpobench.runs.settings import also, rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Draft, Head
 from grpobench.runs.settings.entries import Arm, TaskLayer, settings_of
@@ -231,7 +231,7 @@ def overlong(runs: Sequence[RunConfig]) -> list[str]:
 
 def missing(configs: Sequence[RunConfig]) -> list[str]:
     """What this machine lacks for runs."""
-    tasks = {str(config.task): config.task for config in configs}
+    tasks = {str(task): task for one in configs for task in (one.task, *also.tasks_beside(one))}
     lacking = [why for why in map(rules.missing_data, tasks.values()) if why]
     return lacking + list(dict.fromkeys(why for config in configs for why in rules.missing(config)))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.settings import optimizers, plugins, registries
+from grpobench.runs.settings import also, optimizers, plugins, registries
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.registries import Kind, Resolved
 from grpobench.runs.tools.strict import ConfigError
@@ -22,13 +22,15 @@ def names_to_resolve(config: RunConfig) -> dict[str, tuple[Kind, str]]:
         found["train.curriculum"] = ("curriculum", config.train.curriculum)
     if config.sampler.foreign:
         found["sampler.kind"] = ("sampler", config.sampler.kind)
-    return found
+    return found | {f"evaluate.also.{name}": ("task", name) for name in config.evaluate.also}
 
 
 def faults(config: RunConfig) -> list[str]:
     """Why something that a run names cannot be had, each with its place."""
-    lacking: list[str] = []
+    lacking = also.faults(config)
     for place, (kind, name) in names_to_resolve(config).items():
+        if kind == "task":
+            continue  # with its settings, above
         try:
             registries.find(kind, name, folder(config), place)
         except ConfigError as error:
@@ -79,8 +81,9 @@ def folder(config: RunConfig) -> Path | None:
 
 def stands_beside(config: RunConfig) -> bool:
     """Whether a run needs its recipe's folder: for code, or for a file that a setting of its task names."""
+    tasks = (config.task, *also.tasks_beside(config))
     return any(plugins.stands_in_file(one.cls) for one in others(config).values()) or any(
-        path.is_relative_to(config.beside) for path in paths(config.task).values()
+        path.is_relative_to(config.beside) for task in tasks for path in paths(task).values()
     )
 
 

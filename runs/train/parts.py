@@ -27,13 +27,14 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import dropped
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Sampler
-from grpobench.runs.settings import others, registries
+from grpobench.runs.settings import also, others, registries
 from grpobench.runs.settings.config import RunConfig, rates
 from grpobench.runs.settings.optimizers import Schedule, maker, schedule
 from grpobench.runs.tools.machine import determinism
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.rollouts import Checked, OnPolicy, Preferences, Replay, Source, demand_problems
+from grpobench.tasks.task import Split
 
 
 def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded) -> Sampler:
@@ -75,6 +76,8 @@ class Parts:
     """The entries of provenance.json about model, data, order of sums, sandbox and warm start."""
     fingerprints: dict[str, str]
     """Hashes that are known only after loading; `fingerprints.Today` computes the others."""
+    also: tuple[Evaluator, ...] = ()
+    """Of the tasks of `evaluate.also`."""
 
 
 def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
@@ -98,16 +101,7 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
     curriculum = curriculum_for(
         config, algorithm, loaded, models, source, provenance.get("warm_start", ""), tell
     )
-    evaluator = Evaluator(
-        config.task,
-        loaded,
-        sampler,
-        config.evaluate,
-        config.seed,
-        limit,
-        models=models,
-        long_prompts=config.model.long_prompts,
-    )
+    evaluator, *further = evaluators_for(config, loaded, models, sampler)
     return Parts(
         algorithm,
         loaded,
@@ -121,7 +115,34 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
         limit,
         provenance,
         fingerprints,
+        tuple(further),
     )
+
+
+def evaluators_for(
+    config: RunConfig, loaded: Loaded, models: RoleModels, sampler: Sampler
+) -> list[Evaluator]:
+    """The evaluator of the run's task and those of `evaluate.also`. Raises DataError, before the run begins,
+    for a prompt of these that leaves no room for a completion."""
+    found: list[Evaluator] = []
+    splits: tuple[Split, ...] = ("validation", "test")
+    for task in (config.task, *also.tasks_beside(config)):
+        limit = config.sampler.max_completion_tokens or task.max_completion_tokens
+        evaluator = Evaluator(
+            task,
+            loaded,
+            sampler,
+            config.evaluate,
+            config.seed,
+            limit,
+            models=models,
+            long_prompts=config.model.long_prompts,
+        )
+        for split in splits if found else ():
+            if split in task.splits:
+                evaluator.problems(split)
+        found.append(evaluator)
+    return found
 
 
 def warmstart_reporter(tell: Tell) -> Callable[[int, int, float], None]:
@@ -132,7 +153,8 @@ def warmstart_reporter(tell: Tell) -> Callable[[int, int, float], None]:
 def provenance_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
     """Where model and data come from, the task's caveat and sandbox, and the prompts that were dropped."""
     provenance: dict[str, Any] = {"model": loaded.provenance, "deterministic": determinism()}
-    data = {source for split in config.task.splits for source in config.task.sources(split)}
+    tasks = (config.task, *also.tasks_beside(config))
+    data = {source for task in tasks for split in task.splits for source in task.sources(split)}
     if data:
         ordered = sorted(data, key=lambda source: (source.table, source.location))
         provenance["data"] = [dataclasses.asdict(source) for source in ordered]

@@ -21,7 +21,7 @@ import torch
 import zstandard
 
 from grpobench.analysis.detectors.registry import Findings
-from grpobench.runs.metrics.evaluator import Row
+from grpobench.runs.metrics.evaluator import Evaluator, Row
 from grpobench.runs.models.token_budgets import halvings
 from grpobench.runs.reward import verifier_check
 from grpobench.runs.runfolder import fingerprints, provenance
@@ -40,6 +40,8 @@ FOLDER = "shared"
 """The folder of an experiment that holds the evaluations, beside its runs."""
 ELSEWHERE = ("train problems", "preference file", "reward model")
 """Fingerprints of a run that the evaluation before training does not depend on."""
+BESIDE = ("also", "kl_base")
+"""Settings of evaluation on which the numbers of a task do not depend."""
 Evaluation = tuple[list[Row], dict[str, float]]
 """Rows of eval.jsonl, and numbers by metric."""
 
@@ -54,14 +56,13 @@ class Base:
         self.evaluated_by: dict[str, str] = {}
         """By split, the run whose evaluation this one uses."""
 
-    def evaluate(self, split: Split) -> Evaluation:
+    def evaluate(self, evaluator: Evaluator, split: Split) -> Evaluation:
         """The evaluation before training: another run's of the same policy, or a new one."""
-        evaluator = self.trainer.parts.evaluator
         if not self.shares():
             return evaluator.evaluate(0, split)
-        path = self.path / f"base-{split}-{self.key(split)}.json.zst"
+        path = self.path / f"base-{split}-{self.key(evaluator, split)}.json.zst"
         if kept := read(path):
-            self.evaluated_by[split] = str(kept["run"])
+            self.evaluated_by[self.name(evaluator, split)] = str(kept["run"])
             return kept["rows"], kept["numbers"]
         rows, numbers = evaluator.evaluate(0, split)
         write(path, {"run": self.run.name, "rows": rows, "numbers": numbers})
@@ -72,15 +73,22 @@ class Base:
         depend on its cache, and a model whose files are not on this machine has no hash."""
         return isinstance(self.trainer.sampler, HFSampler) and "model weights" in self.made_from
 
-    def key(self, split: Split) -> str:
+    def name(self, evaluator: Evaluator, split: Split) -> str:
+        """The split, with the task where it is not the run's own."""
+        own = evaluator is self.trainer.parts.evaluator
+        return split if own else fingerprints.further(evaluator.task, split)
+
+    def key(self, evaluator: Evaluator, split: Split) -> str:
         """A hash of what the numbers depend on: weights, problems, settings, seed, code and machine."""
-        config = self.trainer.config
+        config, task = self.trainer.config, evaluator.task
+        problems = f"{self.name(evaluator, split)} problems"
+        evaluate = strict.plain(config.evaluate)
         kept = {name: value for name, value in self.made_from.items() if name not in ELSEWHERE}
         inputs = {
-            "made from": {n: v for n, v in kept.items() if not n.endswith("problems") or n.startswith(split)},
+            "made from": {n: v for n, v in kept.items() if not n.endswith("problems") or n == problems},
             "seed": config.seed,
-            "task": [config.task.name, split, strict.plain(config.task)],
-            "evaluate": strict.plain(config.evaluate),
+            "task": [task.name, split, strict.plain(task)],
+            "evaluate": {name: one for name, one in evaluate.items() if name not in BESIDE},
             "sampler": [
                 config.sampler.max_completion_tokens,
                 config.sampler.max_batch_size,
@@ -88,7 +96,7 @@ class Base:
             ],
             "model": [config.model.dtype, config.model.long_prompts, config.train.micro_batch_tokens],
             "backend": config.train.backend,
-            "code": provenance.code("runs/train/run_loop.py", config.task),
+            "code": provenance.code("runs/train/run_loop.py", task),
             "versions": dict(provenance.versions()),
             "machine": [provenance.device(), torch.get_num_threads()],
         }
@@ -274,7 +282,8 @@ def evaluate_all(
             continue
         began = time.perf_counter()
         trainer.tell(step, f"evaluating on {split}")
-        rows, summary = base.evaluate(split) if base else trainer.parts.evaluator.evaluate(step, split)
+        evaluator = trainer.parts.evaluator
+        rows, summary = base.evaluate(evaluator, split) if base else evaluator.evaluate(step, split)
         point("evaluate")
         folder.evaluations(rows)
         point("evaluated")
@@ -282,7 +291,25 @@ def evaluate_all(
         trainer.observers.evaluation(step, split, summary)
         row |= summary
         row["time/evaluate"] = row.get("time/evaluate", 0.0) + time.perf_counter() - began
+    for split in due:
+        evaluate_also(trainer, step, split, row, base)
     return row
+
+
+def evaluate_also(
+    trainer: Trainer, step: int, split: Split, row: dict[str, float], base: Base | None
+) -> None:
+    """Add the numbers of the tasks of `evaluate.also` on a split to a step's row. They have no rows in
+    eval.jsonl, whose readers take all of its rows for the run's task."""
+    for evaluator in trainer.parts.also:
+        task, began = evaluator.task, time.perf_counter()
+        head = f"also/{task.name}/{split}/"
+        if split not in task.splits or any(name.startswith(head) for name in row):
+            continue
+        trainer.tell(step, f"evaluating {task.name} on {split}")
+        _, summary = base.evaluate(evaluator, split) if base else evaluator.evaluate(step, split)
+        row |= {name.replace(f"eval/{split}/", head, 1): value for name, value in summary.items()}
+        row["time/evaluate"] = row.get("time/evaluate", 0.0) + time.perf_counter() - began
 
 
 def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: float) -> None:

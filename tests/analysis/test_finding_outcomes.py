@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.findings.outcomes import KINDS, Key, reduced, values_of
+from grpobench.analysis.findings.outcomes import KINDS, Key, Outcome, reduced, values_of
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.samples import pass_at_k
@@ -111,6 +111,39 @@ def test_evaluations(evaluated: Experiment, outcome: str, finished: float, diver
     found = values_of(evaluated, outcome, {})
     assert B1 not in found  # a crashed run says nothing
     same(found, {A1: finished, A2: diverged, B2: math.nan})
+
+
+def test_tasks_that_were_evaluated_beside_the_runs_own(tmp_path: Path) -> None:
+    """On test where any run logged it, else on validation; a run without the numbers has none."""
+    first: Row = {
+        "step": 0,
+        "also/nanobias/test/greedy/correct": 0.5,
+        "also/code/validation/sampled/length": 9.0,
+    }
+    last: Row = {
+        "step": 4,
+        "also/nanobias/test/greedy/correct": 0.2,
+        "also/code/validation/sampled/length": 5.0,
+    }
+    last |= {"also/nanobias/validation/greedy/correct": 0.9}
+    found = experiment(tmp_path, {A1: [first, last], B1: [{"step": 0}, {"step": 4}]})
+    for outcome, value in {
+        "also:nanobias/greedy/correct": 0.2,
+        "also_shift:nanobias/greedy/correct": -0.3,
+        "also:code/sampled/length": 5.0,
+        "also_shift:code/sampled/length": -4.0,
+        "also:code/greedy/length": math.nan,
+    }.items():
+        measured = values_of(found, outcome, {})
+        same({A1: measured[A1], B1: measured[B1]}, {A1: value, B1: math.nan})
+
+
+@pytest.mark.parametrize(
+    "outcome", ["also:nanobias", "also:nanobias/greedy", "also_shift:nanobias/geedy/correct"]
+)
+def test_outcome_of_another_task_names_task_mode_and_metric(outcome: str) -> None:
+    with pytest.raises(ValueError, match=r"write also(_shift)?:TASK/MODE/METRIC with one of greedy, sampled"):
+        Outcome.read(outcome)
 
 
 def test_a_collapsed_run_counts_as_it_ended(tmp_path: Path) -> None:
@@ -299,7 +332,10 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "equal": ":updates",
         "pass": ":1",
         "pass_gain": ":1",
+        "also": ":sums/greedy/correct",
+        "also_shift": ":sums/greedy/correct",
     }
+    beside = ("also", "also_shift")  # of which these logs have nothing
     for kind in KINDS:
         own = values_of(found, kind + what.get(kind, ""), {})
-        assert set(own) == {A2, B1} and not nan(own), kind
+        assert set(own) == {A2, B1} and bool(nan(own)) == (kind in beside), kind

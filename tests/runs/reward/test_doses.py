@@ -166,6 +166,14 @@ def test_algorithm_that_reads_scores_refuses_flips_and_takes_scales(algorithm: A
     assert refused(algorithm, RewardConfig(scale=2.0, offset=1.0, outliers=0.1)) == []
 
 
+def test_trl_takes_doses_where_it_is_given_the_whole_reward() -> None:
+    trl = TrainConfig(backend="trl", prompts_per_step=4, group_size=4)
+    for doses_of_run in (RewardConfig(), RewardConfig(flip=0.1, scale=2.0)):
+        assert not [why for why in refused(GRPO(), doses_of_run, train=trl) if "reward." in why]
+    found = [why for why in refused(GDPO(), RewardConfig(scale=2.0), train=trl) if "reward." in why]
+    assert len(found) == 1 and 'set reward scale = 1 or train.backend = "grpobench"' in found[0]
+
+
 # Whole runs
 
 
