@@ -108,5 +108,3 @@ def _separation(positive: Arm | None, negative: Arm | None) -> Separation:
     )
     p = float(stats.t.sf((difference - RESOLUTION) / math.sqrt(sum(squares)), df))
     return Separation(positive, negative, difference, p)
-
-

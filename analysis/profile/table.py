@@ -60,7 +60,9 @@ def check_known(profile: Profile, algorithm: str, role: str = "algorithm") -> No
 
 def gate_of(profile: Profile) -> str:
     """The probe without a dose that others refer to; the first one where none does."""
-    return next((probe.against for probe in profile.probes.values() if probe.against), next(iter(profile.probes)))
+    return next(
+        (probe.against for probe in profile.probes.values() if probe.against), next(iter(profile.probes))
+    )
 
 
 def mean_of(profile: Profile, probe: str, algorithm: str) -> float:
@@ -131,10 +133,7 @@ def short_marks(marks: str) -> str:
 
 def _all(profile: Profile, probes: Sequence[str], order: Order) -> list[str]:
     head = ["algorithm", *(profile.probes[name].title for name in probes)]
-    rows = [
-        [name, *(_entry(profile, probe, name) for probe in probes)]
-        for name in ordered(profile, order)
-    ]
+    rows = [[name, *(_entry(profile, probe, name) for probe in probes)] for name in ordered(profile, order)]
     return markdown(head, rows)
 
 
@@ -199,7 +198,15 @@ def compare_with_others(profile: Profile, probe: str, algorithm: str) -> Against
 
 def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
     check_known(profile, algorithm)
-    head = ["probe", "score (95 % interval)", "seeds", "of", "higher than", "lower than", "below / searched / above"]
+    head = [
+        "probe",
+        "score (95 % interval)",
+        "seeds",
+        "of",
+        "higher than",
+        "lower than",
+        "below / searched / above",
+    ]
     rows = []
     for name in probes:
         title = profile.probes[name].title
