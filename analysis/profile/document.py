@@ -135,10 +135,13 @@ def _probe_lines(profile: Profile, controls: Mapping[str, Separation], deals: in
     text = [
         "## What each probe can tell",
         "",
-        "Told apart: share of all pairs of algorithms. A/A: share of deals in which one algorithm under two names "
-        f"is told apart, with half of its seeds each; a dash where no algorithm has {DEALT_SEEDS} seeds. The positive "
-        "control must score higher than the negative one. They are separated if Welch's t test, one-sided, says at "
-        f"p ≤ 0.05 that the difference is larger than {RESOLUTION}.",
+        fold(
+            "Told apart: share of all pairs of algorithms. A/A: share of deals in which one algorithm "
+            "under two names is told apart, with half of its seeds each; a dash where no algorithm has "
+            f"{DEALT_SEEDS} seeds. The positive control must score higher than the negative one. They "
+            "are separated if Welch's t test, one-sided, says at p ≤ 0.05 that the difference is larger "
+            f"than {RESOLUTION}."
+        ),
         "",
         *markdown(head, rows, right=(1, 2, 3, 4)),
         "",
@@ -192,8 +195,10 @@ def _theory_lines(profile: Profile) -> list[str]:
     text = [
         "## What theory expects",
         "",
-        "Orders: an algorithm that theory expects above (or below) the others against each other one. They hold or "
-        "are reversed where the pair is told apart.",
+        fold(
+            "Orders: an algorithm that theory expects above (or below) the others against each other "
+            "one. They hold or are reversed where the pair is told apart."
+        ),
         "",
     ]
     rows = []
@@ -245,8 +250,11 @@ def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[Row]]) -> list[str
     return [
         "## Rates",
         "",
-        f"Learning rates that were searched on `{profile.probes[gate].title}`, with seeds that nothing else uses, and "
-        "scores on it at the rate below the searched one, at it, and above it. Minutes are summed over runs.",
+        fold(
+            f"Learning rates that were searched on `{profile.probes[gate].title}`, with seeds that "
+            "nothing else uses, and scores on it at the rate below the searched one, at it, and above "
+            "it. Minutes are summed over runs."
+        ),
         "",
         *markdown(head, table, right=range(1, len(head))),
     ]

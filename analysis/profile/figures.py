@@ -28,7 +28,8 @@ GATED = "#d9d9d9"
 
 
 def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> Drawing:
-    """Scores of up to five algorithms on axes around a circle, with 95 % intervals as bands, `width` in inches.
+    """Scores of up to five algorithms on axes around a circle, with 95 % intervals as bands,
+    on `width` inches.
 
     Scores are cut at 0 and 1, with a hollow marker where they are. An algorithm without a score on a probe
     has a gap there. Raises ValueError for none, more than five, or unknown algorithms."""
@@ -63,8 +64,8 @@ def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> 
             labels.append("beyond 0 or 1")
         legend_above(figure, handles, labels, handlelength=2.2)
     caption = (
-        "Mean scores over seeds, from 0 at the center to 1 at the rim, with 95 % intervals as bands. A hollow "
-        "marker is a score beyond this range, a gap an algorithm without a score."
+        "Mean scores over seeds, from 0 at the center to 1 at the rim, with 95 % intervals as bands. A "
+        "hollow marker is a score beyond this range, a gap an algorithm without a score."
     )
     return Drawing("profile_radar", f"Profiles of {', '.join(names)}", caption, figure)
 
@@ -146,15 +147,15 @@ def heatmap(profile: Profile, order: Literal["similar", "gate"] = "similar", wid
     with matplotlib.rc_context(STYLE):
         figure = _heat(values, gated, names, titles, width)
     caption = (
-        "Mean scores over seeds, in which 1 is shown as 1 and .52 stands for 0.52; colors are cut at 0 and 1. "
+        "Mean scores over seeds, where .52 stands for 0.52; colors are cut at 0 and 1. "
         "Hatched: runs without a score, as of an algorithm that does not learn. White: no runs."
     )
     return Drawing("profile_heatmap", "Scores of all algorithms on the probes", caption, figure)
 
 
 def similar_order(values: np.ndarray[Any, Any]) -> list[int]:
-    """Rows of (algorithms, probes) so that similar ones are neighbors, the higher end first; NaN counts as its
-    column's mean, and columns as clipped to [0, 1]."""
+    """Rows of (algorithms, probes) so that similar ones are neighbors, the higher end first; NaN counts as
+    its column's mean, and scores are cut at 0 and 1."""
     from scipy.cluster import hierarchy
 
     if len(values) < 3:
@@ -162,7 +163,9 @@ def similar_order(values: np.ndarray[Any, Any]) -> list[int]:
     clipped = np.clip(values, 0, 1)
     counts = np.maximum(np.isfinite(clipped).sum(axis=0), 1)
     filled = np.where(np.isfinite(clipped), clipped, np.nansum(clipped, axis=0) / counts)
-    order = hierarchy.leaves_list(hierarchy.linkage(filled, "average", optimal_ordering=True)).tolist()
+    order: list[int] = hierarchy.leaves_list(
+        hierarchy.linkage(filled, "average", optimal_ordering=True)
+    ).tolist()
     half = len(order) // 2
     sums = filled.sum(axis=1)
     first, last = (float(np.mean(sums[part])) for part in (order[:half], order[-half:]))

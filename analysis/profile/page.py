@@ -91,7 +91,7 @@ def changes(profile: Profile, algorithm: str, baseline: str) -> list[Change]:
         for pair in profile.against(algorithm, name)
         if pair.second == baseline
     }
-    q = benjamini_hochberg([pair.p for pair in pairs.values()]) if pairs else []
+    q = benjamini_hochberg([pair.p for pair in pairs.values()]).tolist() if pairs else []
     return [
         Change(profile.probes[name], pair, _verdict(pair, value))
         for (name, pair), value in zip(pairs.items(), q, strict=True)
@@ -111,8 +111,8 @@ def page(
     rows: Sequence[Row] = (),
     search: Sequence[Row] = (),
 ) -> str:
-    """The Markdown page of an algorithm; `baseline` adds what it changes, `rows` (its kept ones) the cost, and
-    `search` (those of the search) how its rates were chosen. Raises ValueError for names without runs."""
+    """The Markdown page of an algorithm; `baseline` adds what it changes, `rows` (its kept ones) the cost,
+    and `search` (those of the search) how its rates were chosen. Raises ValueError for names without runs."""
     check_known(profile, algorithm)
     judged = judge(profile, algorithm)
     text = [f"# {clean(algorithm)} on the probes", "", *_sentences(profile, algorithm, judged)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -103,6 +104,11 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
     return [line(cells[0]), f"| {' | '.join(ruler)} |", *map(line, cells[1:])]
 
 
+def fold(text: str, width: int = 118) -> str:
+    """Text in lines of at most so many characters."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
 def clean(text: str) -> str:
     """Text for a cell of a Markdown table."""
     return " ".join(visible(text).split()).replace("|", "\\|")
@@ -150,8 +156,11 @@ def _entry(profile: Profile, probe: str, algorithm: str) -> str:
 
 def _notes(profile: Profile, probes: Sequence[str]) -> list[str]:
     notes = [
-        "Mean score over seeds ± half the width of its 95 % interval. Algorithms that share a mark (letter) on "
-        "a probe are not told apart there; a-d stands for a, b, c and d. The order of rows is no rank.",
+        fold(
+            "Mean score over seeds ± half the width of its 95 % interval. Algorithms that share a mark "
+            "(letter) on a probe are not told apart there; a-d stands for a, b, c and d. The order of "
+            "rows is no rank."
+        ),
     ]
     if any(profile.gated.get(name) for name in probes):
         notes.append(f"{NONE}: {gated_text(profile)}")
@@ -228,8 +237,11 @@ def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
             ]
         )
     notes = [
-        "Higher and lower: algorithms of which it is told apart by q ≤ 0.05, over the pairs of this algorithm on "
-        "a probe, from the best on. Below, searched, above: mean scores at neighboring learning rates.",
+        fold(
+            "Higher and lower: algorithms of which it is told apart by q ≤ 0.05, over the pairs of this "
+            "algorithm on a probe, from the best on. Below, searched, above: mean scores at neighboring "
+            "learning rates."
+        ),
     ]
     if any(algorithm in profile.gated.get(name, ()) for name in probes):
         notes.append(f"{NONE}: {gated_text(profile)}")
@@ -237,7 +249,7 @@ def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
 
 
 def rates_text(profile: Profile, probe: str, algorithm: str) -> str:
-    """Scores at the rate below the searched one, at it, and above it; empty where there is only the middle."""
+    """Scores at the rate below the searched one, at it, and above it; empty without neighboring rates."""
     below = profile.below.get(probe, {}).get(algorithm, math.nan)
     above = profile.above.get(probe, {}).get(algorithm, math.nan)
     if math.isnan(below) and math.isnan(above):
