@@ -19,11 +19,12 @@ from grpobench.analysis.profile.table import (
     lines,
     markdown,
     mean_of,
+    rate_text,
     scored_probes,
     scores_on,
 )
 from grpobench.analysis.statistics.moderated import DEALT_SEEDS, RESOLUTION, Compared, deal
-from grpobench.analysis.tools.text import NONE, listed, sweep_value, two
+from grpobench.analysis.tools.text import NONE, listed, two
 
 MARK = "<!-- Written by `grpobench docs` from the kept outcomes of profiles; do not edit. -->"
 DEALS = 200
@@ -156,7 +157,9 @@ def _description(probe: Probe) -> list[str]:
     text.append(f"- Dose: {probe.dose}. Source: {probe.source}.")
     if probe.positive and probe.negative:
         text.append(f"- Positive control: {probe.positive.text}. Negative control: {probe.negative.text}.")
-    return [*text, ""]
+    if probe.expect:
+        text.append(f"- Expected: {probe.expect}")
+    return [*map(fold, text), ""]
 
 
 def _control_cells(one: Separation | None) -> list[str]:
@@ -208,17 +211,16 @@ def _theory_lines(profile: Profile) -> list[str]:
         if compared is None:
             continue
         result = seen(expected_orders(probe, list(compared.cells)), compared)
-        named = [f"{name} high" for name in probe.high] + [f"{name} low" for name in probe.low]
         rows.append(
             [
                 probe.title,
-                f"{probe.expect} ({', '.join(named)})" if named else probe.expect,
+                *(", ".join(names) or NONE for names in (probe.high, probe.low)),
                 *(str(len(orders)) for orders in (result.hold, result.reversed, result.unresolved)),
                 listed([f"{one.lower} > {one.higher}" for one in result.reversed], MOST_PAIRS),
             ]
         )
-    head = ["probe", "expected", "hold", "reversed", "unresolved", "seen instead"]
-    return [*text, *markdown(head, rows, right=(2, 3, 4)), ""]
+    head = ["probe", "expected high", "expected low", "hold", "reversed", "unresolved", "seen instead"]
+    return [*text, *markdown(head, rows, right=(3, 4, 5)), ""]
 
 
 # Rates
@@ -234,7 +236,7 @@ def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[Row]]) -> list[str
         table.append(
             [
                 name,
-                *(sweep_value(rates[role]) if role in rates else NONE for role in ("policy", "critic")),
+                *(rate_text(rates[role]) if role in rates else NONE for role in ("policy", "critic")),
                 two(profile.below.get(gate, {}).get(name, math.nan)),
                 two(mean_of(profile, gate, name)),
                 two(profile.above.get(gate, {}).get(name, math.nan)),

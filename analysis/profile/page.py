@@ -14,18 +14,20 @@ from grpobench.analysis.profile.table import (
     check_known,
     clean,
     compare_with_others,
+    fold,
     gate_of,
     gated_text,
     known_algorithms,
     markdown,
     mean_of,
     range_text,
+    rate_text,
     rates_text,
     scored_probes,
     scores_on,
 )
 from grpobench.analysis.statistics.moderated import RESOLUTION, Pair, benjamini_hochberg
-from grpobench.analysis.tools.text import interval, listed, signed, sweep_value, two
+from grpobench.analysis.tools.text import interval, listed, signed, two
 
 MANY = 0.25
 """Share of the other algorithms from which a good or bad one is told apart."""
@@ -139,7 +141,7 @@ def _sentences(profile: Profile, algorithm: str, judged: Sequence[Judged]) -> li
     ]
     if without:
         text += [f"No score on {listed(without, len(without))}: {gated_text(profile)}", ""]
-    return text[:-1]
+    return [fold(line) for line in text[:-1]]
 
 
 def _sentence(profile: Profile, algorithm: str, one: Judged) -> str:
@@ -169,9 +171,7 @@ def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
         for one in compared
     ]
     head = ["probe", "difference (95 % interval)", "verdict", "mechanism"]
-    note = (
-        f"Told apart by q ≤ {FDR} over these {len(compared)} probes, of differences larger than {RESOLUTION}."
-    )
+    note = f"Told apart: q ≤ {FDR} over the probes of this table, of differences larger than {RESOLUTION}."
     return [*text, *markdown(head, rows), "", note]
 
 
@@ -197,12 +197,12 @@ def _how(profile: Profile, algorithm: str, rows: Sequence[Row], search: Sequence
     if runs:
         minutes = sum(runs) / 60
         text.append(f"- Cost: {len(runs)} runs, {minutes:.1f} minutes in sum, without the search.")
-    return text
+    return [fold(line) for line in text]
 
 
 def rates_words(rates: Mapping[str, float]) -> str:
     """`3e−4 (policy), 1e−2 (critic)`."""
-    return ", ".join(f"{sweep_value(rate)} ({role})" for role, rate in rates.items()) or "unknown"
+    return ", ".join(f"{rate_text(rate)} ({role})" for role, rate in rates.items()) or "unknown"
 
 
 def search_lines(profile: Profile, algorithm: str, search: Sequence[Row]) -> list[str]:
@@ -225,7 +225,7 @@ def search_lines(profile: Profile, algorithm: str, search: Sequence[Row]) -> lis
     text = []
     for role, means in (("policy", policy), ("critic", critic)):
         if means:
-            scores = ", ".join(f"{sweep_value(rate)}: {two(normalize(mean))}" for rate, mean in means.items())
+            scores = ", ".join(f"{rate_text(rate)}: {two(normalize(mean))}" for rate, mean in means.items())
             text.append(
                 f"Search of the {role}'s rate by `{profile.probes[gate].title}`, {seeds} seeds used by "
                 f"nothing else: {scores}."

@@ -105,8 +105,17 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
 
 def fold(text: str, width: int = 118) -> str:
-    """Text in lines of at most so many characters."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    """Text in lines of at most so many characters; those of a list item are indented."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def rate_text(rate: float) -> str:
+    """A learning rate: 3e−4, 1e−2."""
+    digits, power = f"{rate:e}".split("e")
+    return f"{float(digits):g}e−{-int(power)}" if 0 < rate < 0.1 else f"{rate:g}"
 
 
 def clean(text: str) -> str:
@@ -163,13 +172,13 @@ def _notes(profile: Profile, probes: Sequence[str]) -> list[str]:
         ),
     ]
     if any(profile.gated.get(name) for name in probes):
-        notes.append(f"{NONE}: {gated_text(profile)}")
+        notes += ["", fold(f"{NONE}: {gated_text(profile)}")]
     if any(
         not scores_on(profile, probe, name) and name not in profile.gated.get(probe, ())
         for probe in probes
         for name in known_algorithms(profile)
     ):
-        notes.append("Empty: no runs are kept.")
+        notes += ["", "Empty: no runs are kept."]
     return notes
 
 
@@ -244,7 +253,7 @@ def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
         ),
     ]
     if any(algorithm in profile.gated.get(name, ()) for name in probes):
-        notes.append(f"{NONE}: {gated_text(profile)}")
+        notes += ["", fold(f"{NONE}: {gated_text(profile)}")]
     return [*markdown(head, rows, right=(2, 3)), "", *notes]
 
 
