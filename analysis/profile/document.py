@@ -1,0 +1,262 @@
+"""The page docs/profiles.md: scores of all algorithms, and what each probe can tell."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from grpobench.analysis.profile.controls import Arm, Separation, judge
+from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.page import run_seconds
+from grpobench.analysis.profile.probe import Probe
+from grpobench.analysis.profile.scores import GATE_SCORE, Profile
+from grpobench.analysis.profile.table import (
+    fold,
+    gate_of,
+    known_algorithms,
+    lines,
+    markdown,
+    mean_of,
+    rate_text,
+    scored_probes,
+    scores_on,
+)
+from grpobench.analysis.statistics.moderated import DEALT_SEEDS, RESOLUTION, Compared, deal
+from grpobench.analysis.tools.text import NONE, listed, two
+
+MARK = "<!-- Written by `grpobench docs` from the kept outcomes of profiles; do not edit. -->"
+DEALS = 200
+"""A/A deals of a probe."""
+MOST_PAIRS = 5
+"""Most reversed orders that are named."""
+INTRO = """# Profiles
+
+Read here what each algorithm is good and bad at. A probe isolates one mechanism on a small policy, with runs
+of seconds. A profile is the scores of one algorithm on all probes.
+
+- **Score**: 0 and 1 are stated below for every probe. Scores may leave this range.{robust}
+- **Interval**: 95 %, over seeds, from a moderated variance. ± is half its width.
+- **Marks**: algorithms that share a letter on a probe are not told apart. Two are told apart if q ≤ 0.05,
+  over all pairs of the probe, that their means differ by more than {resolution}.
+- **Rates**: every algorithm runs at the learning rates of the same search (see [rates](#rates)).
+
+A score says how an algorithm reacts to a mechanism on these policies, not how it trains a large model.
+"""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of two algorithms that theory expects."""
+
+    higher: str
+    lower: str
+
+
+def expected_orders(probe: Probe, algorithms: Sequence[str]) -> list[Order]:
+    """Every algorithm of `high` above every other one, and every one of `low` below every other one. None
+    among those of `high` and among those of `low`."""
+    orders = {
+        (first, second)
+        for first in algorithms
+        for second in algorithms
+        if (first in probe.high and second not in probe.high)
+        or (second in probe.low and first not in probe.low)
+    }
+    return [Order(*pair) for pair in sorted(orders)]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Expected orders by what the comparisons of all pairs say."""
+
+    hold: Sequence[Order]
+    reversed: Sequence[Order]
+    unresolved: Sequence[Order]
+
+
+def seen(orders: Sequence[Order], compared: Compared) -> Seen:
+    """Which orders hold. Those of algorithms without a score must not be among them."""
+    signs: dict[tuple[str, str], float] = {}
+    for pair in compared.pairs:
+        signs[pair.first, pair.second] = pair.told_apart * math.copysign(1, pair.difference)
+        signs[pair.second, pair.first] = -signs[pair.first, pair.second]
+    kinds: dict[float, list[Order]] = {1: [], 0: [], -1: []}
+    for order in orders:
+        kinds[signs[order.higher, order.lower]].append(order)
+    return Seen(kinds[1], kinds[-1], kinds[0])
+
+
+def document(
+    profile: Profile,
+    controls: Sequence[Row],
+    rows: Mapping[str, Sequence[Row]] | None = None,
+    deals: int = DEALS,
+) -> str:
+    """The Markdown page. `controls` are the rows of the probes' controls, `rows` the kept ones by algorithm
+    for the costs. Raises ValueError for a profile without scores and for a control of an unknown probe."""
+    text = [MARK, INTRO.format(robust=_robust(profile), resolution=RESOLUTION)]
+    text += ["## Scores", "", *lines(profile), ""]
+    text += _probe_lines(profile, judge(controls, profile), deals)
+    text += _theory_lines(profile)
+    text += _rate_lines(profile, rows or {})
+    return "\n".join(text) + "\n"
+
+
+def _robust(profile: Profile) -> str:
+    gated = [probe.title for probe in profile.probes.values() if probe.against]
+    if not gated:
+        return ""
+    learn = profile.probes[gate_of(profile)].title
+    text = (
+        f"On {listed(gated, len(gated))}, a score is the share of the gain without the dose that is left. It "
+        f"exists only for algorithms with {two(GATE_SCORE)} or more on `{learn}`."
+    )
+    return "\n" + textwrap.indent(fold(text, 116), "  ")
+
+
+# What a probe can tell
+
+
+def _probe_lines(profile: Profile, controls: Mapping[str, Separation], deals: int) -> list[str]:
+    names = scored_probes(profile)
+    head = ["probe", "algorithms", "seeds", "told apart", "A/A", "positive", "negative", "separated"]
+    rows = [
+        [
+            profile.probes[name].title,
+            str(len(profile.scores.get(name, {}))),
+            _seeds(len(scores) for scores in profile.scores.get(name, {}).values()),
+            _percent(profile.compared[name].share) if name in profile.compared else NONE,
+            _percent(_aa(profile, name, deals)),
+            *_control_cells(controls.get(name)),
+        ]
+        for name in names
+    ]
+    text = [
+        "## What each probe can tell",
+        "",
+        fold(
+            "Told apart: share of all pairs of algorithms. A/A: share of deals in which one algorithm "
+            "under two names is told apart, with half of its seeds each; a dash where no algorithm has "
+            f"{DEALT_SEEDS} seeds. The positive control must score higher than the negative one. They "
+            "are separated if Welch's t test, one-sided, says at p ≤ 0.05 that the difference is larger "
+            f"than {RESOLUTION}."
+        ),
+        "",
+        *markdown(head, rows, right=(1, 2, 3, 4)),
+        "",
+    ]
+    for name in names:
+        text += _description(profile.probes[name])
+    return text
+
+
+def _description(probe: Probe) -> list[str]:
+    text = [f"### {probe.title}", "", f"{probe.mechanism} {probe.score}", ""]
+    text.append(f"- Dose: {probe.dose}. Source: {probe.source}.")
+    if probe.positive and probe.negative:
+        text.append(f"- Positive control: {probe.positive.text}. Negative control: {probe.negative.text}.")
+    if probe.expect:
+        text.append(f"- Expected: {probe.expect}")
+    return [*map(fold, text), ""]
+
+
+def _control_cells(one: Separation | None) -> list[str]:
+    if one is None:
+        return [NONE] * 3
+    answer = {None: "not tested", True: "yes", False: "no"}[one.separated]
+    return [_arm(one.positive), _arm(one.negative), answer if one.positive or one.negative else NONE]
+
+
+def _arm(arm: Arm | None) -> str:
+    if arm is None:
+        return NONE
+    return two(arm.mean) if math.isnan(arm.low) else f"{two(arm.mean)} ± {two((arm.high - arm.low) / 2)}"
+
+
+def _aa(profile: Profile, probe: str, deals: int) -> float:
+    """The share of A/A deals that are told apart among all pairs; NaN without enough seeds."""
+    scores = profile.scores.get(probe, {})
+    known = [sum(not math.isnan(score) for score in of.values()) for of in scores.values()]
+    return deal(scores, deals, 0).whole if max(known, default=0) >= DEALT_SEEDS else math.nan
+
+
+def _percent(share: float) -> str:
+    return NONE if math.isnan(share) else f"{100 * share:.0f} %"
+
+
+def _seeds(counts: object) -> str:
+    known = sorted(set(counts))  # type: ignore[call-overload]
+    return NONE if not known else str(known[0]) if len(known) == 1 else f"{known[0]}–{known[-1]}"
+
+
+# Theory
+
+
+def _theory_lines(profile: Profile) -> list[str]:
+    text = [
+        "## What theory expects",
+        "",
+        fold(
+            "Orders: an algorithm that theory expects above (or below) the others against each other "
+            "one. They hold or are reversed where the pair is told apart."
+        ),
+        "",
+    ]
+    rows = []
+    for name in scored_probes(profile):
+        probe = profile.probes[name]
+        compared = profile.compared.get(name)
+        if compared is None:
+            continue
+        result = seen(expected_orders(probe, list(compared.cells)), compared)
+        rows.append(
+            [
+                probe.title,
+                *(", ".join(names) or NONE for names in (probe.high, probe.low)),
+                *(str(len(orders)) for orders in (result.hold, result.reversed, result.unresolved)),
+                listed([f"{one.lower} > {one.higher}" for one in result.reversed], MOST_PAIRS),
+            ]
+        )
+    head = ["probe", "expected high", "expected low", "hold", "reversed", "unresolved", "seen instead"]
+    return [*text, *markdown(head, rows, right=(3, 4, 5)), ""]
+
+
+# Rates
+
+
+def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[Row]]) -> list[str]:
+    gate = gate_of(profile)
+    head = ["algorithm", "policy", "critic", "below", "searched", "above", "seeds", "runs", "minutes"]
+    table = []
+    for name in known_algorithms(profile):
+        rates = profile.rates.get(name, {})
+        seconds = run_seconds(profile, rows.get(name, ()))
+        table.append(
+            [
+                name,
+                *(rate_text(rates[role]) if role in rates else NONE for role in ("policy", "critic")),
+                two(profile.below.get(gate, {}).get(name, math.nan)),
+                two(mean_of(profile, gate, name)),
+                two(profile.above.get(gate, {}).get(name, math.nan)),
+                _seeds(
+                    len(scores_on(profile, probe, name))
+                    for probe in profile.probes
+                    if scores_on(profile, probe, name)
+                ),
+                str(len(seconds)) if seconds else NONE,
+                f"{sum(seconds) / 60:.1f}" if seconds else NONE,
+            ]
+        )
+    return [
+        "## Rates",
+        "",
+        fold(
+            f"Learning rates that were searched on `{profile.probes[gate].title}`, with seeds that "
+            "nothing else uses, and scores on it at the rate below the searched one, at it, and above "
+            "it. Minutes are summed over runs."
+        ),
+        "",
+        *markdown(head, table, right=range(1, len(head))),
+    ]

@@ -1,0 +1,220 @@
+"""Figures of profiles: a radar of a few algorithms, a heat map of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.panels import arm_handle, legend_above, new_figure
+from grpobench.analysis.figures.style import BAND, BASE_COLOR, STYLE, Look, look
+from grpobench.analysis.profile.scores import Profile
+from grpobench.analysis.profile.table import check_known, mean_of, ordered, scored_probes
+
+WIDTH = 3.25
+"""Inches: one column of a paper."""
+MOST = 5
+"""Most algorithms in a radar."""
+SMALLEST = 6.0
+"""Smallest font in points."""
+GATED = "#d9d9d9"
+
+
+def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> Drawing:
+    """Scores of up to five algorithms on axes around a circle, with 95 % intervals as bands,
+    on `width` inches.
+
+    Scores are cut at 0 and 1, with a hollow marker where they are. An algorithm without a score on a probe
+    has a gap there. Raises ValueError for none, more than five, or unknown algorithms."""
+    names = list(dict.fromkeys(algorithms))
+    if not 0 < len(names) <= MOST:
+        raise ValueError(f"radar: needs 1 to {MOST} algorithms, got {len(names)}; heatmap shows all")
+    for name in names:
+        check_known(profile, name)
+    probes = [probe for probe in scored_probes(profile) if any(profile.cell(probe, name) for name in names)]
+    if len(probes) < 3:
+        raise ValueError(f"radar: needs scores on 3 probes or more, got {len(probes)}; run more probes")
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(width, width * 0.95)
+        axes = figure.add_subplot(projection="polar")
+        _circle(axes, [profile.probes[name].title for name in probes])
+        style = look(names)
+        cut = [_spokes(axes, profile, probes, name, style) for name in names]
+        handles: list[Any] = [arm_handle(name, style) for name in names]
+        labels = list(names)
+        if any(cut):
+            handles.append(
+                Line2D(
+                    [],
+                    [],
+                    color=BASE_COLOR,
+                    linestyle="",
+                    marker="o",
+                    markersize=4.5,
+                    markerfacecolor="white",
+                )
+            )
+            labels.append("beyond 0 or 1")
+        legend_above(figure, handles, labels, handlelength=2.2)
+    caption = (
+        "Mean scores over seeds, from 0 at the center to 1 at the rim, with 95 % intervals as bands. A "
+        "hollow marker is a score beyond this range, a gap an algorithm without a score."
+    )
+    return Drawing("profile_radar", f"Profiles of {', '.join(names)}", caption, figure)
+
+
+def _circle(axes: Any, titles: Sequence[str]) -> None:
+    angles = _angles(len(titles))
+    axes.set_theta_offset(math.pi / 2)
+    axes.set_theta_direction(-1)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0.25, 0.5, 0.75, 1.0], [".25", ".5", ".75", "1"], fontsize=SMALLEST, color=BASE_COLOR)
+    axes.set_rlabel_position(math.degrees(angles[0] + angles[1]) / 2)
+    axes.set_xticks(angles, [""] * len(titles))
+    axes.grid(True, linewidth=0.4)
+    axes.spines["polar"].set_linewidth(0.5)
+    axes.spines["polar"].set_color("#bbbbbb")
+    for angle, title in zip(angles, titles, strict=True):
+        side = math.sin(angle)
+        axes.annotate(
+            title.replace(" ", "\n"),
+            xy=(angle, 1.0),
+            xytext=(5 * side, 5 * math.cos(angle)),
+            textcoords="offset points",
+            ha="center" if abs(side) < 0.1 else "left" if side > 0 else "right",
+            va="center" if abs(side) > 0.1 else "bottom" if math.cos(angle) > 0 else "top",
+            fontsize=6.5,
+            annotation_clip=False,
+            linespacing=0.95,
+        )
+
+
+def _angles(count: int) -> list[float]:
+    return [2 * math.pi * i / count for i in range(count)]
+
+
+def _spokes(axes: Any, profile: Profile, probes: Sequence[str], name: str, style: Look) -> bool:
+    """Draw one algorithm; True where a score is beyond the circle."""
+    cells = [profile.cell(probe, name) for probe in probes]
+    table = np.array([(c.mean, c.low, c.high) if c else (math.nan,) * 3 for c in cells])
+    angles = np.array(_angles(len(probes)))
+    around, closed = np.append(angles, 2 * math.pi), np.vstack([table, table[:1]])
+    mean, low, high = np.clip(closed, 0, 1).T
+    color = style.color[name]
+    axes.fill_between(around, low, high, color=color, alpha=BAND, linewidth=0)
+    axes.plot(around, mean, color=color, linestyle=style.dash[name], linewidth=1.0)
+    beyond = (table[:, 0] < 0) | (table[:, 0] > 1)
+    looks: dict[str, Any] = {"marker": style.marker[name], "linestyle": "", "clip_on": False, "zorder": 4}
+    axes.plot(angles[~beyond], mean[:-1][~beyond], color=color, markersize=2.6, markeredgewidth=0, **looks)
+    axes.plot(
+        angles[beyond],
+        mean[:-1][beyond],
+        color=color,
+        markersize=4,
+        markerfacecolor="white",
+        markeredgewidth=0.8,
+        **looks,
+    )
+    return bool(beyond.any())
+
+
+# Heat map
+
+
+def heatmap(profile: Profile, order: Literal["similar", "gate"] = "similar", width: float = WIDTH) -> Drawing:
+    """Scores of all algorithms on all probes, `width` in inches.
+
+    `similar` puts algorithms with similar scores side by side, by average linkage with optimal leaf order
+    (scipy.cluster.hierarchy) over the probes; `gate` sorts by the mean score on the gate. Raises ValueError
+    without scores."""
+    probes = [name for name in scored_probes(profile) if profile.scores.get(name)]
+    names = ordered(profile, "mean")
+    if not probes or not names:
+        raise ValueError("heatmap: no scores are kept; run grpobench profile first")
+    values = np.array([[mean_of(profile, probe, name) for probe in probes] for name in names])
+    if order == "similar":
+        rows = similar_order(values)
+        names, values = [names[i] for i in rows], values[rows]
+    gated = np.array([[name in profile.gated.get(probe, ()) for probe in probes] for name in names])
+    titles = [profile.probes[name].title for name in probes]
+    with matplotlib.rc_context(STYLE):
+        figure = _heat(values, gated, names, titles, width)
+    caption = (
+        "Mean scores over seeds, where .52 stands for 0.52; colors are cut at 0 and 1. "
+        "Hatched: runs without a score, as of an algorithm that does not learn. White: no runs."
+    )
+    return Drawing("profile_heatmap", "Scores of all algorithms on the probes", caption, figure)
+
+
+def similar_order(values: np.ndarray[Any, Any]) -> list[int]:
+    """Rows of (algorithms, probes) so that similar ones are neighbors, the higher end first; NaN counts as
+    its column's mean, and scores are cut at 0 and 1."""
+    from scipy.cluster import hierarchy
+
+    if len(values) < 3:
+        return list(range(len(values)))
+    clipped = np.clip(values, 0, 1)
+    counts = np.maximum(np.isfinite(clipped).sum(axis=0), 1)
+    filled = np.where(np.isfinite(clipped), clipped, np.nansum(clipped, axis=0) / counts)
+    order: list[int] = hierarchy.leaves_list(
+        hierarchy.linkage(filled, "average", optimal_ordering=True)
+    ).tolist()
+    half = len(order) // 2
+    sums = filled.sum(axis=1)
+    first, last = (float(np.mean(sums[part])) for part in (order[:half], order[-half:]))
+    return order if first >= last else order[::-1]
+
+
+def _heat(
+    values: np.ndarray[Any, Any],
+    gated: np.ndarray[Any, Any],
+    names: Sequence[str],
+    titles: Sequence[str],
+    width: float,
+) -> Figure:
+    import seaborn as sns
+
+    labels = np.array([[short(value) for value in row] for row in values])
+    legend = 0.25 if gated.any() else 0.0
+    figure = new_figure(width, 0.128 * len(names) + 1.15 + legend)
+    axes = figure.add_subplot()
+    sns.heatmap(
+        values, ax=axes, vmin=0, vmax=1, cmap="cividis", annot=labels, fmt="", mask=~np.isfinite(values),
+        annot_kws={"fontsize": SMALLEST}, linewidths=0.3, linecolor="white",
+        cbar_kws={"location": "bottom", "aspect": 40, "pad": 0.01, "shrink": 0.6},
+    )  # fmt: skip
+    for row, column in zip(*np.nonzero(gated), strict=True):
+        axes.add_patch(
+            Rectangle((column, row), 1, 1, facecolor=GATED, edgecolor="#888888", hatch="////", linewidth=0)
+        )
+    axes.set_yticks(np.arange(len(names)) + 0.5, names, rotation=0, fontsize=SMALLEST)
+    axes.set_xticks(np.arange(len(titles)) + 0.5, titles, rotation=90, fontsize=6.5)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=1.5)
+    axes.grid(False)
+    bar = figure.axes[-1]
+    bar.tick_params(labelsize=SMALLEST, length=1.5, pad=1)
+    bar.set_xticks([0, 0.5, 1], ["0", "score .5", "1"])
+    if gated.any():
+        handle = Patch(facecolor=GATED, edgecolor="#888888", hatch="////", linewidth=0)
+        figure.legend(
+            [handle], ["runs, but no score"], loc="outside lower center", fontsize=SMALLEST, borderaxespad=0.1
+        )
+    return figure
+
+
+def short(value: float) -> str:
+    """A score in at most three characters: .52, 1, −.1, 1.3; empty for NaN."""
+    if math.isnan(value):
+        return ""
+    digits = 2 if 0 <= round(value, 2) < 1 else 1
+    text = f"{value:.{digits}f}" if abs(value) < 9.95 else f"{value:.0f}"
+    text = text.replace("-", "−") if float(text) else "0"
+    return "1" if text == "1.0" else text.replace("0.", ".", 1)

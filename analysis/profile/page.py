@@ -1,0 +1,249 @@
+"""What an algorithm is good and bad at, in sentences that verdicts alone make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.probe import Probe
+from grpobench.analysis.profile.scores import Profile
+from grpobench.analysis.profile.table import (
+    check_known,
+    clean,
+    compare_with_others,
+    fold,
+    gate_of,
+    gated_text,
+    known_algorithms,
+    markdown,
+    mean_of,
+    range_text,
+    rate_text,
+    rates_text,
+    scored_probes,
+    scores_on,
+)
+from grpobench.analysis.statistics.moderated import RESOLUTION, Pair, benjamini_hochberg
+from grpobench.analysis.tools.text import interval, listed, signed, two
+
+MANY = 0.25
+"""Share of the other algorithms from which a good or bad one is told apart."""
+FEW = 0.1
+"""Largest share of the others on the wrong side of it."""
+FDR = 0.05
+Kind = Literal["good", "bad", "between", "unresolved"]
+Verdict = Literal["higher", "lower", "not told apart"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An algorithm's position on a probe: counts of others that it is told apart from."""
+
+    probe: Probe
+    others: int
+    above: int
+    """Others that score lower."""
+    below: int
+    """Others that score higher."""
+
+    @property
+    def kind(self) -> Kind:
+        many, few = MANY * self.others, FEW * self.others
+        if self.others and self.above >= many and self.below <= few:
+            return "good"
+        if self.others and self.below >= many and self.above <= few:
+            return "bad"
+        return "between" if self.others and self.above + self.below >= many else "unresolved"
+
+
+@dataclass(frozen=True)
+class Change:
+    """An algorithm minus its baseline on a probe."""
+
+    probe: Probe
+    pair: Pair
+    verdict: Verdict
+
+
+def judge(profile: Profile, algorithm: str) -> list[Judged]:
+    """The positions on all probes with a score, in the order of the profile."""
+    judged = []
+    for name, probe in profile.probes.items():
+        if scores_on(profile, name, algorithm):
+            against = compare_with_others(profile, name, algorithm)
+            counts = len(against.pairs), len(against.higher_than), len(against.lower_than)
+            judged.append(Judged(probe, *counts))
+    return judged
+
+
+def changes(profile: Profile, algorithm: str, baseline: str) -> list[Change]:
+    """An algorithm against one other on all probes where both have a score.
+
+    Verdicts are by Benjamini and Hochberg's q ≤ 0.05 over these probes, of differences larger than the
+    resolution. Raises ValueError for a baseline without runs, and for one that is the algorithm itself."""
+    check_known(profile, baseline, "baseline")
+    if baseline == algorithm:
+        raise ValueError(f"baseline: {baseline!r} is the algorithm itself; name another one")
+    pairs = {
+        name: pair
+        for name in profile.probes
+        for pair in profile.against(algorithm, name)
+        if pair.second == baseline
+    }
+    q = benjamini_hochberg([pair.p for pair in pairs.values()]).tolist() if pairs else []
+    return [
+        Change(profile.probes[name], pair, _verdict(pair, value))
+        for (name, pair), value in zip(pairs.items(), q, strict=True)
+    ]
+
+
+def _verdict(pair: Pair, q: float) -> Verdict:
+    if q > FDR:
+        return "not told apart"
+    return "higher" if pair.difference > 0 else "lower"
+
+
+def page(
+    profile: Profile,
+    algorithm: str,
+    baseline: str = "",
+    rows: Sequence[Row] = (),
+    search: Sequence[Row] = (),
+) -> str:
+    """The Markdown page of an algorithm; `baseline` adds what it changes, `rows` (its kept ones) the cost,
+    and `search` (those of the search) how its rates were chosen. Raises ValueError for names without runs."""
+    check_known(profile, algorithm)
+    judged = judge(profile, algorithm)
+    text = [f"# {clean(algorithm)} on the probes", "", *_sentences(profile, algorithm, judged)]
+    if baseline:
+        text += ["", *_change_lines(profile, algorithm, baseline)]
+    return "\n".join([*text, "", *_how(profile, algorithm, rows, search), ""])
+
+
+def _sentences(profile: Profile, algorithm: str, judged: Sequence[Judged]) -> list[str]:
+    text: list[str] = []
+    for kind, title in (("good", "Good at"), ("bad", "Bad at")):
+        chosen = [one for one in judged if one.kind == kind]
+        text += [f"## {title}", ""]
+        text += [f"- {_sentence(profile, algorithm, one)}" for one in chosen] or ["Nothing that can be told."]
+        text.append("")
+    for kind, start in (
+        ("between", "In between, above some and below others"),
+        ("unresolved", "Nothing can be told"),
+    ):
+        if chosen := [one for one in judged if one.kind == kind]:
+            text += [f"{start}: {'; '.join(_position(profile, algorithm, one) for one in chosen)}.", ""]
+    without = [
+        probe.title for name, probe in profile.probes.items() if algorithm in profile.gated.get(name, ())
+    ]
+    if without:
+        text += [f"No score on {listed(without, len(without))}: {gated_text(profile)}", ""]
+    return [fold(line) for line in text[:-1]]
+
+
+def _sentence(profile: Profile, algorithm: str, one: Judged) -> str:
+    ending = one.probe.good if one.kind == "good" else one.probe.bad
+    return f"It {ending}: {_position(profile, algorithm, one, 'algorithms')}."
+
+
+def _position(profile: Profile, algorithm: str, one: Judged, what: str = "") -> str:
+    name = one.probe.name
+    score = range_text(profile.cell(name, algorithm), mean_of(profile, name, algorithm))
+    of = f"{one.others} {what}".strip()
+    return f"{one.probe.title} {score}, above {one.above} of {of}, below {one.below}"
+
+
+def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
+    compared = changes(profile, algorithm, baseline)
+    text = [f"## What it changes against {clean(baseline)}", ""]
+    if not compared:
+        return [*text, "No probe has a score of both."]
+    rows = [
+        [
+            one.probe.title,
+            f"{signed(one.pair.difference)} ({interval(one.pair.low, one.pair.high, signed)})",
+            one.verdict,
+            one.probe.mechanism if one.verdict != "not told apart" else "",
+        ]
+        for one in compared
+    ]
+    head = ["probe", "difference (95 % interval)", "verdict", "mechanism"]
+    note = f"Told apart: q ≤ {FDR} over the probes of this table, of differences larger than {RESOLUTION}."
+    return [*text, *markdown(head, rows), "", note]
+
+
+# Rates, seeds, cost
+
+
+def _how(profile: Profile, algorithm: str, rows: Sequence[Row], search: Sequence[Row]) -> list[str]:
+    text = ["## How it was measured", ""]
+    text.append(f"- Learning rates: {rates_words(profile.rates.get(algorithm, {}))}.")
+    text += [f"- {line}" for line in search_lines(profile, algorithm, search)]
+    near = [
+        f"{profile.probes[name].title} {scores}"
+        for name in scored_probes(profile)
+        if (scores := rates_text(profile, name, algorithm))
+    ]
+    if near:
+        text.append(f"- Scores at the rate below / at it / above: {'; '.join(near)}.")
+    counts = {len(scores_on(profile, name, algorithm)) for name in profile.probes} - {0}
+    if counts:
+        seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        text.append(f"- Seeds of a score: {seeds}. Other algorithms: {len(known_algorithms(profile)) - 1}.")
+    runs = run_seconds(profile, [row for row in rows if row.algorithm == algorithm])
+    if runs:
+        minutes = sum(runs) / 60
+        text.append(f"- Cost: {len(runs)} runs, {minutes:.1f} minutes in sum, without the search.")
+    return [fold(line) for line in text]
+
+
+def rates_words(rates: Mapping[str, float]) -> str:
+    """`3e−4 (policy), 1e−2 (critic)`."""
+    return ", ".join(f"{rate_text(rate)} ({role})" for role, rate in rates.items()) or "unknown"
+
+
+def search_lines(profile: Profile, algorithm: str, search: Sequence[Row]) -> list[str]:
+    """How the rates were chosen: scores on the gate by rate; at most a line for each role."""
+    gate = gate_of(profile)
+    mine = [row for row in search if (row.algorithm, row.probe) == (algorithm, gate)]
+    if not mine:
+        return []
+    normalize = profile.probes[gate].normalize
+    best = profile.rates.get(algorithm, {}).get("policy", math.nan)
+    seeds = len({row.seed for row in mine})
+    policy = {
+        rate: _mean([r.outcome for r in mine if r.learning_rate == rate])
+        for rate in sorted({r.learning_rate for r in mine})
+    }
+    critic = {
+        rate: _mean([r.outcome for r in mine if r.critic_rate == rate and r.learning_rate == best])
+        for rate in sorted({r.critic_rate for r in mine if not math.isnan(r.critic_rate)})
+    }
+    text = []
+    for role, means in (("policy", policy), ("critic", critic)):
+        if means:
+            scores = ", ".join(f"{rate_text(rate)}: {two(normalize(mean))}" for rate, mean in means.items())
+            text.append(
+                f"Search of the {role}'s rate by `{profile.probes[gate].title}`, {seeds} seeds used by "
+                f"nothing else: {scores}."
+            )
+    return text
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def run_seconds(profile: Profile, rows: Sequence[Row]) -> list[float]:
+    """Seconds of each run. Rows of probes that share runs count once."""
+    seconds: dict[tuple[object, ...], float] = {}
+    for row in rows:
+        probe = profile.probes.get(row.probe)
+        shared = gate_of(profile) if probe and probe.runs != "own" else row.probe
+        _, _, *key = row.key
+        seconds[row.algorithm, shared, *key] = row.seconds
+    return list(seconds.values())

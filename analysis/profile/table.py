@@ -1,0 +1,270 @@
+"""Scores of a profile as tables for a terminal or a Markdown page."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from grpobench.analysis.profile.scores import FEWEST_SEEDS, GATE_SCORE, Profile
+from grpobench.analysis.statistics.moderated import Cell, Pair
+from grpobench.analysis.tools.text import NONE, listed, two, visible
+
+PER_TABLE = 5
+"""Most probes side by side, so that a table fits a terminal."""
+MOST_NAMES = 5
+"""Most names of algorithms in a cell."""
+Order = Literal["mean", "name"]
+"""By the mean score on the gate from the highest on, or by name."""
+
+
+def lines(
+    profile: Profile, algorithm: str | None = None, order: Order = "mean", probes: Sequence[str] | None = None
+) -> list[str]:
+    """Markdown tables of all algorithms, or of one; `probes` are all that have a score unless named.
+
+    Rows are not ranks: algorithms that share a mark are not told apart. Raises ValueError for an algorithm
+    without runs, an unknown probe, and a profile without scores."""
+    names = scored_probes(profile) if probes is None else list(probes)
+    if unknown := [name for name in names if name not in profile.probes]:
+        raise ValueError(f"probe: unknown {unknown[0]!r}; known: {', '.join(profile.probes)}")
+    if not names or not known_algorithms(profile):
+        raise ValueError("profile: no scores are kept; run grpobench profile first")
+    if algorithm is not None:
+        return _one(profile, algorithm, names)
+    text: list[str] = []
+    for start in range(0, len(names), PER_TABLE):
+        text += [*_all(profile, names[start : start + PER_TABLE], order), ""]
+    return text + _notes(profile, names)
+
+
+def scored_probes(profile: Profile) -> list[str]:
+    """Probes on which any algorithm has a score or runs, in the order of the profile."""
+    return [name for name in profile.probes if profile.scores.get(name) or profile.gated.get(name)]
+
+
+def known_algorithms(profile: Profile) -> list[str]:
+    """Algorithms with a score or with runs, by name."""
+    return sorted({*profile.algorithms, *(name for names in profile.gated.values() for name in names)})
+
+
+def check_known(profile: Profile, algorithm: str, role: str = "algorithm") -> None:
+    """Raises ValueError for an algorithm without runs on any probe."""
+    known = known_algorithms(profile)
+    if algorithm not in known:
+        remedy = f"known: {', '.join(known)}; run grpobench profile {algorithm} for others"
+        raise ValueError(f"{role}: {algorithm!r} has no kept runs; {remedy}")
+
+
+def gate_of(profile: Profile) -> str:
+    """The probe without a dose that others refer to; the first one where none does."""
+    return next(
+        (probe.against for probe in profile.probes.values() if probe.against), next(iter(profile.probes))
+    )
+
+
+def mean_of(profile: Profile, probe: str, algorithm: str) -> float:
+    """The mean score over seeds, NaN without one."""
+    values = [value for value in scores_on(profile, probe, algorithm).values() if not math.isnan(value)]
+    return sum(values) / len(values) if values else math.nan
+
+
+def scores_on(profile: Profile, probe: str, algorithm: str) -> Mapping[int, float]:
+    return profile.scores.get(probe, {}).get(algorithm, {})
+
+
+def ordered(profile: Profile, order: Order) -> list[str]:
+    """The algorithms in an order; those without a score on the gate last."""
+    names = known_algorithms(profile)
+    if order == "name":
+        return names
+    means = {name: mean_of(profile, gate_of(profile), name) for name in names}
+    return sorted(names, key=lambda name: (math.isnan(means[name]), -means[name], name))
+
+
+# Tables
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """A Markdown table whose columns are padded, with those of `right` aligned there."""
+    cells = [[clean(text) for text in row] for row in (head, *rows)]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            text.rjust(width) if i in right else text.ljust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return f"| {' | '.join(padded)} |"
+
+    ruler = ("-" * (width - 1) + ":" if i in right else "-" * width for i, width in enumerate(widths))
+    return [line(cells[0]), f"| {' | '.join(ruler)} |", *map(line, cells[1:])]
+
+
+def fold(text: str, width: int = 118) -> str:
+    """Text in lines of at most so many characters; those of a list item are indented."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def rate_text(rate: float) -> str:
+    """A learning rate: 3e−4, 1e−2."""
+    digits, power = f"{rate:e}".split("e")
+    return f"{float(digits):g}e−{-int(power)}" if 0 < rate < 0.1 else f"{rate:g}"
+
+
+def clean(text: str) -> str:
+    """Text for a cell of a Markdown table."""
+    return " ".join(visible(text).split()).replace("|", "\\|")
+
+
+def score_text(cell: Cell | None, mean: float = math.nan) -> str:
+    """`mean ± half-width` of the 95 % interval; the mean alone without an interval."""
+    return two(mean) if cell is None else f"{two(cell.mean)} ± {two((cell.high - cell.low) / 2)}"
+
+
+def range_text(cell: Cell | None, mean: float = math.nan) -> str:
+    """`mean (low to high)`."""
+    return two(mean) if cell is None else f"{two(cell.mean)} ({two(cell.low)} to {two(cell.high)})"
+
+
+def short_marks(marks: str) -> str:
+    """Marks with three or more neighbors of the alphabet as a range: `abcdx` becomes `a-dx`."""
+    single = re.findall(r"[A-Za-z]\d*", marks)
+    runs: list[list[str]] = []
+    for mark in single:
+        follows = runs and len(mark) == 1 and len(runs[-1][-1]) == 1 and ord(mark) == ord(runs[-1][-1]) + 1
+        if follows:
+            runs[-1].append(mark)
+        else:
+            runs.append([mark])
+    return "".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else "".join(run) for run in runs)
+
+
+def _all(profile: Profile, probes: Sequence[str], order: Order) -> list[str]:
+    head = ["algorithm", *(profile.probes[name].title for name in probes)]
+    rows = [[name, *(_entry(profile, probe, name) for probe in probes)] for name in ordered(profile, order)]
+    return markdown(head, rows)
+
+
+def _entry(profile: Profile, probe: str, algorithm: str) -> str:
+    if algorithm in profile.gated.get(probe, ()):
+        return NONE
+    if not scores_on(profile, probe, algorithm):
+        return ""
+    text = score_text(profile.cell(probe, algorithm), mean_of(profile, probe, algorithm))
+    compared = profile.compared.get(probe)
+    marks = compared.marks.get(algorithm, "") if compared else ""
+    return f"{text} {short_marks(marks)}".strip()
+
+
+def _notes(profile: Profile, probes: Sequence[str]) -> list[str]:
+    notes = [
+        fold(
+            "Mean score over seeds ± half the width of its 95 % interval. Algorithms that share a mark "
+            "(letter) on a probe are not told apart there; a-d stands for a, b, c and d. The order of "
+            "rows is no rank."
+        ),
+    ]
+    if any(profile.gated.get(name) for name in probes):
+        notes += ["", fold(f"{NONE}: {gated_text(profile)}")]
+    if any(
+        not scores_on(profile, probe, name) and name not in profile.gated.get(probe, ())
+        for probe in probes
+        for name in known_algorithms(profile)
+    ):
+        notes += ["", "Empty: no runs are kept."]
+    return notes
+
+
+def gated_text(profile: Profile) -> str:
+    """Why an algorithm with runs can lack a score."""
+    return (
+        f"runs without a score. The algorithm has less than {two(GATE_SCORE)} on "
+        f"`{profile.probes[gate_of(profile)].title}`, so that robustness says nothing of it, or fewer than "
+        f"{FEWEST_SEEDS} seeds reach what the probe measures."
+    )
+
+
+# One algorithm
+
+
+@dataclass(frozen=True)
+class Against:
+    """From which others an algorithm is told apart on a probe."""
+
+    pairs: Sequence[Pair]
+    """With every other algorithm, from the best on."""
+
+    @property
+    def higher_than(self) -> list[str]:
+        return [pair.second for pair in self.pairs if pair.told_apart and pair.difference > 0]
+
+    @property
+    def lower_than(self) -> list[str]:
+        return [pair.second for pair in self.pairs if pair.told_apart and pair.difference < 0]
+
+
+def compare_with_others(profile: Profile, probe: str, algorithm: str) -> Against:
+    return Against(profile.against(algorithm, probe))
+
+
+def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
+    check_known(profile, algorithm)
+    head = [
+        "probe",
+        "score (95 % interval)",
+        "seeds",
+        "of",
+        "higher than",
+        "lower than",
+        "below / searched / above",
+    ]
+    rows = []
+    for name in probes:
+        title = profile.probes[name].title
+        scores = scores_on(profile, name, algorithm)
+        if not scores:
+            rows.append([title, NONE if algorithm in profile.gated.get(name, ()) else "", *[""] * 5])
+            continue
+        mean = mean_of(profile, name, algorithm)
+        against = compare_with_others(profile, name, algorithm)
+        rows.append(
+            [
+                title,
+                range_text(profile.cell(name, algorithm), mean),
+                str(len(scores)),
+                str(len(against.pairs)),
+                _names(against.higher_than),
+                _names(against.lower_than),
+                rates_text(profile, name, algorithm),
+            ]
+        )
+    notes = [
+        fold(
+            "Higher and lower: algorithms of which it is told apart by q ≤ 0.05, over the pairs of this "
+            "algorithm on a probe, from the best on. Below, searched, above: mean scores at neighboring "
+            "learning rates."
+        ),
+    ]
+    if any(algorithm in profile.gated.get(name, ()) for name in probes):
+        notes += ["", fold(f"{NONE}: {gated_text(profile)}")]
+    return [*markdown(head, rows, right=(2, 3)), "", *notes]
+
+
+def rates_text(profile: Profile, probe: str, algorithm: str) -> str:
+    """Scores at the rate below the searched one, at it, and above it; empty without neighboring rates."""
+    below = profile.below.get(probe, {}).get(algorithm, math.nan)
+    above = profile.above.get(probe, {}).get(algorithm, math.nan)
+    if math.isnan(below) and math.isnan(above):
+        return ""
+    return f"{two(below)} / {two(mean_of(profile, probe, algorithm))} / {two(above)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return f"{len(names)}: {listed(names, MOST_NAMES)}" if names else "0"
