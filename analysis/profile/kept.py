@@ -14,8 +14,8 @@ from grpobench.analysis.runfolder.files import LogError
 
 FOLDER = Path(__file__).parent / "kept"
 """The outcomes that come with the suite."""
-CONTROLS = "controls"
-"""The file of the probes' controls."""
+CONTROLS, SEARCH = "controls", "search"
+"""The files of the probes' controls, and of the search of learning rates."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def read_all(folders: Iterable[Path]) -> dict[str, list[Row]]:
     kept: dict[tuple[str, str, float, float, int], Row] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.csv")):
-            if path.stem not in (CONTROLS, "search"):
+            if path.stem not in (CONTROLS, SEARCH):
                 kept |= {row.key: row for row in read(path)}
     by_algorithm: dict[str, list[Row]] = {}
     for row in kept.values():
@@ -107,14 +107,25 @@ def text_of(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def read_search(folders: Iterable[Path]) -> list[Row]:
+    """The runs of the search of learning rates."""
+    rows: list[Row] = []
+    for folder in folders:
+        rows = merge(rows, read(folder / f"{SEARCH}.csv"))
+    return rows
+
+
 def read_rates(folders: Iterable[Path]) -> dict[str, dict[str, float]]:
     """The searched rates by algorithm and role."""
-    rates: dict[str, dict[str, float]] = {}
+    return chosen(read_search(folders))
+
+
+def read_controls(folders: Iterable[Path]) -> list[Row]:
+    """The runs of the probes' controls."""
+    rows: list[Row] = []
     for folder in folders:
-        path = folder / "search.csv"
-        if path.exists():
-            rates |= chosen(read(path))
-    return rates
+        rows = merge(rows, read(folder / f"{CONTROLS}.csv"))
+    return rows
 
 
 def chosen(rows: Sequence[Row], gate: str = "learn") -> dict[str, dict[str, float]]:

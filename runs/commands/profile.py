@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,7 +166,8 @@ def show(profiler: Profiler, options: Options) -> None:
     from grpobench.analysis.profile.scores import build
 
     folders = [kept.FOLDER, profiler.out / "outcomes"]
-    profile = build(kept.read_all(folders), profiler.probes, kept.read_rates(folders))
+    rows, search = kept.read_all(folders), kept.read_search(folders)
+    profile = build(rows, profiler.probes, kept.chosen(search))
     if not options.algorithms:
         say("\n".join(table.lines(profile)))
     for algorithm in options.algorithms:
@@ -176,21 +177,24 @@ def show(profiler: Profiler, options: Options) -> None:
         say("\n".join(table.lines(profile, algorithm)))
         folder = profiler.out / algorithm.replace(":", "-")
         folder.mkdir(parents=True, exist_ok=True)
-        baseline = options.baseline if options.baseline != algorithm else ""
-        (folder / "profile.md").write_text(page.page(profile, algorithm, baseline), encoding="utf-8")
+        baseline = options.baseline if options.baseline in profile.algorithms else ""
+        text = page.page(
+            profile, algorithm, "" if baseline == algorithm else baseline, rows[algorithm], search
+        )
+        (folder / "profile.md").write_text(text, encoding="utf-8")
         say(f"page: {folder / 'profile.md'}")
-    draw(profile, options.algorithms, options.baseline, profiler.out)
+    draw(profile, [*options.algorithms, options.baseline], profiler.out)
 
 
-def draw(profile: Profile, algorithms: Sequence[str], baseline: str, out: Path) -> None:
-    """The radar of at most five algorithms, and the heat map of all."""
+def draw(profile: Profile, algorithms: Sequence[str], out: Path) -> None:
+    """The radar of the first five of the algorithms, and the heat map of all."""
     from grpobench.analysis.profile import figures
 
-    shown = [name for name in dict.fromkeys([*algorithms, baseline]) if name in profile.algorithms][:5]
-    paths: Mapping[str, Path] = {"radar": out / "radar", "heat map": out / "heatmap"}
+    shown = [name for name in dict.fromkeys(algorithms) if name in profile.algorithms]
+    drawings = [figures.heatmap(profile)] if profile.scores else []
     if shown:
-        figures.radar(profile, shown, paths["radar"])
-        say(f"radar: {paths['radar']}.pdf")
-    if profile.scores:
-        figures.heat_map(profile, paths["heat map"])
-        say(f"heat map: {paths['heat map']}.pdf")
+        drawings.append(figures.radar(profile, shown[: figures.MOST]))
+    for drawing in drawings:
+        for kind in ("pdf", "png"):
+            drawing.figure.savefig(out / f"{drawing.name}.{kind}", dpi=300)
+        say(f"figure: {out / drawing.name}.pdf")
