@@ -52,9 +52,7 @@ def profile(means: Mapping[str, Mapping[str, float]], probes: Sequence[Probe], s
         algorithm: [
             row
             for name, mean in of.items()
-            for row in rows(
-                algorithm, name, (mean + rng.permutation(np.linspace(-0.02, 0.02, seeds))).tolist()
-            )
+            for row in rows(algorithm, name, (mean + rng.permutation(spread)).tolist())
         ]
         for algorithm, of in means.items()
     }
