@@ -53,7 +53,7 @@ def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> 
         raise ValueError(f"radar: needs scores on 3 probes or more, got {len(probes)}; run more probes")
     with matplotlib.rc_context(STYLE):
         style = look(names)
-        figure, axes = _sheet(width, math.ceil((len(names) + 1) / COLUMNS))
+        figure, axes = _sheet(width, math.ceil((len(names) + 1) / _columns(names)))
         _circle(axes, [profile.probes[name].title for name in probes])
         shifts = [(i - (len(names) - 1) / 2) * SHIFT if len(names) > 2 else None for i in range(len(names))]
         cut = [_spokes(axes, profile, probes, *one, style) for one in zip(names, shifts, strict=True)]
@@ -82,18 +82,21 @@ def _legend(figure: Figure, names: Sequence[str], style: Look, cut: bool) -> Non
         looks: Any = {"marker": "o", "markersize": 4, "markerfacecolor": "white", "linestyle": ""}
         handles.append(Line2D([], [], color=BASE_COLOR, **looks))
         labels.append("beyond 0 or 1")
-    longest = max(map(len, labels))
     figure.legend(
         handles,
         labels,
         loc="lower center",
-        ncols=min(len(labels), COLUMNS if longest <= MOST_LETTERS else 2),
+        ncols=min(len(labels), _columns(names)),
         fontsize=6.5,
         handlelength=2.2,
         columnspacing=1.0,
         borderaxespad=0.1,
         labelspacing=0.3,
     )
+
+
+def _columns(names: Sequence[str]) -> int:
+    return COLUMNS if max(map(len, names)) <= MOST_LETTERS else 2
 
 
 def _circle(axes: Any, titles: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ def rows(algorithm: str, name: str, scores: Sequence[float], rate: float = RATE)
 
 
 def profile(means: Mapping[str, Mapping[str, float]], probes: Sequence[Probe], seeds: int = 8) -> Profile:
-    """`means` by algorithm and probe; the scores of seeds lie evenly within ± 0.02 of them, in random order."""
+    """`means` by algorithm and probe; the scores of seeds lie evenly within ± 0.02."""
     rng, spread = np.random.default_rng(0), np.linspace(-0.02, 0.02, seeds)
     kept = {
         algorithm: [

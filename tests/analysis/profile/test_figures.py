@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -42,12 +43,12 @@ def texts(figure: Figure) -> list[Text]:
 def check(drawing: Drawing) -> None:
     """All text is inside the figure and at least 6 points high, and no two texts overlap."""
     with matplotlib.rc_context(STYLE):
-        canvas = FigureCanvasAgg(drawing.figure)
+        canvas: Any = FigureCanvasAgg(drawing.figure)
         canvas.draw()
         shown = texts(drawing.figure)
         boxes = [text.get_window_extent(canvas.get_renderer()) for text in shown]
     width, height = canvas.get_width_height()
-    assert min(text.get_fontsize() for text in shown) >= 6
+    assert min(float(text.get_fontsize()) for text in shown) >= 6
     for text, box in zip(shown, boxes, strict=True):
         inside = box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
         assert inside, text.get_text()
