@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from grpobench.analysis.figures.drawing import Drawing
-from grpobench.analysis.figures.panels import arm_handle, legend_above, new_figure
+from grpobench.analysis.figures.panels import arm_handle, new_figure
 from grpobench.analysis.figures.style import BAND, BASE_COLOR, STYLE, Look, look
 from grpobench.analysis.profile.scores import Profile
 from grpobench.analysis.profile.table import check_known, mean_of, ordered, scored_probes
@@ -25,49 +25,78 @@ MOST = 5
 SMALLEST = 6.0
 """Smallest font in points."""
 GATED = "#d9d9d9"
+COLUMNS = 3
+"""Columns of the radar's legend."""
+MOST_LETTERS = 13
+"""Longest name in three columns."""
+SIDE, EDGE, LINE = 0.54, 0.22, 0.145
+"""Inches beside the radar, above and below it, and of a line of its legend."""
+SHIFT = 0.045
+"""Radians from one algorithm's bars to the next one's."""
+ROUND = 0.005
+"""A score that rounds to 0 or 1 is not beyond it."""
 
 
 def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> Drawing:
-    """Scores of up to five algorithms on axes around a circle, with 95 % intervals as bands,
-    on `width` inches.
+    """Scores of up to five algorithms on axes around a circle, with 95 % intervals, on `width` inches.
 
-    Scores are cut at 0 and 1, with a hollow marker where they are. An algorithm without a score on a probe
-    has a gap there. Raises ValueError for none, more than five, or unknown algorithms."""
+    Intervals are bands for one or two algorithms, and bars beside each other for more. Scores are cut at 0
+    and 1, with a hollow marker where they are. An algorithm without a score on a probe has a gap there.
+    Raises ValueError for none, more than five, or unknown algorithms, and for fewer than three probes."""
     names = list(dict.fromkeys(algorithms))
     if not 0 < len(names) <= MOST:
-        raise ValueError(f"radar: needs 1 to {MOST} algorithms, got {len(names)}; heatmap shows all")
+        raise ValueError(f"radar: needs 1 to {MOST} algorithms, got {len(names)}; the heat map shows all")
     for name in names:
         check_known(profile, name)
     probes = [probe for probe in scored_probes(profile) if any(profile.cell(probe, name) for name in names)]
     if len(probes) < 3:
         raise ValueError(f"radar: needs scores on 3 probes or more, got {len(probes)}; run more probes")
     with matplotlib.rc_context(STYLE):
-        figure = new_figure(width, width * 0.95)
-        axes = figure.add_subplot(projection="polar")
-        _circle(axes, [profile.probes[name].title for name in probes])
         style = look(names)
-        cut = [_spokes(axes, profile, probes, name, style) for name in names]
-        handles: list[Any] = [arm_handle(name, style) for name in names]
-        labels = list(names)
-        if any(cut):
-            handles.append(
-                Line2D(
-                    [],
-                    [],
-                    color=BASE_COLOR,
-                    linestyle="",
-                    marker="o",
-                    markersize=4.5,
-                    markerfacecolor="white",
-                )
-            )
-            labels.append("beyond 0 or 1")
-        legend_above(figure, handles, labels, handlelength=2.2)
+        figure, axes = _sheet(width, math.ceil((len(names) + 1) / _columns(names)))
+        _circle(axes, [profile.probes[name].title for name in probes])
+        shifts = [(i - (len(names) - 1) / 2) * SHIFT if len(names) > 2 else None for i in range(len(names))]
+        cut = [_spokes(axes, profile, probes, *one, style) for one in zip(names, shifts, strict=True)]
+        _legend(figure, names, style, any(cut))
     caption = (
-        "Mean scores over seeds, from 0 at the center to 1 at the rim, with 95 % intervals as bands. A "
-        "hollow marker is a score beyond this range, a gap an algorithm without a score."
+        "Mean scores over seeds, from 0 at the center to 1 at the rim, with 95 % intervals. A hollow marker "
+        "is a score beyond this range, a gap an algorithm without a score."
     )
     return Drawing("profile_radar", f"Profiles of {', '.join(names)}", caption, figure)
+
+
+def _sheet(width: float, lines: int) -> tuple[Figure, Any]:
+    """Room for the titles around the circle and for lines of the legend below, in inches."""
+    below = EDGE + LINE * lines
+    size = width - 2 * SIDE
+    height = size + EDGE + 0.05 + below
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((SIDE / width, below / height, size / width, size / height), projection="polar")
+    return figure, axes
+
+
+def _legend(figure: Figure, names: Sequence[str], style: Look, cut: bool) -> None:
+    handles: list[Any] = [arm_handle(name, style) for name in names]
+    labels = list(names)
+    if cut:
+        looks: Any = {"marker": "o", "markersize": 4, "markerfacecolor": "white", "linestyle": ""}
+        handles.append(Line2D([], [], color=BASE_COLOR, **looks))
+        labels.append("beyond 0 or 1")
+    figure.legend(
+        handles,
+        labels,
+        loc="lower center",
+        ncols=min(len(labels), _columns(names)),
+        fontsize=6.5,
+        handlelength=2.2,
+        columnspacing=1.0,
+        borderaxespad=0.1,
+        labelspacing=0.3,
+    )
+
+
+def _columns(names: Sequence[str]) -> int:
+    return COLUMNS if max(map(len, names)) <= MOST_LETTERS else 2
 
 
 def _circle(axes: Any, titles: Sequence[str]) -> None:
@@ -75,21 +104,25 @@ def _circle(axes: Any, titles: Sequence[str]) -> None:
     axes.set_theta_offset(math.pi / 2)
     axes.set_theta_direction(-1)
     axes.set_ylim(0, 1)
-    axes.set_yticks([0.25, 0.5, 0.75, 1.0], [".25", ".5", ".75", "1"], fontsize=SMALLEST, color=BASE_COLOR)
+    axes.set_yticks([0.25, 0.5, 0.75], [".25", ".5", ".75"], fontsize=SMALLEST, color=BASE_COLOR)
     axes.set_rlabel_position(math.degrees(angles[0] + angles[1]) / 2)
+    for label in axes.get_yticklabels():
+        label.set(ha="center", va="center", zorder=5)
+        label.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.5})
     axes.set_xticks(angles, [""] * len(titles))
     axes.grid(True, linewidth=0.4)
     axes.spines["polar"].set_linewidth(0.5)
     axes.spines["polar"].set_color("#bbbbbb")
     for angle, title in zip(angles, titles, strict=True):
-        side = math.sin(angle)
+        side, up = math.sin(angle), math.cos(angle)
+        is_pole = abs(side) < 0.1
         axes.annotate(
-            title.replace(" ", "\n"),
+            title if is_pole else title.replace(" ", "\n"),
             xy=(angle, 1.0),
-            xytext=(5 * side, 5 * math.cos(angle)),
+            xytext=(4 * side, 4 * up),
             textcoords="offset points",
-            ha="center" if abs(side) < 0.1 else "left" if side > 0 else "right",
-            va="center" if abs(side) > 0.1 else "bottom" if math.cos(angle) > 0 else "top",
+            ha="center" if is_pole else "left" if side > 0 else "right",
+            va="center" if abs(up) < 0.7 else "bottom" if up > 0 else "top",
             fontsize=6.5,
             annotation_clip=False,
             linespacing=0.95,
@@ -100,28 +133,29 @@ def _angles(count: int) -> list[float]:
     return [2 * math.pi * i / count for i in range(count)]
 
 
-def _spokes(axes: Any, profile: Profile, probes: Sequence[str], name: str, style: Look) -> bool:
-    """Draw one algorithm; True where a score is beyond the circle."""
+def _spokes(
+    axes: Any, profile: Profile, probes: Sequence[str], name: str, shift: float | None, style: Look
+) -> bool:
+    """Draw one algorithm; True where a score is beyond the circle. A shift (radians) keeps bars apart;
+    None draws a band."""
     cells = [profile.cell(probe, name) for probe in probes]
     table = np.array([(c.mean, c.low, c.high) if c else (math.nan,) * 3 for c in cells])
-    angles = np.array(_angles(len(probes)))
-    around, closed = np.append(angles, 2 * math.pi), np.vstack([table, table[:1]])
-    mean, low, high = np.clip(closed, 0, 1).T
+    angles = np.array(_angles(len(probes))) + (shift or 0.0)
+    mean, low, high = np.clip(table, 0, 1).T
+    around = np.append(angles, angles[0] + 2 * math.pi)
     color = style.color[name]
-    axes.fill_between(around, low, high, color=color, alpha=BAND, linewidth=0)
-    axes.plot(around, mean, color=color, linestyle=style.dash[name], linewidth=1.0)
-    beyond = (table[:, 0] < 0) | (table[:, 0] > 1)
+    if shift is not None:
+        axes.vlines(angles, low, high, color=color, linewidth=0.7, alpha=0.8)
+    else:
+        axes.fill_between(
+            around, np.append(low, low[0]), np.append(high, high[0]), color=color, alpha=BAND, lw=0
+        )
+    axes.plot(around, np.append(mean, mean[0]), color=color, linestyle=style.dash[name], linewidth=0.9)
+    beyond = (table[:, 0] < -ROUND) | (table[:, 0] > 1 + ROUND)
     looks: dict[str, Any] = {"marker": style.marker[name], "linestyle": "", "clip_on": False, "zorder": 4}
-    axes.plot(angles[~beyond], mean[:-1][~beyond], color=color, markersize=2.6, markeredgewidth=0, **looks)
-    axes.plot(
-        angles[beyond],
-        mean[:-1][beyond],
-        color=color,
-        markersize=4,
-        markerfacecolor="white",
-        markeredgewidth=0.8,
-        **looks,
-    )
+    axes.plot(angles[~beyond], mean[~beyond], color=color, markersize=2.6, markeredgewidth=0, **looks)
+    hollow = {"markersize": 3.6, "markerfacecolor": "white", "markeredgewidth": 0.8}
+    axes.plot(angles[beyond], mean[beyond], color=color, **hollow, **looks)
     return bool(beyond.any())
 
 
@@ -201,7 +235,8 @@ def _heat(
     axes.grid(False)
     bar = figure.axes[-1]
     bar.tick_params(labelsize=SMALLEST, length=1.5, pad=1)
-    bar.set_xticks([0, 0.5, 1], ["0", "score .5", "1"])
+    bar.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+    bar.set_xlabel("score", fontsize=SMALLEST, labelpad=1)
     if gated.any():
         handle = Patch(facecolor=GATED, edgecolor="#888888", hatch="////", linewidth=0)
         figure.legend(

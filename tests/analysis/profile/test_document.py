@@ -1,0 +1,59 @@
+"""The page docs/profiles.md: a small one word for word, and expected orders by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.profiles import probe, profile, rows
+
+from grpobench.analysis.profile.document import Order, document, expected_orders, seen
+from grpobench.analysis.profile.page import page
+from grpobench.runs.settings.probes import probes as shipped
+
+PROBES = [probe("learn"), probe("flips", against="learn", high=["best"], low=["worst"])]
+MEANS = {
+    "best": {"learn": 0.8, "flips": 0.7},
+    "middle": {"learn": 0.8, "flips": 0.7},
+    "worst": {"learn": 0.8, "flips": 0.4},
+    "still": {"learn": 0.05, "flips": 0.0},
+}
+
+
+def test_a_small_document() -> None:
+    controls = rows("positive", "learn", [0.9, 0.92]) + rows("negative", "learn", [0.0, 0.02])
+    text = document(profile(MEANS, PROBES), controls, {"best": rows("best", "learn", [0.8] * 8)}, deals=20)
+    assert text == (Path(__file__).parent / "document.txt").read_text(encoding="utf-8")
+
+
+def test_orders_of_high_and_low() -> None:
+    orders = {(one.higher, one.lower) for one in expected_orders(PROBES[1], ["best", "middle", "worst"])}
+    assert orders == {("best", "middle"), ("best", "worst"), ("middle", "worst")}
+
+
+def test_two_algorithms_of_high_have_no_order() -> None:
+    one = probe("x", high=["a", "b"])
+    assert {(pair.higher, pair.lower) for pair in expected_orders(one, "abc")} == {("a", "c"), ("b", "c")}
+
+
+def test_orders_hold_are_reversed_or_unresolved() -> None:
+    compared = profile(MEANS, PROBES).compared["flips"]
+    result = seen([Order("best", "worst"), Order("worst", "middle"), Order("best", "middle")], compared)
+    assert result.hold == [Order("best", "worst")]
+    assert result.reversed == [Order("worst", "middle")]
+    assert result.unresolved == [Order("best", "middle")]
+
+
+def test_a_document_without_scores_is_refused() -> None:
+    with pytest.raises(ValueError, match="no scores are kept"):
+        document(profile({}, PROBES), [])
+
+
+def test_every_probe_of_the_suite_fits_its_sentences() -> None:
+    probes = [one for one in shipped().values() if one.runs != "ladder"]
+    others = {f"other{i}": {one.name: 0.5 * (one.zero + one.one) for one in probes} for i in range(4)}
+    means = others | {"mine": {one.name: one.zero + 0.9 * (one.one - one.zero) for one in probes}}
+    text = page(profile(means, probes), "mine")
+    # robustness is relative to the gain on `learn`, where it is higher as well
+    for one in (one for one in probes if not one.against):
+        assert f"- It {one.good}: {one.title} 0.9" in " ".join(text.split())

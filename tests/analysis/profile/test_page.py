@@ -1,0 +1,95 @@
+"""The page of an algorithm: sentences come from verdicts alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from helpers.profiles import RATE, probe, profile, rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpobench.analysis.profile.page import Judged, changes, judge, page
+
+PROBES = [probe("learn"), probe("flips", against="learn"), probe("credit")]
+OTHERS = {f"other{i}": {"learn": 0.6, "flips": 0.3, "credit": 0.5} for i in range(6)}
+
+
+def test_a_sentence_says_what_is_told_apart_and_nothing_else() -> None:
+    made = profile(OTHERS | {"mine:Half": {"learn": 0.6, "flips": 0.5, "credit": 0.2}}, PROBES)
+    text = page(made, "mine:Half")
+    good, bad = text.split("## Bad at")
+    assert "It does well in flips: the flips 0.83 (" in good
+    assert "above 6 of 6 algorithms, below 0." in good
+    assert "It does badly in credit: the credit 0.20 (" in bad
+    assert "above 0 of 6 algorithms, below 6." in bad
+    assert "Nothing can be told: the learn 0.60" in bad
+    assert "in learn:" not in text
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from([0.3, 0.4, 0.5]), min_size=3, max_size=6), st.sampled_from([0.3, 0.4, 0.5]))
+def test_good_and_bad_need_a_quarter_of_the_others_and_few_against(others: list[float], mine: float) -> None:
+    means = {f"other{i}": {"learn": mean} for i, mean in enumerate(others)} | {"mine": {"learn": mine}}
+    text = page(profile(means, PROBES[:1]), "mine")
+    # means that differ by 0.1, with a spread of ± 0.02 over 8 seeds, are always told apart
+    above, below = sum(mean < mine for mean in others), sum(mean > mine for mean in others)
+    assert ("does well" in text) == (above >= len(others) / 4 and below <= len(others) / 10)
+    assert ("does badly" in text) == (below >= len(others) / 4 and above <= len(others) / 10)
+
+
+@pytest.mark.parametrize(
+    ("others", "above", "below", "kind"),
+    [
+        (36, 9, 3, "good"),
+        (36, 8, 0, "unresolved"),
+        (36, 9, 4, "between"),
+        (36, 3, 9, "bad"),
+        (36, 15, 15, "between"),
+        (0, 0, 0, "unresolved"),
+    ],
+)
+def test_kinds(others: int, above: int, below: int, kind: str) -> None:
+    assert Judged(PROBES[0], others, above, below).kind == kind
+
+
+def test_positions_count_the_pairs_of_the_algorithm() -> None:
+    made = profile(OTHERS | {"mine": {"learn": 0.6, "flips": 0.5, "credit": 0.2}}, PROBES)
+    assert [(one.above, one.below) for one in judge(made, "mine")] == [(0, 0), (6, 0), (0, 6)]
+
+
+def test_a_probe_without_a_score_is_named() -> None:
+    text = page(profile(OTHERS | {"mine": {"learn": 0.1, "flips": 0.1}}, PROBES), "mine")
+    assert "No score on the flips: runs without a score." in text
+
+
+def test_a_change_names_the_mechanism_only_where_it_is_told_apart() -> None:
+    made = profile(OTHERS | {"mine": {"learn": 0.6, "flips": 0.5, "credit": 0.2}}, PROBES)
+    verdicts = {one.probe.name: one.verdict for one in changes(made, "mine", "other0")}
+    assert verdicts == {"learn": "not told apart", "flips": "higher", "credit": "lower"}
+    text = page(made, "mine", "other0")
+    assert "What flips isolates." in text
+    assert "What credit isolates." in text
+    assert "What learn isolates." not in text
+    credit = next(one.pair for one in changes(made, "mine", "other0") if one.probe.name == "credit")
+    assert credit.difference == pytest.approx(-0.3)
+    assert f"| −0.30 ({credit.low:.2f}".replace("-", "−") in text
+
+
+def test_a_baseline_is_another_algorithm_with_runs() -> None:
+    made = profile(OTHERS, PROBES)
+    with pytest.raises(ValueError, match="'other0' is the algorithm itself"):
+        page(made, "other0", "other0")
+    with pytest.raises(ValueError, match="baseline: 'gone' has no kept runs"):
+        page(made, "other0", "gone")
+
+
+def test_cost_counts_a_run_once_and_the_search_is_of_the_gate() -> None:
+    probes = [*PROBES, replace(probe("diversity"), runs="learn")]
+    made = profile(OTHERS, probes)
+    kept = rows("other0", "learn", [0.5, 0.6]) + rows("other0", "diversity", [0.5, math.nan])
+    search = rows("other0", "learn", [0.1, 0.3], 1e-4) + rows("other0", "diversity", [0.9, 0.9], RATE)
+    text = page(made, "other0", rows=kept, search=search)
+    assert "Cost: 2 runs, 1.0 minutes in sum" in text
+    assert "Search of the policy's rate by `the learn`, 2 seeds used by nothing else: 1e−4: 0.20." in text
