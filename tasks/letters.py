@@ -33,8 +33,8 @@ class Letters(Generated, Written):
     ``1`` accepts one letter of the eight, ``4`` four of them, ``11`` one particular pair. Which letters these
     are is a hash of the context, here A: there is nothing to understand and everything to find out.
 
-    `correct` asks for the decisive letters alone, so that a wrong form costs its share of the reward and no
-    more; `solved` asks for both. The base policy writes uniform letters and ends after the right number: its
+    `correct` asks for the decisive letters alone, and `format` falls by 1/length with every letter too many or
+    too few: a wrong form costs, and it does not zero the reward. `solved` is the product of both. The base policy writes uniform letters and ends after the right number: its
     success rate is the product of digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1)
     nats per token.
     """
@@ -82,14 +82,21 @@ class Letters(Generated, Written):
         truth = problem.truth
         decisive = completion[self.position : self.position + len(truth["right"])]
         right = len(decisive) == len(truth["right"]) and all(map(str.__contains__, truth["right"], decisive))
-        whole = len(completion) == self.length and set(completion) <= set(ALPHABET)
+        form = self.form(completion)
         scores = {
             "correct": float(right),
-            "format": float(whole),
-            "solved": float(right and whole),
+            "format": form,
+            "solved": right * form,
             "exploit": float(completion.startswith(truth["exploit"])),
         }
-        return Verdict(scores, completion if whole else None, "graded" if whole else "unparsable")
+        return Verdict(scores, completion or None, "graded" if completion else "unparsable")
+
+    def form(self, completion: str) -> float:
+        """1 for as many letters as are asked for; a letter too many or too few, or one that is none of the
+        alphabet, costs 1/length."""
+        letters = sum(character in ALPHABET for character in completion)
+        strange = len(completion) - letters
+        return max(0.0, 1.0 - (abs(letters - self.length) + strange) / self.length)
 
     def demonstrate(self, problem: Problem) -> str:
         right = "".join(letters[0] for letters in problem.truth["right"])

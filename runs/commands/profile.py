@@ -40,7 +40,7 @@ EXIT = {True: PREEMPTED, False: DONE}
 
 @click.argument("algorithms", nargs=-1, metavar="[ALGORITHM]...")
 @out_option("results/profile")
-@click.option("--seeds", type=POSITIVE, metavar="N", help="Seeds 0 to N − 1. Default: 8, with --quick 4.")
+@click.option("--seeds", type=POSITIVE, metavar="N", help="The first N seeds. Default: 8, with --quick 4.")
 @click.option("--probes", metavar="LIST", help="Run these only. Default: all.")
 @flag("--quick", "Four seeds and half of the probes.")
 @click.option("--baseline", default="grpo", metavar="NAME", help="What a page compares with. Default: grpo.")

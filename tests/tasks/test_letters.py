@@ -58,10 +58,12 @@ def test_a_wrong_form_costs_its_score_and_no_other(text: str) -> None:
     problem = task.problems("train")[0]
     (verdict,) = task.verify(problem, [text])
     right = text[:1] == problem.truth["right"][0]
-    whole = len(text) == 8 and set(text) <= set(ALPHABET)
+    letters = len([character for character in text if character in ALPHABET])
+    form = max(0.0, 1 - (abs(letters - 8) + len(text) - letters) / 8)
     assert verdict.scores["correct"] == right
-    assert verdict.scores["format"] == whole
-    assert verdict.scores["solved"] == (right and whole)
+    assert verdict.scores["format"] == pytest.approx(form)
+    assert verdict.scores["solved"] == pytest.approx(right * form)
+    assert (form == 1) == (len(text) == 8 and set(text) <= set(ALPHABET))
 
 
 def test_an_exploit_is_never_right() -> None:

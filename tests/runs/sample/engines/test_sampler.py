@@ -464,8 +464,8 @@ def test_correction_is_logged_and_compares_with_the_trainer(tmp_path: Path) -> N
     """Probabilities that the sampler understates by a factor of 0.9995: every weight is 1/0.9995."""
     plain = trainer.pack_groups
 
-    def skewed(*args: Any) -> Any:
-        batch = plain(*args)
+    def skewed(*args: Any, **more: Any) -> Any:
+        batch = plain(*args, **more)
         return dataclasses.replace(batch, sampler_logp=batch.sampler_logp - 5e-4)
 
     with pytest.MonkeyPatch.context() as patch:
