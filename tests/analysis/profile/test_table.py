@@ -55,7 +55,7 @@ def test_scores_at_the_neighboring_rates() -> None:
         name: [
             row
             for rate, score in ((1e-4, 0.1), (RATE, 0.5), (1e-2, 0.3))
-            for row in rows(name, "credit", [score + shift for shift in (-0.01, 0, 0.01)], rate)
+            for row in rows(name, "credit", [score + shift for shift in (-0.01, 0, 0, 0.01)], rate)
         ]
         for name in ("a", "b")
     }

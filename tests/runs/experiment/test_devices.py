@@ -17,6 +17,7 @@ from helpers.toys import tiny
 from grpobench.runs.inventory import doctor
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.optimizer import Optimizer
+from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare import warmstart
 from grpobench.runs.settings.config import ModelConfig
@@ -48,6 +49,7 @@ def elsewhere() -> RoleModels:
     adam = torch.optim.AdamW(parameters.values())
     models.optimizers = {"policy": Optimizer(parameters, adam, 1e-3, 1.0)}
     models.moved = False
+    models.past = PastWeights({}, 0)
     return models
 
 
