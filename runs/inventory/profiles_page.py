@@ -1,0 +1,25 @@
+"""The page docs/profiles.md, from the outcomes that come with the suite."""
+
+from __future__ import annotations
+
+from grpobench.analysis.profile import kept
+from grpobench.analysis.profile.document import document
+from grpobench.analysis.profile.scores import Profile, build
+from grpobench.runs.settings.probes import probes
+
+PAGE = "profiles.md"
+
+
+def shipped() -> Profile:
+    """The profile of what is kept."""
+    folders = [kept.FOLDER]
+    return build(kept.read_all(folders), probes(), kept.read_rates(folders))
+
+
+def pages() -> dict[str, str]:
+    """The page by its path; none where too little is kept to compare two algorithms."""
+    profile = shipped()
+    if not profile.compared:
+        return {}
+    folders = [kept.FOLDER]
+    return {PAGE: document(profile, kept.read_controls(folders), kept.read_all(folders))}
