@@ -33,10 +33,11 @@ class Letters(Generated, Written):
     ``1`` accepts one letter of the eight, ``4`` four of them, ``11`` one particular pair. Which letters these
     are is a hash of the context, here A: there is nothing to understand and everything to find out.
 
-    `correct` asks for the decisive letters alone, and `format` falls by 1/length with every letter too many or
-    too few: a wrong form costs, and it does not zero the reward. `solved` is the product of both. The base policy writes uniform letters and ends after the right number: its
-    success rate is the product of digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1)
-    nats per token.
+    `correct` asks for the decisive letters alone, and `format` falls by 1/length with every letter too many
+    or too few: a wrong form costs, and it does not zero the reward. `solved` is the product of both.
+
+    The base policy writes uniform letters and ends after the right number: its success rate is the product of
+    digit/8 over the pattern, and its entropy is length · ln 8 / (length + 1) nats per token.
     """
 
     name = "letters"

@@ -10,7 +10,6 @@ that the task knows.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import json
@@ -18,7 +17,7 @@ import math
 import random
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +121,8 @@ def fit(model: Any, tokenizer: Any, tasks: Sequence[Written], options: argparse.
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * max(scale, 1e-3)
         tokens, targets = batch_of(rng.choices(pool, k=options.rows), len(tokenizer))
-        with perturbed(model, options.noise):
-            loss = divergence(model, tokens, targets).mean()
-            loss.backward()
+        loss = divergence(model, tokens, targets).mean()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -132,23 +130,6 @@ def fit(model: Any, tokenizer: Any, tasks: Sequence[Written], options: argparse.
         if step % 250 == 249:
             print(f"{step + 1}/{options.steps} KL {sum(losses[-100:]) / 100:.6f} nats", flush=True)
     return losses[-100:]
-
-
-@contextlib.contextmanager
-def perturbed(model: Any, noise: float) -> Iterator[None]:
-    """Within, every weight has a normal error of `noise` times the root mean square of its tensor.
-
-    A policy that is fitted so keeps its distribution when an update moves its weights a little. Without it the
-    count of letters is a knife's edge: one update of a usual size made all completions two letters too long.
-    """
-    with torch.no_grad():
-        errors = [noise * p.square().mean().sqrt() * torch.randn_like(p) for p in model.parameters()]
-        for parameter, error in zip(model.parameters(), errors, strict=True):
-            parameter.add_(error)
-    yield
-    with torch.no_grad():
-        for parameter, error in zip(model.parameters(), errors, strict=True):
-            parameter.sub_(error)
 
 
 def make(options: argparse.Namespace) -> None:
@@ -178,7 +159,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--noise", type=float, default=0.0, help="relative error of the weights while fitting")
     parser.add_argument("--seed", type=int, default=0)
     make(parser.parse_args())
 

@@ -344,7 +344,10 @@ def test_an_extended_run_is_that_of_as_many_steps(policy: str, tmp_path: Path) -
     run(short, tmp_path / "grown")
 
     def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{k: v for k, v in timeless(row).items() if not k.startswith(("eval/", "policy/kl"))} for row in found]
+        return [
+            {k: v for k, v in timeless(row).items() if not k.startswith(("eval/", "policy/kl"))}
+            for row in found
+        ]
 
     grown, whole = run(config, tmp_path / "grown"), run(config, tmp_path / "whole")
     assert plain(grown) == plain(whole) and len(grown) == 5
