@@ -191,6 +191,7 @@ def draw(profile: Profile, algorithms: Sequence[str], out: Path) -> None:
     from grpobench.analysis.profile import figures
 
     shown = [name for name in dict.fromkeys(algorithms) if name in profile.algorithms]
+    out.mkdir(parents=True, exist_ok=True)
     drawings = [figures.heatmap(profile)] if profile.scores else []
     if shown:
         drawings.append(figures.radar(profile, shown[: figures.MOST]))

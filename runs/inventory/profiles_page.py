@@ -8,6 +8,8 @@ from grpobench.analysis.profile.scores import Profile, build
 from grpobench.runs.settings.probes import probes
 
 PAGE = "profiles.md"
+FEWEST = 5
+"""Algorithms from which on a page says something."""
 
 
 def shipped() -> Profile:
@@ -17,9 +19,9 @@ def shipped() -> Profile:
 
 
 def pages() -> dict[str, str]:
-    """The page by its path; none where too little is kept to compare two algorithms."""
+    """The page by its path; none while few algorithms are kept."""
     profile = shipped()
-    if not profile.compared:
+    if len(profile.algorithms) < FEWEST:
         return {}
     folders = [kept.FOLDER]
     return {PAGE: document(profile, kept.read_controls(folders), kept.read_all(folders))}

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import nn
 
 
 class PastWeights:
@@ -17,7 +16,7 @@ class PastWeights:
     `lag` 0 it stays empty, and nothing is copied.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], lag: int) -> None:
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], lag: int) -> None:
         self.parameters, self.lag = dict(parameters), lag
         self.ring: deque[dict[str, torch.Tensor]] = deque()
         """Oldest first."""

@@ -355,6 +355,13 @@ class Letters(Task):
         return {"shouted": sum(g.verdict.scores["correct"] for g in graded) / max(1, len(graded))}
 
 
+@dataclasses.dataclass(frozen=True)
+class Scribbles(Letters):
+    """The same under a name that no task of the suite has."""
+
+    name = "scribbles"
+
+
 def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -> RunConfig:
     """A short run of the built-in policy on arithmetic, 4 problems × 6 completions a step, not evaluated;
     `sections` override whole sections."""

@@ -24,6 +24,7 @@ from grpobench.runs.settings.observe import Observe
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.progress import Preempted
+from grpobench.tasks.arithmetic import Arithmetic
 
 MINE = '''
 import json, os, signal, time
@@ -233,7 +234,7 @@ def test_it_hears_of_a_run_that_was_killed_and_leaves_no_process(
 
 
 def _arithmetic() -> Any:
-    return read_recipe("quickstart").configs[0].task
+    return Arithmetic()
 
 
 def wait(until: Any, seconds: float = 120) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.logs import known
-from helpers.toys import Letters
+from helpers.toys import Letters, Scribbles
 from helpers.whole_runs import after, configure, rows, run, timeless
 
 from grpobench.algorithms.ppo import PPO
@@ -25,7 +25,7 @@ from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
 
 SMALL = {"train": 4, "validation": 6, "test": 5}
-OTHER = "helpers.toys:Letters"
+OTHER = "helpers.toys:Scribbles"
 ALSO = {"arithmetic": SMALL, OTHER: {"faulty": True}}
 """A task of the suite, and a plugin: here the run's own with other settings."""
 
@@ -43,7 +43,7 @@ def test_other_tasks_are_answered_before_on_schedule_and_at_the_end(policy: str,
     found = run(config(policy), tmp_path)
     splits = [{name.split("/")[2] for name in numbers(row)} for row in found]
     assert splits == [{"validation", "test"}, set(), {"validation"}, {"validation", "test"}]
-    assert {name.split("/")[1] for name in numbers(found[0])} == {"arithmetic", "letters"}
+    assert {name.split("/")[1] for name in numbers(found[0])} == {"arithmetic", "scribbles"}
     assert {name.split("/")[3] for name in numbers(found[0]) if "/arithmetic/" in name} == {
         "greedy",
         "sampled",
@@ -92,7 +92,7 @@ def test_run_stopped_between_two_tasks_keeps_the_first(
     plain, made, told = Evaluator.evaluate, list[tuple[int, str]](), list[bool]()
 
     def stopped(self: Evaluator, step: int, split: Any) -> Any:
-        if (step, self.task) == (2, Letters(faulty=True)) and not told:
+        if (step, self.task) == (2, Scribbles(faulty=True)) and not told:
             told.append(True)
             raise Preempted
         made.append((step, str(self.task)))
@@ -157,7 +157,7 @@ def test_prompt_without_room_is_refused_before_the_run_begins(policy: str, tmp_p
         ),
         ("{nanobias = 3}", "evaluate.also.nanobias: must be a table, not 3"),
         ('{"nowhere:Task" = {}}', "evaluate.also.nowhere:Task: "),
-        ('{"helpers.toys:Letters" = {}, letters = {}}', "evaluate.also.letters: unknown task"),
+        ('{"helpers.toys:Scribbles" = {}, scribbles = {}}', "evaluate.also.scribbles: unknown task"),
     ],
 )
 def test_mistakes_are_named_with_their_place(also: str, message: str) -> None:
@@ -166,7 +166,7 @@ def test_mistakes_are_named_with_their_place(also: str, message: str) -> None:
 
 
 def test_runs_own_task_is_not_evaluated_twice_in_a_recipe_that_lists_all() -> None:
-    runs = read_recipe("quickstart", ["evaluate.also={arithmetic = {}, nanobias = {}}"]).runs()
+    runs = read_recipe("headtohead-nano", ["evaluate.also={arithmetic = {}, nanobias = {}}"]).runs()
     assert {(one.task.name, *(task.name for task in tasks_beside(one))) for one in runs} >= {
         ("arithmetic", "nanobias"),
         ("nanobias", "arithmetic"),
