@@ -13,9 +13,9 @@ from grpobench.analysis.profile.page import run_seconds
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import GATE_SCORE, Profile
 from grpobench.analysis.profile.table import (
+    algorithms_with_runs,
     fold,
     gate_of,
-    known_algorithms,
     lines,
     markdown,
     mean_of,
@@ -76,7 +76,7 @@ class Seen:
     unresolved: Sequence[Order]
 
 
-def seen(orders: Sequence[Order], compared: Compared) -> Seen:
+def judge_orders(orders: Sequence[Order], compared: Compared) -> Seen:
     """Which orders hold. Those of algorithms without a score must not be among them."""
     signs: dict[tuple[str, str], float] = {}
     for pair in compared.pairs:
@@ -210,7 +210,7 @@ def _theory_lines(profile: Profile) -> list[str]:
         compared = profile.compared.get(name)
         if compared is None:
             continue
-        result = seen(expected_orders(probe, list(compared.cells)), compared)
+        result = judge_orders(expected_orders(probe, list(compared.cells)), compared)
         rows.append(
             [
                 probe.title,
@@ -230,7 +230,7 @@ def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[Row]]) -> list[str
     gate = gate_of(profile)
     head = ["algorithm", "policy", "critic", "below", "searched", "above", "seeds", "runs", "minutes"]
     table = []
-    for name in known_algorithms(profile):
+    for name in algorithms_with_runs(profile):
         rates = profile.rates.get(name, {})
         seconds = run_seconds(profile, rows.get(name, ()))
         table.append(

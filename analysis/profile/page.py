@@ -11,13 +11,13 @@ from grpobench.analysis.profile.kept import Row
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import Profile
 from grpobench.analysis.profile.table import (
+    algorithms_with_runs,
     check_known,
     clean,
     compare_with_others,
     fold,
     gate_of,
     gated_text,
-    known_algorithms,
     markdown,
     mean_of,
     range_text,
@@ -192,7 +192,9 @@ def _how(profile: Profile, algorithm: str, rows: Sequence[Row], search: Sequence
     counts = {len(scores_on(profile, name, algorithm)) for name in profile.probes} - {0}
     if counts:
         seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-        text.append(f"- Seeds of a score: {seeds}. Other algorithms: {len(known_algorithms(profile)) - 1}.")
+        text.append(
+            f"- Seeds of a score: {seeds}. Other algorithms: {len(algorithms_with_runs(profile)) - 1}."
+        )
     runs = run_seconds(profile, [row for row in rows if row.algorithm == algorithm])
     if runs:
         minutes = sum(runs) / 60

@@ -31,7 +31,7 @@ def lines(
     names = scored_probes(profile) if probes is None else list(probes)
     if unknown := [name for name in names if name not in profile.probes]:
         raise ValueError(f"probe: unknown {unknown[0]!r}; known: {', '.join(profile.probes)}")
-    if not names or not known_algorithms(profile):
+    if not names or not algorithms_with_runs(profile):
         raise ValueError("profile: no scores are kept; run grpobench profile first")
     if algorithm is not None:
         return _one(profile, algorithm, names)
@@ -46,14 +46,14 @@ def scored_probes(profile: Profile) -> list[str]:
     return [name for name in profile.probes if profile.scores.get(name) or profile.gated.get(name)]
 
 
-def known_algorithms(profile: Profile) -> list[str]:
+def algorithms_with_runs(profile: Profile) -> list[str]:
     """Algorithms with a score or with runs, by name."""
     return sorted({*profile.algorithms, *(name for names in profile.gated.values() for name in names)})
 
 
 def check_known(profile: Profile, algorithm: str, role: str = "algorithm") -> None:
     """Raises ValueError for an algorithm without runs on any probe."""
-    known = known_algorithms(profile)
+    known = algorithms_with_runs(profile)
     if algorithm not in known:
         remedy = f"known: {', '.join(known)}; run grpobench profile {algorithm} for others"
         raise ValueError(f"{role}: {algorithm!r} has no kept runs; {remedy}")
@@ -78,7 +78,7 @@ def scores_on(profile: Profile, probe: str, algorithm: str) -> Mapping[int, floa
 
 def ordered(profile: Profile, order: Order) -> list[str]:
     """The algorithms in an order; those without a score on the gate last."""
-    names = known_algorithms(profile)
+    names = algorithms_with_runs(profile)
     if order == "name":
         return names
     means = {name: mean_of(profile, gate_of(profile), name) for name in names}
@@ -176,7 +176,7 @@ def _notes(profile: Profile, probes: Sequence[str]) -> list[str]:
     if any(
         not scores_on(profile, probe, name) and name not in profile.gated.get(probe, ())
         for probe in probes
-        for name in known_algorithms(profile)
+        for name in algorithms_with_runs(profile)
     ):
         notes += ["", "Empty: no runs are kept."]
     return notes

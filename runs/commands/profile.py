@@ -43,7 +43,7 @@ EXIT = {True: PREEMPTED, False: DONE}
 @click.option("--seeds", type=POSITIVE, metavar="N", help="The first N seeds. Default: 8, with --quick 4.")
 @click.option("--probes", metavar="LIST", help="Run these only. Default: all.")
 @flag("--quick", "Four seeds and half of the probes.")
-@click.option("--baseline", default="grpo", metavar="NAME", help="What a page compares with. Default: grpo.")
+@click.option("--baseline", metavar="NAME", help="What a page compares with. Default: that of the probes.")
 @flag("--controls", "Run the probes' controls too.")
 @flag("--no-around", "Leave out the learning rates above and below the searched one.")
 @workers_option
@@ -51,7 +51,9 @@ def profile_command(options: Options) -> int:
     """Without an ALGORITHM, shows what is kept. mine:Half is the class Half of mine.py in this folder. What
     has a result is not run again."""
     from grpobench.runs.experiment.profiling import Profiler
+    from grpobench.runs.settings.probes import common
 
+    options.baseline = options.baseline or common()["profile"]["baseline"]
     chosen = chosen_probes(options)
     demand_known(options.algorithms)
     profiler = Profiler(options.out, Path.cwd(), options.workers)
@@ -100,7 +102,7 @@ def measure(
 ) -> None:
     """Run what is not kept of an algorithm, and write its outcomes."""
     from grpobench.analysis.profile import kept
-    from grpobench.runs.experiment.profiling import write
+    from grpobench.runs.experiment.profiling import safe, write
 
     table = profiler.out / "outcomes"
     folders = [kept.FOLDER, table]
@@ -112,7 +114,7 @@ def measure(
         return
     rows = kept.read_all(folders).get(algorithm, [])
     path = kept.file_of(table, algorithm)
-    name = algorithm.replace(":", "-").replace(".", "-")
+    name = safe(algorithm)
     parts = profiler.parts_of(algorithm, rates, chosen)
     for wanted, left in parts_by_seeds(parts, seeds, rows):
         words = f"{len(wanted) * len(left)} runs at {rates['policy']:g}"

@@ -87,7 +87,10 @@ class Profiler:
     # What is run
 
     def search(self, algorithm: str) -> list[Row]:
-        """Every rate of the search for the policy, then for the critic where there is one."""
+        """Every rate of the search for the policy, then for the critic where there is one.
+
+        Nothing of a search that was stopped: the best of some rates is not the searched one.
+        """
         table, gate = self.shared["search"], self.probes[GATE]
         critics = [role for role in roles_of(algorithm, self.folder) if role in CRITICS]
         parts = [
@@ -95,15 +98,16 @@ class Profiler:
             for rate in table["rates"]
         ]
         rows = self.run(f"search-{safe(algorithm)}", parts, table["seeds"])
-        if not critics or not rows:
-            return rows
+        if not critics or self.stopped:
+            return [] if self.stopped else rows
         best = kept.chosen(rows)[algorithm]["policy"]
         parts = [
             self._part(gate, algorithm, {"policy": best} | dict.fromkeys(critics, rate))
             for rate in table["rates"]
             if rate != CRITIC_RATE
         ]
-        return rows + self.run(f"search-critic-{safe(algorithm)}", parts, table["seeds"])
+        rows += self.run(f"search-critic-{safe(algorithm)}", parts, table["seeds"])
+        return [] if self.stopped else rows
 
     def parts_of(
         self, algorithm: str, rates: Mapping[str, float], chosen: Sequence[str], ladder: bool = True

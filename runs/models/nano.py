@@ -196,17 +196,17 @@ def make(options: argparse.Namespace) -> None:
         pool = [(tokenizer.encode(p), [*tokenizer.encode(a), tokenizer.eos_token_id]) for p, a in pairs]
         streams[name] = batches(pool, options.rows, options.seed)
     supervise(model, streams, shares, options)
-    out = Path(options.out)
+    before = Path(options.start or options.out, "provenance.json")
+    earlier = json.loads(before.read_text())["commands"] if options.start and before.exists() else []
+    command = shlex.join(["python", "-m", "grpobench.runs.models.nano", *sys.argv[1:]])
+    save(model, tokenizer, Path(options.out), {"commands": [*earlier, command]})
+
+
+def save(model: Any, tokenizer: Any, out: Path, made: dict[str, Any]) -> None:
+    """Write a policy in bfloat16, and provenance.json with how it was made."""
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
-    before = Path(options.start, "provenance.json") if options.start else out / "none"
-    earlier = json.loads(before.read_text())["commands"] if before.exists() else []
-    command = shlex.join(["python", "-m", "grpobench.runs.models.nano", *sys.argv[1:]])
-    provenance = {
-        "commands": [*earlier, command],
-        "torch": str(torch.__version__),
-        "threads": torch.get_num_threads(),
-    }
+    provenance = {**made, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
     (out / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
 
 

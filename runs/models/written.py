@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import math
 import random
 import shlex
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 
-from grpobench.runs.models.nano import architecture, character_tokenizer
+from grpobench.runs.models.nano import architecture, character_tokenizer, save
 from grpobench.tasks import TASKS
 from grpobench.tasks.kinds.written import END, Written
 from grpobench.tasks.letters import CONTEXTS, LENGTHS
@@ -138,16 +137,9 @@ def make(options: argparse.Namespace) -> None:
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
     tasks = variants(options.task)
     losses = fit(model, tokenizer, tasks, options)
-    out = Path(options.out)
-    model.to(torch.bfloat16).save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    provenance = {
-        "commands": [shlex.join(["python", "-m", "grpobench.runs.models.written", *sys.argv[1:]])],
-        "divergence_nats": sum(losses) / len(losses),
-        "torch": str(torch.__version__),
-        "threads": torch.get_num_threads(),
-    }
-    (out / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
+    command = shlex.join(["python", "-m", "grpobench.runs.models.written", *sys.argv[1:]])
+    made = {"commands": [command], "divergence_nats": sum(losses) / len(losses)}
+    save(model, tokenizer, Path(options.out), made)
 
 
 def main() -> None:

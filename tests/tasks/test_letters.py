@@ -126,8 +126,8 @@ def sampled(base: tuple[str, Loaded, RoleModels], task: Written, count: int) -> 
 
 
 def test_the_policy_writes_its_distribution(base: tuple[str, Loaded, RoleModels]) -> None:
-    """Divergence of every position of drawn episodes, in exact expectation over the next token: below 0.005
-    nats, a hundredth of the entropies, and in the mean below 0.001."""
+    """Divergence of every position of drawn episodes, in exact expectation over the next token: below 0.05
+    nats at every position, and below 0.001 in the mean, a thousandth of the entropies."""
     name, loaded, _ = base
     rng = random.Random(5)
     divergences = []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.profiles import probe, profile, rows
 
-from grpobench.analysis.profile.document import Order, document, expected_orders, seen
+from grpobench.analysis.profile.document import Order, document, expected_orders, judge_orders
 from grpobench.analysis.profile.page import page
 from grpobench.runs.settings.probes import probes as shipped
 
@@ -38,7 +38,9 @@ def test_two_algorithms_of_high_have_no_order() -> None:
 
 def test_orders_hold_are_reversed_or_unresolved() -> None:
     compared = profile(MEANS, PROBES).compared["flips"]
-    result = seen([Order("best", "worst"), Order("worst", "middle"), Order("best", "middle")], compared)
+    result = judge_orders(
+        [Order("best", "worst"), Order("worst", "middle"), Order("best", "middle")], compared
+    )
     assert result.hold == [Order("best", "worst")]
     assert result.reversed == [Order("worst", "middle")]
     assert result.unresolved == [Order("best", "middle")]

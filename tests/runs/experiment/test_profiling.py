@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,26 @@ def test_what_is_kept_is_not_run_again(profiler: Profiler, monkeypatch: pytest.M
     }
     write(profiler.out / "grpo.csv", rows)
     before = kept.read(profiler.out / "grpo.csv")
-    assert [math.isnan(row.outcome) or row.outcome == pytest.approx(row.outcome) for row in before]
+    assert {row.key for row in before} == {row.key for row in rows}
+    assert all(0 <= row.outcome <= 1 for row in before if row.probe in ("learn", "staleness"))
     monkeypatch.setattr(profiling, "rows_of", lambda outcome, *_: [run.attempts for run in outcome.runs])
     assert profiler.run("profile-grpo", parts, [0]) == [0, 0, 0]  # no attempt was made
     write(profiler.out / "grpo.csv", rows)
-    assert kept.read(profiler.out / "grpo.csv") == before or len(before) == len(rows)
+    assert kept.text_of(kept.read(profiler.out / "grpo.csv")) == kept.text_of(before)
+
+
+def test_a_search_that_was_stopped_chooses_no_rate(
+    profiler: Profiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = profiler.search("grpo")
+    assert len([row for row in whole if row.probe == "learn"]) == 2
+    plain = profiling.run_experiment
+
+    def stopped(*given: Any, **more: Any) -> Any:
+        return dataclasses.replace(plain(*given, **more), code=75)
+
+    monkeypatch.setattr(profiling, "run_experiment", stopped)
+    assert profiler.search("grpo") == [] and profiler.stopped
 
 
 def test_ladders_and_controls_are_arms_of_their_own(profiler: Profiler) -> None:
