@@ -25,9 +25,11 @@ class Control:
 class Probe:
     """Score = (outcome − zero)/(one − zero) at the searched learning rate.
 
-    With `against` the score is the gain that is left under the dose: (outcome − zero)/(clean outcome − zero),
-    where the clean outcome is that of the same algorithm and seed on that probe at the same rate. It exists
-    only for algorithms that learn without the dose: robustness is trivially won by one that does not."""
+    With `against` the score is the share of the gain that is left under the dose: 1 − (clean gain −
+    gain)/(mean clean gain over seeds), where the clean gain is that of the same algorithm, seed and rate on
+    that probe. It exists only for algorithms that learn without the dose: robustness is trivially won by one
+    that does not.
+    """
 
     name: str
     title: str

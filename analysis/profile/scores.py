@@ -101,12 +101,10 @@ def scores_of(
     mean = sum(clean.values()) / len(clean) if clean else 0.0
     if mean < GATE_SCORE:
         return {}
-    # Inside each seed, so that a dose that changes nothing scores exactly 1; a seed that happens not to learn
-    # would make a ratio of two small numbers.
-    return {
-        seed: score / (clean[seed] if clean.get(seed, 0.0) >= GATE_SCORE else mean)
-        for seed, score in own.items()
-    }
+    # The mean over seeds is the ratio of mean gains. The loss stays inside its seed, so that a dose that
+    # changes nothing scores exactly 1. A ratio inside a seed would divide by the small gain of an unlucky
+    # one.
+    return {seed: 1 + (score - clean[seed]) / mean for seed, score in own.items() if seed in clean}
 
 
 def _same(row: Row, critic: float) -> bool:

@@ -53,7 +53,8 @@ def test_a_dose_that_changes_nothing_scores_one_in_every_seed() -> None:
     }
     profile = build(rows, PROBES, {"a": {"policy": 1e-3}, "b": {"policy": 1e-3}})
     assert list(profile.scores["offset"]["a"].values()) == [1.0, 1.0, 1.0, 1.0]
-    assert profile.scores["offset"]["b"][0] == pytest.approx(0.175 / 0.375)
+    assert profile.scores["offset"]["b"][0] == pytest.approx(1 - 0.2 / 0.475)
+    assert sum(profile.scores["offset"]["b"].values()) / 4 == pytest.approx(0.175 / 0.475)
 
 
 def test_what_does_not_learn_has_no_robustness() -> None:
@@ -65,9 +66,10 @@ def test_what_does_not_learn_has_no_robustness() -> None:
 
 
 def test_a_seed_that_happens_not_to_learn_is_divided_by_the_mean() -> None:
+    """The clean gains are 0, 1, 1 and 1: their mean is 3/4."""
     rows = {"a": rows_of("a", [0.125, 1.0, 1.0, 1.0], [1.0] * 4)}
     scores = build(rows, PROBES, {"a": {"policy": 1e-3}}).scores["offset"]["a"]
-    assert scores[0] == pytest.approx(4 / 3)
+    assert scores == {0: pytest.approx(1 + 4 / 3), 1: 1.0, 2: 1.0, 3: 1.0}
 
 
 def test_a_ladder_is_the_mean_over_rates_of_seeds_that_have_all() -> None:
