@@ -10,6 +10,8 @@ import io
 import math
 import time
 from collections.abc import Sequence
+from itertools import chain
+from statistics import mean
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -218,17 +220,23 @@ class Display:
         return f"{len(self.runs)} runs: {states}; {took} so far" + (f", {left} left" if left else "")
 
     def left(self) -> float:
-        """Estimated seconds left for the experiment, from the cost of finished and open work."""
-        seconds = done = 0.0
-        todo = 0.0
+        """Estimated seconds left; NaN before the first step.
+
+        A waiting run takes as long as the ended ones of its arm and task did, start and evaluations included,
+        else as long as all of them on average; before the first one ended, as those that run are going to.
+        """
+        ended: dict[tuple[str, str], list[float]] = {}
         for run in self.runs:
-            progress = run.progress
-            share = progress.step / max(1, progress.steps) if progress else 0.0
-            if progress and run.began:
-                fresh = (progress.step - run.first_step) / max(1, progress.steps)
-                done += run.cost * fresh
-                seconds += run.seconds if fresh else 0.0
-            if run.state in ("waiting", "running"):
-                todo += run.cost * (1 - share)
-        active = min(self.workers, sum(run.state in ("waiting", "running") for run in self.runs))
-        return seconds / done * todo / active if done and active else math.nan
+            if run.began and run.state not in ("waiting", "running"):
+                ended.setdefault((run.config.arm, run.config.task.name), []).append(run.seconds)
+        known = list(chain.from_iterable(ended.values())) or [
+            run.seconds + run.left() for run in self.runs if math.isfinite(run.left())
+        ]
+        open_runs = [run for run in self.runs if run.state in ("waiting", "running")]
+        if not known or not open_runs:
+            return math.nan
+        todo = 0.0
+        for run in open_runs:
+            expected = mean(ended.get((run.config.arm, run.config.task.name), known))
+            todo += max(expected - (run.seconds if run.state == "running" else 0.0), 0.0)
+        return todo / min(self.workers, len(open_runs))

@@ -446,6 +446,19 @@ def test_line_tells_of_all_runs_at_stated_interval_without_terminal(
     assert lines[1].split(" | ")[1] == run_status
 
 
+def test_time_left_of_an_experiment_comes_from_the_runs_that_ended(tmp_path: Path) -> None:
+    """Two runs took 10 and 20 s; two are waiting and one has run for 4 s: 15 + 15 + 11 s."""
+    runs = [fake(place, tmp_path, f"fine{n}") for n, place in enumerate(("waiting",) * 3)]
+    display = Display(Console(file=io.StringIO()), runs, 2)
+    assert math.isnan(display.left())
+    runs += [fake("finished", tmp_path, f"fine{n}") for n in (3, 4)]
+    display = Display(Console(file=io.StringIO()), runs, 2)
+    for run, seconds in zip(runs[3:], (10.0, 20.0), strict=True):
+        run.began, run.seconds = 1.0, seconds
+    runs[0].state, runs[0].seconds = "running", 4.0
+    assert display.left() == pytest.approx((15 + 15 + 11) / 2)
+
+
 def test_durations_and_deaths_in_words() -> None:
     assert [duration(s) for s in (0.4, 59, 60, 3725, math.nan)] == ["0 s", "59 s", "1:00", "1:02:05", ""]
     assert death(-11) == "was killed by SIGSEGV"
