@@ -59,6 +59,8 @@ class Probe:
     runs: Literal["own", "learn", "ladder"] = "own"
     """`own`: runs of its own. `learn`: another outcome of the runs of that probe. `ladder`: of these at every
     rate of the search, averaged."""
+    rate: float = 1.0
+    """Factor of the searched learning rates. Tables name the searched ones."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Sections of a recipe, with `task` as of an arm, and `tasks`."""
     positive: Control | None = None
@@ -69,6 +71,8 @@ class Probe:
         Measure.read(self.outcome)
         if not (math.isfinite(self.zero) and math.isfinite(self.one) and self.zero != self.one):
             raise ValueError("zero: zero and one must be different finite numbers")
+        if not 0 < self.rate < math.inf:
+            raise ValueError(f"rate: must be a positive factor, not {self.rate}")
 
     def normalize(self, outcome: float) -> float:
         """The score of an outcome."""

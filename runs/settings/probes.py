@@ -78,9 +78,10 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def arm_of(
     probe: Probe, name: str, algorithm: str, rates: Mapping[str, float], more: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The arm of a recipe that runs an algorithm on a probe at learning rates by role."""
+    """The arm of a recipe that runs an algorithm on a probe at searched learning rates by role."""
     settings = merged(probe.settings, more or {})
-    arm = merged(settings, {"name": name, "algorithm": algorithm, "train": {"learning_rate": dict(rates)}})
+    own = {role: float(f"{probe.rate * rate:.6g}") for role, rate in rates.items()}
+    arm = merged(settings, {"name": name, "algorithm": algorithm, "train": {"learning_rate": own}})
     arm["optional"] = True
     return arm
 
