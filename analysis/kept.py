@@ -95,6 +95,8 @@ class KeptTable:
     """The plan by which seeds were added, as in interim.json."""
     margin: float = 100 * MARGIN
     """Points within which arms may be called equivalent."""
+    control: str = ""
+    """The arm that all others are compared with, if there is one."""
 
     def of(self, arm: str, task: str) -> list[Mapping[str, Any]]:
         """Runs of an arm on a task, by seed."""
@@ -154,6 +156,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         "arms": list(experiment.arms),
         "tasks": list(experiment.tasks),
         "margin": round(100 * experiment.margin, DECIMALS),
+        **({"control": experiment.control} if experiment.control else {}),
         **({"plan": json.loads(experiment.plan.text())} if experiment.plan else {}),
         "runs": rows,
     }
@@ -391,8 +394,9 @@ def explained(kept: KeptTable, options: Options) -> list[str]:
 
 
 def comparisons(kept: KeptTable, options: Options) -> list[str]:
-    """Every pair of arms as the report compares them."""
+    """The pairs of arms that the report compares, as it does."""
     rows = []
+    margin = kept.margin / 100
     plan = plan_of(kept.plan, Path(kept.name)) if kept.plan else None
     for task in kept.tasks:
         values = {
@@ -404,7 +408,7 @@ def comparisons(kept: KeptTable, options: Options) -> list[str]:
             for arm in kept.arms
             if kept.of(arm, task)
         }
-        for pair in compare(task, values, alpha=ALPHA, margin=kept.margin / 100, plan=plan):
+        for pair in compare(task, values, alpha=ALPHA, margin=margin, plan=plan, control=kept.control):
             few = len(pair.seeds) < seeds_needed(ALPHA)
             rows.append(
                 [

@@ -64,7 +64,7 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
         *other_mode_tables(experiment, numbers.runs, numbers.findings),
         stability_table(experiment, numbers.findings, numbers.runs),
         survival_table(experiment, numbers.findings),
-        comparisons_table(numbers.compared, experiment.plan),
+        comparisons_table(numbers.compared, experiment.plan, experiment.control),
         against_base_table(numbers.against_base),
         *aggregate_tables(experiment, numbers.runs),
         samples_table(numbers.curves, "pass"),

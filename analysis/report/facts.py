@@ -56,7 +56,7 @@ def gather(logs: Experiment | Numbers) -> Facts:
 def as_json(facts: Facts) -> dict[str, Any]:
     """The content of report.json; accuracies are shares."""
     experiment = facts.experiment
-    pairs = max(1, len(pairs_of(experiment.arms)))
+    pairs = max(1, len(pairs_of(experiment.arms, experiment.control)))
     return {
         "experiment": {
             "name": experiment.name,
@@ -70,6 +70,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "seeds_needed": seeds_needed(ALPHA, pairs if experiment.plan else 1),
         "runs": facts.numbers.every.to_dict("records"),
         "margin": experiment.margin,
+        "control": experiment.control or None,
         "plan": asdict(experiment.plan) if experiment.plan else None,
         "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.compared],
         "against_base": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.against_base],

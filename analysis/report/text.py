@@ -214,7 +214,7 @@ def describe_decidable(facts: Facts) -> str:
         beside = f" {made} of {len(planned)} interim analyses were made; the p values allow for them."
         margin = f" Arms are equivalent within {margin_points(experiment.margin)} points."
         return f"{experiment.plan.words}{beside}{margin}"
-    pairs = len(pairs_of(experiment.arms))
+    pairs = len(pairs_of(experiment.arms, experiment.control))
     if not pairs:
         return "There is only one arm, so there is nothing to compare."
     needed, seeds = seeds_needed(ALPHA), count_shared_seeds(experiment)
@@ -223,25 +223,29 @@ def describe_decidable(facts: Facts) -> str:
         if seeds >= needed
         else f"so no verdict is possible with {seeds}, whatever the accuracies are"
     )
-    every = pairs == len(experiment.arms) * (len(experiment.arms) - 1) // 2
     shared = (
         ""
         if seeds == len(experiment.seeds)
         else (f", the most of {len(experiment.seeds)} that two arms share,")
     )
-    only = (
-        ""
-        if every
-        else (f"Each of the {len(experiment.arms)} arms is compared with the first, {experiment.arms[0]}. ")
-    )
     return (
-        f"{only}With {seeds} seed{'s' * (seeds != 1)}{shared} the smallest two-sided p of the exact test is "
-        f"{smallest_p(seeds):.3g}, after the correction for several pairs as well. A difference at level "
-        f"{ALPHA:g} needs at least {needed} seeds, {can}. Two arms are equivalent if two one-sided exact "
-        f"tests rule out a difference of {margin_points(experiment.margin)} points or more, which needs at "
-        f"least {seeds_needed(ALPHA, pairs, 1)} seeds under Holm for {pairs} pair{'s' * (pairs > 1)}. The "
-        f"95% interval of a difference is a t interval over seeds. {INTERVALS}"
+        f"{_which_pairs(experiment, pairs)}With {seeds} seed{'s' * (seeds != 1)}{shared} the smallest "
+        f"two-sided p of the exact test is {smallest_p(seeds):.3g}, after the correction for several pairs "
+        f"as well. A difference at level {ALPHA:g} needs at least {needed} seeds, {can}. Two arms are "
+        "equivalent if two one-sided exact tests rule out a difference of "
+        f"{margin_points(experiment.margin)} points or more, which needs at least "
+        f"{seeds_needed(ALPHA, pairs, 1)} seeds under Holm for {pairs} pair{'s' * (pairs > 1)}. The 95% "
+        f"interval of a difference is a t interval over seeds. {INTERVALS}"
     )
+
+
+def _which_pairs(experiment: Experiment, pairs: int) -> str:
+    """A sentence about which arms are compared; empty where all pairs are."""
+    if experiment.control:
+        return f"Each other arm is compared with the control, {experiment.control}, and with nothing else. "
+    if pairs < len(experiment.arms) * (len(experiment.arms) - 1) // 2:
+        return f"Each of the {len(experiment.arms)} arms is compared with the first, {experiment.arms[0]}. "
+    return ""
 
 
 def describe_axes(facts: Facts) -> str:
@@ -333,7 +337,8 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
     text += f". Accuracy is measured on {how} after the last update"
     if len(experiment.arms) > 1 and len(experiment.seeds) > 1:
         text += ", mean over seeds with a t interval of 95%; a run that diverged counts as 0. "
-        text += "Arms are compared in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
+        who = f"Each arm is compared with {experiment.control}" if experiment.control else "Arms are compared"
+        text += f"{who} in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
         text += (
             "with Holm's correction over the pairs of a task"
             if experiment.plan

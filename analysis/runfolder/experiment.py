@@ -135,6 +135,8 @@ class Experiment:
     """Differences of accuracies (shares) below this do not matter."""
     plan: InterimPlan | None = None
     """The plan by which seeds are added, if there is one."""
+    control: str = ""
+    """The arm that all others are compared with, and nothing else is; empty: every pair is compared."""
     described: bool = True
     """Whether experiment.json, which lists the planned runs, can be read."""
     strangers: Mapping[str, str] = field(default_factory=dict)

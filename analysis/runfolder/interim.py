@@ -33,6 +33,8 @@ class InterimPlan:
     """Margin of equivalence, in points."""
     step: int
     """Seeds from one analysis to the next, as requested."""
+    control: str = ""
+    """The arm that all others are compared with; empty: every pair is compared."""
 
     def text(self) -> str:
         """The content of the file, which also lists the level of each analysis for its readers."""
@@ -77,6 +79,7 @@ def plan_of(table: Mapping[str, Any], path: Path) -> InterimPlan:
             tuple(map(int, table["analyses"])),
             tuple(map(float, table["weights"])),
             *(float(table["alpha"]), int(table["pairs"]), float(table["margin"]), int(table["step"])),
+            str(table.get("control", "")),  # plans of earlier versions compare every pair
         )
         rising = list(plan.analyses) == sorted(set(plan.analyses)) and plan.analyses[-1] == len(plan.seeds)
         if not rising or len(plan.weights) != len(plan.analyses) or not sum(plan.weights) <= 1 + 1e-9:

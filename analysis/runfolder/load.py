@@ -129,6 +129,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         configs={run.name: run.config for run in runs},
         margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin, plan, folder),
         plan=plan,
+        control=_control(described.get("control", ""), arms, folder),
         described="runs" in described,
         strangers=strangers,
         sweep_values={
@@ -161,6 +162,16 @@ def _margin(points: Any, plan: InterimPlan | None, folder: Path) -> float:
             f"{points:g}"
         )
     return points / 100
+
+
+def _control(name: Any, arms: Sequence[str], folder: Path) -> str:
+    """The control arm; empty where the recipe has none. Raises LogError for one that has no run."""
+    if name and name not in arms:
+        raise LogError(
+            f"{folder / formats.EXPERIMENT}: the control {name!r} is none of the arms {', '.join(arms)}; "
+            f"{PLANNED_ANEW}"
+        )
+    return str(name or "")
 
 
 def _attempt(read: Callable[[], T], otherwise: Any, faults: list[str]) -> T:

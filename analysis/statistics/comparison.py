@@ -181,9 +181,12 @@ class Pair:
         return np.array([self.values[seed] - self.against[seed] for seed in self.seeds], dtype=np.float64)
 
 
-def pairs_of(arms: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs that are compared: all pairs, or with more than `MOST_ARMS` arms each arm with the first. The
-    choice depends on the number of arms, never on their results."""
+def pairs_of(arms: Sequence[str], control: str = "") -> list[tuple[str, str]]:
+    """The pairs that are compared: all pairs, or with more than `MOST_ARMS` arms the first with each other.
+    With a `control`, it with each other arm, and nothing where it is none of the arms. The choice depends on
+    the arms and the recipe, never on results."""
+    if control:
+        return [(control, arm) for arm in arms if arm != control] if control in arms else []
     if len(arms) > MOST_ARMS:
         return [(arms[0], arm) for arm in arms[1:]]
     return list(combinations(arms, 2))
@@ -196,6 +199,7 @@ def compare(
     alpha: float = ALPHA,
     margin: float = MARGIN,
     plan: InterimPlan | None = None,
+    control: str = "",
 ) -> list[Comparison]:
     """The pairs of arms (`pairs_of`) on one task; `values` is arm → seed → score.
 
@@ -205,7 +209,7 @@ def compare(
     margin or more, corrected by Holm. Everything else is `unresolved`. With a `plan`, p values are valid
     whichever interim analysis is the last (`sequential`), and Holm corrects both.
     """
-    chosen_pairs = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values))]
+    chosen_pairs = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values), control)]
     return compare_pairs(task, chosen_pairs, waiting, alpha, margin)
 
 

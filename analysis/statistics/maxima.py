@@ -9,7 +9,10 @@ testing: Marcus, Peritz and Gabriel, 1976). Holm would multiply p by the number 
 Which families: those whose pairs can all be without a difference while all other pairs have one. If A = B and
 B = C then A = C, so these are the pairs inside the blocks of a partition of the arms (Shaffer, 1986): 14 for
 four arms, 202 for six. For more arms, every set of pairs, of which only those that a pair's own and all
-smaller statistics make need a test (step-down; Romano and Wolf, 2005).
+smaller statistics make need a test (step-down; Romano and Wolf, 2005). The pairs of one arm, a control, with
+the others do not imply each other, so that every set of them is a family: step-down is then the same for any
+number of arms. It is the permutation form of the step-down test of Dunnett and Tamhane (1991), without
+normality.
 
 Why it holds the level, whichever differences are 0 (family-wise error in the strong sense): let T be the
 pairs whose true difference is 0. If the errors of a seed are jointly symmetric (ε and −ε are equally likely),

@@ -50,6 +50,7 @@ def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = A
                 for arm in experiment.arms
                 if len(rows := axis_rows[axis_rows["arm"] == arm])
             }
-            for pair in compare(task, by_arm, waiting, alpha, experiment.margin, experiment.plan):
+            margin, plan, control = experiment.margin, experiment.plan, experiment.control
+            for pair in compare(task, by_arm, waiting, alpha, margin, plan, control):
                 by_pair.setdefault((task, pair.first, pair.second), {})[axis] = pair
     return [OnAxes(*key, by_axis) for key, by_axis in by_pair.items()]

@@ -87,7 +87,8 @@ def _differences(
 
 
 def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
-    """The pairs of arms on every task; corrections are over the pairs of one task."""
+    """The pairs of arms on every task, or with a control its pairs; corrections are over the pairs of one
+    task."""
     comparisons: list[Comparison] = []
     for task in experiment.tasks:
         values = scores_by_seed(experiment, runs, task, "counted")
@@ -98,6 +99,7 @@ def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPH
             alpha,
             experiment.margin,
             experiment.plan,
+            experiment.control,
         )
         comparisons += add_crossed_intervals(experiment, runs, task, pairs)
     return comparisons
@@ -147,9 +149,12 @@ def count_shared_seeds(experiment: Experiment) -> int:
     for run in experiment.runs:
         seeds.setdefault((run.task, run.arm), set()).add(run.seed)
     return max(
-        len(seeds.get((task, first), set()) & seeds.get((task, second), set()))
-        for task in experiment.tasks
-        for first, second in pairs_of(experiment.arms)
+        (
+            len(seeds.get((task, first), set()) & seeds.get((task, second), set()))
+            for task in experiment.tasks
+            for first, second in pairs_of(experiment.arms, experiment.control)
+        ),
+        default=0,
     )
 
 
@@ -178,7 +183,7 @@ def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -
     }
     shared = [i for i in range(len(experiment.tasks)) if all(len(values[arm][i]) for arm in experiment.arms)]
     kept = {arm: [values[arm][i] for i in shared] for arm in experiment.arms}
-    pairs = pairs_of(experiment.arms)
+    pairs = pairs_of(experiment.arms, experiment.control)
     return Aggregate(
         {arm: bootstrap_interquartile_mean(kept[arm], seed) for arm in experiment.arms},
         [(a, b, bootstrap_improvement(kept[a], kept[b], seed)) for a, b in pairs],
@@ -212,8 +217,11 @@ HEADER = (
 )
 
 
-def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None = None) -> Table:
-    """All pairs of arms on every task: the differences and the results of the tests."""
+def comparisons_table(
+    compared: Sequence[Comparison], plan: InterimPlan | None = None, control: str = ""
+) -> Table:
+    """All pairs of arms on every task, or those of a control: the differences and the results of the
+    tests."""
     note = (
         "Differences of final accuracy in points, taken inside each seed. The verdict is about the first "
         "arm. p: exact two-sided sign-flip permutation test over n seeds; its smallest value is 2/2ⁿ (.25 "
@@ -241,6 +249,8 @@ def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None =
             "that level over the analyses. For equivalence, it is the smallest p of an analysis divided by "
             "its share of the level. MDE and power are those of the last analysis."
         )
+    if control:
+        note = f"Only pairs with the control {control} are compared and corrected. {note}"
     return _table("comparisons", "Head to head", compared, note)
 
 

@@ -56,8 +56,8 @@ class Numbers:
 
     @cached_property
     def compared(self) -> Sequence[Comparison]:
-        """Every pair of arms on every task; empty for a map, whose arms are sweep values, and across
-        experiments."""
+        """Every pair of arms on every task, or those with the control; empty for a map, whose arms are sweep
+        values, and across experiments."""
         return (
             ()
             if self.experiment.sweep_values or self.experiment.apart
@@ -108,20 +108,21 @@ class Numbers:
     @cached_property
     def drawn(self) -> tuple[Numbers, str]:
         """The numbers that figures show, and what captions say about arms that are left out. With at most
-        `MOST_DRAWN` arms, figures show all. Otherwise they show the first arm, with which the others are
-        compared, and about equally many arms with the highest and with the lowest final accuracy (mean over
-        tasks). Without accuracies they show the first arms."""
+        `MOST_DRAWN` arms, figures show all. Otherwise they show the arm with which the others are compared
+        (the control, else the first), and about equally many arms with the highest and with the lowest final
+        accuracy (mean over tasks). Without accuracies they show the first arms."""
         arms = self.experiment.arms
         if len(arms) <= MOST_DRAWN or self.experiment.sweep_values:  # a map shows its arms as sweep values
             return self, ""
         by_task = self.runs.groupby(["task", "arm"], sort=False)["counted"].mean()
-        final = by_task.groupby("arm", sort=False).mean().drop(arms[0]).dropna()
+        against = self.experiment.control or arms[0]
+        final = by_task.groupby("arm", sort=False).mean().drop(against).dropna()
         ranked = list(final.sort_values(ascending=False, kind="stable").index)
         chosen, how = arms[:MOST_DRAWN], f"the first {MOST_DRAWN}"
         if len(ranked) >= MOST_DRAWN:
             high, low = MOST_DRAWN // 2, MOST_DRAWN - 1 - MOST_DRAWN // 2
-            chosen = (arms[0], *ranked[:high], *ranked[-low:])
-            how = f"{arms[0]}, the {high} with the highest and the {low} with the lowest final accuracy"
+            chosen = (against, *ranked[:high], *ranked[-low:])
+            how = f"{against}, the {high} with the highest and the {low} with the lowest final accuracy"
         note = f" The figure shows {MOST_DRAWN} of {len(arms)} arms: {how}. The tables have all arms."
         return self.only(chosen), note
 

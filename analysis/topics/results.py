@@ -121,7 +121,7 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
     if not pairs:
         return None
     only = ""
-    if len(experiment.arms) > MOST_ARMS:
+    if len(experiment.arms) > MOST_ARMS and not experiment.control:
         pairs = [pair for pair in pairs if pair.first == experiment.arms[0]]
         only = f" The figure shows only the pairs with {experiment.arms[0]}; the table has all pairs."
     tasks = [task for task in experiment.tasks if any(pair.task == task for pair in pairs)]

@@ -203,14 +203,14 @@ class LifetimeComparison:
 
 
 def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) -> list[LifetimeComparison]:
-    """Compare all pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
+    """Compare the pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
     comparisons: list[LifetimeComparison] = []
     all_lifetimes = compute_lifetimes(experiment, findings)
     for task in experiment.tasks:
         arms = {arm: lifetimes for (where, arm), lifetimes in all_lifetimes.items() if where == task}
         if not any(any(lifetimes.collapsed) for lifetimes in arms.values()):
             continue
-        pairs = pairs_of(list(arms))
+        pairs = pairs_of(list(arms), experiment.control)
         p = [
             log_rank((arms[a].steps, arms[a].collapsed), (arms[b].steps, arms[b].collapsed)) for a, b in pairs
         ]

@@ -64,8 +64,9 @@ def compare(
     pairs of the task, and a verdict on the first arm: better, worse, equivalent (within ``load(margin=)``) or
     unresolved. `second` may be ``"base"``, the first arm before training. Iterating gives one `Comparison`
     per task; ``compare(...)["arithmetic"].effect`` is one of its numbers. `mode` is the decoding mode of the
-    accuracies; by default the report's (greedy if that was evaluated). Raises ValueError for an arm or a task
-    that the results do not have, and for a mode that was not evaluated.
+    accuracies; by default the report's (greedy if that was evaluated). Where the recipe has a control, only
+    pairs with it are compared. Raises ValueError for another pair, for an arm or a task that the results do
+    not have, and for a mode that was not evaluated.
     """
     for kind, name, known in (("arm", first, results.arms), ("arm", second, (*results.arms, BASE))):
         if name not in known:
@@ -74,6 +75,12 @@ def compare(
         raise ValueError(unknown("task", task, dict.fromkeys(results.tasks)))
     if first == second:
         raise ValueError(f"{first} cannot be compared with itself")
+    control = results.experiment.control
+    if control and second != BASE and control not in (first, second):
+        raise ValueError(
+            f"{first} and {second}: this experiment has the control {control!r}, and only pairs with it are "
+            "judged and corrected; compare each with it, or run a recipe without `control`"
+        )
     found = []
     for pair in in_mode(results, mode, second == BASE):
         if task in (None, pair.task) and {pair.first, pair.second} == {first, second}:

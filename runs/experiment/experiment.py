@@ -152,6 +152,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
             arm: dataclasses.asdict(sweep_value) for arm, sweep_value in recipe.sweep_values.items()
         },
         "margin": recipe.head.margin,
+        "control": recipe.head.control,
     }
     before = read_json(folder / "experiment.json") or {}
     stems = {config.folder.rpartition("-s")[0] for config in configs}

@@ -37,7 +37,7 @@ def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
     arms: dict[str, dict[str, None]] = defaultdict(dict)
     for config in recipe.runs():
         arms[config.task.name][config.arm] = None
-    pairs = max(len(pairs_of(list(own))) for own in arms.values())
+    pairs = max(len(pairs_of(list(own), recipe.head.control)) for own in arms.values())
     if recipe.sweep_values or not pairs:
         raise ConfigError(["--until: needs arms to compare, and they must not be sweep values of a map"])
     if most < len(first) or step < 1:
@@ -49,7 +49,8 @@ def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
         what = f"the last interim analysis cannot reach a verdict on {pairs} pair{'s' * (pairs > 1)}"
         takes = f"which takes {seeds_needed(ALPHA, pairs)} seeds in one analysis and more in several"
         raise ConfigError([f"--most-seeds {most}: {what}, {takes}; raise it, or --step-seeds"])
-    return InterimPlan((*first, *more), looks, weights, ALPHA, pairs, recipe.head.margin, step)
+    head = recipe.head
+    return InterimPlan((*first, *more), looks, weights, ALPHA, pairs, head.margin, step, head.control)
 
 
 def with_seeds(recipe: Recipe, seeds: Sequence[int]) -> Recipe:
@@ -89,8 +90,9 @@ def settle(folder: Path, plan: InterimPlan) -> None:
         raise FolderError(
             f"{folder / FILE}: the plan is "
             f"{' '.join(found.options)} from {len(found.seeds)} seeds, analyses at "
-            f"{', '.join(map(str, found.analyses))} and a margin of {found.margin:g} points; it was fixed "
-            "before the first analysis: continue it, or choose another --out"
+            f"{', '.join(map(str, found.analyses))}, a margin of {found.margin:g} points and "
+            f"{f'the control {found.control}' if found.control else 'no control'}; it was fixed before the "
+            "first analysis: continue it, or choose another --out"
         )
     known = [path.parent.name for path in folder.glob("*/run.toml") if settled(path.parent)]
     if known:

@@ -208,7 +208,8 @@ def requested_settings(source: Source) -> dict[str, str]:
         parsed = parse_set(text)
         if parsed and parsed[0][0] not in CHOOSING:
             found[f"--set {'.'.join(parsed[0])}"] = str(parsed[1])
-    return found | {"name": str(source.table.get("name")), "margin": str(source.table.get("margin"))}
+    plan = {"name": str(source.table.get("name")), "margin": str(source.table.get("margin"))}
+    return found | plan | {"control": str(source.table.get("control", ""))}
 
 
 def settings_differences(sources: Sequence[Source]) -> list[str]:

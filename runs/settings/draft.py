@@ -24,6 +24,7 @@ from grpobench.runs.settings.entries import (
 from grpobench.runs.settings.layers import ELSEWHERE, Layer, read_base, renamed_keys
 from grpobench.runs.settings.observe import Entry
 from grpobench.runs.settings.overrides import Overrides, read_sets
+from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD, Bad, Rule, demand
 
@@ -47,6 +48,8 @@ class Head:
     """Exit with 3 when a run diverges, or collapses by `stop_on`."""
     margin: Annotated[float, Interval(gt=0, lt=100)] = 2.0
     """Points of accuracy within which reports may call two arms equivalent."""
+    control: str = ""
+    """The arm that reports compare all others with, and nothing else; empty compares every pair."""
     stop_on: tuple[str, ...] = ()
     """Kinds of events (docs/stability.md) that end a run, as its result."""
     observe: tuple[Entry, ...] = ()
@@ -148,6 +151,8 @@ def read_draft(
     listed_arms = read_arms(table, listed_tasks, folder, faults)
     base = read_base(table, listed_tasks, faults)
     arms = select_arms(tops.get("arms"), listed_arms, folder, faults)
+    if isinstance(head, Head) and arms and head.control not in ("", *(arm.name for arm in arms)):
+        faults.append(no_such("arm", head.control, "control", [arm.name for arm in arms]))
     tasks = select_tasks(tops.get("tasks"), listed_tasks, folder, faults)
     overrides = Overrides(arms, listed_arms, tasks, faults)
     for keys, value in assignments:

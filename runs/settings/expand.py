@@ -179,12 +179,30 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
             configs += runs
     if isinstance(draft.head, Head) and len(draft.head.name) > LONGEST:
         faults.append(f"name: must have at most {LONGEST} letters, not {len(draft.head.name)}")
+    if not faults:
+        faults += without_control(draft, configs, left_out)
     if not configs and not faults:
         why = f" ({'; '.join(left_out)})" if left_out else ""
         faults.append(f"no runs: no chosen arm runs on a chosen task{why}")
     if not faults:  # Last, because a task may have to ask the hub.
         faults += missing(configs)
     return configs, left_out
+
+
+def without_control(draft: Draft, configs: Sequence[RunConfig], left_out: Sequence[str]) -> list[str]:
+    """The tasks that the control does not run on, where there would be nothing to compare."""
+    control = draft.head.control if isinstance(draft.head, Head) else ""
+    if control not in [arm.name for arm in draft.arms]:
+        return []  # the arms of a map have other names, and are not compared in pairs
+    arms: dict[str, set[str]] = {}
+    for config in configs:
+        arms.setdefault(config.task.name, set()).add(config.arm)
+    return [
+        f"control: {control} has no run on {task}{why}; take the task or the control out"
+        for task, own in arms.items()
+        if control not in own
+        for why in [next((f" ({told})" for told in left_out if told.startswith(f"{control} on {task}:")), "")]
+    ]
 
 
 def pair(draft: Draft, faults: list[str]) -> Iterator[tuple[Arm, Task]]:

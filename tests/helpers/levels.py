@@ -1,6 +1,6 @@
 """How often the corrections over pairs of arms err, and what they find, in simulated experiments.
 
-`.venv/bin/python tests/helpers/levels.py` prints the tables of docs/comparisons.md in a minute.
+`.venv/bin/python tests/helpers/levels.py` prints the tables of docs/comparisons.md in some minutes.
 """
 
 from __future__ import annotations
@@ -75,23 +75,26 @@ NULLS: Mapping[str, tuple[float, ...]] = {
 """Means of four arms in units of a usual error."""
 
 
-def adjusted(scores: Floats) -> tuple[list[tuple[int, int]], Floats, Floats]:
-    """The pairs of arms, and p after max-T and after Holm; `scores` is (seeds, arms)."""
-    pairs = list(combinations(range(scores.shape[1]), 2))
+def adjusted(scores: Floats, control: bool = False) -> tuple[list[tuple[int, int]], Floats, Floats]:
+    """The pairs of arms, or those of the first one, and p after max-T and after Holm; `scores` is (seeds,
+    arms)."""
+    pairs = [pair for pair in combinations(range(scores.shape[1]), 2) if not (control and pair[0])]
     p, together = max_t_ps(
         {(str(a), str(b)): dict(enumerate(map(float, scores[:, a] - scores[:, b]))) for a, b in pairs}
     )
     return pairs, np.array(together), holm(p)
 
 
-def errors(draw: Draw, means: Sequence[float], seeds: int, repetitions: int) -> tuple[float, float]:
+def errors(
+    draw: Draw, means: Sequence[float], seeds: int, repetitions: int, control: bool = False
+) -> tuple[float, float]:
     """Share of experiments in which any pair of equal arms is called different, or any verdict has the wrong
-    sign: under max-T and under Holm."""
+    sign: under max-T and under Holm, over all pairs or those of the first arm."""
     rng = np.random.default_rng(SEED)
     wrong = np.zeros(2)
     for _ in range(repetitions):
         scores = draw(rng, seeds, len(means)) + np.array(means)
-        pairs, *both = adjusted(scores)
+        pairs, *both = adjusted(scores, control)
         shown = np.array([np.mean(scores[:, a] - scores[:, b]) for a, b in pairs])
         true = np.array([means[a] - means[b] for a, b in pairs])
         false = np.sign(shown) != np.sign(true)
@@ -111,6 +114,22 @@ def power(arms: int, seeds: int, effect: float, repetitions: int) -> tuple[float
         real = [place for place, pair in enumerate(pairs) if 0 in pair]
         hits += [float(np.mean(p[real] <= LEVEL)) for p in both]
     return float(hits[0] / repetitions), float(hits[1] / repetitions)
+
+
+def power_of_control(arms: int, seeds: int, effect: float, repetitions: int) -> tuple[float, float, float]:
+    """Share of the differences found of one arm that is better than all others by an effect, in SD of the
+    paired differences: where it is the control by max-T, among all pairs by max-T, and as the control by
+    Holm."""
+    rng = np.random.default_rng(SEED)
+    hits = np.zeros(3)
+    for _ in range(repetitions):
+        scores = rng.normal(size=(seeds, arms)) / np.sqrt(2)
+        scores[:, 0] += effect
+        _, alone, after_holm = adjusted(scores, control=True)
+        pairs, among, _ = adjusted(scores)
+        of_control = [place for place, pair in enumerate(pairs) if pair[0] == 0]
+        hits += [float(np.mean(p <= LEVEL)) for p in (alone, among[of_control], after_holm)]
+    return float(hits[0] / repetitions), float(hits[1] / repetitions), float(hits[2] / repetitions)
 
 
 def level_lines(repetitions: int = REPETITIONS) -> list[str]:
@@ -135,6 +154,29 @@ def power_lines(repetitions: int = REPETITIONS) -> list[str]:
     return lines
 
 
+def level_of_control_lines(repetitions: int = REPETITIONS) -> list[str]:
+    """Rows of the table of errors over the pairs of a control, four arms and eight seeds, in %."""
+    lines = []
+    for name, draw in ERRORS.items():
+        cells = [errors(draw, means, 8, repetitions, control=True)[0] for means in NULLS.values()]
+        lines.append(f"| {name} | {' | '.join(f'{100 * share:.1f}' for share in cells)} |")
+    return lines
+
+
+def power_of_control_lines(repetitions: int = REPETITIONS) -> list[str]:
+    """Rows of the table of power with and without a control, in %."""
+    lines = []
+    for arms in (3, 4, 6, 10):
+        cells = [power_of_control(arms, *case, repetitions) for case in ((6, 2.0), (8, 1.5), (10, 1.25))]
+        shown = " | ".join(" / ".join(f"{100 * share:.0f}" for share in cell) for cell in cells)
+        lines.append(f"| {arms} | {shown} |")
+    return lines
+
+
 if __name__ == "__main__":
     print("\n".join(["| errors |" + "|".join(f" {name} " for name in NULLS) + "|", *level_lines()]))
     print("\n".join(["", "| arms | 6 seeds, 2 SD | 8 seeds, 1.5 SD | 10 seeds, 1.25 SD |", *power_lines()]))
+    print("\n".join(["", "| errors |" + "|".join(f" {name} " for name in NULLS) + "|"]))
+    print("\n".join(level_of_control_lines()))
+    print("\n".join(["", "| arms | 6 seeds, 2 SD | 8 seeds, 1.5 SD | 10 seeds, 1.25 SD |"]))
+    print("\n".join(power_of_control_lines()))
