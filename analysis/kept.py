@@ -241,8 +241,10 @@ def _rounded(value: float) -> float | None:
 
 
 def _command(experiment: Experiment) -> str:
-    """The `grpobench run` command with its options; paths are shortened to their last part."""
+    """The command with its options; paths are shortened to their last part."""
     described = json.loads((experiment.folder / "experiment.json").read_bytes())
+    if command := described.get("command"):
+        return shorten_paths(str(command))
     sets = [part for text in described.get("sets", ()) for part in ("--set", shorten_paths(str(text)))]
     over = [part for text in described.get("over", ()) for part in ("--over", str(text))]
     if over:  # the experiment then has its own name

@@ -56,7 +56,9 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             takes_recipe = {"sets", "allow_change"} <= {param.name for param in self.params}
             if takes_recipe and (key := recipe_key(error.option_name)):
-                message = f"No such option '{error.option_name}'. Did you mean '--set {key}=...'?"
+                own = [name for param in self.params for name in param.opts if name == INSTEAD.get(key)]
+                meant = own[0] if own else f"--set {key}=..."
+                message = f"No such option '{error.option_name}'. Did you mean '{meant}'?"
                 raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
             raise
         self.refuse_options_as_values(ctx)
@@ -88,6 +90,10 @@ def parameters(function: Callable[..., Any]) -> list[click.Parameter]:
     return click.command()(function).params
 
 
+INSTEAD = {"arms": "--with", "tasks": "--task"}
+"""Options of commands that choose these of a recipe themselves."""
+
+
 def recipe_key(option: str) -> str | None:
     """The key of a recipe that somebody may mean who writes it as an option: --steps is train.steps."""
     from grpobench.runs.settings.config import SECTIONS
@@ -107,6 +113,11 @@ def recipe_key(option: str) -> str | None:
 COMMANDS: tuple[click.Command, ...] = (
     Command(
         "run", "experiments.run_command", "Run a recipe's experiment or resume it, then write the report."
+    ),
+    Command(
+        "compare",
+        "compare.compare_command",
+        "Compare one algorithm with others, such as yours with GRPO.",
     ),
     Command(
         "map",

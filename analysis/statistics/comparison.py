@@ -27,6 +27,7 @@ from grpobench.analysis.statistics.verdicts import (
     correction_of,
     findable_effect,
     judge,
+    seeds_wanted,
     spread_of,
 )
 
@@ -79,6 +80,9 @@ class Comparison:
     """The first arm compared with the second."""
     needs: str
     """The reason for the verdict; if it is unresolved, what a verdict would need."""
+    seeds_wanted: float = math.nan
+    """Seeds that would find an unresolved difference in 80 % of repetitions, if difference and spread are as
+    observed; inf for more than 1,000, NaN for other verdicts and where that is not said."""
     problems: int = 0
     """Evaluated problems that all these runs share."""
     crossed: float = math.nan
@@ -317,4 +321,5 @@ def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: f
         improvement=probability_of_improvement([[*pair.values.values()]], [[*pair.against.values()]]),
         verdict=verdict,
         needs=needs,
+        seeds_wanted=seeds_wanted(known) if verdict == "unresolved" else math.nan,
     )

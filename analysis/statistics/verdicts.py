@@ -107,10 +107,7 @@ def _undecided(known: Evidence, needed: int) -> str:
             f"{seeds} of the {needed} seeds that a difference needs (smallest possible p now "
             f"{smallest_p(seeds):.3g}){_outlook(known, needed)}"
         )
-    return (
-        f"{_p(known.p)} > {known.alpha:g}; if difference and spread are as observed, "
-        f"{_enough(known, max(needed, seeds + 1))}"
-    )
+    return f"{_p(known.p)} > {known.alpha:g}; if difference and spread are as observed, {_enough(known)}"
 
 
 def _not_equivalent(known: Evidence) -> str:
@@ -158,15 +155,26 @@ def spread_of(differences: ArrayLike) -> float:
     return math.nan if array.size < 2 or np.ptp(array) < SAME else float(array.std(ddof=1))
 
 
-def _enough(known: Evidence, least: int) -> str:
-    """How many seeds would find the observed difference."""
-    mean, spread = abs(float(known.differences.mean())), float(known.differences.std(ddof=1))
-    wanted = float(least)
-    if spread > 0:
-        wanted = power.seeds_for(mean / spread, known.pairs, known.alpha, least, known.correction)
+def _enough(known: Evidence) -> str:
+    """How many seeds would find the observed difference, in words."""
+    wanted = seeds_wanted(known)
     if not math.isfinite(wanted):
         return f"more than {power.MOST_SEEDS:,} seeds would be needed to find it"
     return f"about {wanted:.0f} seeds would find it in {power.POWER:.0%} of repetitions"
+
+
+def seeds_wanted(known: Evidence) -> float:
+    """How many seeds would find the observed difference in 80 % of repetitions, if difference and spread are
+    as observed; inf for more than `power.MOST_SEEDS`. NaN where that is not said: with too few seeds for any
+    verdict, with runs that are waited for, and between interim analyses."""
+    seeds = known.differences.size
+    if seeds < known.needed or known.analysis or any(known.late.values()):
+        return math.nan
+    least = seeds + 1
+    mean, spread = abs(float(known.differences.mean())), float(known.differences.std(ddof=1))
+    if not spread > 0:
+        return float(least) if mean > 0 else math.inf
+    return power.seeds_for(mean / spread, known.pairs, known.alpha, least, known.correction)
 
 
 def _outlook(known: Evidence, needed: int) -> str:

@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "train.learning_rate=1e-4,3e-4,1e-3 --over train.num_minibatches=1,8"
 
-recipe_options = combine(
-    click.argument("recipe", metavar="RECIPE", help="Name (grpobench list recipes) or path of a TOML file."),
-    set_option(
-        "Override a value: train.steps=100, algorithm.clip_high=0.28, arm.NAME.settings.FIELD=1, "
-        "on.TASK.train.group_size=16. Or select: arms=a,b tasks=x seeds=[0,1]. May be repeated."
-    ),
-    click.option("--seeds", metavar="LIST", help="Run these seeds, such as 0,1,2 or 0-4."),
+running_options = combine(
     out_option("results"),
     workers_option,
     flag(
@@ -55,6 +49,16 @@ recipe_options = combine(
     data_options,
     trust_option,
     unsafe_option,
+)
+"""Of every command that carries out an experiment."""
+recipe_options = combine(
+    click.argument("recipe", metavar="RECIPE", help="Name (grpobench list recipes) or path of a TOML file."),
+    set_option(
+        "Override a value: train.steps=100, algorithm.clip_high=0.28, arm.NAME.settings.FIELD=1, "
+        "on.TASK.train.group_size=16. Or select: arms=a,b tasks=x seeds=0-4. May be repeated."
+    ),
+    click.option("--seeds", metavar="LIST", help="Run these seeds, such as 0,1,2 or 0-4."),
+    running_options,
 )
 
 

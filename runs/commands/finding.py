@@ -174,7 +174,7 @@ def run_one(study: Study, options: Options) -> int:
     recipe = study.recipe(options.scale, sets)
     if not options.dry_run:
         register(study.finding, options.scale, recipe, options.out)
-    code = carry_out(recipe, options)
+    code = carry_out(recipe, options, by_pairs=False)  # but by the finding's rule
     if options.dry_run or (code == PREEMPTED and not kept_path(study, options.scale)):
         return code
     records = find_records(study, options.scale, options.out)

@@ -78,7 +78,9 @@ def accuracy_lines(facts: Facts) -> list[str]:
     """The accuracies of a report as a terminal shows them, with the cells that the report itself prints.
 
     One line per task and arm: accuracy before and after in percent, the interval over seeds, each seed;
-    below them the titles of the report's alarms. No table where no run was evaluated."""
+    below them the verdicts and the titles of the report's alarms. No table where no run was evaluated."""
+    from grpobench.analysis.report.terminal import verdict_lines
+
     warnings = [f"The report warns: {alarm.title}." for alarm in facts.alarms]
     table = facts.tables.get("accuracy")
     if table is None:
@@ -87,7 +89,9 @@ def accuracy_lines(facts: Facts) -> list[str]:
     rows = [[str(row[index]) for index in kept] for row in (table.header, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     shown = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [f"{table.title}, in percent; the report says what is certain of it:", *shown, *warnings]
+    verdicts = verdict_lines(facts.numbers.compared, facts.experiment.control)
+    title = f"{table.title}, in percent; the report says what is certain of it:"
+    return [title, *shown, *verdicts, *warnings]
 
 
 @click.argument("name", metavar="NAME", help="One of grpobench list figures, or all that the logs allow.")

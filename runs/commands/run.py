@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grpobench.runs.commands.options import Options
+from grpobench.runs.commands.outlook import outlook_lines
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
 from grpobench.runs.commands.reports import FORMATS, write_report
 from grpobench.runs.experiment.dry_run import as_lines, preview
@@ -22,17 +24,18 @@ if TYPE_CHECKING:
     from grpobench.analysis.runfolder.interim import InterimPlan
 
 
-def carry_out(recipe: Recipe, options: Options) -> int:
-    """Run the experiment, tell how it ended and write its report."""
+def carry_out(recipe: Recipe, options: Options, by_pairs: bool = True) -> int:
+    """Run the experiment, tell how it ended and write its report. Say first what its seeds can resolve,
+    unless it is judged otherwise than `by_pairs` of arms."""
     if options.json and not options.dry_run:
         raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
     plan = plan_of(recipe, options)
     where = where_of(options)
+    lines = outlook_lines(recipe, options.out, plan) if by_pairs else []
     if options.dry_run:
-        return dry_run(recipe, options, plan)
-    if recipe.left_out:
-        say("left out, because the task does not serve the algorithm:")
-        say("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
+        return dry_run(recipe, options, plan, lines)
+    for line in (*(f"left out: {why}" for why in recipe.left_out), *lines):
+        say(line, flush=True)
     try:
         outcome = start(recipe, options, plan, where)
     except RuntimeError as error:
@@ -72,14 +75,17 @@ def start(recipe: Recipe, options: Options, plan: InterimPlan | None, where: Whe
     return run_experiment(recipe, options.out, options.workers, allow_change=allow, where=where)
 
 
-def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None) -> int:
+def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook: Sequence[str]) -> int:
     if plan:
         recipe = with_seeds(recipe, plan.seeds)  # the most that there can be
         if not options.json:
             say(plan.words)
     workers = options.workers or recipe.head.workers or machine.worker_slots(options.gpus_per_run)
     found = preview(recipe, options.out, workers, options.allow_change)
-    say(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
+    if options.json:
+        say(as_json({**found.row(), "outlook": outlook}))
+    else:
+        say("\n".join([*as_lines(found), *([""] if outlook else []), *outlook]))
     return DONE
 
 

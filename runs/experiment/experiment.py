@@ -153,6 +153,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
         },
         "margin": recipe.head.margin,
         "control": recipe.head.control,
+        **({"command": recipe.command} if recipe.command else {}),
     }
     before = read_json(folder / "experiment.json") or {}
     stems = {config.folder.rpartition("-s")[0] for config in configs}

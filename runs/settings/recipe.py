@@ -44,6 +44,10 @@ class Recipe:
     """Where each arm of a map comes from; empty: the recipe has no sweep values."""
     over: tuple[str, ...] = ()
     """What `--over` said."""
+    settings_of: str = ""
+    """The recipe of the suite that the settings are those of; empty for a recipe of others."""
+    command: str = ""
+    """The command that made the recipe; empty where it is a file."""
 
     @property
     def name(self) -> str:
@@ -83,6 +87,14 @@ def read_recipe(source: str, sets: Sequence[str] = (), over: Sequence[str] = ())
 
     Raises `ConfigError` with every error of the recipe and the assignments at once.
     """
+    path, text, folder = open_recipe(source)
+    found = read_text(text, path.stem, folder, sets, str(path), over)
+    return dataclasses.replace(found, settings_of=path.stem) if source in recipes() else found
+
+
+def open_recipe(source: str) -> tuple[Path, str, Path]:
+    """The file of a recipe's name or path, its text, and the folder of what it names. Raises ConfigError for
+    a file that cannot be read."""
     path = locate(source)
     try:
         text = path.read_text(encoding="utf-8")
@@ -90,8 +102,7 @@ def read_recipe(source: str, sets: Sequence[str] = (), over: Sequence[str] = ())
         raise ConfigError([f"cannot read the recipe: {error.strerror}"], str(path)) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], str(path)) from None
-    folder = Path.cwd() if source in recipes() else path.parent  # for one of the suite: where the user is
-    return read_text(text, path.stem, folder, sets, str(path), over)
+    return path, text, Path.cwd() if source in recipes() else path.parent  # the suite's: where the user is
 
 
 def read_text(

@@ -69,9 +69,29 @@ NONE: Final = "none"
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """The valid word that is most similar to `word`, if any is similar."""
-    matches = difflib.get_close_matches(word, sorted(set(valid)), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    """The valid word that is most similar to `word`, if any is similar; of equally similar ones that with the
+    fewest slips of the keyboard, so that gpro is grpo and not gspo."""
+    matches = difflib.get_close_matches(word, sorted(set(valid)), n=8, cutoff=0.6)
+    if not matches:
+        return None
+    alike = [difflib.SequenceMatcher(None, match, word).ratio() for match in matches]
+    ties = [match for match, ratio in zip(matches, alike, strict=True) if ratio == alike[0]]
+    return min(ties, key=lambda match: slips(word, match))
+
+
+def slips(word: str, other: str) -> int:
+    """Letters to insert, delete, replace or swap with their neighbor to turn a word into another (optimal
+    string alignment)."""
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(word, 1):
+        row = [i]
+        for j, target in enumerate(other, 1):
+            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != target))
+            if i > 1 and j > 1 and letter == other[j - 2] and word[i - 2] == target:
+                best = min(best, rows[-2][j - 2] + 1)
+            row.append(best)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def unknown(

@@ -1,0 +1,207 @@
+"""The recipe of `grpobench compare`: one algorithm against others, with the settings of another recipe.
+
+An algorithm that has an arm in that recipe takes its settings. Any other takes the section `train` of a
+relative: of the arm whose algorithm its class is derived from, of the arm of every algorithm (``"*"``), or
+else of the first arm. Roles that this arm does not train take the rate of the first arm that names one. So
+all arms have equal budgets, and a critic has a critic's rate.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.runs.settings import registries
+from grpobench.runs.settings.config import SECTIONS
+from grpobench.runs.settings.entries import EVERY, find_algorithm
+from grpobench.runs.settings.layers import widen
+from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.settings.recipe import Recipe, open_recipe, read_text, recipes
+from grpobench.runs.settings.stored import flatten
+from grpobench.runs.tools import toml
+from grpobench.runs.tools.strict import ConfigError
+
+BASE = "quickstart"
+"""The recipe that settings are taken from where none is named."""
+ALL = "all"
+"""In place of names: every algorithm that serves the task."""
+PREFIX = "compare-"
+"""Before the names of such experiments."""
+Entry = dict[str, Any]
+"""An arm of a recipe, as TOML has it."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be compared."""
+
+    candidate: str
+    """An algorithm's name, `module:Name`, or an arm of the recipe `source`."""
+    others: tuple[str, ...]
+    """Likewise, or `ALL` alone."""
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    source: str = BASE
+    """Name or path of the recipe that settings are taken from."""
+    sets: tuple[str, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The recipe, and the arms whose settings were not chosen for them."""
+
+    recipe: Recipe
+    source: str
+    """The recipe that settings are taken from, by name."""
+    borrowed: Mapping[str, str]
+    """Arm → the arm of that recipe whose section `train` it has."""
+
+
+def compose(wish: Wish) -> Made:
+    """The recipe that compares the candidate, its control, with each of the others. Raises ConfigError with
+    every error."""
+    path, text, folder = open_recipe(wish.source)
+    try:
+        base = toml.read(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"not TOML: {error}"], str(path)) from None
+    arms = Arms(base, folder)
+    everything = wish.others == (ALL,)
+    names = list(registries.algorithms()) if everything else wish.others
+    control = arms.add(wish.candidate, "compare")
+    for name in names:
+        arms.add(name, "--with", optional=everything)
+    if not arms.faults and len(arms.entries) < 2:
+        arms.faults.append(f"--with: {', '.join(wish.others)} is {control} itself; name another algorithm")
+    if arms.faults:
+        raise ConfigError(arms.faults)
+    name = PREFIX + re.sub(r"[^A-Za-z0-9_+-]", "-", control)
+    name += "" if wish.source == BASE else f"-{path.stem}"
+    table = recipe_table(base, arms.entries, wish)
+    others = [label for label in arms.entries if label != control]
+    summary = f"{control} against {', '.join(others) if len(others) <= 4 else f'{len(others)} algorithms'}"
+    table = {"name": name, "summary": summary, "control": control, "seeds": list(wish.seeds)} | table
+    header = f"# Made by `{wish.command}` from the recipe {path.stem}.\n" if wish.command else ""
+    made = read_text(header + toml.write(table), name, folder, wish.sets, f"{PREFIX}{control}")
+    settings_of = path.stem if wish.source in recipes() else ""
+    made = dataclasses.replace(made, settings_of=settings_of, command=wish.command)
+    return Made(made, path.stem, arms.borrowed)
+
+
+class Arms:
+    """The arms of the new recipe by name, made from those of the table `base`; the files of a `module:Name`
+    are in `folder`."""
+
+    def __init__(self, base: Mapping[str, Any], folder: Path) -> None:
+        listed = base.get("arm", [])
+        self.known: list[Entry] = [one for one in listed if isinstance(one, dict) and "algorithm" in one]
+        self.folder = folder
+        self.entries: dict[str, Entry] = {}
+        self.borrowed: dict[str, str] = {}
+        self.faults: list[str] = []
+
+    def add(self, name: str, place: str, optional: bool = False) -> str:
+        """Add the arm of a name and return what it is called. `place` is what errors name."""
+        entry = next((one for one in self.known if label_of(one) == name), None)
+        entry = entry or next((one for one in self.known if one["algorithm"] == name), None)
+        found = find_algorithm(entry["algorithm"] if entry else name, place, self.folder, self.faults)
+        if found is None:
+            return name
+        cls, dialect = found
+        label = str(entry.get("name") or "") if entry else ""
+        label = label or (dialect.name if dialect else cls.name)
+        if label in self.entries:
+            return label
+        if entry:
+            made = {key: value for key, value in entry.items() if key not in ("tasks", "optional")}
+        else:
+            made = {"algorithm": name, **self.train_of(cls, label)}
+        self.entries[label] = {**made, **({"optional": True} if optional else {})}
+        return label
+
+    def train_of(self, cls: type[Algorithm[Any]], label: str) -> Entry:
+        """The section `train` of the arm that is nearest to an algorithm, everywhere and on each task."""
+        relative = self.relative_of(cls)
+        if relative is None:
+            return {}
+        self.borrowed[label] = label_of(relative) if relative["algorithm"] != EVERY else EVERY
+        rates: dict[str, Any] = {}
+        for one in reversed(self.known):
+            rates |= {role: rate for role, rate in rates_of(one).items() if role != "policy"}
+        rates |= rates_of(relative)
+        own: Entry = {"train": dict(relative.get("train", {}))}
+        if rates:
+            own["train"]["learning_rate"] = rates
+        on = {task: {"train": part["train"]} for task, part in tasks_of(relative).items() if "train" in part}
+        return copy.deepcopy({**own, **({"on": on} if on else {})})
+
+    def relative_of(self, cls: type[Algorithm[Any]]) -> Entry | None:
+        """The arm whose algorithm is nearest among the classes that one is derived from, the arm of every
+        algorithm, or the first arm."""
+        for above in cls.__mro__:
+            for one in self.known:
+                if one["algorithm"] == vars(above).get("name"):
+                    return one
+        every = [one for one in self.known if one["algorithm"] == EVERY]
+        return next(iter([*every, *self.known]), None)
+
+
+def label_of(entry: Entry) -> str:
+    """What an arm is called."""
+    return str(entry.get("name", entry["algorithm"]))
+
+
+def tasks_of(entry: Entry) -> dict[str, Mapping[str, Any]]:
+    """The sections of a table for each task."""
+    on = entry.get("on", {})
+    return {task: own for task, own in on.items() if isinstance(own, Mapping)} if isinstance(on, dict) else {}
+
+
+def rates_of(entry: Entry) -> Mapping[str, Any]:
+    """The learning rates of an arm by role."""
+    rates = widen("train", entry.get("train", {})).get("learning_rate", {})
+    return rates if isinstance(rates, Mapping) else {}
+
+
+def recipe_table(base: Mapping[str, Any], arms: Mapping[str, Entry], wish: Wish) -> dict[str, Any]:
+    """The settings of the recipe `base` with these arms, on these tasks."""
+    listed = {name_of(entry): entry for entry in base.get("tasks", []) if name_of(entry)}
+    kept = {key: base[key] for key in ("margin", "workers", "fail_on_divergence", "stop_on") if key in base}
+    sections = {key: base[key] for key in SECTIONS if key in base}
+    whole = {"tasks": [listed.get(task, task) for task in wish.tasks], **kept, **sections}
+    entries = [on_tasks({"name": label, **entry}, wish.tasks) for label, entry in arms.items()]
+    return {**whole, **on_tasks({"on": base.get("on", {})}, wish.tasks), "arm": entries}
+
+
+def name_of(task: Any) -> str:
+    """The name of a task that a recipe lists."""
+    return str(task.get("name", "")) if isinstance(task, Mapping) else str(task)
+
+
+def on_tasks(entry: Entry, tasks: Sequence[str]) -> Entry:
+    """A table whose `on` has these tasks only."""
+    kept = {task: own for task, own in tasks_of(entry).items() if task in tasks}
+    rest = {key: value for key, value in entry.items() if key != "on"}
+    return {**rest, "on": kept} if kept else rest
+
+
+def shared_settings(text: str, sets: Sequence[str]) -> dict[str, str]:
+    """The settings of a recipe that hold for every arm, with what `--set` says of them; none of a text that
+    is no recipe."""
+    try:
+        table = toml.read(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+    found = flatten({key: table[key] for key in SECTIONS if key in table})
+    for parsed in map(parse_set, sets):
+        if parsed and parsed[0][0] in (*SECTIONS, "on", "task"):
+            found[".".join(parsed[0])] = toml.value(parsed[1])
+    return found
