@@ -4,11 +4,13 @@ suite."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from grpobench.analysis.runfolder.files import LogError, read_lines
 from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
 from grpobench.runs.evaluation.records import newest, put, weights_damage
@@ -29,7 +31,7 @@ CARD = """---
 
 # {title}
 {warning}
-A policy trained with grpobench, written by `grpobench export`.
+{base} after {steps} steps of {algorithm} on the task {task}, trained with grpobench.
 
 | | |
 |---|---|
@@ -40,13 +42,22 @@ A policy trained with grpobench, written by `grpobench export`.
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("FOLDER")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = AutoModelForCausalLM.from_pretrained({folder})
+tokenizer = AutoTokenizer.from_pretrained({folder})
+{prompt}
+answer = model.generate(**inputs, max_new_tokens={limit})
+print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 ```
 
-`vllm serve FOLDER` and `lm_eval --model hf --model_args pretrained=FOLDER` read the folder as well.
 The run's prompts were {prompts}.
+`vllm serve FOLDER` and `lm_eval --model hf --model_args pretrained=FOLDER` read the folder as well.
 """
+PLAIN = """inputs = tokenizer({text}, return_tensors="pt", return_token_type_ids=False)"""
+TEMPLATED = """inputs = tokenizer.apply_chat_template(
+    [{{"role": "user", "content": {text}}}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+)"""
+QUESTION = "What is 12 + 30?"
+"""The prompt of the example for a task whose problems are others' data."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +96,33 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
     ):  # Generation ends at the token that ended the run's completions.
         loaded.model.generation_config.eos_token_id = list(loaded.end)
     files.writable(folder.absolute().parent, "DIR")
+    made = Exported(folder, step, caution)
     with files.becoming(folder) as aside:
         loaded.model.save_pretrained(aside)
         point("export")
         loaded.tokenizer.save_pretrained(aside)
-        templated = bool(getattr(loaded.tokenizer, "chat_template", None))
-        text = card(subject, loaded.provenance, run, step, caution, dtype, templated)
+        details = Details(dtype, bool(getattr(loaded.tokenizer, "chat_template", None)), limit_of(subject))
+        text = card(subject, loaded.provenance, run, made, details)
         (aside / "README.md").write_text(text, encoding="utf-8")
-    return Exported(folder, step, caution)
+    return made
+
+
+@dataclass(frozen=True)
+class Details:
+    """What a card says of the weights and the prompts."""
+
+    dtype: str
+    templated: bool
+    """Whether prompts go through a chat template."""
+    limit: int
+    """Longest completion of the run, in tokens."""
+
+
+def limit_of(subject: Subject) -> int:
+    """Longest completion of the run, in tokens."""
+    task = subject.trained_task
+    own = int(subject.run.get("sampler", {}).get("max_completion_tokens") or 0)
+    return own or (task.max_completion_tokens if task is not None else 256)
 
 
 def of_run(run: Path) -> Subject:
@@ -131,45 +161,105 @@ def caution_of(run: Path, step: int, path: Path) -> str:
     return f"{which} of a run that is {state}{f' ({why})' if why else ''}"
 
 
-def card(
-    subject: Subject,
-    provenance: Mapping[str, str],
-    run: Path,
-    step: int,
-    caution: str,
-    dtype: DType,
-    templated: bool,
-) -> str:
-    """The model card: what the weights are, where they come from, how to load them."""
+def card(subject: Subject, provenance: Mapping[str, str], run: Path, made: Exported, details: Details) -> str:
+    """The model card: what the weights are, how good they are, where they come from, how to load them."""
     algorithm, task = subject.run["algorithm"]["name"], subject.run["task"]["name"]
-    base = {"base_model": provenance["name"]} if provenance["from"] == "hub" else {}
-    front = {
-        **base,
+    accuracies = accuracies_of(run, made.step)
+    front: dict[str, Any] = {"base_model": provenance["name"]} if provenance["from"] == "hub" else {}
+    front |= {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["grpobench", algorithm],
     }
-    facts = facts_of(subject, provenance, run, step) | {"precision of the weights": dtype}
+    if accuracies:
+        front["model-index"] = [index_entry(f"{algorithm} on {task}", task, accuracies)]
+    facts = facts_of(subject, provenance, run, made.step, accuracies)
+    facts["precision of the weights"] = details.dtype
+    text = json.dumps(example(subject))
     return CARD.format(
         front="\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items()),
         title=f"{algorithm} on {task}, seed {subject.run['seed']}",
-        warning=f"\n> **Not a finished run.** These are {caution}.\n" if caution else "",
+        warning=f"\n> **Not a finished run.** These are {made.caution}.\n" if made.caution else "",
+        base=provenance["name"] if provenance["from"] == "hub" else Path(provenance["name"]).name,
+        steps=made.step,
+        algorithm=algorithm,
+        task=task,
         rows="\n".join(f"| {name} | {cell(value)} |" for name, value in facts.items()),
+        folder=json.dumps(made.folder.name),
+        prompt=(TEMPLATED if details.templated else PLAIN).format(text=text),
+        limit=details.limit,
         prompts="written through the tokenizer's chat template"
-        if templated
+        if details.templated
         else "plain text, without a chat template",
     )
 
 
-def facts_of(subject: Subject, provenance: Mapping[str, str], run: Path, step: int) -> dict[str, Any]:
-    """What a reader needs to repeat the run."""
+def example(subject: Subject) -> str:
+    """A prompt of the task, if its problems are generated."""
+    task = subject.trained_task
+    generated = task is not None and not task.tables and type(task).__module__.startswith("grpobench.")
+    try:
+        return task.problems("train")[0].prompt if task is not None and generated else QUESTION
+    except (DataError, IndexError):
+        return QUESTION
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """An accuracy of the run before and after training, as shares."""
+
+    split: str
+    mode: str
+    before: float | None
+    after: float
+
+    @property
+    def words(self) -> str:
+        before = f" (before training {100 * self.before:.1f} %)" if self.before is not None else ""
+        return f"{100 * self.after:.1f} %{before}"
+
+
+def accuracies_of(run: Path, step: int) -> list[Accuracy]:
+    """The accuracies of the last evaluation up to a step, test before validation; none where the log has none
+    or is damaged."""
+    try:
+        rows = [row for _, row in read_lines(run / "metrics.jsonl")[0]]
+    except LogError:
+        return []
+    found = []
+    for split in ("test", "validation"):
+        for mode in ("greedy", "sampled", "likelihood"):
+            name = f"eval/{split}/{mode}/correct"
+            logged = {row["step"]: row[name] for row in rows if isinstance(row.get(name), int | float)}
+            after = [at for at in logged if 0 < at <= step]
+            if after:
+                found.append(Accuracy(split, mode, logged.get(0), logged[max(after)]))
+    return found
+
+
+def index_entry(name: str, task: str, accuracies: Sequence[Accuracy]) -> dict[str, Any]:
+    """The accuracies as the hub reads them in a card's head."""
+    metrics = [
+        {"type": "accuracy", "value": round(one.after, 4), "name": f"{one.split}, {one.mode}"}
+        for one in accuracies
+    ]
+    about = {"task": {"type": "text-generation"}, "dataset": {"type": task, "name": task}}
+    return {"name": name, "results": [{**about, "metrics": metrics}]}
+
+
+def facts_of(
+    subject: Subject, provenance: Mapping[str, str], run: Path, step: int, accuracies: Sequence[Accuracy]
+) -> dict[str, Any]:
+    """What the policy reached, and what a reader needs to repeat the run."""
     table = subject.run
     algorithm, task = table["algorithm"], table["task"]
     attempts = (read_json(run / "provenance.json") or {}).get("attempts") or [{}]
     made = attempts[-1]
     commit = made.get("commit", "not in a checkout") + (" with changes" if made.get("dirty") else "")
     return {
+        **{f"accuracy, {one.split} split, {one.mode}": one.words for one in accuracies},
         "run": f"{table['experiment']}/{run.resolve().name}",
+        "made by": f"`{command_of(run, table['experiment'])}`",
         "algorithm": algorithm["name"],
         "settings": describe(algorithm.get("settings", {})),
         "task": f"{task['name']} ({describe(task.get('settings', {})) or 'no settings'})",
@@ -179,6 +269,16 @@ def facts_of(subject: Subject, provenance: Mapping[str, str], run: Path, step: i
         "commit of grpobench": commit,
         "versions": describe(made.get("versions", {})),
     }
+
+
+def command_of(run: Path, experiment: str) -> str:
+    """The command that repeats the experiment, without folders of this machine."""
+    from grpobench.analysis.kept import shorten_paths
+
+    described = read_json(run.resolve().parent / "experiment.json") or {}
+    sets = [part for text in described.get("sets", ()) for part in ("--set", str(text))]
+    words = described.get("command") or shlex.join(["grpobench", "run", experiment, *sets])
+    return shorten_paths(str(words))
 
 
 def cell(value: Any) -> str:

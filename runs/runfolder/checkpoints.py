@@ -177,7 +177,8 @@ def read(run: Path, step: int) -> Checkpoint:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a safetensors file. Tensors that share memory (tied weights) are written once per name."""
+    """Write a safetensors file, with the permissions that the umask leaves. Tensors that share memory (tied
+    weights) are written once per name."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -188,8 +189,11 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         address = entry.untyped_storage().data_ptr()
         apart[name] = entry.clone() if address in seen else entry
         seen.add(address)
+    path.touch()
+    allowed = path.stat().st_mode
     try:
-        save_file(apart, path)
+        save_file(apart, path)  # which replaces the file by one that only its owner may read
+        path.chmod(allowed)
     except SafetensorError as error:  # The exception hides the error number.
         raise OSError(hidden(str(error)), str(error), str(path)) from error
 

@@ -125,8 +125,11 @@ def becoming(folder: Path, alone: bool = False) -> Iterator[Path]:
     aside.mkdir()
     try:
         yield aside
+        allowed = aside.stat().st_mode & 0o666  # by the umask; safetensors lets only the owner read its files
         for path in aside.rglob("*"):
             if path.is_file():
+                if path.suffix == ".safetensors":
+                    path.chmod(allowed)
                 sync_file(path)
         try:
             aside.rename(folder)

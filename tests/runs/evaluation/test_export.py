@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from helpers import killed
 from helpers.whole_runs import after, configure, run
 from safetensors.torch import load_file
@@ -18,6 +21,7 @@ from grpobench.runs import cli
 from grpobench.runs.evaluation.export import export
 from grpobench.runs.evaluation.records import newest, put
 from grpobench.runs.models import loading
+from grpobench.runs.runfolder.checkpoints import write_tensors
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
 from grpobench.runs.train.progress import Preempted
@@ -100,6 +104,45 @@ def test_the_folder_is_complete_and_its_card_says_what_it_is(finished: Path, tmp
     assert card.startswith('---\nlibrary_name: "transformers"\n')
 
 
+def test_the_card_has_accuracies_and_a_program_that_answers(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = short(policy)
+    measured = EvaluateConfig(every=0, problems=4, test_problems=4, samples=0)
+    run(dataclasses.replace(config, evaluate=measured), tmp_path / "m" / "a-letters-s3")
+    described = {"command": "grpobench compare mine:Half --with grpo --set data=/home/me/data"}
+    (tmp_path / "m" / "experiment.json").write_text(json.dumps(described))
+    export(tmp_path / "m" / "a-letters-s3", tmp_path / "hf")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    rows = [json.loads(line) for line in (tmp_path / "m/a-letters-s3/metrics.jsonl").read_text().splitlines()]
+    for split in ("test", "validation"):
+        before, after = (100 * rows[at][f"eval/{split}/greedy/correct"] for at in (0, -1))
+        assert f"| accuracy, {split} split, greedy | {after:.1f} % (before training {before:.1f} %) |" in card
+    assert "| made by | `grpobench compare mine:Half --with grpo --set data=data` |" in card
+    front = yaml.safe_load(card.split("---\n")[1])
+    metrics = front["model-index"][0]["results"][0]["metrics"]
+    assert [one["name"] for one in metrics] == ["test, greedy", "validation, greedy"]
+    assert metrics[0]["value"] == pytest.approx(rows[-1]["eval/test/greedy/correct"], abs=1e-4)
+    program = card.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)  # the card names the folder from the one above it
+    capsys.readouterr()
+    exec(program, {})
+    assert capsys.readouterr().out.endswith("\n")
+
+
+def test_weights_have_the_permissions_that_the_umask_leaves(finished: Path, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        export(finished, tmp_path / "hf")
+        write_tensors(tmp_path / "one.safetensors", {"a": torch.ones(2)})
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "hf").iterdir()}
+    assert set(modes.values()) == {0o640} and "model.safetensors" in modes
+    assert (tmp_path / "one.safetensors").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "hf").stat().st_mode & 0o777 == 0o750
+
+
 def test_half_precision_is_what_the_weights_round_to(finished: Path, tmp_path: Path) -> None:
     export(finished, tmp_path / "full")
     export(finished, tmp_path / "half", "bfloat16")
@@ -124,8 +167,8 @@ def test_killed_export_leaves_no_folder_and_next_one_removes_remains(finished: P
     assert [path.name[:4] for path in there.iterdir()] == [".hf."]
     export(finished, there / "hf")
     assert [path.name for path in there.iterdir()] == ["hf"]
-    export(finished, tmp_path / "whole")
-    for path in (tmp_path / "whole").iterdir():
+    export(finished, tmp_path / "whole" / "hf")
+    for path in (tmp_path / "whole" / "hf").iterdir():
         assert (there / "hf" / path.name).read_bytes() == path.read_bytes()
 
 
