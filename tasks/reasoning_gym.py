@@ -162,7 +162,7 @@ class ReasoningGym(Task):
     def missing(self) -> str:
         """Missing packages, an invalid template, or the reason why the generator is refused."""
         if reason := REFUSED.get(getattr(self, "generator", "")):
-            return f"{self.name} is not served: {reason}; take another kind"
+            return f"{self.name} is left out: {reason}; take another kind"
         try:
             template(self.template)
         except DataError as error:

@@ -25,7 +25,8 @@ SEEDS = "8"
     "others",
     required=True,
     metavar="LIST",
-    help="What to compare it with, such as grpo,dapo; or all: every algorithm that the task serves.",
+    help="What to compare it with, such as grpo,dapo; or all, of which those that do not fit the task are "
+    "left out.",
 )
 @click.option("--task", "tasks", required=True, metavar="LIST", help="One or several tasks.")
 @click.option(

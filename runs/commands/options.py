@@ -131,20 +131,6 @@ def use_options(options: Options) -> None:
 
 def seed_list(text: str) -> list[int]:
     """``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
-    from grpobench.runs.settings.draft import MOST_SEEDS
-    from grpobench.runs.tools.strict import ConfigError
+    from grpobench.runs.settings.draft import read_seeds
 
-    seeds: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise ConfigError([f"--seeds {text}: write numbers such as 0,1,2 or 0-4"])
-        first, last = int(low), int(high if dash else low)
-        if last - first >= MOST_SEEDS - len(seeds):
-            raise ConfigError([f"--seeds {text}: an experiment has at most {MOST_SEEDS:,} seeds"])
-        if last < first:
-            raise ConfigError(
-                [f"--seeds {text}: {part.strip()} holds no number; write the smaller one first"]
-            )
-        seeds += range(first, last + 1)
-    return seeds
+    return read_seeds(text, f"--seeds {text}")

@@ -31,7 +31,7 @@ from grpobench.runs.tools.strict import ConfigError
 BASE = "quickstart"
 """The recipe that settings are taken from where none is named."""
 ALL = "all"
-"""In place of names: every algorithm that serves the task."""
+"""In place of names: every algorithm, but for those that do not fit the task."""
 PREFIX = "compare-"
 """Before the names of such experiments."""
 Entry = dict[str, Any]

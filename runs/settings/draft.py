@@ -26,7 +26,7 @@ from grpobench.runs.settings.observe import Entry
 from grpobench.runs.settings.overrides import Overrides, read_sets
 from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import BAD, Bad, Rule, demand
+from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, Rule, demand
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict), "stop_on": (str,)}
@@ -122,6 +122,22 @@ def read_head(
     return BAD if len(faults) > before else strict.construct(Head, values, faults, str)
 
 
+def read_seeds(text: str, key_path: KeyPath) -> list[int]:
+    """The seeds of ``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise ConfigError([f"{key_path}: write numbers such as 0,1,2 or 0-4"])
+        first, last = int(low), int(high if dash else low)
+        if last - first >= MOST_SEEDS - len(seeds):
+            raise ConfigError([f"{key_path}: an experiment has at most {MOST_SEEDS:,} seeds"])
+        if last < first:
+            raise ConfigError([f"{key_path}: {part.strip()} holds no number; write the smaller one first"])
+        seeds += range(first, last + 1)
+    return seeds
+
+
 @dataclass(frozen=True)
 class Draft:
     """What a recipe and its assignments say. The arms and tasks are those that run."""
@@ -146,6 +162,12 @@ def read_draft(
     `folder` is where others' code and data are looked for."""
     assignments = read_sets(sets, faults)
     tops = {keys[0]: value for keys, value in assignments if len(keys) == 1}
+    if isinstance(text := tops.get("seeds"), str):
+        try:
+            tops["seeds"] = read_seeds(text, f"--set seeds={text}")
+        except ConfigError as error:
+            faults += error.faults
+            del tops["seeds"]
     head = read_head(table, stem, tops, faults)
     listed_tasks = read_tasks(table, folder, faults)
     listed_arms = read_arms(table, listed_tasks, folder, faults)

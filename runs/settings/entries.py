@@ -24,7 +24,8 @@ from grpobench.runs.settings.layers import (
 from grpobench.runs.settings.registries import find_class, find_dialect, name_list, no_such
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD, KeyPath
-from grpobench.tasks.kinds.jsonl import FROM_DATA
+from grpobench.tasks.kinds.hub import FROM_HUB, name_of
+from grpobench.tasks.kinds.jsonl import FROM_DATA, Rows
 from grpobench.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ Tasks = dict[str, Chosen]
 """By the names that arms, sections and folders call them."""
 DATA = "jsonl"
 """The key of an entry that makes a task of a file of problems."""
+HUB = "hub"
+"""The key of an entry that makes a task of a data set of the hub."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,11 @@ def read_tasks(table: Mapping[str, Any], folder: Path | None, faults: list[str])
     listed: Tasks = {}
     for index, entry in enumerate(entries):
         path = f"tasks[{index}]"
-        whole = {"name": entry} if isinstance(entry, str) else entry
+        whole = as_entry(entry) if isinstance(entry, str) else entry
         if not isinstance(whole, Mapping) or not isinstance(whole.get("name"), str):
             faults.append(f"{path}: must be a task's name or a table with name and settings")
             continue
-        read = read_data if DATA in whole else read_registered
+        read = read_data if DATA in whole or HUB in whole else read_registered
         pair = read(whole, path, folder, faults)
         if pair is None:
             continue
@@ -84,12 +87,26 @@ def read_tasks(table: Mapping[str, Any], folder: Path | None, faults: list[str])
     return listed
 
 
+def as_entry(name: str) -> dict[str, Any]:
+    """The entry of a task's name. A data set of the hub, ``hf:OWNER/NAME``, is the suite's task of it, or
+    else a task of its own that is graded by value."""
+    if not name.startswith(registries.HUB):
+        return {"name": name}
+    hub = name.removeprefix(registries.HUB)
+    for known, cls in registries.tasks().items():
+        if cls.tables and all(table.hub and table.hub.dataset == hub for table in cls.tables):
+            return {"name": known}
+    label = name_of(hub)
+    label = label if label not in registries.tasks() else name_of(hub.replace("/", "-"))
+    return {"name": label, HUB: hub, "verify": "math"}
+
+
 def read_registered(
     entry: Mapping[str, Any], path: KeyPath, folder: Path | None, faults: list[str]
 ) -> tuple[str, Chosen] | None:
     """(name, task) of an entry whose class has a name; None, with a fault, for an unknown one."""
     faults += [
-        strict.unknown(path, key, ("name", SETTINGS, DATA), {key: f"{path}.settings.{key}"})
+        strict.unknown(path, key, ("name", SETTINGS, DATA, HUB), {key: f"{path}.settings.{key}"})
         for key in entry
         if key not in ("name", SETTINGS)
     ]
@@ -103,17 +120,19 @@ def read_registered(
 def read_data(
     entry: Mapping[str, Any], path: KeyPath, folder: Path | None, faults: list[str]
 ) -> tuple[str, Chosen] | None:
-    """(name, task) of an entry that is a file of problems, `verify` naming its class."""
+    """(name, task) of an entry that is a file of problems or a data set of the hub, `verify` naming its
+    class."""
     name, verify = entry["name"], entry.get("verify")
-    if not isinstance(verify, str) or verify not in FROM_DATA:
-        ways = ", ".join(map(repr, FROM_DATA))
+    classes: Mapping[str, type[Rows]] = FROM_HUB if HUB in entry else FROM_DATA
+    if not isinstance(verify, str) or verify not in classes:
+        ways = ", ".join(map(repr, classes))
         faults.append(f"{path}.verify: must be one of {ways}, not {strict.describe(verify)}")
         return None
     if name in registries.tasks():
         faults.append(f"{path}.name: the suite has another task {name!r}; choose another name")
         return None
     settings = {key: value for key, value in entry.items() if key != "verify"}
-    cls = FROM_DATA[verify]
+    cls = classes[verify]
     return name, Chosen(cls, strict.check(cls, settings, path, faults))
 
 
@@ -127,6 +146,8 @@ def select_tasks(chosen: Any, listed: Tasks, folder: Path | None, faults: list[s
     for name in name_list(chosen, "--set tasks", faults):
         if name in listed:
             selected[name] = listed[name]
+        elif name.startswith(registries.HUB):
+            selected |= read_tasks({"tasks": [name]}, folder, faults)
         elif (cls := find_class("task", name, folder, "--set tasks", faults)) is not None:
             selected[cls.name] = listed.get(cls.name, Chosen(cls, {}))
     return selected
@@ -176,7 +197,7 @@ class Arm:
     presets: tuple[Layer, ...] = ()
     """What its dialect says, under everything else."""
     optional: bool = False
-    """Whether it is left out, without an error, on a task that does not serve it."""
+    """Whether it is left out, without an error, on a task that does not fit it."""
 
 
 def read_arms(

@@ -233,7 +233,7 @@ def build_runs(draft: Draft, arm: Arm, task: Task, faults: list[str]) -> list[Ru
 
 
 def unserved(config: RunConfig) -> str:
-    """Why an optional arm is left out: its task does not serve it, or it would never update its policy in so
+    """Why an optional arm is left out: its task does not fit it, or it would never update its policy in so
     few steps. Empty where neither is so."""
     return next(iter(rules.unserved(config)), "") or rules.untrained(config)
 

@@ -37,7 +37,7 @@ class Recipe:
     sets: tuple[str, ...]
     configs: tuple[RunConfig, ...]
     left_out: tuple[str, ...] = ()
-    """Optional arms on tasks that do not serve them, with the reason."""
+    """Optional arms on tasks that they do not fit, with the reason."""
     folder: Path = Path()
     """Where the files of a `module:Name` are looked for first."""
     sweep_values: Mapping[str, SweepPoint] = field(default_factory=dict)

@@ -70,6 +70,8 @@ def chosen(registry: Mapping[str, Any], name: str, kind: str) -> Any:
 
 Kind = Literal["algorithm", "task", "reward", "curriculum", "sampler"]
 BUILT_IN = "built in"
+HUB = "hf:"
+"""What begins the name of a data set of the hub."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 """What an algorithm or task from elsewhere may be called."""
 
@@ -115,6 +117,8 @@ def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> 
     known = built_in(kind)
     if name in known:
         return Resolved(known[name], BUILT_IN)
+    if kind == "task" and name.startswith(HUB):
+        raise plugins.fault(place, f"{name}: a data set of the hub is a task of a recipe: tasks = [{name!r}]")
     if not is_plugin_name(kind, name):
         raise plugins.fault(place, miss(kind, name, {**known, **entry_points(kind)}))
     point = None if plugins.is_reference(name) else entry_points(kind)[name]

@@ -17,7 +17,7 @@ from grpobench.tasks.task import Task
 
 
 def unserved(config: RunConfig) -> list[str]:
-    """Why the task does not serve the algorithm, whatever the settings, each with its remedy."""
+    """Why the task does not fit the algorithm, whatever the settings, each with its remedy."""
     algorithm, task = config.algorithm, config.task
     lacking = sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task)))
     rules: list[Rule] = [

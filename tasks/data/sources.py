@@ -269,7 +269,7 @@ def verify_sum(package: Packaged, digest: str) -> None:
 def _open(table: Table, folder: Path | None) -> tuple[Source, Iterable[Row | RowError]]:
     found = locate(table, folder)
     if found is None:
-        return _read_hub(table)
+        return _read_hub(table, repository(table.hub.dataset, folder) if table.hub else None)
     kind, path = found
     data = _bytes(path)
     place, inside, digest = str(path), table.inside, hashlib.sha256(data).hexdigest()
@@ -370,6 +370,40 @@ def _row(place: str, number: int, values: Any, inside: str) -> Row | RowError:
     return Row(place, number, {}).error(f"{inside or 'the line'!r} must hold an object, not {values!r:.80}")
 
 
+def repository(dataset: str, folder: Path | None) -> Path | None:
+    """A copy of a data set's repository below the data folder."""
+    found = folder / dataset if folder is not None else None
+    return found if found is not None and found.is_dir() else None
+
+
+def local_splits(dataset: str, folder: Path | None) -> list[str]:
+    """The splits of a data set that stand as files SPLIT.jsonl below the data folder."""
+    found = repository(dataset, folder)
+    names = ("train", "validation", "test")
+    return [name for name in names if found is not None and (found / f"{name}.jsonl").is_file()]
+
+
+def hub_splits(table: Table, folder: Path | None) -> list[str]:
+    """The names of the splits of a table's data set, in its copy below the data folder or on the hub. Raises
+    DataError, which lists every remedy."""
+    hub = table.hub
+    place = repository(hub.dataset, folder) if hub else None
+    trouble = "" if place else _unreachable(table)
+    if hub is None or trouble:
+        raise DataError(remedies(table, trouble))
+    try:
+        import datasets
+
+        return [*map(str, datasets.get_dataset_split_names(str(place or hub.dataset), hub.config or None))]
+    except Exception as error:  # The hub client's errors have no common base class.
+        raise DataError(remedies(table, one_line(error))) from error
+
+
+def one_line(error: Exception) -> str:
+    """An error of the hub's client."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
 def _unreachable(table: Table) -> str:
     if table.hub is None:
         return "it is not on the hub"
@@ -385,25 +419,25 @@ def cached(name: str, kind: Literal["datasets", "models"] = "datasets") -> bool:
     return (Path(HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}").is_dir()
 
 
-def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
+def _read_hub(table: Table, place: Path | None = None) -> tuple[Source, list[Row | RowError]]:
+    """The rows of a table on the hub, or of a copy of its repository at `place`."""
     hub = table.hub
-    trouble = _unreachable(table)
+    trouble = "" if place else _unreachable(table)
     if hub is None or trouble:  # Checked first, because `datasets` alone tries for half a minute.
         raise DataError(remedies(table, trouble))
     try:
         import datasets
 
-        loaded = datasets.load_dataset(hub.dataset, hub.config, split=hub.split)
-    except Exception as error:  # The hub client's errors have no common base class.
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise DataError(remedies(table, reason[:200])) from error
-    place = f"{hub.dataset}/{hub.config}/{hub.split}"
-    rows: list[Row | RowError] = [Row(place, number, dict(values)) for number, values in enumerate(loaded, 1)]
+        loaded = datasets.load_dataset(str(place or hub.dataset), hub.config or None, split=hub.split)
+    except Exception as error:  # as above
+        raise DataError(remedies(table, one_line(error))) from error
+    name = "/".join(part for part in (str(place or hub.dataset), hub.config, hub.split) if part)
+    rows: list[Row | RowError] = [Row(name, number, dict(values)) for number, values in enumerate(loaded, 1)]
     digest = hashlib.sha256()
     for row in rows:
         assert isinstance(row, Row)
         digest.update(json.dumps(row.values, sort_keys=True, default=str).encode() + b"\n")
-    return Source("hub", place, digest.hexdigest()), rows
+    return Source("folder" if place else "hub", name, digest.hexdigest()), rows
 
 
 @cache
@@ -418,7 +452,7 @@ def _hub_trouble(dataset: str) -> str:
 
         HfApi().dataset_info(dataset, timeout=10)
     except Exception as error:  # The hub client's errors have no common base class.
-        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return one_line(error)
     return ""
 
 
@@ -430,5 +464,5 @@ def hub_silence() -> str:
     try:
         get_session().head(constants.ENDPOINT, timeout=5)
     except Exception as error:  # as above
-        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return one_line(error)
     return ""

@@ -89,6 +89,7 @@ class Hosted:
 
     dataset: str
     config: str
+    """Empty for the default one."""
     split: str
 
 

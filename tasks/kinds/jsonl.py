@@ -66,8 +66,9 @@ class Rows(Task):
     test: float = 0.1
     """Share of the problems for the test, in the same way."""
 
-    def __post_init__(self) -> None:
-        rules = {
+    def rules(self) -> dict[str, Any]:
+        """What must hold of the settings, by the message for what does not."""
+        return {
             f"name: must be letters, digits, - and _, not {self.name!r}": NAME.fullmatch(self.name),
             f"jsonl: must end in .jsonl or .jsonl.gz, not {self.jsonl}": self.jsonl.name.endswith(ENDINGS),
             "prompt: must not be empty": self.prompt.strip(),
@@ -77,35 +78,45 @@ class Rows(Task):
             "test: must be from 0 to below 1": 0 <= self.test < 1,
             "validation: must leave something to train on, with test": self.validation + self.test < 1,
         }
-        if broken := [message for message, holds in rules.items() if not holds]:
+
+    def __post_init__(self) -> None:
+        if broken := [message for message, holds in self.rules().items() if not holds]:
             raise ValueError(*broken)
 
     # Reading
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        found = read(self)[1][split]
+        found = self.read()[1][split]
         if not found:
             raise DataError(
-                f"{self.jsonl}: no problem is in the split {split}; give rows a column {SPLIT!r}, or "
+                f"{self.where()}: no problem is in the split {split}; give rows a column {SPLIT!r}, or "
                 "change the task's shares `validation` and `test`"
             )
         return found
 
     def sources(self, split: Split) -> Sequence[Source]:
-        return (read(self)[0],)
+        return (self.read()[0],)
+
+    def read(self) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
+        """Where the problems come from, and the problems by split. Raises DataError."""
+        return read(self)
+
+    def where(self) -> str:
+        """What errors name."""
+        return str(self.jsonl)
 
     @property
     def splits(self) -> tuple[Split, ...]:  # type: ignore[override]
         """The splits that have problems; all splits if the file cannot be read, which `missing` reports."""
         try:
-            parts = read(self)[1]
+            parts = self.read()[1]
         except DataError:
             return get_args(Split)
         return tuple(split for split, problems in parts.items() if problems)
 
     def missing(self) -> str:
         try:
-            read(self)
+            self.read()
         except DataError as error:
             return str(error)
         return super().missing()
