@@ -79,6 +79,10 @@ def compose(wish: Wish) -> Made:
     control = arms.add(wish.candidate, "compare")
     for name in names:
         arms.add(name, "--with", optional=everything)
+    listed = [name_of(entry) for entry in base.get("tasks", [])]
+    for task in wish.tasks:
+        if task not in listed and not task.startswith(registries.HUB):
+            registries.find_class("task", task, folder, "--task", arms.faults)
     if not arms.faults and len(arms.entries) < 2:
         arms.faults.append(f"--with: {', '.join(wish.others)} is {control} itself; name another algorithm")
     if arms.faults:

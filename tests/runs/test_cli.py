@@ -134,6 +134,7 @@ def test_a_submodule_imported_first_is_executed_once() -> None:
         ),
         (["run", "quickstart", "--seeds", f"0-{2**70}"], "an experiment has at most 10,000 seeds"),
         (["run", "quickstart", "--seeds", "4-2"], "--seeds 4-2: 4-2 holds no number"),
+        (["run", "quickstart", "--set", "seeds=0,x"], "--set seeds=0,x: write numbers such as 0,1,2 or 0-4"),
     ],
 )
 def test_wrong_word_gives_exit_2_and_the_remedy(

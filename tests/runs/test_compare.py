@@ -151,6 +151,28 @@ def test_wrong_names_are_refused_with_the_nearest(
     assert any(fault in one for one in error.value.faults)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "gpro", "--with", "rloo", "--task", "arithmetic"],
+        ["compare", "rloo", "--with", "gpro", "--task", "arithmetik"],
+        ["run", "slip.toml"],
+        ["run", "quickstart", "--set", "arms=gpro"],
+        ["profile", "gpro"],
+        ["show", "algorithm", "gpro"],
+        ["doctor", "--deep", "slip.toml"],
+    ],
+    ids=" ".join,
+)
+def test_a_slip_of_the_keyboard_is_grpo_everywhere(mine: Path, words: list[str], capsys: Capture) -> None:
+    (mine / "slip.toml").write_text('tasks = ["arithmetic"]\n[[arm]]\nalgorithm = "gpro"\n')
+    assert cli.main(words) == 2
+    told = capsys.readouterr().err.replace("'", "")
+    assert "gpro" in told and "did you mean grpo?" in told
+    if "arithmetik" in words:  # all errors at once
+        assert "--task: unknown task arithmetik; did you mean arithmetic?" in told
+
+
 def test_the_nearest_word_is_that_with_the_fewest_slips() -> None:
     words = ["gspo", "grpo", "gdpo", "ppo"]  # gpro shares three letters in order with three of them
     assert nearest("gpro", words) == "grpo"

@@ -97,6 +97,14 @@ def test_selection_by_set(read: Any) -> None:
     assert [run.folder for run in runs] == ["second-proofs-s7"]
 
 
+def test_seeds_of_an_assignment_are_written_as_for_the_option(read: Any) -> None:
+    for text, seeds in (("0,2", [0, 2]), ("4-6", [4, 5, 6]), ("1,3-4", [1, 3, 4]), ("[7, 8]", [7, 8])):
+        runs = read(RECIPE, f"seeds={text}", "tasks=proofs", "arms=second").runs()
+        assert [run.seed for run in runs] == seeds
+    with pytest.raises(ConfigError, match="--set seeds=3-1: 3-1 holds no number"):
+        read(RECIPE, "seeds=3-1")
+
+
 def test_selection_takes_registered_names_that_the_recipe_lacks(read: Any) -> None:
     assert [run.folder for run in read(RECIPE, "seeds=3", 'arms=["pairs"]', "tasks=sums").runs()] == [
         "pairs-sums-s3"
