@@ -130,6 +130,8 @@ def demand_same_settings(recipe: Recipe, folder: Path) -> None:
 
 def settings_lines(made: Made) -> list[str]:
     """Which settings the arms have, and whose were not chosen for them."""
+    from grpobench.analysis.tools.text import listed
+
     recipe, first = made.recipe, made.recipe.runs()[0]
     train = first.train
     size = f"{train.steps} steps of {train.prompts_per_step} × {train.group_size} completions"
@@ -144,7 +146,7 @@ def settings_lines(made: Made) -> list[str]:
     if borrowed:
         origins = ", ".join(dict.fromkeys(made.borrowed[arm] for arm in borrowed))
         lines.append(
-            f"not chosen for {', '.join(borrowed)}: {made.source} has no such arm, so that they train like "
+            f"not chosen for {listed(borrowed)}: {made.source} has no such arm, so that they train like "
             f"{origins}, which may be unfair; --set arm.{borrowed[0]}.train.learning_rate=X sets another"
         )
     return lines
