@@ -33,6 +33,7 @@ from grpobench.analysis.runfolder.experiment import (
 from grpobench.analysis.tools.text import listed
 from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.runs import IDENTITY, digests, resolved_settings
+from grpobench.analysis.topics.search import find_unsearched_values
 
 # Differences between runs
 
@@ -395,6 +396,7 @@ CHECKS: Mapping[str, Callable[[Experiment], Iterable[str]]] = {
     "Imported from logs of others": find_imported_logs,
     "Folders that are not what they say": find_misplaced_folders,
     "Not as planned": find_unplanned_runs,
+    "Not what the search chose": find_unsearched_values,
     "Seeds of one arm with different settings": find_setting_differences,
     "Different data or models under the same settings": find_data_differences,
     "Different versions or devices": find_version_differences,

@@ -40,7 +40,17 @@ from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, signed, two
+from grpobench.analysis.tools.text import (
+    NONE,
+    interval,
+    number,
+    p_value,
+    percent,
+    points,
+    shorten_paths,
+    signed,
+    two,
+)
 from grpobench.analysis.topics.accuracy import finals, headline_of
 from grpobench.analysis.topics.sweep import axes_of, classify_runs, frontier_table, group_cells, map_table
 from grpobench.analysis.topics.training import LAST_TENTH, LITTLE, critic_explained
@@ -253,11 +263,6 @@ def _command(experiment: Experiment) -> str:
     return shlex.join(
         ["grpobench", "map" if experiment.sweep_values else "run", experiment.name, *sets, *plan]
     )
-
-
-def shorten_paths(text: str) -> str:
-    """Text with paths shortened to their last part, so that it does not reveal folders of a machine."""
-    return re.sub(r"(?<![\w.])~?/(?:[^\s/'\"]+/)*", "", text)
 
 
 def provenance_of(experiment: Experiment) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Command(click.Command):
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            takes_recipe = {"sets", "allow_change"} <= {param.name for param in self.params}
+            takes_recipe = {"sets", "dry_run"} <= {param.name for param in self.params}
             if takes_recipe and (key := recipe_key(error.option_name)):
                 own = [name for param in self.params for name in param.opts if name == INSTEAD.get(key)]
                 meant = own[0] if own else f"--set {key}=..."
@@ -123,6 +123,11 @@ COMMANDS: tuple[click.Command, ...] = (
         "map",
         "experiments.map_command",
         "Run a recipe over sweep values; draw where arms learn and collapse.",
+    ),
+    Command(
+        "search",
+        "search.search_command",
+        "Choose learning rates for a recipe's arms, by equal budgets, on other seeds.",
     ),
     Command(
         "profile",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from grpobench.runs.api.importing import import_logs
     from grpobench.runs.api.listing import list, show
     from grpobench.runs.api.results import Results, load
+    from grpobench.runs.api.searching import SearchResults, search
     from grpobench.runs.settings.recipe import Recipe
     from grpobench.runs.tools.lock import FolderError
     from grpobench.runs.tools.strict import ConfigError
@@ -39,12 +40,14 @@ else:
         "recipe": "runs.api.experiments",
         "Results": "runs.api.results",
         "load": "runs.api.results",
+        "SearchResults": "runs.api.searching",
+        "search": "runs.api.searching",
         "Recipe": "runs.settings.recipe",
         "FolderError": "runs.tools.lock",
         "ConfigError": "runs.tools.strict",
         "DataError": "tasks.data.tables",
     }
-    _MEETS_TORCH = {"RunError", "run", "list", "show", "recipe", "Recipe"}
+    _MEETS_TORCH = {"RunError", "run", "list", "show", "recipe", "Recipe", "search", "SearchResults"}
     """Names whose modules import torch, of which the process that starts runs needs nothing."""
 
     def __getattr__(name):
@@ -74,6 +77,7 @@ __all__ = [
     "Recipe",
     "Results",
     "RunError",
+    "SearchResults",
     "__version__",
     "compare",
     "import_logs",
@@ -81,5 +85,6 @@ __all__ = [
     "load",
     "recipe",
     "run",
+    "search",
     "show",
 ]

@@ -39,6 +39,12 @@ class Table:
         return [(name, row[-1]) for name, row in zip(names, self.rows, strict=False) if row[-1]]
 
 
+def text_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows for a terminal, their columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
 def tex(table: Table) -> str:
     """The printed cells as a booktabs tabular, without a column of sentences."""
     last = table.columns

@@ -11,6 +11,7 @@ from pathlib import Path
 from grpobench.analysis.profile.measure import Measure, Rows
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.statistics.halving import rank
 
 FOLDER = Path(__file__).parent / "kept"
 """The outcomes that come with the suite."""
@@ -131,15 +132,15 @@ def read_controls(folders: Iterable[Path]) -> list[Row]:
 def chosen(rows: Sequence[Row], gate: str = "learn") -> dict[str, dict[str, float]]:
     """The rates with the highest mean outcome over the seeds of the search, smaller ones first where equal:
     first the policy's, and at it the critic's."""
-    means: dict[str, dict[tuple[float, float], list[float]]] = {}
+    outcomes: dict[str, dict[tuple[float, float], dict[int, float]]] = {}
     for row in rows:
         if row.probe == gate:
             critic = -1.0 if math.isnan(row.critic_rate) else row.critic_rate
-            cell = means.setdefault(row.algorithm, {}).setdefault((row.learning_rate, critic), [])
-            cell.append(-math.inf if math.isnan(row.outcome) else row.outcome)
+            cell = outcomes.setdefault(row.algorithm, {}).setdefault((row.learning_rate, critic), {})
+            cell[row.seed] = -math.inf if math.isnan(row.outcome) else row.outcome
     rates: dict[str, dict[str, float]] = {}
-    for algorithm, cells in means.items():
-        best = min(cells, key=lambda pair: (-sum(cells[pair]) / len(cells[pair]), pair))
+    for algorithm, cells in outcomes.items():
+        best = rank(dict(sorted(cells.items())))[0]
         rates[algorithm] = {"policy": best[0]} | ({"critic": best[1]} if best[1] >= 0 else {})
     return rates
 

@@ -16,11 +16,12 @@ LAST = 0.1
 KINDS: Mapping[str, str] = {
     "mean": "mean:METRIC over all steps",
     "last": "last:METRIC, its mean over the last tenth of the steps",
+    "quarter": "quarter:METRIC, its mean over the last quarter of the steps",
     "end": "end:METRIC in the last row that has it",
     "log_ratio": "log_ratio:A:B, ln((A + 1)/(B + 1)) of their means over the last tenth of the steps",
     "when": "when:METRIC:OTHER:LEVEL, at the first step from which OTHER averages LEVEL over three steps",
 }
-ARGUMENTS: Mapping[str, int] = {"mean": 1, "last": 1, "end": 1, "log_ratio": 2, "when": 3}
+ARGUMENTS: Mapping[str, int] = {"mean": 1, "last": 1, "quarter": 1, "end": 1, "log_ratio": 2, "when": 3}
 WINDOW = 3
 """Steps over which `when` averages, because a step has few rollouts."""
 
@@ -65,8 +66,12 @@ def _mean(rows: Rows, name: str) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def _last(rows: Rows, name: str) -> float:
-    return _mean(rows[-max(1, round(LAST * len(rows))) :], name)
+def _last(rows: Rows, name: str, share: float = LAST) -> float:
+    return _mean(rows[-max(1, round(share * len(rows))) :], name)
+
+
+def _quarter(rows: Rows, name: str) -> float:
+    return _last(rows, name, 0.25)
 
 
 def _end(rows: Rows, name: str) -> float:
@@ -89,6 +94,7 @@ def _when(rows: Rows, name: str, other: str, level: str) -> float:
 _MEASURES: Mapping[str, Callable[..., float]] = {
     "mean": _mean,
     "last": _last,
+    "quarter": _quarter,
     "end": _end,
     "log_ratio": _log_ratio,
     "when": _when,

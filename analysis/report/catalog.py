@@ -37,6 +37,7 @@ from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.results import draw_differences, draw_final_accuracy, draw_validation
 from grpobench.analysis.topics.runs import runs_table
 from grpobench.analysis.topics.sampling import draw_sampling, samples_table
+from grpobench.analysis.topics.search import search_table
 from grpobench.analysis.topics.stability import draw_survival, stability_table, survival_table
 from grpobench.analysis.topics.sweep import axes_of, draw_map, frontier_table, map_table
 from grpobench.analysis.topics.training import (
@@ -72,6 +73,7 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
         budgets_table(experiment),
         equal_budgets_table(experiment),
         axes_table(numbers.on_axes),
+        *([search_table(experiment.search)] if experiment.search else []),
         costs_table(numbers.costs),
         gaps_table(experiment),
         rewards_table(experiment),

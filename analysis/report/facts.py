@@ -72,6 +72,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "margin": experiment.margin,
         "control": experiment.control or None,
         "plan": asdict(experiment.plan) if experiment.plan else None,
+        "search": experiment.search.summary() if experiment.search else None,
         "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.compared],
         "against_base": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.against_base],
         "pairing": asdict(facts.pairing),

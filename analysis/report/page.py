@@ -118,6 +118,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Bias", "", ("bias", "bias_updates"), ("bias", "probes")),
     ("Later evaluations", "", (), ("evaluations", "agreement")),
     ("Costs", "", ("seconds", "rates"), ("costs",)),
+    ("Search of settings", "", (), ("search",)),
 )
 """(title, lead, figures, tables) of the page's sections in order. Empty sections are left out."""
 

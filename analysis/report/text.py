@@ -27,6 +27,7 @@ from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
 from grpobench.analysis.topics.comparisons import INTERVALS, count_shared_seeds
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.runs import MOST_COLUMNS, Setting
+from grpobench.analysis.topics.search import describe_limits, describe_search
 from grpobench.analysis.topics.stability import event_words
 from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_with_results, axes_of, find_frontiers
 
@@ -200,7 +201,12 @@ def describe_outlook(facts: Facts) -> list[str]:
     each."""
     return [
         paragraph
-        for paragraph in (describe_decidable(facts), describe_crossed(facts), describe_axes(facts))
+        for paragraph in (
+            describe_decidable(facts),
+            describe_crossed(facts),
+            describe_axes(facts),
+            describe_limits(facts.experiment),
+        )
         if paragraph
     ]
 
@@ -345,6 +351,7 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
             else "corrected over the pairs of a task by closed max-T tests with joint sign flips "
             "(Westfall and Young, 1993)"
         )
+    text += f". {search}" if (search := describe_search(experiment)) else ""
     installed = versions(experiment)
     with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in installed.items())
     return text + (f". Software: {with_them}." if with_them else ".")

@@ -24,6 +24,7 @@ import zstandard
 
 from grpobench.analysis.runfolder.files import LogError, problem_digests
 from grpobench.analysis.runfolder.interim import InterimPlan
+from grpobench.analysis.runfolder.search import SearchRecord
 
 MARGIN = 0.02
 """Differences of accuracies below this do not matter, unless a recipe or a reader sets another margin."""
@@ -137,6 +138,8 @@ class Experiment:
     """The plan by which seeds are added, if there is one."""
     control: str = ""
     """The arm that all others are compared with, and nothing else is; empty: every pair is compared."""
+    search: SearchRecord | None = None
+    """The search that chose settings of the arms, if one did."""
     described: bool = True
     """Whether experiment.json, which lists the planned runs, can be read."""
     strangers: Mapping[str, str] = field(default_factory=dict)

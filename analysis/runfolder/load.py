@@ -22,6 +22,7 @@ from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.runfolder.experiment import DAMAGED, MARGIN, RESULTS, Experiment, Run, SweepPoint
 from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
+from grpobench.analysis.runfolder.search import SearchRecord, record_of
 from grpobench.analysis.tools.processes import pause_garbage_collection
 from grpobench.analysis.tools.text import why_no_folder
 
@@ -92,6 +93,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     _demand_experiment(folder)
     damage: list[str] = []
     described = _attempt(lambda: _described(formats.find_file(folder, formats.EXPERIMENT)), {}, damage)
+    search = _attempt(lambda: _search(described, folder), None, damage)
     folder_names = {path.parent.name for path in folder.glob("*/run.toml")}
     names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(folder_names)]))
     if not names:
@@ -130,6 +132,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin, plan, folder),
         plan=plan,
         control=_control(described.get("control", ""), arms, folder),
+        search=search,
         described="runs" in described,
         strangers=strangers,
         sweep_values={
@@ -193,6 +196,12 @@ def _described(path: Path) -> dict[str, Any]:
         if not isinstance(content.get(name, []), list):
             raise LogError(f"{path}: `{name}` must be a list; {PLANNED_ANEW}")
     return content
+
+
+def _search(described: Mapping[str, Any], folder: Path) -> SearchRecord | None:
+    """The record of a search that experiment.json holds."""
+    found = described.get("search")
+    return record_of(found, f"{folder / formats.EXPERIMENT}: search") if found else None
 
 
 def _one_each(folder: Path, folders: Sequence[Folder], damage: list[str]) -> list[ReadRun]:

@@ -202,6 +202,11 @@ def sweep_values_in_words(keys: Sequence[str]) -> str:
     return ", ".join(key.rpartition(".")[2].removeprefix("num_").replace("_", " ") for key in keys)
 
 
+def shorten_paths(text: str) -> str:
+    """Text with paths shortened to their last part, so that it does not reveal folders of a machine."""
+    return re.sub(r"(?<![\w.])~?/(?:[^\s/'\"]+/)*", "", text)
+
+
 def why_no_folder(path: Path) -> str:
     """Why a path is not a folder: it does not exist, or it is a file."""
     return "a file, not a folder" if path.exists() else "no such folder"

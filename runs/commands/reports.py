@@ -79,6 +79,7 @@ def accuracy_lines(facts: Facts) -> list[str]:
 
     One line per task and arm: accuracy before and after in percent, the interval over seeds, each seed;
     below them the verdicts and the titles of the report's alarms. No table where no run was evaluated."""
+    from grpobench.analysis.figures.table import text_lines
     from grpobench.analysis.report.terminal import verdict_lines
 
     warnings = [f"The report warns: {alarm.title}." for alarm in facts.alarms]
@@ -87,11 +88,9 @@ def accuracy_lines(facts: Facts) -> list[str]:
         return warnings
     kept = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
     rows = [[str(row[index]) for index in kept] for row in (table.header, *table.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    shown = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     verdicts = verdict_lines(facts.numbers.compared, facts.experiment.control)
     title = f"{table.title}, in percent; the report says what is certain of it:"
-    return [title, *shown, *verdicts, *warnings]
+    return [title, *text_lines(rows), *verdicts, *warnings]
 
 
 @click.argument("name", metavar="NAME", help="One of grpobench list figures, or all that the logs allow.")

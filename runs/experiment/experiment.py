@@ -155,6 +155,8 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
         "control": recipe.head.control,
         **({"command": recipe.command} if recipe.command else {}),
     }
+    if recipe.record:
+        table["search"] = recipe.record.table() | {"sha256": recipe.record.sha256}
     before = read_json(folder / "experiment.json") or {}
     stems = {config.folder.rpartition("-s")[0] for config in configs}
     earlier = [

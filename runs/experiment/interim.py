@@ -13,6 +13,7 @@ from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.runfolder.folder import FolderError
 from grpobench.runs.runfolder.logs import settled
 from grpobench.runs.settings.recipe import Recipe
+from grpobench.runs.settings.search import seed_faults
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
@@ -43,6 +44,8 @@ def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
     if most < len(first) or step < 1:
         raise ConfigError([f"--most-seeds: must be at least the recipe's {len(first)}, and --step-seeds 1"])
     more = range(max(first) + 1, max(first) + 1 + most - len(first))
+    if faults := seed_faults(recipe.record, more) if recipe.record else []:
+        raise ConfigError(faults)
     counts = [*range(len(first), most, step), most]
     looks, weights = spending(counts, pairs, ALPHA)
     if not looks:

@@ -6,7 +6,6 @@ is written to the tables of outcomes as soon as it ends.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.kept import Row, outcome_of
 from grpobench.analysis.profile.probe import Control, Probe
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
-from grpobench.runs.runfolder.logs import RESULTS
+from grpobench.runs.experiment.outcomes import CRITICS, results
 from grpobench.runs.settings import probes as files_of_probes
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.probes import GATE, arm_of, common, recipe_table
@@ -27,8 +26,6 @@ from grpobench.runs.settings.recipe import Recipe, read_table
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
 
-CRITICS = ("critic", "value_head")
-"""Roles whose rate is searched after the policy's."""
 CRITIC_RATE = 1e-3
 """Rate of critics while the policy's is searched."""
 NAN = math.nan
@@ -152,11 +149,8 @@ class Profiler:
 def rows_of(outcome: Outcome, recipe: Recipe, parts: Sequence[Part]) -> Iterator[Row]:
     """The outcomes of the runs that have a result."""
     by_arm = {part.arm["name"]: part for part in parts}
-    for run in outcome.runs:
-        if run.state in RESULTS:
-            rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-            steps = [row for row in rows if row["step"] > 0]
-            yield from by_arm[run.config.arm].rows(run.config.seed, steps, run.state)
+    for run, steps in results(outcome):
+        yield from by_arm[run.config.arm].rows(run.config.seed, steps, run.state)
 
 
 def roles_of(algorithm: str, folder: Path) -> tuple[str, ...]:

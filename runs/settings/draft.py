@@ -101,7 +101,7 @@ def read_head(
 ) -> Head | Bad:
     """The head of a recipe in a file called `stem`, with what `--set` assigns to keys without a dot."""
     plain = set(strict.hints(Head))
-    known = plain | set(SECTIONS) | {"tasks", "arm", "on", "over"}
+    known = plain | set(SECTIONS) | {"tasks", "arm", "on", "over", "search", "searched"}
     faults += [
         strict.unknown("", key, known, ELSEWHERE, renamed_keys("")) for key in table if key not in known
     ]

@@ -2,7 +2,8 @@
 
 A value is looked for in layers, the last one wins: the dataclass's default, the preset of another library's
 defaults where an arm names one (``algorithm = "ALGORITHM@LIBRARY"``), the recipe's section,
-``[on.TASK.section]``, the arm's ``[arm.section]``, ``[arm.on.TASK.section]``, ``--set`` in the order given.
+``[on.TASK.section]``, the arm's ``[arm.section]``, ``[arm.on.TASK.section]``, what a search chose
+(``searched.set``), ``--set`` in the order given.
 Tables merge key by key; everything else is replaced. Settings of a task likewise: its entry in ``tasks``, the
 arm's ``[arm.task]``, ``--set task.FIELD`` and ``--set arm.NAME.task.FIELD``.
 """
@@ -16,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.runfolder.search import SearchRecord
 from grpobench.runs.settings import observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
 from grpobench.runs.settings.expand import SweepPoint, apply_sweep_values, expand, read_over
+from grpobench.runs.settings.search import Search, load_record, read_search, read_searched, seed_faults
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
@@ -48,6 +51,10 @@ class Recipe:
     """The recipe of the suite that the settings are those of; empty for a recipe of others."""
     command: str = ""
     """The command that made the recipe; empty where it is a file."""
+    search: Search = field(default_factory=Search)
+    """How `grpobench search` chooses settings of the arms."""
+    record: SearchRecord | None = None
+    """The search that chose settings of the arms, if one did."""
 
     @property
     def name(self) -> str:
@@ -133,17 +140,31 @@ def read_table(
 ) -> Recipe:
     """The recipe that a table is; `text` is kept of the file that it stands in."""
     faults: list[str] = []
-    draft = read_draft(table, stem, folder, sets, faults)
+    search, searched = read_search(table, faults), read_searched(table, faults)
+    draft = read_draft(table, stem, folder, [*(searched.set if searched else ()), *sets], faults)
     draft, sweep_values = apply_sweep_values(
         draft, read_over(table.get("over", {}), over, faults), not over, faults
     )
     configs, left_out = expand(draft, faults)
     configs = open_plugins(draft.head, configs, folder, faults)
+    record = load_record(searched, folder, faults) if searched else None
+    if record and isinstance(draft.head, Head):
+        faults += seed_faults(record, draft.head.seeds)
     if faults or isinstance(draft.head, strict.Bad):
         raise ConfigError(faults, source)
     head, runs = draft.head, tuple(configs)
     return Recipe(
-        head, head.summary, text, tuple(sets), runs, tuple(left_out), folder, sweep_values, tuple(over)
+        head,
+        head.summary,
+        text,
+        tuple(sets),
+        runs,
+        tuple(left_out),
+        folder,
+        sweep_values,
+        tuple(over),
+        search=search,
+        record=record,
     )
 
 

@@ -10,9 +10,10 @@ import pytest
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.calibration import table as calibration
-from grpobench.analysis.kept import as_text, keep, read, render, shorten_paths
+from grpobench.analysis.kept import as_text, keep, read, render
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.text import shorten_paths
 from grpobench.runs import cli
 from grpobench.runs.inventory import pages
 from grpobench.runs.tools.strict import ConfigError

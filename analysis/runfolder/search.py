@@ -1,0 +1,200 @@
+"""The record of a search of settings: its rule, every run, and the chosen values.
+
+`grpobench search` writes it as search.json. The launcher copies it into the experiment.json of the runs that
+use the chosen values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeAlias
+
+from grpobench.analysis.runfolder.files import LogError, read_json
+from grpobench.analysis.tools.text import json_text
+
+FILE = "search.json"
+VERSION = 1
+"""Version of the file's layout."""
+RATE = "train.learning_rate"
+"""The policy's learning rate; that of another role has its name behind it."""
+Value: TypeAlias = int | float | str | bool
+Combination: TypeAlias = tuple[Value, ...]
+"""A value of every searched key, in their order."""
+ACCURACY = "end:eval/validation/"
+"""What the outcomes that are accuracies begin with."""
+
+
+def rate_key(role: str) -> str:
+    """The key of a role's learning rate."""
+    return RATE if role == "policy" else f"{RATE}.{role}"
+
+
+def is_accuracy(measure: str) -> bool:
+    """Whether an outcome is an accuracy on the validation split, whose worst is 0."""
+    return measure.startswith(ACCURACY) and measure.endswith("/correct")
+
+
+def combinations(over: Mapping[str, Sequence[Value]], role: str) -> list[Combination]:
+    """Every combination of the values of `over`, in the order that decides between equal means: lower
+    learning rates of the role first, then as listed."""
+    found = list(itertools.product(*over.values()))
+    if (key := rate_key(role)) not in over:
+        return found
+    index = [*over].index(key)
+    return sorted(found, key=lambda values: values[index])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run of a search."""
+
+    role: str
+    """The role whose rate was searched by it."""
+    arm: str
+    values: Combination
+    rung: int
+    """The first rung that it belongs to, from 1."""
+    task: str
+    seed: int
+    outcome: float | None
+    """None for a run that diverged, if its outcome has no worst value: it ranks last."""
+    state: str
+    seconds: float
+    """Of training and evaluation."""
+    tokens: int
+    """Sampled in training."""
+
+    @property
+    def counted(self) -> float:
+        """The outcome as it enters means."""
+        return -math.inf if self.outcome is None else self.outcome
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The search of a role's learning rate, and of what was searched with it."""
+
+    role: str
+    over: Mapping[str, Sequence[Value]]
+    """The values of each key."""
+    arms: Sequence[str]
+    chosen: Mapping[str, Sequence[Value]]
+    """By arm, a value of each key."""
+    others: Mapping[str, Mapping[str, float]]
+    """By arm, the learning rates of other trained roles meanwhile."""
+
+    @property
+    def combinations(self) -> list[Combination]:
+        return combinations(self.over, self.role)
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """A search as it was planned and carried out."""
+
+    recipe: str
+    """Name of the recipe whose arms were searched."""
+    command: str
+    tasks: Sequence[str]
+    steps: Mapping[str, int]
+    """Steps of a run, by task."""
+    outcomes: Mapping[str, str]
+    """What a run's outcome is (`profile.measure.Measure`), by task."""
+    seeds: Sequence[int]
+    rungs: Sequence[int]
+    """Seeds of a value by the end of each rung."""
+    keep: float
+    """Share of the values that goes on to the next rung."""
+    stages: Sequence[Stage]
+    trials: Sequence[Trial]
+    earlier: Sequence[Mapping[str, Any]] = ()
+    """Earlier plans in the same folder, which this one extends."""
+    sha256: str = ""
+    """Of the file; empty while it is not written."""
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether the outcomes are validation accuracies, whose worst is 0."""
+        return all(map(is_accuracy, self.outcomes.values()))
+
+    def by_value(self, stage: Stage, arm: str) -> dict[Combination, dict[int, float]]:
+        """The outcome by seed of each value of an arm, as a mean over tasks, in the order of
+        `combinations`."""
+        cells: dict[Combination, dict[int, list[float]]] = {values: {} for values in stage.combinations}
+        for one in self.trials:
+            if (one.role, one.arm) == (stage.role, arm):
+                cells[one.values].setdefault(one.seed, []).append(one.counted)
+        return {
+            values: {seed: fmean(found) for seed, found in sorted(by_seed.items())}
+            for values, by_seed in cells.items()
+            if by_seed
+        }
+
+    def runs_of(self, stage: Stage, arm: str) -> int:
+        """How many runs a stage spent on an arm, over all tasks."""
+        return sum((one.role, one.arm) == (stage.role, arm) for one in self.trials)
+
+    def chosen(self) -> dict[str, dict[str, Value]]:
+        """By arm, the chosen value of each key of every stage."""
+        values: dict[str, dict[str, Value]] = {}
+        for stage in self.stages:
+            for arm, own in stage.chosen.items():
+                values.setdefault(arm, {}).update(zip(stage.over, own, strict=True))
+        return values
+
+    def table(self) -> dict[str, Any]:
+        """As JSON holds it, without the file's checksum."""
+        plain = asdict(self)
+        del plain["sha256"]
+        return {"version": VERSION, **plain}
+
+    def summary(self) -> dict[str, Any]:
+        """The table without the runs, with the file's checksum."""
+        return {key: value for key, value in asdict(self).items() if key != "trials"}
+
+    def text(self) -> str:
+        """The content of the file, with a line per run."""
+        table = self.table()
+        trials = table.pop("trials")
+        head = [f" {json.dumps(key)}: {_line(value)}," for key, value in table.items()]
+        runs = ",\n".join(f"  {_line(one)}" for one in trials)
+        return "\n".join(["{", *head, ' "trials": [', runs, " ]", "}", ""])
+
+
+def _line(value: Any) -> str:
+    return json_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def read_record(path: Path) -> SearchRecord:
+    """The record in a file. Raises LogError if there is none, or if it is damaged."""
+    return record_of(read_json(path), str(path))
+
+
+def record_of(table: Mapping[str, Any], place: str) -> SearchRecord:
+    """The record in a table, which stands at `place`. Raises LogError if it is none."""
+    try:
+        content = dict(table)
+        if content.pop("version") != VERSION:
+            raise ValueError(f"version {table['version']}")
+        content["trials"] = tuple(_trial(one) for one in content["trials"])
+        content["stages"] = tuple(Stage(**one) for one in content["stages"])
+        record = SearchRecord(**content)
+        for stage in record.stages:
+            known = set(stage.combinations)
+            unknown = [one for one in record.trials if one.role == stage.role and one.values not in known]
+            if unknown or not all(tuple(values) in known for values in stage.chosen.values()):
+                raise ValueError("runs or choices outside of the searched values")
+        return record
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LogError(f"{place}: no record of a search ({error}); restore it") from error
+
+
+def _trial(table: Mapping[str, Any]) -> Trial:
+    values = {name: table[name] for name in (one.name for one in fields(Trial))}
+    return Trial(**{**values, "values": tuple(values["values"])})

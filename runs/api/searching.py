@@ -1,0 +1,138 @@
+"""Search settings of a recipe's arms from a script or a notebook."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from grpobench.analysis.runfolder.search import SearchRecord, Value
+from grpobench.runs.api.experiments import (
+    PREEMPTED,
+    Progress,
+    RunError,
+    Sets,
+    Source,
+    console_for,
+    demand_no_import,
+    plain,
+    recipe,
+)
+from grpobench.runs.experiment.engines import Where
+from grpobench.runs.experiment.search_plan import make_plan
+from grpobench.runs.experiment.searching import Searcher, target_of
+from grpobench.runs.experiment.worker import On
+from grpobench.runs.tools import toml
+from grpobench.runs.tools.strict import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Over: TypeAlias = Mapping[str, Iterable[Any]] | Sequence[str]
+"""Values by key: ``{"train.learning_rate": [1e-4, 1e-3]}``, or ``["train.learning_rate=1e-4,1e-3"]`` as after
+``--over``."""
+
+
+@dataclass(frozen=True, repr=False)
+class SearchResults:
+    """A search that came to its end."""
+
+    record: SearchRecord
+    """Its rule, every run and the chosen values, as in search.json."""
+    path: Path
+    """The recipe with the chosen values, for `grpobench.run`."""
+
+    @property
+    def chosen(self) -> Mapping[str, Mapping[str, Value]]:
+        """By arm, the chosen value of each key."""
+        return self.record.chosen()
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """A row per run of the search: role, arm, values, rung, task, seed, outcome (None for a run that
+        diverged and has no worst value), state, seconds, tokens."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(one) for one in self.record.trials])
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per arm and value: seeds, mean outcome, each seed, whether it was chosen."""
+        from grpobench.analysis.topics.search import search_table
+
+        return search_table(self.record).frame
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """A sentence for each choice: whether it is clear, and whether it lies at the edge of what was
+        tried."""
+        from grpobench.analysis.topics.search import describe_choices
+
+        return describe_choices(self.record)
+
+    def __repr__(self) -> str:
+        """The table and the notes, as the command line prints them."""
+        from grpobench.analysis.topics.search import table_lines
+
+        return "\n".join([*table_lines(self.record), "", *self.notes, f"recipe: {self.path}"])
+
+
+def search(
+    source: Source,
+    out: str | os.PathLike[str] = "results/search",
+    *,
+    over: Over = (),
+    seeds: Iterable[int] = (),
+    rungs: Iterable[int] = (),
+    keep: float | None = None,
+    to: str | os.PathLike[str] | None = None,
+    set: Sets = (),
+    arms: Iterable[str] | None = None,
+    tasks: Iterable[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    progress: Progress = "auto",
+    on: On = "local",
+    address: str = "",
+    gpus_per_run: float | None = None,
+    cpus_per_run: int | None = None,
+    job: Iterable[str] = (),
+) -> SearchResults:
+    """Choose learning rates, and the settings in `over`, for every arm of a recipe by equal budgets. Writes a
+    recipe with the chosen values. The same call goes on after a stop.
+
+    `seeds` are those of the search, none of them the recipe's; `rungs` are the seeds of a value by the end of
+    each rung, and `keep` the share of values that goes on to the next one. What is left out comes from the
+    recipe's table ``search``, or is that of ``grpobench search``. `to` is the recipe to write; the default is
+    NAME-searched.toml beside the recipe. The other arguments are those of `grpobench.run`.
+
+    Raises `ConfigError` for errors in the recipe and for a search that would not be equal, `FolderError` if
+    the folder holds a search by another plan, `RunError` if runs crashed, and KeyboardInterrupt when stopped:
+    then nothing is chosen.
+    """
+    demand_no_import()
+    found = recipe(source, set=set, arms=arms, tasks=tasks, folder=folder)
+    plan = make_plan(found, texts_of(over), tuple(seeds), tuple(rungs), keep)
+    target = target_of(found) if to is None else Path(to)
+    where = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
+    console = console_for(progress)
+    end = Searcher(plan, Path(out), target, found.name, workers, console, where, console.print).search()
+    if end.code == PREEMPTED:
+        raise KeyboardInterrupt("stopped; the same call goes on")
+    if end.record is None or end.recipe is None:
+        assert end.last is not None
+        raise RunError(end.last)
+    return SearchResults(end.record, end.recipe)
+
+
+def texts_of(over: Over) -> list[str]:
+    """``KEY=VALUE,VALUE`` texts as `--over` takes them. Raises `ConfigError` for what TOML cannot hold."""
+    if not isinstance(over, Mapping):
+        return [over] if isinstance(over, str) else list(over)
+    faults: list[str] = []
+    texts = [f"{key}={toml.value(plain(list(values), key, faults))}" for key, values in over.items()]
+    if faults:
+        raise ConfigError(faults, "over")
+    return texts

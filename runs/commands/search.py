@@ -1,0 +1,218 @@
+"""`grpobench search`: choose learning rates and other settings of a recipe's arms, equally for all arms."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from grpobench.runs.commands.options import (
+    PATH,
+    Options,
+    data_options,
+    flag,
+    out_option,
+    remote_options,
+    seed_list,
+    set_option,
+    trust_option,
+    unsafe_option,
+    workers_option,
+)
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
+from grpobench.runs.tools.strict import ConfigError
+
+if TYPE_CHECKING:
+    from grpobench.analysis.runfolder.search import SearchRecord
+    from grpobench.runs.experiment.search_plan import SearchPlan
+    from grpobench.runs.experiment.searching import Searcher
+    from grpobench.runs.settings.recipe import Recipe
+
+DEFAULT = "search-nano"
+"""The recipe whose settings `--algorithms` and `--task` take where no other is named."""
+
+
+@click.argument(
+    "recipe",
+    required=False,
+    metavar="[RECIPE]",
+    help="Name or path of the recipe that is to use the chosen values. With --algorithms: search-nano.",
+)
+@click.option("--algorithms", metavar="LIST", help="Arms, such as grpo,mine:Half. Same as --set arms=LIST.")
+@click.option("--task", metavar="LIST", help="Tasks. Same as --set tasks=LIST.")
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="K=V,V",
+    help="Values of a key, such as train.learning_rate=1e-4,1e-3, train.learning_rate.critic=1e-3,1e-2 or "
+    "algorithm.clip_high=0.2,0.28; one value fixes it. Default: five learning rates per role, half a decade "
+    "apart, around the recipe's. May be repeated.",
+)
+@click.option(
+    "--seeds",
+    metavar="LIST",
+    help="Seeds of the search, such as 1000-1003, none of them the recipe's. Default: those, or the recipe's "
+    "search.seeds.",
+)
+@click.option(
+    "--rungs",
+    metavar="LIST",
+    help="Seeds of a value by the end of each rung. Default: 1,2,4,... up to all seeds. One number: every "
+    "value runs with all seeds.",
+)
+@click.option(
+    "--keep",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+    help="Share of the values that goes on to the next rung, at least two of them. Default: 0.5.",
+)
+@set_option("Override a value of the recipe, as with run. May be repeated.")
+@out_option("results/search")
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="FILE",
+    help="The recipe to write. Default: NAME-searched.toml beside RECIPE.",
+)
+@workers_option
+@flag("--dry-run", "Check everything and show the runs and what they may take. Starts and writes nothing.")
+@flag("--json", "With --dry-run: print JSON.")
+@remote_options
+@data_options
+@trust_option
+@unsafe_option
+def search_command(options: Options) -> int:
+    """Every arm gets the same number of runs and steps, on the validation split: first for the policy's
+    learning rate, together with the other keys of --over, then for a critic's at the policy's best. A
+    diverged run counts as 0. Writes a recipe with the chosen values. The same command goes on later."""
+    from grpobench.runs.commands.run import where_of
+    from grpobench.runs.experiment.search_plan import make_plan
+    from grpobench.runs.experiment.searching import Searcher, target_of
+
+    if options.json and not options.dry_run:
+        raise ConfigError(["--json: belongs to --dry-run; the record of a search is JSON itself"])
+    recipe = recipe_of(options)
+    plan = make_plan(recipe, options.over, seeds_of(options), rungs_of(options), options.keep)
+    target = options.to or target_of(recipe)
+    searcher = Searcher(plan, options.out, target, source_of(options), options.workers)
+    searcher.where, searcher.say = where_of(options), rung
+    return dry_run(searcher, options) if options.dry_run else carry_out(searcher)
+
+
+def rung(text: str) -> None:
+    say(text, flush=True)
+
+
+# The request
+
+
+def recipe_of(options: Options) -> Recipe:
+    """The recipe with the arms and tasks that the options choose."""
+    from grpobench.runs.settings.recipe import read_recipe
+
+    if not options.recipe and not options.algorithms:
+        raise ConfigError(["search: give a recipe, or --algorithms LIST and --task LIST"])
+    return read_recipe(options.recipe or DEFAULT, sets_of(options))
+
+
+def sets_of(options: Options) -> list[str]:
+    """The assignments of the command."""
+    chosen = {"arms": options.algorithms, "tasks": options.task}
+    return [*(f"{key}={names}" for key, names in chosen.items() if names), *options.sets]
+
+
+def seeds_of(options: Options) -> list[int]:
+    return seed_list(options.seeds) if options.seeds else []
+
+
+def rungs_of(options: Options) -> list[int]:
+    """The numbers of ``--rungs 1,2,4``. Raises ConfigError."""
+    parts = [part.strip() for part in (options.rungs or "").split(",") if part.strip()]
+    if not all(part.isdigit() for part in parts):
+        raise ConfigError([f"--rungs {options.rungs}: write numbers of seeds, such as 1,2,4"])
+    return [int(part) for part in parts]
+
+
+def source_of(options: Options) -> str:
+    """The recipe without folders of the machine."""
+    return Path(options.recipe or DEFAULT).name
+
+
+# What is shown
+
+
+def describe_plan(plan: SearchPlan) -> list[str]:
+    """What will run, in a line per stage."""
+    from grpobench.runs.tools import toml
+
+    rule = plan.halving
+    seeds = ", ".join(map(str, rule.seeds))
+    lines = [f"search of {plan.recipe.name} on {', '.join(plan.tasks)}; seeds {seeds}"]
+    for stage in plan.stages:
+        count = len(stage.combinations)
+        grid = "; ".join(f"{key} {', '.join(map(toml.value, values))}" for key, values in stage.over.items())
+        if count < 2:
+            lines.append(f"{stage.role}: {grid}, which is not searched")
+            continue
+        rungs = zip(rule.counts(count), rule.rungs, strict=True)
+        how = ", then ".join(f"{n} values on {seeds} seed{'s' * (seeds > 1)}" for n, seeds in rungs)
+        runs = f"{rule.runs(count) * len(plan.tasks)} runs for each of {', '.join(stage.arms)}"
+        lines += [f"{stage.role}: {grid}", f"  {how}: {runs}"]
+    return lines
+
+
+def dry_run(searcher: Searcher, options: Options) -> int:
+    """The runs and their estimated cost, stage by stage. Writes nothing."""
+    from grpobench.runs.experiment.dry_run import as_lines, preview
+    from grpobench.runs.experiment.search_plan import forecast
+    from grpobench.runs.tools import machine
+
+    searcher.demand_target()
+    workers = (
+        options.workers or searcher.plan.recipe.head.workers or machine.worker_slots(options.gpus_per_run)
+    )
+    found = [preview(recipe, searcher.folder, workers) for recipe in forecast(searcher.plan)]
+    if options.json:
+        say(as_json([one.row() for one in found]))
+        return DONE
+    for line in describe_plan(searcher.plan):
+        say(line)
+    for index, one in enumerate(found):
+        say("\n".join(["", *as_lines(dataclasses.replace(one, prompts=() if index else one.prompts))]))
+    say(f"\nwould write {searcher.target}")
+    return DONE
+
+
+def carry_out(searcher: Searcher) -> int:
+    """Run the search, and tell what it chose or why it could not."""
+    from grpobench.runs.commands.run import tell
+
+    for line in describe_plan(searcher.plan):
+        say(line, flush=True)
+    try:
+        end = searcher.search()
+    except RuntimeError as error:
+        return complain(str(error), INFRASTRUCTURE)
+    if end.record is None or end.recipe is None:
+        if end.last is not None:
+            tell(end.last)
+        say("nothing was chosen: the search has not come to its end", file=sys.stderr)
+        return end.code
+    show(end.record, end.recipe, searcher.place)
+    return DONE
+
+
+def show(record: SearchRecord, recipe: Path, place: Path) -> None:
+    """The table, the choices, and what to do next."""
+    from grpobench.runs.tools.deferred import put_by
+
+    with put_by("torch"):  # These load pandas and SciPy.
+        from grpobench.analysis.topics.search import describe_choices, describe_rule, table_lines
+
+        say("\n".join(["", *table_lines(record), "", *describe_choices(record), "", describe_rule(record)]))
+    say(f"record: {place}")
+    say(f"recipe: {recipe}; run it with grpobench run {shlex.quote(str(recipe))}")

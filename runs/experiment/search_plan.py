@@ -1,0 +1,381 @@
+"""What `grpobench search` will run: the values of each stage, the rule, and what would make it unequal.
+
+A stage searches the learning rate of one role in every arm that trains it: the policy's together with all
+other keys of `--over`, then a critic's at the policy's chosen values. Every arm of a stage has the same
+number of values, seeds and steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+from grpobench.algorithms.algorithm import Role
+from grpobench.analysis.runfolder.search import (
+    ACCURACY,
+    RATE,
+    Combination,
+    Stage,
+    Value,
+    rate_key,
+)
+from grpobench.analysis.statistics.halving import Halving, doubling
+from grpobench.runs.experiment.outcomes import CRITICS
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.expand import MOST, read_over_text
+from grpobench.runs.settings.recipe import Recipe, read_text
+from grpobench.runs.settings.search import SEARCHED, Search
+from grpobench.runs.tools import strict, toml
+from grpobench.runs.tools.strict import ConfigError
+
+SEEDS = (1000, 1001, 1002, 1003)
+"""Of a search for which neither the recipe nor the command names any."""
+FACTORS = (0.1, 0.1**0.5, 1.0, 10**0.5, 10.0)
+"""Learning rates that are searched by default, in multiples of the recipe's: five over two decades."""
+CRITIC_FACTOR = 10.0
+"""Learning rate of critics to the policy's, where the recipe says none."""
+SECTIONS = ("algorithm", "model", "modify", "reward", "sampler", "train")
+"""First words of the keys that may be searched. Evaluation, checks and tasks say what is compared."""
+BUDGET = ("train.steps", "train.prompts_per_step", "train.group_size")
+"""Keys that say how much a run costs."""
+MODES = ("greedy", "sampled", "likelihood")
+"""Evaluation modes in the order in which reports prefer them."""
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """A search that can begin."""
+
+    recipe: Recipe
+    """With the arms to be searched."""
+    halving: Halving
+    outcomes: Mapping[str, str]
+    """The measure of each task."""
+    stages: tuple[Stage, ...]
+    """Without choices."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(config.task.name for config in self.recipe.configs))
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Steps of a run, by task."""
+        return {config.task.name: config.train.steps for config in self.recipe.configs}
+
+    def table(self) -> dict[str, Any]:
+        """What is fixed before the first run."""
+        return {
+            "tasks": list(self.tasks),
+            "steps": self.steps,
+            "outcomes": dict(self.outcomes),
+            "seeds": list(self.halving.seeds),
+            "rungs": list(self.halving.rungs),
+            "keep": self.halving.keep,
+            "over": {
+                stage.role: {key: list(values) for key, values in stage.over.items()} for stage in self.stages
+            },
+        }
+
+
+def make_plan(
+    recipe: Recipe,
+    over: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    rungs: Sequence[int] = (),
+    keep: float | None = None,
+) -> SearchPlan:
+    """The search of a recipe's arms. Arguments come before what its table `search` says; `over` holds texts
+    ``KEY=VALUE,VALUE``. Raises ConfigError with everything that is wrong, or that would make it unequal."""
+    faults: list[str] = []
+    table = recipe.search
+    given = {**table.over}
+    for text in over:
+        given |= read_over_text(text, faults)
+    given = {RATE if key == f"{RATE}.policy" else key: values for key, values in given.items()}
+    settings = rule_of(table, given, tuple(seeds), tuple(rungs), keep)
+    faults += rule_faults(recipe, settings)
+    faults += unequal(recipe)
+    faults += [fault for key in given if (fault := unsearchable(recipe, key))]
+    outcomes = measures(recipe, settings.outcome, faults)
+    if faults:
+        raise ConfigError(faults, f"search of {recipe.name}")
+    rule = Halving(settings.seeds, settings.rungs, settings.keep)
+    return SearchPlan(recipe, rule, outcomes, stages_of(recipe, given))
+
+
+def rule_of(
+    table: Search,
+    over: Mapping[str, Sequence[Value]],
+    seeds: tuple[int, ...],
+    rungs: tuple[int, ...],
+    keep: float | None,
+) -> Search:
+    """The table of a recipe with the arguments in its places and defaults in those that nobody fills. Its
+    rungs are for its seeds; other seeds get rungs of 1, 2, 4, … unless they are as many."""
+    chosen = seeds or table.seeds or SEEDS
+    fits = not seeds or table.rungs[-1:] == (len(seeds),)
+    rungs = rungs or (table.rungs if fits else ()) or doubling(len(chosen))
+    return dataclasses.replace(table, over=over, seeds=chosen, rungs=rungs, keep=keep or table.keep)
+
+
+# What is wrong with a search
+
+
+def rule_faults(recipe: Recipe, settings: Search) -> list[str]:
+    """Faults of seeds and rungs, and of a recipe that cannot be searched."""
+    faults = []
+    if recipe.record:
+        faults.append(f"{SEARCHED}: a search wrote this recipe; search the one that it was written from")
+    if recipe.sweep_values:
+        faults.append("over: is a map's; write the values into [search.over], or give them with --over")
+    if shared := sorted({*settings.seeds} & {*recipe.head.seeds}):
+        names = ", ".join(map(str, shared[:8])) + (", …" if len(shared) > 8 else "")
+        what = f"the recipe compares its arms on {names} too, which would favor what they chose"
+        faults.append(f"--seeds: {what}; give others, such as {settings_seeds(recipe, len(settings.seeds))}")
+    if len({*settings.seeds}) < len(settings.seeds):
+        faults.append("--seeds: must differ from each other")
+    rungs = settings.rungs
+    if list(rungs) != sorted({*rungs}) or rungs[0] < 1 or rungs[-1] != len(settings.seeds):
+        like = ",".join(map(str, doubling(len(settings.seeds))))
+        faults.append(
+            f"--rungs: must be rising numbers of seeds up to all {len(settings.seeds)}, such as {like}"
+        )
+    return faults
+
+
+def settings_seeds(recipe: Recipe, count: int) -> str:
+    """Seeds that the recipe does not use, as an example."""
+    first = 100 * (max(recipe.head.seeds) // 100 + 1)
+    return f"{first}-{first + count - 1}" if count > 1 else str(first)
+
+
+def unequal(recipe: Recipe) -> list[str]:
+    """Why the arms would not get the same number of runs and steps."""
+    cells: dict[str, dict[str, int]] = {}
+    for config in recipe.configs:
+        cells.setdefault(config.arm, {})[config.task.name] = config.train.steps
+    first, whole = next(iter(cells.items()))
+    faults = []
+    for arm, steps in cells.items():
+        if steps.keys() != whole.keys():
+            has, others = ", ".join(steps), ", ".join(whole)
+            faults.append(
+                f"arm.{arm}: runs on {has} and {first} on {others}, and an equal search needs equal tasks; "
+                "choose arms or tasks with --set arms=… or --set tasks=…"
+            )
+        elif steps != whole:
+            faults.append(
+                f"arm.{arm}: has {listed_steps(steps)} steps and {first} {listed_steps(whole)}, and "
+                "an equal search needs the same; set train.steps"
+            )
+    return faults
+
+
+def listed_steps(steps: Mapping[str, int]) -> str:
+    """Steps by task, or the one number that all have."""
+    if len({*steps.values()}) == 1:
+        return str(next(iter(steps.values())))
+    return ", ".join(f"{count} ({task})" for task, count in steps.items())
+
+
+def unsearchable(recipe: Recipe, key: str) -> str:
+    """Why a key cannot be searched in all arms; empty where it can."""
+    section, _, name = key.partition(".")
+    if section not in SECTIONS:
+        return f"--over {key}: cannot be searched; known: {', '.join(f'{one}.FIELD' for one in SECTIONS)}"
+    if key in BUDGET:
+        return f"--over {key}: says how much a run costs, which must be equal; set it with --set {key}=…"
+    if section != "algorithm":
+        return ""
+    arms = {config.arm: type(config.algorithm) for config in recipe.configs}
+    lacking = [arm for arm, cls in arms.items() if name.partition(".")[0] not in strict.hints(cls)]
+    if not lacking:
+        return ""
+    having = ",".join(arm for arm in arms if arm not in lacking)
+    remedy = f"search it in the others: --set arms={having}" if having else "no arm has it"
+    verb = "lacks" if len(lacking) == 1 else "lack"
+    return f"--over {key}: {', '.join(lacking)} {verb} this setting and would get fewer values; {remedy}"
+
+
+def measures(recipe: Recipe, outcome: str, faults: list[str]) -> dict[str, str]:
+    """By task, what a run's outcome is. The test split is never read."""
+    if outcome:
+        faults += measure_faults(recipe.configs, outcome)
+        return dict.fromkeys((config.task.name for config in recipe.configs), outcome)
+    chosen = {}
+    for task, configs in by_task(recipe).items():
+        mode = next((mode for mode in MODES if all(evaluates(one, mode) for one in configs)), "")
+        chosen[task] = f"{ACCURACY}{mode}/correct"
+        if not mode:
+            faults.append(
+                f"evaluate: not all runs on {task} are evaluated on the validation split, which chooses; set "
+                "evaluate.problems above 0 and evaluate.greedy = true, or choose another task"
+            )
+    return chosen
+
+
+def measure_faults(configs: Sequence[RunConfig], outcome: str) -> list[str]:
+    """What is wrong with an outcome that a recipe names."""
+    from grpobench.analysis.profile.measure import Measure
+
+    try:
+        arguments = Measure.read(outcome).arguments
+    except ValueError as error:
+        return [f"search.{error}"]
+    faults = [
+        f"search.outcome: {name} is of the test split, which no search may read; write eval/validation/…"
+        for name in arguments
+        if "/test/" in name
+    ]
+    for name in arguments:
+        mode = name.removeprefix("eval/validation/").partition("/")[0]
+        if name.startswith("eval/validation/") and not all(evaluates(one, mode) for one in configs):
+            faults.append(
+                f"search.outcome: not every run is evaluated by {mode} answers on the validation split"
+            )
+    return faults
+
+
+def by_task(recipe: Recipe) -> dict[str, list[RunConfig]]:
+    """The runs of each task."""
+    found: dict[str, list[RunConfig]] = {}
+    for config in recipe.configs:
+        found.setdefault(config.task.name, []).append(config)
+    return found
+
+
+def evaluates(config: RunConfig, mode: str) -> bool:
+    """Whether a run is evaluated on the validation split in a mode."""
+    settings, task = config.evaluate, config.task
+    asked = {"greedy": settings.greedy, "sampled": settings.samples > 0, "likelihood": settings.likelihood}
+    return (
+        settings.problems > 0
+        and "validation" in task.splits
+        and mode in task.modes
+        and asked.get(mode, False)
+    )
+
+
+# Stages
+
+
+def stages_of(recipe: Recipe, over: Mapping[str, Sequence[Value]]) -> tuple[Stage, ...]:
+    """The policy's stage, then those of critics. Raises ConfigError if nothing has two values."""
+    arms = {config.arm: config for config in recipe.configs}
+    center = median_low([config.train.learning_rate["policy"] for config in arms.values()])
+    first = {RATE: list(over.get(RATE, around(center)))}
+    critics = {rate_key(role) for role in CRITICS}
+    first |= {key: list(values) for key, values in over.items() if key not in critics and key != RATE}
+    stages = [Stage("policy", first, tuple(arms), {}, {})]
+    pins: dict[str, dict[str, float]] = {}
+    for role in CRITICS:
+        training = [arm for arm, config in arms.items() if role in config.train.learning_rate]
+        if not training:
+            continue
+        said = said_rates(recipe, role)
+        middle = median_low([*said.values()]) if said else CRITIC_FACTOR * center
+        values = list(over.get(rate_key(role), around(middle)))
+        stages.append(Stage(role, {rate_key(role): values}, tuple(training), {}, {}))
+        meanwhile = median_low(values)
+        for arm in training:
+            pins.setdefault(arm, {})[role] = float(said.get(arm, meanwhile))
+    stages[0] = dataclasses.replace(stages[0], others=pins)
+    counts = [len(stage.combinations) for stage in stages]
+    if max(counts) < 2:
+        raise ConfigError(["--over: every setting has one value, so there is nothing to choose"])
+    if max(counts) > MOST:
+        raise ConfigError([f"--over: more than {MOST} combinations of values; give fewer"])
+    return tuple(stages)
+
+
+def around(rate: float) -> list[float]:
+    """Five rates around one, half a decade apart, with two digits."""
+    return [float(f"{factor * rate:.2g}") for factor in FACTORS]
+
+
+def said_rates(recipe: Recipe, role: Role) -> dict[str, float]:
+    """By arm, the learning rate of a role that the recipe sets. One that is left out takes the policy's."""
+    other = 0.5
+    moved = read_again(recipe, [f"{rate_key('policy')}={other}"])
+    follows = {config.arm for config in moved.configs if config.train.learning_rate.get(role) == other}
+    rates = {config.arm: config.train.learning_rate for config in recipe.configs}
+    return {arm: own[role] for arm, own in rates.items() if role in own and arm not in follows}
+
+
+def read_again(
+    recipe: Recipe, sets: Sequence[str], over: Sequence[str] = (), folder: Path | None = None
+) -> Recipe:
+    """A recipe with more assignments."""
+    home = recipe.folder if folder is None else folder
+    return read_text(recipe.text, recipe.name, home, [*recipe.sets, *sets], recipe.name, over)
+
+
+def stage_recipe(
+    plan: SearchPlan, stage: Stage, chosen: Mapping[str, Mapping[str, Value]]
+) -> tuple[Recipe, dict[str, tuple[str, Combination]]]:
+    """The recipe of all runs of a stage, and by its arms' names the searched arm and the values. `chosen`
+    has the values that earlier stages chose. The test split is not evaluated."""
+    sets = ["evaluate.test_problems=0", f"seeds={toml.value(list(plan.halving.seeds))}"]
+    for arm in stage.arms:
+        rates = {rate_key(role): rate for role, rate in stage.others.get(arm, {}).items()}
+        sets += assignments(arm, {**rates, **chosen.get(arm, {})})
+    over = [f"{key}={toml.value(list(values))}" for key, values in stage.over.items()]
+    recipe = read_again(plan.recipe, sets, over)
+    labels = {
+        label: (point.arm, tuple(point.values[key] for key in stage.over))
+        for label, point in recipe.sweep_values.items()
+        if point.arm in stage.arms
+    }
+    head = dataclasses.replace(recipe.head, name=stage.role)
+    configs = tuple(dataclasses.replace(config, experiment=stage.role) for config in recipe.configs)
+    named = dataclasses.replace(recipe, head=head, configs=configs, over=())
+    return only(named, [*labels], plan.halving.seeds), labels
+
+
+def assignments(arm: str, values: Mapping[str, Value]) -> list[str]:
+    """Values of an arm as `--set` takes them."""
+    found = []
+    for key, value in values.items():
+        section, _, rest = key.partition(".")
+        place = f"settings.{rest}" if section == "algorithm" else key
+        found.append(f"arm.{arm}.{place}={toml.value(value)}")
+    return found
+
+
+def only(recipe: Recipe, labels: Sequence[str], seeds: Sequence[int]) -> Recipe:
+    """The runs of some of a recipe's arms and seeds."""
+    kept = {*labels}
+    return dataclasses.replace(
+        recipe,
+        head=dataclasses.replace(recipe.head, seeds=tuple(seeds)),
+        configs=tuple(one for one in recipe.configs if one.arm in kept and one.seed in {*seeds}),
+        sweep_values={name: point for name, point in recipe.sweep_values.items() if name in kept},
+    )
+
+
+def forecast(plan: SearchPlan) -> list[Recipe]:
+    """By stage, a recipe with as many runs as it will have on all rungs together. Which values survive a rung
+    is not known yet; the first ones stand in, since all cost the same."""
+    recipes = []
+    for stage in plan.stages:
+        values = stage.combinations
+        if len(values) < 2:
+            continue
+        first = plan.stages[0]
+        stand_in = dict(zip(first.over, first.combinations[0], strict=True))
+        known = {} if stage is first else dict.fromkeys(stage.arms, stand_in)
+        recipe, labels = stage_recipe(plan, stage, known)
+        configs: list[RunConfig] = []
+        before = 0
+        for count, until in zip(plan.halving.counts(len(values)), plan.halving.rungs, strict=True):
+            going = [name for name, (_, own) in labels.items() if own in values[:count]]
+            configs += only(recipe, going, plan.halving.seeds[before:until]).configs
+            before = until
+        head = dataclasses.replace(recipe.head, seeds=plan.halving.seeds)
+        recipes.append(dataclasses.replace(recipe, head=head, configs=tuple(configs)))
+    return recipes

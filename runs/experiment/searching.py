@@ -1,0 +1,345 @@
+"""Carry out a search of settings: the runs of every rung, the choice, and the files that tell of it.
+
+Every stage is an experiment of its own in the search's folder, so that a stop loses nothing. The values that
+go on to a rung are computed from the logs of the rungs before it: the same command makes the same choices
+again and goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from grpobench.analysis.profile.measure import Measure
+from grpobench.analysis.runfolder.search import (
+    FILE,
+    RATE,
+    Combination,
+    SearchRecord,
+    Stage,
+    Trial,
+    Value,
+    is_accuracy,
+)
+from grpobench.analysis.statistics.halving import rank, select
+from grpobench.analysis.tools.text import shorten_paths
+from grpobench.runs.experiment.engines import HERE, Where
+from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.outcomes import results, total_seconds, total_tokens
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.search_plan import SearchPlan, assignments, only, read_again, stage_recipe
+from grpobench.runs.experiment.worker import EXECUTE
+from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.settings.search import SEARCHED, SUFFIX
+from grpobench.runs.tools import files, toml
+from grpobench.runs.tools.files import read_json
+from grpobench.runs.tools.lock import FolderError
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.tables import DataError
+
+PLAN = "plan.json"
+"""The file of a search's folder that holds its plan, written before the first run."""
+GOOD = (0, 3)
+"""Exit codes of an experiment all of whose runs have a result."""
+
+
+@dataclass(frozen=True)
+class SearchEnd:
+    """How a search ended."""
+
+    code: int
+    """Exit code of the last experiment."""
+    last: Outcome | None = None
+    """The last experiment, with the runs that have no result if `code` says that there are some."""
+    record: SearchRecord | None = None
+    """None if the search did not come to its end: it then chose nothing."""
+    recipe: Path | None = None
+    """The recipe with the chosen values."""
+
+
+@dataclass
+class Searcher:
+    """Carries out a plan in `out`/RECIPE and writes the recipe to `target`."""
+
+    plan: SearchPlan
+    out: Path
+    target: Path
+    source: str
+    """The recipe as a command names it."""
+    workers: int | None = None
+    console: Console | None = None
+    where: Where = HERE
+    say: Callable[[str], None] = lambda _: None
+    """Is told which rung begins."""
+    execute: str = EXECUTE
+    """Executes a run; see `run_experiment`."""
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.plan.recipe.name
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the search, with every default written out. Paths are shortened to their
+        last part, so that the record tells no folders of a machine."""
+        plan, rule = self.plan, self.plan.halving
+        words = ["grpobench", "search", self.source, "--seeds", ",".join(map(str, rule.seeds))]
+        words += ["--rungs", ",".join(map(str, rule.rungs)), "--keep", f"{rule.keep:g}"]
+        for stage in plan.stages:
+            for key, values in stage.over.items():
+                words += ["--over", f"{key}={','.join(map(toml.value, values))}"]
+        return shlex.join(
+            words + [word for text in plan.recipe.sets for word in ("--set", shorten_paths(text))]
+        )
+
+    @property
+    def place(self) -> Path:
+        """Of the record."""
+        return self.folder / FILE
+
+    def search(self) -> SearchEnd:
+        """Run what has no result yet; choose, and write record and recipe, if everything has one.
+
+        Raises FolderError if the folder holds a search by another plan, ConfigError if the recipe cannot be
+        written, DataError for a run whose log lacks its outcome.
+        """
+        self.demand_target()
+        earlier = settle(files.writable(self.folder, "--out"), self.plan)
+        chosen: dict[str, dict[str, Value]] = {arm: {} for arm in self.plan.stages[0].arms}
+        stages: list[Stage] = []
+        trials: list[Trial] = []
+        for stage in self.plan.stages:
+            if stage.role != "policy":
+                stage = dataclasses.replace(stage, others=others_of(stage, chosen))
+            found, outcome = self.run_stage(stage, chosen)
+            if outcome is not None and outcome.code not in GOOD:
+                return SearchEnd(outcome.code, outcome)
+            best = choose(self.record([stage], found, earlier), stage)
+            stages.append(dataclasses.replace(stage, chosen=best))
+            trials += found
+            for arm, values in best.items():
+                chosen[arm] |= dict(zip(stage.over, values, strict=True))
+        record = self.record(stages, trials, earlier)
+        return self.write(record)
+
+    def record(
+        self, stages: Sequence[Stage], trials: Sequence[Trial], earlier: Sequence[Mapping[str, Any]]
+    ) -> SearchRecord:
+        plan, rule = self.plan, self.plan.halving
+        return SearchRecord(
+            recipe=plan.recipe.name,
+            command=self.command,
+            tasks=plan.tasks,
+            steps=plan.steps,
+            outcomes=plan.outcomes,
+            seeds=rule.seeds,
+            rungs=rule.rungs,
+            keep=rule.keep,
+            stages=tuple(stages),
+            trials=tuple(trials),
+            earlier=tuple(earlier),
+        )
+
+    # Runs
+
+    def run_stage(
+        self, stage: Stage, chosen: Mapping[str, Mapping[str, Value]]
+    ) -> tuple[list[Trial], Outcome | None]:
+        """The runs of all rungs, and the experiment that ended without all results or came last; none for a
+        stage with one value."""
+        values = stage.combinations
+        if len(values) < 2:
+            return [], None
+        recipe, labels = stage_recipe(self.plan, stage, chosen)
+        rule = self.plan.halving
+        going = dict.fromkeys(stage.arms, values)
+        trials: dict[Any, Trial] = {}
+        outcome = None
+        for rung, (count, seeds) in enumerate(zip(rule.counts(len(values)), rule.rungs, strict=True), 1):
+            if rung > 1:
+                known = self.record([stage], [*trials.values()], ())
+                going = {arm: survivors(known, stage, arm, going[arm], count) for arm in stage.arms}
+            names = [name for name, (arm, own) in labels.items() if own in going[arm]]
+            part = only(recipe, names, rule.seeds[:seeds])
+            self.say(describe_rung(stage, rung, len(rule.rungs), count, rule.seeds[:seeds]))
+            outcome = self.run(part)
+            if outcome.code not in GOOD:
+                break
+            for run, rows in results(outcome):
+                arm, own = labels[run.config.arm]
+                one = self.trial(stage, arm, own, rung, run, rows)
+                trials.setdefault((arm, own, one.task, one.seed), one)
+        return [*trials.values()], outcome
+
+    def run(self, recipe: Recipe) -> Outcome:
+        return run_experiment(
+            recipe, self.folder, self.workers, where=self.where, console=self.console, execute=self.execute
+        )
+
+    def trial(
+        self,
+        stage: Stage,
+        arm: str,
+        values: Combination,
+        rung: int,
+        run: Run,
+        rows: Sequence[Mapping[str, Any]],
+    ) -> Trial:
+        """A run with its result. One that diverged has the worst outcome: 0 of an accuracy, the last rank of
+        anything else. Raises DataError for a log without the outcome."""
+        task = run.config.task.name
+        measure = self.plan.outcomes[task]
+        outcome: float | None = 0.0 if is_accuracy(measure) else None
+        if run.state != "diverged":
+            outcome = Measure.read(measure).of(rows)
+            if not math.isfinite(outcome):
+                raise DataError(f"{run.path}: logs no {measure}, so nothing can be chosen; see its log.txt")
+        spent = round(total_seconds(rows), 1), total_tokens(rows)
+        return Trial(stage.role, arm, values, rung, task, run.config.seed, outcome, run.state, *spent)
+
+    # What is written
+
+    def demand_target(self) -> None:
+        """Raise ConfigError if the recipe cannot be written, or could not be run there."""
+        recipe, target = self.plan.recipe, self.target
+        files.demand_writable(target.parent, "--to")
+        if target.exists() and f"[{SEARCHED}]" not in target.read_text(encoding="utf-8", errors="replace"):
+            raise ConfigError([f"--to {target}: exists, and no search wrote it; name another file"])
+        values = {arm: first_values(self.plan) for arm in self.plan.stages[0].arms}
+        read_again(recipe, self.sets(values), folder=target.parent)
+
+    def sets(self, chosen: Mapping[str, Mapping[str, Value]]) -> list[str]:
+        """What the recipe assigns: a name, what the command assigned, and the chosen values."""
+        recipe = self.plan.recipe
+        found = [f"name={recipe.name}{SUFFIX}", *recipe.sets]
+        return found + [text for arm, values in chosen.items() for text in assignments(arm, values)]
+
+    def write(self, record: SearchRecord) -> SearchEnd:
+        """Write record and recipe, and read the recipe as `grpobench run` would."""
+        files.write_atomic(self.place, record.text().encode())
+        digest = files.sha256(self.place)
+        text = recipe_text(
+            self.plan.recipe.text,
+            f"{self.plan.recipe.name} with the values that a search chose",
+            {"record": portable(self.place, self.target.parent), "sha256": digest},
+            self.sets(record.chosen()),
+        )
+        files.write_atomic(self.target, text.encode())
+        written = read_recipe(str(self.target))
+        return SearchEnd(0, None, written.record, self.target)
+
+
+def target_of(recipe: Recipe) -> Path:
+    """Where the recipe with the chosen values is written: beside its original, since what a recipe names is
+    looked for in its folder."""
+    path = recipe.folder / f"{recipe.name}{SUFFIX}.toml"
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def first_values(plan: SearchPlan) -> dict[str, Value]:
+    """The first value of each key, with which a recipe can be tried before anything is chosen."""
+    stage = plan.stages[0]
+    return dict(zip(stage.over, stage.combinations[0], strict=True))
+
+
+def others_of(stage: Stage, chosen: Mapping[str, Mapping[str, Value]]) -> dict[str, dict[str, float]]:
+    """By arm, the policy's rate while a critic's is searched."""
+    return {arm: {"policy": float(chosen[arm][RATE])} for arm in stage.arms}
+
+
+def survivors(
+    record: SearchRecord, stage: Stage, arm: str, going: Sequence[Combination], count: int
+) -> list[Combination]:
+    """The best `count` of the values that reached a rung."""
+    outcomes = record.by_value(stage, arm)
+    return rank({values: outcomes[values] for values in stage.combinations if values in going})[:count]
+
+
+def choose(record: SearchRecord, stage: Stage) -> dict[str, Combination]:
+    """By arm, the values that a finished stage chooses."""
+    if len(stage.combinations) < 2:
+        return dict.fromkeys(stage.arms, stage.combinations[0])
+    return {arm: select(record.by_value(stage, arm)).best for arm in stage.arms}
+
+
+def describe_rung(stage: Stage, rung: int, rungs: int, values: int, seeds: Sequence[int]) -> str:
+    what = f"{stage.role}, rung {rung} of {rungs}"
+    of = f"{values} values in {len(stage.arms)} arm{'s' * (len(stage.arms) > 1)}"
+    return f"{what}: {of}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def portable(path: Path, folder: Path) -> str:
+    """A path relative to a folder that it lies in, else absolute."""
+    whole, home = path.resolve(), folder.resolve()
+    return whole.relative_to(home).as_posix() if whole.is_relative_to(home) else str(whole)
+
+
+def recipe_text(original: str, what: str, keys: Mapping[str, str], sets: Sequence[str]) -> str:
+    """The original recipe, with the table that sets what was chosen at its end."""
+    lines = [
+        f"# {what}: the table [{SEARCHED}] at the end sets them.",
+        "# The same search writes this file again.",
+        "",
+        original.rstrip(),
+        "",
+        f"[{SEARCHED}]",
+        *(f"{key} = {toml.value(value)}" for key, value in keys.items()),
+        "set = [",
+        *(f"  {toml.value(text)}," for text in sets),
+        "]",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+# The plan
+
+
+def settle(folder: Path, plan: SearchPlan) -> list[Mapping[str, Any]]:
+    """Write the plan of a search before its first run; earlier plans that it extends. Raises FolderError if
+    the folder holds a search by another rule, or one that tried values that this one leaves out."""
+    path = folder / PLAN
+    table = plan.table()
+    found = read_json(path) if path.exists() else None
+    if found is None:
+        files.write_atomic(path, json.dumps({"plan": table, "earlier": []}, indent=1).encode())
+        return []
+    if not isinstance(found, dict) or not isinstance(found.get("plan"), dict):
+        raise FolderError(f"{path}: damaged; restore it, or choose another --out")
+    before, earlier = found["plan"], list(found.get("earlier", []))
+    if before == json.loads(json.dumps(table)):
+        return earlier
+    if faults := plan_differences(before, table):
+        remedy = "give the same command to go on, or choose another --out"
+        raise FolderError(f"{folder}: holds a search by another plan: {'; '.join(faults)}; {remedy}")
+    earlier.append(before)
+    files.write_atomic(path, json.dumps({"plan": table, "earlier": earlier}, indent=1).encode())
+    return earlier
+
+
+def plan_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What a plan changes in an earlier one, other than more values to try."""
+    found = [
+        f"{key} {before.get(key)} -> {now[key]}"
+        for key in now
+        if key != "over" and before.get(key) != now[key]
+    ]
+    for role, over in before.get("over", {}).items():
+        new = now["over"].get(role)
+        if new is None:
+            continue  # no arm of now trains it
+        if {*over} != {*new}:
+            found.append(f"keys {', '.join(over)} -> {', '.join(new)}")
+            continue
+        for key, values in over.items():
+            if lost := [value for value in values if value not in new[key]]:
+                found.append(f"{key} without {', '.join(map(str, lost))}")
+    return found

@@ -1,0 +1,133 @@
+"""Two tables of a recipe. `search` says how `grpobench search` chooses settings of its arms. `searched`
+stands in the recipe that the command writes: the chosen settings, and where the record of the search is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Interval
+
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.search import SearchRecord, read_record
+from grpobench.runs.settings.expand import Value, read_over_table
+from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import Rule, demand
+
+SEARCH, SEARCHED = "search", "searched"
+"""The names of the tables."""
+SUFFIX = "-searched"
+"""Behind the name of the recipe that a search writes."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The table `search`. The options of `grpobench search` come before it."""
+
+    over: Mapping[str, Any] = field(default_factory=dict)
+    """Values by key, such as ``"train.learning_rate" = [1e-4, 1e-3]``. A learning rate that is left out gets
+    five values around the recipe's."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the search, none of them the recipe's; empty: 1000 to 1003."""
+    rungs: tuple[int, ...] = ()
+    """Seeds of a value by the end of each rung; empty: 1, 2, 4, … up to all of them."""
+    keep: Annotated[float, Interval(gt=0, le=1)] = 0.5
+    """Share of the values that goes on to the next rung."""
+    outcome: str = ""
+    """What is compared, the larger the better: a measure of profiles (analysis/profile/measure.py). Empty:
+    the validation accuracy at the end, in the mode in which reports compare arms."""
+
+    def __post_init__(self) -> None:
+        seeds, rungs = self.seeds, self.rungs
+        demand(
+            self,
+            Rule(len(set(seeds)) == len(seeds), "seeds: must differ from each other"),
+            Rule(all(0 <= seed < 2**63 for seed in seeds), "seeds: must be from 0 to 2^63 - 1"),
+            Rule(
+                list(rungs) == sorted({*rungs}) and min(rungs, default=1) > 0,
+                "rungs: must be rising numbers of seeds, such as [1, 2, 4]",
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The table `searched`."""
+
+    record: str
+    """Path of search.json, relative to the recipe's folder."""
+    sha256: str
+    """Checksum of that file."""
+    set: tuple[str, ...] = ()
+    """The assignments that the search chose, as after `--set`. Those of the command line come after them."""
+
+    def __post_init__(self) -> None:
+        wrong = [text for text in self.set if parse_set(text) is None]
+        demand(
+            self,
+            Rule(bool(re.fullmatch("[0-9a-f]{64}", self.sha256)), "sha256: must be 64 hexadecimal digits"),
+            Rule(not wrong, f"set: must be assignments KEY=VALUE, not {wrong[:1]}"),
+        )
+
+
+def read_search(table: Mapping[str, Any], faults: list[str]) -> Search:
+    """The table `search` of a recipe; the default where it has none or a wrong one."""
+    given = table.get(SEARCH, {})
+    read = strict.build(Search, given, SEARCH, faults)
+    if isinstance(read, strict.Bad):
+        return Search()
+    return replace(read, over=checked_over(read.over, f"{SEARCH}.over", faults))
+
+
+def checked_over(over: Any, key_path: str, faults: list[str]) -> dict[str, list[Value]]:
+    """Values by key, with faults at `key_path` for what is no list of different plain values."""
+    wrong: list[str] = []
+    read = read_over_table(over, wrong)
+    faults += [f"{key_path}{fault.removeprefix('over')}" for fault in wrong]
+    return read
+
+
+def read_searched(table: Mapping[str, Any], faults: list[str]) -> Searched | None:
+    """The table `searched` of a recipe; None where it has none or a wrong one."""
+    if SEARCHED not in table:
+        return None
+    read = strict.build(Searched, table[SEARCHED], SEARCHED, faults)
+    return None if isinstance(read, strict.Bad) else read
+
+
+def load_record(searched: Searched, folder: Path, faults: list[str]) -> SearchRecord | None:
+    """The record that a recipe in `folder` names; None, with a fault, where it is absent or another one."""
+    path = folder / Path(searched.record).expanduser()
+    remedy = (
+        f"restore it, or remove [{SEARCHED}] and set the values yourself; no report then says of a search"
+    )
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        faults.append(f"{SEARCHED}.record: {path}: {error.strerror}; {remedy}")
+        return None
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != searched.sha256:
+        what = "is not the record that chose these values (another checksum)"
+        faults.append(f"{SEARCHED}.sha256: {path} {what}; {remedy}")
+        return None
+    try:
+        return replace(read_record(path), sha256=digest)
+    except LogError as error:
+        faults.append(f"{SEARCHED}.record: {error}")
+        return None
+
+
+def seed_faults(record: SearchRecord, seeds: Sequence[int]) -> list[str]:
+    """A fault for seeds that chose the values of a recipe and are to show how good they are."""
+    shared = sorted({*record.seeds} & {*seeds})
+    if not shared:
+        return []
+    names = ", ".join(map(str, shared[:8])) + (", …" if len(shared) > 8 else "")
+    return [f"seeds: {names} chose the settings of this recipe ({SEARCHED}.record); run it with other seeds"]
