@@ -97,7 +97,7 @@ def make_plan(
     for text in over:
         given |= read_over_text(text, faults)
     given = {RATE if key == f"{RATE}.policy" else key: values for key, values in given.items()}
-    settings = rule_of(table, given, tuple(seeds), tuple(rungs), keep)
+    settings = rule_of(table, seeds, rungs, keep, faults)
     faults += rule_faults(recipe, settings)
     faults += unequal(recipe)
     faults += [fault for key in given if (fault := unsearchable(recipe, key))]
@@ -109,18 +109,18 @@ def make_plan(
 
 
 def rule_of(
-    table: Search,
-    over: Mapping[str, Sequence[Value]],
-    seeds: tuple[int, ...],
-    rungs: tuple[int, ...],
-    keep: float | None,
+    table: Search, seeds: Sequence[int], rungs: Sequence[int], keep: float | None, faults: list[str]
 ) -> Search:
     """The table of a recipe with the arguments in its places and defaults in those that nobody fills. Its
     rungs are for its seeds; other seeds get rungs of 1, 2, 4, … unless they are as many."""
-    chosen = seeds or table.seeds or SEEDS
-    fits = not seeds or table.rungs[-1:] == (len(seeds),)
-    rungs = rungs or (table.rungs if fits else ()) or doubling(len(chosen))
-    return dataclasses.replace(table, over=over, seeds=chosen, rungs=rungs, keep=keep or table.keep)
+    chosen = tuple(seeds) or table.seeds or SEEDS
+    fits = not seeds or table.rungs[-1:] == (len(chosen),)
+    rungs = tuple(rungs) or (table.rungs if fits else ()) or doubling(len(chosen))
+    values = {"seeds": chosen, "rungs": rungs, "keep": keep or table.keep, "outcome": table.outcome}
+    read = strict.construct(Search, values, faults, lambda name: f"--{name}")
+    if isinstance(read, strict.Bad):
+        raise ConfigError(faults)
+    return read
 
 
 # What is wrong with a search
@@ -137,14 +137,10 @@ def rule_faults(recipe: Recipe, settings: Search) -> list[str]:
         names = ", ".join(map(str, shared[:8])) + (", …" if len(shared) > 8 else "")
         what = f"the recipe compares its arms on {names} too, which would favor what they chose"
         faults.append(f"--seeds: {what}; give others, such as {settings_seeds(recipe, len(settings.seeds))}")
-    if len({*settings.seeds}) < len(settings.seeds):
-        faults.append("--seeds: must differ from each other")
-    rungs = settings.rungs
-    if list(rungs) != sorted({*rungs}) or rungs[0] < 1 or rungs[-1] != len(settings.seeds):
-        like = ",".join(map(str, doubling(len(settings.seeds))))
-        faults.append(
-            f"--rungs: must be rising numbers of seeds up to all {len(settings.seeds)}, such as {like}"
-        )
+    count = len(settings.seeds)
+    if settings.rungs[-1] != count:
+        like = ",".join(map(str, doubling(count)))
+        faults.append(f"--rungs: must end with the number of seeds, {count}, such as {like}")
     return faults
 
 

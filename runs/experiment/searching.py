@@ -145,7 +145,7 @@ class Searcher:
             keep=rule.keep,
             stages=tuple(stages),
             trials=tuple(trials),
-            earlier=tuple(earlier),
+            earlier=list(earlier),
         )
 
     # Runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 import signal
 import threading
@@ -228,3 +229,23 @@ def graded(
     folder.log({"step": 1, "reward/mean": 1.0, "eval/test/greedy/correct": accuracy})
     folder.keep_final("policy", {"weight": torch.ones(4)})
     folder.finish("finished")
+
+
+def tuned(
+    config: RunConfig, folder: RunFolder, report: Callable[[Progress], None], stop: Callable[[], bool]
+) -> None:
+    """A run of one step that ends the better the nearer its learning rate is to 1e-3, or to the number in its
+    algorithm's label, and its critic's to 1e-2. It diverges from 0.1 on."""
+    today = fingerprints.Today()
+    folder.fingerprint(today.of(config))
+    folder.problems(today.digests(config))
+    rates = config.train.learning_rate
+    best = float(getattr(config.algorithm, "label", "") or 1e-3)
+    accuracy = 0.8 - 0.1 * abs(math.log10(rates["policy"] / best)) + 0.01 * (config.seed % 3)
+    if "critic" in rates:
+        accuracy -= 0.05 * abs(math.log10(rates["critic"] / 1e-2))
+    folder.log({"step": 0, "eval/validation/greedy/correct": 0.2})
+    row = {"step": 1, "reward/mean": 1.0, "time/step": 2.0, "cost/generated_tokens": 100}
+    folder.log(row | {"eval/validation/greedy/correct": accuracy})
+    folder.keep_final("policy", {"weight": torch.ones(4)})
+    folder.finish("diverged" if rates["policy"] >= 0.1 else "finished", "")

@@ -2,40 +2,70 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
+from grpobench.runs.experiment.search_plan import SearchPlan, forecast, make_plan
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
 
-SEARCHES = ("search-nano", "search-critic-nano")
+SEARCHES = {"search-nano": "policy", "search-critic-nano": "critic"}
+"""Each with the role that its kept results are of."""
+KEPT = Path(__file__).parents[3] / "docs" / "results"
 
 
-def searched(name: str) -> list[RunConfig]:
-    return read_recipe(name, []).runs()
+def plan_of(name: str) -> SearchPlan:
+    return make_plan(read_recipe(name))
+
+
+def searched(name: str) -> Iterator[tuple[str, RunConfig]]:
+    """Every run of a search, with the role whose rate it is for."""
+    plan = plan_of(name)
+    roles = [stage.role for stage in plan.stages if len(stage.combinations) > 1]
+    for role, recipe in zip(roles, forecast(plan), strict=True):
+        yield from ((role, run) for run in recipe.runs())
 
 
 def test_every_algorithm_and_role_gets_the_same_search() -> None:
     spent: dict[tuple[str, str], int] = defaultdict(int)
     tried: dict[tuple[str, str], set[float]] = defaultdict(set)
-    for role, name in zip(("policy", "critic"), SEARCHES, strict=True):
-        for run in searched(name):
-            owner = (run.algorithm.name, role)
-            spent[owner] += run.train.steps * run.train.prompts_per_step * run.train.group_size
-            tried[owner].add(run.train.learning_rate[role])
+    for role, run in searched("search-nano"):
+        owner = (run.algorithm.name, role)
+        spent[owner] += run.train.steps * run.train.prompts_per_step * run.train.group_size
+        tried[owner].add(dict(run.train.learning_rate)[role])  # type: ignore[index]
     assert len(set(spent.values())) == 1, spent
     assert {len(rates) for rates in tried.values()} == {4}
     trains = {
-        (run.algorithm.name, role) for run in searched("search-nano") for role in run.algorithm.trained_roles
+        (run.algorithm.name, role)
+        for run in read_recipe("search-nano").runs()
+        for role in run.algorithm.trained_roles
     }
     assert trains == set(spent)  # no trained role is left without a search
 
 
+def test_the_kept_searches_are_those_of_the_recipes() -> None:
+    """By algorithm or role, rate, task and seed: the kept arms are called after the first two."""
+    for name, kept_role in SEARCHES.items():
+        asked = set()
+        for role, run in searched(name):
+            if role == kept_role:
+                label = run.algorithm.name if role == "policy" else role
+                rate = dict(run.train.learning_rate)[role]  # type: ignore[index]
+                asked.add((label, rate, run.task.name, run.seed))
+        table = json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8"))
+        kept = set()
+        for one in table["runs"]:
+            label, _, rate = one["arm"].partition("-")
+            kept.add((label, float(rate), one["task"], one["seed"]))
+        assert asked == kept
+
+
 def test_seeds_of_a_search_are_used_by_nothing_else() -> None:
-    seeds = {name: {run.seed for run in searched(name)} for name in SEARCHES}
+    seeds = {name: set(plan_of(name).halving.seeds) for name in SEARCHES}
     for name, path in recipes().items():
-        if name in SEARCHES:
-            continue
         used = set(tomllib.loads(path.read_text(encoding="utf-8"))["seeds"])
         for search, own in seeds.items():
             assert not used & own, f"{name} uses seeds of {search}"

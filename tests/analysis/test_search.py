@@ -1,0 +1,171 @@
+"""What a report says of the search that chose its arms' settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from helpers.pages import drawing
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis.report.facts import Facts, as_json, gather
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.report.text import describe_methods, describe_outlook
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.runfolder.search import SearchRecord, Stage, Trial, read_record, record_of
+from grpobench.analysis.topics.search import describe_choices, search_table, table_lines
+
+RATES = [5e-5, 1e-4, 2e-4]
+KEY = "train.learning_rate"
+OUTCOMES = {
+    "grpo": {5e-5: [0.50], 1e-4: [0.60, 0.62, 0.61], 2e-4: [0.70, 0.73, 0.70]},
+    "gspo": {5e-5: [0.50], 1e-4: [0.66, 0.60, 0.63], 2e-4: [0.61, 0.62, 0.63]},
+}
+"""By arm and rate, the outcome of seeds 90, 91 and 92."""
+
+
+def made(outcomes: dict[str, dict[float, list[float]]] = OUTCOMES, keep: float = 0.5) -> SearchRecord:
+    trials = [
+        Trial(
+            "policy",
+            arm,
+            (rate,),
+            1 if seed == 0 else 2,
+            "arithmetic",
+            90 + seed,
+            value,
+            "finished",
+            7.5,
+            900,
+        )
+        for arm, by_rate in outcomes.items()
+        for rate, values in by_rate.items()
+        for seed, value in enumerate(values)
+    ]
+    chosen = {"grpo": [2e-4], "gspo": [1e-4]}
+    return SearchRecord(
+        recipe="study",
+        command="grpobench search study.toml",
+        tasks=["arithmetic"],
+        steps={"arithmetic": 8},
+        outcomes={"arithmetic": "end:eval/validation/greedy/correct"},
+        seeds=[90, 91, 92],
+        rungs=[1, 3],
+        keep=keep,
+        stages=[Stage("policy", {KEY: RATES}, [*outcomes], {arm: chosen[arm] for arm in outcomes}, {})],
+        trials=trials,
+        sha256="ab" * 32,
+    )
+
+
+def facts_of(
+    folder: Path, record: SearchRecord, arms: tuple[str, ...] = ("grpo", "gspo"), steps: int = 8
+) -> Facts:
+    """The report's facts of runs of made-up arms, whose rate is 1e-4 in their settings."""
+    root = Synthetic(
+        arms=arms, tasks=("arithmetic",), seeds=(1, 2), steps=steps, every=4, problems=8, test_problems=8
+    ).write(folder)
+    described = json.loads((root / "experiment.json").read_text())
+    described["search"] = record.table() | {"sha256": record.sha256}
+    (root / "experiment.json").write_text(json.dumps(described))
+    return gather(load(root))
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "search.json").write_text(made().text())
+    found = read_record(tmp_path / "search.json")
+    assert found.by_value(found.stages[0], "grpo") == {
+        (5e-5,): {90: 0.50},
+        (1e-4,): {90: 0.60, 91: 0.62, 92: 0.61},
+        (2e-4,): {90: 0.70, 91: 0.73, 92: 0.70},
+    }
+    assert found.text() == made().text()
+    assert sum('"seed": 9' in line for line in made().text().splitlines()) == len(found.trials) == 14
+    table = made().table()
+    table["stages"][0]["chosen"]["grpo"] = [1.0]
+    with pytest.raises(LogError, match=r"here: no record of a search .*outside of the searched values"):
+        record_of(table, "here")
+
+
+def test_choices_say_whether_they_are_clear_and_at_the_edge() -> None:
+    grpo, gspo = describe_choices(made())
+    # Differences .10, .11, .09: mean .1, standard error .01/√3, t(2) = 4.303: ±.0248.
+    assert grpo == (
+        "grpo: policy's learning rate 2e−4; clear: 10.0 points above 1e−4 (7.5 to 12.5 over 3 seeds); "
+        "at the edge: no larger learning rate than 2e−4 was tried"
+    )
+    # .05, −.02, 0: mean .01, standard error .0361/√3: ±.0896.
+    assert gspo == (
+        "gspo: policy's learning rate 1e−4; not clear: 1.0 points above 2e−4 (−8.0 to 10.0 over 3 seeds)"
+    )
+
+
+def test_two_seeds_and_a_single_value_are_no_clear_choice() -> None:
+    two = made({"grpo": {1e-4: [0.5, 0.5], 2e-4: [0.9, 0.8]}})
+    (text,) = describe_choices(two)
+    assert "not clear: 35.0 points above 1e−4, and 2 seeds cannot tell that from 0" in text
+    alone = dataclasses.replace(two, stages=[Stage("policy", {KEY: [2e-4]}, ["grpo"], {"grpo": [2e-4]}, {})])
+    assert describe_choices(alone) == []  # nothing was searched
+
+
+def test_the_table_has_every_value_and_marks_the_chosen(tmp_path: Path) -> None:
+    lines = table_lines(made())
+    assert lines[0].split() == ["rate", "of", "arm", "value", "seeds", "mean", "each", "seed"]
+    assert [line.split()[1:5] for line in lines if "chosen" in line] == [
+        ["grpo", "2e−4", "3", "71.0"],
+        ["gspo", "1e−4", "3", "63.0"],
+    ]
+    frame = search_table(made()).frame
+    assert list(frame["mean"]) == pytest.approx([0.50, 0.61, 0.71, 0.50, 0.63, 0.62])
+    assert list(frame["chosen"]) == [False, False, True, False, True, False]
+
+
+def test_the_report_says_how_equal_the_search_was_and_what_it_left_out(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, made(), arms=("grpo", "gspo", "dapo"))
+    methods = describe_methods(facts, {})
+    assert (
+        "Settings were searched beforehand on arithmetic, with the same number of runs and steps for every "
+        "arm and on seeds that these runs do not use: policy, 3 values (learning rate 5e−5, 1e−4, 2e−4), 7 "
+        "runs of 8 steps for each of grpo, gspo. Values ran on rungs of 1 and 3 seeds (seeds 90, 91, 92). "
+        "The best half of a rung, rounded up and at least two, went on to the next one."
+    ) in methods
+    limits = describe_outlook(facts)[-1]
+    assert "at the edge of what it tried for grpo (learning rate 2e−4)." in limits
+    assert "within noise for gspo (policy)" in limits
+    assert "Not searched: the arms dapo; settings in which the arms differ: algorithm.clip_high" in limits
+    assert as_json(facts)["search"]["sha256"] == "ab" * 32
+    assert facts.tables["search"].sentences[0][1].startswith("clear: 10.0 points above 1e−4")
+
+
+def test_values_that_the_search_did_not_choose_are_an_alarm(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, made(), steps=12)
+    (alarm,) = [one for one in facts.alarms if one.title == "Not what the search chose"]
+    assert list(alarm.lines) == [
+        "grpo: train.learning_rate.policy is 0.0001, and the search chose 2e−4",
+        "arithmetic: runs have 12 steps, and those of the search 8",
+    ]
+
+
+def test_the_page_has_the_search_and_none_without_one(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path / "with", made())
+    with drawing("final_accuracy"):
+        page = write_report(facts.experiment.folder, ("html", "csv")).read_text(encoding="utf-8")
+    assert 'id="search-of-settings"' in page and "Settings that were tried before these runs" in page
+    assert (facts.experiment.folder / "report/tables/search.csv").read_text().count("\n") == 7
+    plain = Synthetic(arms=("grpo",), tasks=("arithmetic",), seeds=(1,), steps=4, every=2, problems=8)
+    none = gather(load(plain.write(tmp_path / "without")))
+    assert "search" not in none.tables and as_json(none)["search"] is None
+    assert "searched" not in describe_methods(none, {}) + " ".join(describe_outlook(none))
+
+
+def test_a_damaged_search_in_experiment_json_is_named(tmp_path: Path) -> None:
+    root = Synthetic(arms=("grpo",), tasks=("arithmetic",), seeds=(1,), steps=4, every=2, problems=8).write(
+        tmp_path
+    )
+    described = json.loads((root / "experiment.json").read_text())
+    (root / "experiment.json").write_text(json.dumps({**described, "search": {"version": 9}}))
+    found = load(root)
+    assert found.search is None and "experiment.json: search: no record of a search" in found.damage[0]
