@@ -100,7 +100,7 @@ def make_plan(
     settings = rule_of(table, seeds, rungs, keep, faults)
     faults += rule_faults(recipe, settings)
     faults += unequal(recipe)
-    faults += [fault for key in given if (fault := unsearchable(recipe, key))]
+    faults += [fault for key, values in given.items() for fault in unsearchable(recipe, key, values)]
     outcomes = measures(recipe, settings.outcome, faults)
     if faults:
         raise ConfigError(faults, f"search of {recipe.name}")
@@ -179,21 +179,34 @@ def listed_steps(steps: Mapping[str, int]) -> str:
     return ", ".join(f"{count} ({task})" for task, count in steps.items())
 
 
-def unsearchable(recipe: Recipe, key: str) -> str:
-    """Why a key cannot be searched in all arms; empty where it can."""
+def unsearchable(recipe: Recipe, key: str, values: Sequence[Value]) -> list[str]:
+    """Why a key cannot be searched in all arms, or not with these values; empty where it can."""
     section, _, name = key.partition(".")
     if section not in SECTIONS:
-        return f"--over {key}: cannot be searched; known: {', '.join(f'{one}.FIELD' for one in SECTIONS)}"
+        known = ", ".join(f"{one}.FIELD" for one in SECTIONS)
+        return [f"--over {key}: cannot be searched; known: {known}"]
     if key in BUDGET:
-        return f"--over {key}: says how much a run costs, which must be equal; set it with --set {key}=…"
-    if section != "algorithm":
-        return ""
+        return [f"--over {key}: says how much a run costs, which must be equal; set it with --set {key}=…"]
+    if section == "algorithm" and (lack := lacking_arms(recipe, key, name)):
+        return [lack]
+    if recipe.sweep_values:
+        return []
+    try:
+        read_again(recipe, [], [f"{key}={toml.value(list(values))}"])
+    except ConfigError as error:
+        return [fault.replace("--set ", "--over ", 1) for fault in error.faults]
+    return []
+
+
+def lacking_arms(recipe: Recipe, key: str, name: str) -> str:
+    """Why the arms would not get equally many values of a setting of algorithms; empty where they would, and
+    for a setting that no arm has."""
     arms = {config.arm: type(config.algorithm) for config in recipe.configs}
     lacking = [arm for arm, cls in arms.items() if name.partition(".")[0] not in strict.hints(cls)]
-    if not lacking:
-        return ""
     having = ",".join(arm for arm in arms if arm not in lacking)
-    remedy = f"search it in the others: --set arms={having}" if having else "no arm has it"
+    if not lacking or not having:
+        return ""
+    remedy = f"search it in the others: --set arms={having}"
     verb = "lacks" if len(lacking) == 1 else "lack"
     return f"--over {key}: {', '.join(lacking)} {verb} this setting and would get fewer values; {remedy}"
 

@@ -38,7 +38,7 @@ FILLED: Mapping[str, str] = {"MODEL": "nano", "RECIPE": "quickstart", "T": "arit
 """What stands for a word in capitals."""
 DRY_RUN = ("--dry-run", "--out", "unused")
 """Nothing is written, and what stands for results elsewhere on the page is not looked at."""
-DRY = ("run", "compare", "map", "finding run")
+DRY = ("run", "compare", "map", "search", "finding run")
 SMALL: Mapping[str, Sequence[str]] = {
     "eval": ("--problems", "2", "--samples", "2", "--max-completion-tokens", "4"),
     "warmstart": ("--steps", "2", "--batch", "2", "--problems", "2", "--max-completion-tokens", "4"),

@@ -1,0 +1,121 @@
+"""`grpobench search` as a user types it, with an algorithm in a file next to where it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpobench.runs import cli
+from grpobench.runs.commands.options import Options
+from grpobench.runs.commands.search import rungs_of
+from grpobench.runs.tools.strict import ConfigError
+
+MINE = """
+from dataclasses import dataclass
+
+from grpobench.algorithms.grpo import GRPO
+
+
+@dataclass(frozen=True)
+class Half(GRPO):
+    name = "half"
+    summary = "GRPO under another name"
+"""
+SMALL = {
+    "train.steps": "1",
+    "train.prompts_per_step": "2",
+    "train.group_size": "2",
+    "train.num_minibatches": "1",
+    "evaluate.problems": "2",
+    "evaluate.samples": "1",
+    "seeds": "[0, 1]",
+}
+WORDS = [
+    "search",
+    "--algorithms",
+    "grpo,mine:Half",
+    "--task",
+    "arithmetic",
+    "--seeds",
+    "10",
+    "--workers",
+    "1",
+]
+WORDS += ["--over", "train.learning_rate=1e-4,1e-3", "--rungs", "1"]
+WORDS += [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+
+
+def test_search_then_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, warm: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    assert cli.main([*WORDS, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "2 values on 1 seed: 2 runs for each of grpo, half" in told
+    assert "policy: 4 runs (4 arms, 1 task, 1 seed); nothing is started or written" in told
+    # 4 runs of 1 step with 2 × 2 rollouts of 40 tokens at most
+    assert f"at most {4 * 2 * 2 * 40} tokens sampled in training" in told
+    assert cli.main([*WORDS, "--dry-run", "--json"]) == 0
+    assert [one["arms"] for one in json.loads(capsys.readouterr().out)] == [
+        [f"{arm}+learning_rate-{rate}" for arm in ("grpo", "half") for rate in ("1e-4", "1e-3")]
+    ]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["mine.py"]
+
+    assert cli.main(WORDS) == 0
+    told = capsys.readouterr().out
+    rows = [line.split() for line in told.splitlines() if line.startswith("policy  ")]
+    assert [row[1] for row in rows] == ["grpo", "grpo", "half", "half"]
+    assert sum("chosen" in row for row in rows) == 2
+    assert rows[0][3:5] == rows[2][3:5] and rows[1][3:5] == rows[3][3:5]  # one algorithm under two names
+    assert "at the edge: no" in told
+    assert told.splitlines()[-1].startswith("recipe: search-nano-searched.toml; run it with grpobench run")
+    record = json.loads((tmp_path / "results/search/search-nano/search.json").read_text())
+    assert not list(tmp_path.rglob("*-s10/base-test*")) and record["seeds"] == [10]
+
+    assert cli.main(["run", "search-nano-searched.toml", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "search-nano-searched: 4 runs (2 arms, 1 task, 2 seeds)" in told
+    assert cli.main(["run", "search-nano-searched.toml", "--dry-run", "--seeds", "9-11"]) == 2
+    assert "seeds: 10 chose the settings of this recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "search: give a recipe, or --algorithms LIST and --task LIST"),
+        (["headtohead-nano", "--seeds", "7-9"], "--seeds: the recipe compares its arms on 7 too"),
+        (["headtohead-nano", "--seeds", "7-9"], "give others, such as 100-102"),
+        (["headtohead-nano", "--rungs", "x"], "--rungs x: write numbers of seeds, such as 1,2,4"),
+        (["headtohead-nano", "--over", "train.steps=1,2"], "says how much a run costs"),
+        (["headtohead-nano", "--over", "algorithm.clip_high=0.2,0.3"], "dpo lacks this setting"),
+        (
+            ["headtohead-nano", "--over", "train.learning_rte=1,2"],
+            "--over train.learning_rte: unknown key; did you mean",
+        ),
+        (["headtohead-nano", "--over", "algorithm.clip_hihg=1,2"], "no arm has this setting; did you mean"),
+        (["headtohead-nano", "--over", "train.learning_rate=1e-4,7"], "below 1, not 7"),
+        (["headtohead-nano", "--json"], "--json: belongs to --dry-run"),
+        (["map-nano"], "over: is a map's; write the values into [search.over]"),
+    ],
+    ids=str,
+)
+def test_a_wrong_search_is_exit_2_before_anything_starts(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["search", *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_rungs_are_numbers() -> None:
+    assert rungs_of(Options(rungs="1, 2,4")) == [1, 2, 4] and rungs_of(Options(rungs=None)) == []
+    with pytest.raises(ConfigError, match="write numbers"):
+        rungs_of(Options(rungs="1-4"))
