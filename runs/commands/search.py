@@ -202,7 +202,7 @@ def carry_out(searcher: Searcher) -> int:
             tell(end.last)
         say("nothing was chosen: the search has not come to its end", file=sys.stderr)
         return end.code
-    show(end.record, end.recipe, searcher.place)
+    show(end.record, end.recipe, searcher.record_path)
     return DONE
 
 

@@ -101,8 +101,8 @@ class Searcher:
         )
 
     @property
-    def place(self) -> Path:
-        """Of the record."""
+    def record_path(self) -> Path:
+        """Where the record is written."""
         return self.folder / FILE
 
     def search(self) -> SearchEnd:
@@ -224,12 +224,12 @@ class Searcher:
 
     def write(self, record: SearchRecord) -> SearchEnd:
         """Write record and recipe, and read the recipe as `grpobench run` would."""
-        files.write_atomic(self.place, record.text().encode())
-        digest = files.sha256(self.place)
+        files.write_atomic(self.record_path, record.text().encode())
+        digest = files.sha256(self.record_path)
         text = recipe_text(
             self.plan.recipe.text,
             f"{self.plan.recipe.name} with the values that a search chose",
-            {"record": portable(self.place, self.target.parent), "sha256": digest},
+            {"record": portable(self.record_path, self.target.parent), "sha256": digest},
             self.sets(record.chosen()),
         )
         files.write_atomic(self.target, text.encode())

@@ -313,7 +313,7 @@ def test_the_written_recipe_is_the_original_with_the_choice_and_runs(tmp_path: P
     assert all(run.train.num_minibatches == 2 for run in written.runs())
     assert [dataclasses.replace(run, experiment="mine", train=old.train) for run, old in zip(
         written.runs(), recipe.runs(), strict=True)] == recipe.runs()  # fmt: skip
-    assert written.record == dataclasses.replace(read_record(found.place), sha256=written.record.sha256)  # type: ignore[union-attr]
+    assert written.record == dataclasses.replace(read_record(found.record_path), sha256=written.record.sha256)  # type: ignore[union-attr]
     assert found.command == (
         "grpobench search mine.toml --seeds 10,11,12,13 --rungs 1,2,4 --keep 0.5 "
         "--over train.learning_rate=0.0001,0.001,0.01 --set train.num_minibatches=2"
@@ -327,16 +327,16 @@ def test_a_recipe_without_its_record_or_on_its_seeds_is_refused(tmp_path: Path) 
     path = str(found.search().recipe)
     with pytest.raises(ConfigError, match=r"seeds: 10, 11 chose the settings of this recipe"):
         read_recipe(path, ["seeds=[9, 10, 11]"])
-    content = found.place.read_bytes()
-    found.place.write_bytes(content.replace(b'"outcome": 0.5', b'"outcome": 0.6', 1))
+    content = found.record_path.read_bytes()
+    found.record_path.write_bytes(content.replace(b'"outcome": 0.5', b'"outcome": 0.6', 1))
     with pytest.raises(ConfigError, match=r"searched\.sha256: .*is not the record that chose these values"):
         read_recipe(path)
-    found.place.unlink()
+    found.record_path.unlink()
     with pytest.raises(
         ConfigError, match=r"searched\.record: .*search\.json: No such file.*remove \[searched\]"
     ):
         read_recipe(path)
-    found.place.write_bytes(content)
+    found.record_path.write_bytes(content)
     assert read_recipe(path).record
 
 
@@ -353,7 +353,7 @@ def test_a_log_without_the_outcome_chooses_nothing(tmp_path: Path) -> None:
     found = pretend(recipe_in(tmp_path), lambda config: float("nan"), "train.learning_rate=1e-3,1e-2")
     with pytest.raises(DataError, match="logs no end:eval/validation/greedy/correct"):
         found.search()
-    assert not found.place.exists()
+    assert not found.record_path.exists()
 
 
 # Stops and later searches
@@ -401,7 +401,7 @@ def test_a_stopped_search_chooses_nothing_and_goes_on(
     monkeypatch.setattr(searching, "run_experiment", stopped)
     end = searcher(recipe, over).search()
     assert (end.code, end.record, end.recipe) == (75, None, None)
-    assert not (tmp_path / "mine-searched.toml").exists() and not searcher(recipe, over).place.exists()
+    assert not (tmp_path / "mine-searched.toml").exists() and not searcher(recipe, over).record_path.exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("search/mine/policy/*/metrics.jsonl")}
     assert len(before) == 3 + 2
     end = searcher(recipe, over).search()
