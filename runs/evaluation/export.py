@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.analysis.runfolder.files import LogError, read_lines
-from grpobench.analysis.tools.text import why_no_folder
+from grpobench.analysis.tools.text import shorten_paths, why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
 from grpobench.runs.evaluation.records import newest, put, weights_damage
 from grpobench.runs.models import loading, model_files
@@ -273,8 +273,6 @@ def facts_of(
 
 def command_of(run: Path, experiment: str) -> str:
     """The command that repeats the experiment, without folders of this machine."""
-    from grpobench.analysis.kept import shorten_paths
-
     described = read_json(run.resolve().parent / "experiment.json") or {}
     sets = [part for text in described.get("sets", ()) for part in ("--set", str(text))]
     words = described.get("command") or shlex.join(["grpobench", "run", experiment, *sets])

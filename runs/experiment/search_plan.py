@@ -340,7 +340,7 @@ def stage_recipe(
         for label, point in recipe.sweep_values.items()
         if point.arm in stage.arms
     }
-    head = dataclasses.replace(recipe.head, name=stage.role)
+    head = dataclasses.replace(recipe.head, name=stage.role, control="")
     configs = tuple(dataclasses.replace(config, experiment=stage.role) for config in recipe.configs)
     named = dataclasses.replace(recipe, head=head, configs=configs, over=())
     return only(named, [*labels], plan.halving.seeds), labels

@@ -300,14 +300,14 @@ def test_other_seeds_than_the_recipes_table_names_get_rungs_of_their_own(tmp_pat
 
 
 def test_the_written_recipe_is_the_original_with_the_choice_and_runs(tmp_path: Path) -> None:
-    recipe = recipe_in(tmp_path, RECIPE, "train.num_minibatches=2")
+    recipe = recipe_in(tmp_path, RECIPE, "train.num_minibatches=2", "control=one")
     found = pretend(recipe, by_rate({"one": 1e-2, "two": 1e-4}), "train.learning_rate=1e-4,1e-3,1e-2")
     end = found.search()
     assert end.recipe == tmp_path / "mine-searched.toml"
     text = end.recipe.read_text()
     assert RECIPE.strip() in text  # with its comments
     written = read_recipe(str(end.recipe))
-    assert written.name == "mine-searched" and written.head.seeds == recipe.head.seeds
+    assert written.head == dataclasses.replace(recipe.head, name="mine-searched")
     rates = {run.arm: run.train.learning_rate["policy"] for run in written.runs()}
     assert rates == {"one": 1e-2, "two": 1e-4}
     assert all(run.train.num_minibatches == 2 for run in written.runs())
@@ -316,7 +316,7 @@ def test_the_written_recipe_is_the_original_with_the_choice_and_runs(tmp_path: P
     assert written.record == dataclasses.replace(read_record(found.record_path), sha256=written.record.sha256)  # type: ignore[union-attr]
     assert found.command == (
         "grpobench search mine.toml --seeds 10,11,12,13 --rungs 1,2,4 --keep 0.5 "
-        "--over train.learning_rate=0.0001,0.001,0.01 --set train.num_minibatches=2"
+        "--over train.learning_rate=0.0001,0.001,0.01 --set train.num_minibatches=2 --set control=one"
     )
     with pytest.raises(ConfigError, match="a search wrote this recipe"):
         make_plan(written)
