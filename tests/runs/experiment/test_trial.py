@@ -4,23 +4,17 @@ anything is started."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from helpers.toys import arithmetic_run
 
-from grpobench.algorithms.dapo import DAPO
-from grpobench.algorithms.ppo import PPO
 from grpobench.runs import cli
 from grpobench.runs.experiment import trial
-from grpobench.runs.experiment.trial import Tried, choices, distinct
-from grpobench.runs.settings.config import RunConfig, SamplerConfig
-from grpobench.runs.settings.recipe import Recipe, read_recipe
-from grpobench.runs.train.trial import GROUP, PROMPTS, TOKENS, calls, tiny
+from grpobench.runs.experiment.trial import Tried
+from grpobench.runs.settings.config import RunConfig
 
 HEAD = """
 from dataclasses import dataclass, replace
@@ -195,7 +189,7 @@ FAULTS = {
         r"the reward mine:brevity returned 1 rewards for \d+ completions; return one each",
     ),
     "a text as a reward": reward(
-        "def brevity(prompts, completions, **columns):  # HERE\n    return [str(len(c)) for c in completions]",
+        "def brevity(completions, **columns):  # HERE\n    return [str(len(c)) for c in completions]",
         r"the reward mine:brevity returned '\d+' for the completion .*; return a finite number, or None",
     ),
     "None instead of rewards": reward(
@@ -221,7 +215,7 @@ FAULTS = {
         r"Riddles\.verify raised TypeError: ",
     ),
     "a verdict without a score": task(
-        "def verify(self, problem, completions):  # HERE\n        return [Verdict({}, None) for _ in completions]",
+        "def verify(self, problem, texts):  # HERE\n        return [Verdict({}, None) for _ in texts]",
         r"Riddles\.verify returned a Verdict without the score 'correct' for problem",
     ),
     # Curricula
@@ -277,7 +271,8 @@ UNREADABLE = {
         arm="mine:Half",
     ),
     "a constructor of other arguments": Faulty(
-        f'{HEAD}\nclass Half(GRPO):  # HERE\n    name = "half"\n\n    def __init__(self, scale):\n        pass\n',
+        f'{HEAD}\nclass Half(GRPO):  # HERE\n    name = "half"\n\n'
+        "    def __init__(self, scale):\n        pass\n",
         r"mine\.py:{line} Half cannot be made with its settings: TypeError: Half\.__init__\(\) missing 1",
         arm="mine:Half",
     ),
