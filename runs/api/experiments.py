@@ -215,9 +215,8 @@ def run(
     found = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
     for why in found.left_out:
         console.print(Text(visible(f"left out: {why}")), soft_wrap=True)
-    where = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
-    options: dict[str, Any] = {"allow_change": allow_change, "console": console, "where": where}
-    options["try_code"] = trial
+    options: dict[str, Any] = {"allow_change": allow_change, "try_code": trial, "console": console}
+    options["where"] = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
     if most_seeds is None:
         demand_unplanned(Path(out) / found.name)
         outcome = run_experiment(found, Path(out), workers, **options)

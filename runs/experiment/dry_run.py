@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from grpobench.runs.experiment import trial
 from grpobench.runs.experiment.experiment import survey
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import last_rows, run_status
-from grpobench.runs.experiment.trial import Tried, carry_out, distinct
+from grpobench.runs.experiment.trial import Tried
 from grpobench.runs.models import loading
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.runfolder.folder import grows
@@ -114,7 +115,7 @@ def preview(
         workers=min(workers, max(1, sum(run.state == "waiting" for run in runs))),
         estimate=estimate(runs, workers),
         prompts=prompts(configs),
-        trial=tuple(carry_out(distinct(configs, everything=True))) if try_code else (),
+        trial=tuple(trial.carry_out(trial.distinct(configs, everything=True))) if try_code else (),
     )
 
 

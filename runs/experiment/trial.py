@@ -223,7 +223,7 @@ def carry_out(chosen: Sequence[RunConfig], gpus_per_run: float | None = None) ->
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="grpobench-trial-", ignore_cleanup_errors=True) as room:
-        arguments = (theirs, list(chosen), room, machine.threads(1), os.getpid())
+        arguments = (theirs, list(chosen), room, machine.threads(1), os.getpid(), SECONDS)
         process = context.Process(target=serve, args=arguments)
         own = machine.environment(1, 0, gpus_per_run)
         try:
@@ -254,7 +254,14 @@ def heard(connection: Connection, chosen: Sequence[RunConfig]) -> Iterator[Tried
         yield Tried(described(config), skipped=gone)
 
 
-def serve(connection: Connection, chosen: Sequence[RunConfig], room: str, threads: int, parent: int) -> None:
+def serve(
+    connection: Connection,
+    chosen: Sequence[RunConfig],
+    room: str,
+    threads: int,
+    parent: int,
+    seconds: float,
+) -> None:
     """The main function of the process."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher kills it
@@ -264,7 +271,7 @@ def serve(connection: Connection, chosen: Sequence[RunConfig], room: str, thread
     torch.set_num_threads(threads)
     with output_to(Path(room) / "output.txt"):
         for config in chosen:
-            with watched(connection, config):
+            with watched(connection, config, seconds):
                 result = tried(config, Path(room))
             connection.send(result)
 
@@ -296,10 +303,10 @@ def failed(config: RunConfig, error: BaseException) -> Tried:
 
 
 @contextlib.contextmanager
-def watched(connection: Connection, config: RunConfig) -> Iterator[None]:
-    """Within, others' code must return in time."""
+def watched(connection: Connection, config: RunConfig, seconds: float) -> Iterator[None]:
+    """Within, others' code must return in so many seconds."""
     over = threading.Event()
-    arguments = (connection, config, threading.get_ident(), over)
+    arguments = (connection, config, threading.get_ident(), over, seconds)
     threading.Thread(target=watch, args=arguments, daemon=True).start()
     try:
         yield
@@ -307,17 +314,19 @@ def watched(connection: Connection, config: RunConfig) -> Iterator[None]:
         over.set()
 
 
-def watch(connection: Connection, config: RunConfig, thread: int, over: threading.Event) -> None:
-    """End the process if others' code has not returned for `SECONDS`. Loading a model may take longer."""
+def watch(
+    connection: Connection, config: RunConfig, thread: int, over: threading.Event, seconds: float
+) -> None:
+    """End the process if others' code does not return. Loading a model may take longer."""
     owned = others.files(config)
     since, last = time.monotonic(), ""
     while not over.wait(LOOK):
         place = own_place(sys._current_frames().get(thread), owned)
         if place != last:
             since, last = time.monotonic(), place
-        if last and time.monotonic() - since >= SECONDS:
+        if last and time.monotonic() - since >= seconds:
             stack = "".join(traceback.format_stack(sys._current_frames()[thread]))
-            told = f"{last} did not return in {SECONDS:.0f} s"
+            told = f"{last} did not return in {seconds:.0f} s"
             with contextlib.suppress(OSError):
                 connection.send(Tried(described(config), told, traceback=stack))
             os._exit(1)

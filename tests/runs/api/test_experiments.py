@@ -78,7 +78,7 @@ def test_file_named_by_recipe_may_not_begin_runs_during_its_import(tmp_path: Pat
     with pytest.raises(grpobench.ConfigError) as caught:
         plugins.load("mine:Mine", tmp_path)
     (told,) = caught.value.faults
-    assert "mine.py, line 3" in told and 'below `if __name__ == "__main__":`' in told
+    assert "mine.py:3: ConfigError" in told and 'below `if __name__ == "__main__":`' in told
 
 
 @pytest.fixture

@@ -4,17 +4,23 @@ anything is started."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from helpers.toys import arithmetic_run
 
+from grpobench.algorithms.dapo import DAPO
+from grpobench.algorithms.ppo import PPO
 from grpobench.runs import cli
 from grpobench.runs.experiment import trial
-from grpobench.runs.experiment.trial import Tried
-from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.experiment.trial import Tried, choices, distinct
+from grpobench.runs.settings.config import RunConfig, SamplerConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.train.trial import GROUP, PROMPTS, TOKENS, calls, tiny
 
 HEAD = """
 from dataclasses import dataclass, replace
@@ -323,7 +329,6 @@ def test_a_fault_is_named_with_line_and_expectation_before_any_run(
     told = refused(fault.write(tmp_path), capsys)
     assert "the trial before the first run found 1 fault, and nothing was started" in told
     line = told.partition("nothing was started:\n")[2].splitlines()[0]
-    print("LINE", line)
     assert re.match(rf"  mine\.py:{fault.line} {fault.said}.*\(arm .* on ", line), line
     assert told.count(f"mine.py:{fault.line}") == 1 and "--no-trial" in told
     kept = re.search(r"tracebacks are in (\S+);", told)
@@ -338,3 +343,166 @@ def test_what_cannot_be_made_is_named_while_the_recipe_is_read(
     told = refused(fault.write(tmp_path), capsys)
     assert re.search(fault.said.replace("{line}", str(fault.line)), told), told
     assert str(tmp_path / "mine.py") in told or f"mine.py:{fault.line}" in told
+
+
+# What is tried
+
+
+def study(folder: Path, arms: str = "", **more: str) -> Path:
+    """A recipe of GRPO and an algorithm of the user's that is sound, with a reward of the user's."""
+    code = ALGORITHM.format("scaled(signal, signal.advantage * self.factor)")
+    code += (
+        "\n\ndef brevity(completions, **columns):\n    return [-len(text) / 100 for text in completions]\n"
+    )
+    path = Faulty(code, "", arm="mine:Half", sections=more.pop("sections", "")).write(folder)
+    path.write_text(path.read_text() + arms)
+    return path
+
+
+def named(configs: Sequence[RunConfig]) -> list[str]:
+    return [f"{config.arm} on {config.task.name}, seed {config.seed}" for config in configs]
+
+
+def test_each_piece_of_the_users_code_is_tried_once_on_every_task(tmp_path: Path) -> None:
+    factors = "".join(
+        f'[[arm]]\nname = "half-{n}"\nalgorithm = "mine:Half"\nsettings.factor = {f}\n'
+        for n, f in enumerate((0.25, 0.75, 0.0))
+    )
+    path = study(tmp_path, factors)
+    runs = read_recipe(str(path)).runs()
+    assert len(runs) == 3 * 5
+    # Seeds make no difference, nor does another factor; a factor of 0 may go another way through the code.
+    assert named(distinct(runs)) == ["half on arithmetic, seed 0", "half-2 on arithmetic, seed 0"]
+    assert named(distinct(runs, everything=True)) == [
+        *("grpo on arithmetic, seed 0", "half on arithmetic, seed 0", "half-2 on arithmetic, seed 0"),
+    ]
+    path.write_text(path.read_text().replace("tasks = [", 'tasks = ["nanobias", '))
+    assert named(distinct(read_recipe(str(path), ["arms=half"]).runs())) == [
+        *("half on nanobias, seed 0", "half on arithmetic, seed 0"),
+    ]
+    plain = read_recipe("quickstart", ["tasks=arithmetic"]).runs()
+    assert distinct(plain) == []  # nothing of the user's
+
+
+def test_a_large_model_is_loaded_once_for_each_piece_of_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "is_large", lambda model: True)
+    arms = '[[arm]]\nname = "none"\nalgorithm = "mine:Half"\nsettings.factor = 0.0\n'
+    path = study(tmp_path, arms)
+    path.write_text(path.read_text().replace("tasks = [", 'tasks = ["nanobias", '))
+    runs = read_recipe(str(path)).runs()
+    for everything in (False, True):
+        assert named(distinct(runs, everything)) == ["half on nanobias, seed 0"]
+    assert trial.moved(runs[0]).model.name == "nano"  # where another machine has the model
+
+
+def test_a_trial_is_tiny_and_takes_the_steps_in_which_code_differs() -> None:
+    config = arithmetic_run(PPO(critic_warmup=6), steps=40)
+    small = tiny(config)
+    assert (small.train.prompts_per_step, small.train.group_size) == (PROMPTS, GROUP)
+    assert small.sampler.max_completion_tokens == TOKENS and small.model.warm_start == 0
+    assert calls(config) == [
+        *((1, "real"), (2, "different"), (3, "equal")),
+        *((7, "different"), (40, "equal")),  # the first update of the policy, and the last
+    ]
+    short = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=1))
+    assert calls(short) == [(1, "real"), (1, "different"), (1, "equal")]
+    assert calls(dataclasses.replace(config, train=dataclasses.replace(config.train, steps=0))) == []
+    pairs = dataclasses.replace(config, sampler=SamplerConfig(kind="preferences", path="x"))
+    assert {rewards for _, rewards in calls(pairs)} == {"real"}
+    # 0 and 1 are two ways through the code, 1 and 2 are one
+    first, second, third = (
+        choices(arithmetic_run(DAPO(clip_high=high, beta=beta)))
+        for high, beta in ((0.3, 0.0), (0.4, 0.0), (0.4, 0.1))
+    )
+    assert first == second != third
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The trials that are asked for, none of which is made."""
+    seen: list[str] = []
+
+    def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[Tried]:
+        seen.extend(named(chosen))
+        return [Tried(trial.described(config)) for config in chosen]
+
+    monkeypatch.setattr(trial, "carry_out", carry_out)
+    return seen
+
+
+def demand(path: Path, folder: Path, *sets: str) -> list[str]:
+    """What is said of a trial before the runs of a recipe."""
+    said: list[str] = []
+    recipe = read_recipe(str(path), sets)
+    trial.demand(recipe.runs(), folder, trial.Where(), said.append)
+    return said
+
+
+def test_what_passed_is_tried_again_only_where_code_or_settings_changed(
+    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = study(tmp_path), tmp_path / "out"
+    folder.mkdir()
+    once = ["half on arithmetic, seed 0"]
+    assert demand(path, folder)[0] == "trial of the recipe's own code: arm half on arithmetic"
+    assert counted == once
+    for _ in range(2):  # in this process, and in the next, which reads what the folder holds
+        assert demand(path, folder) == [] and counted == once
+        monkeypatch.setattr(trial, "PASSED", set())
+    assert demand(path, folder, "seeds=[7]") == [] and counted == once
+    demand(path, folder, "algorithm.factor=0.75")
+    assert counted == 2 * once
+    (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text().replace("self.factor", "0.5"))
+    demand(path, folder)
+    assert counted == 3 * once
+    assert len(json.loads((folder / trial.MEMORY).read_text())) == 3
+
+
+def test_what_could_not_be_tried_is_said_and_starts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[Tried]:
+        return [Tried(trial.described(config), skipped="the process has ended") for config in chosen]
+
+    monkeypatch.setattr(trial, "carry_out", carry_out)
+    said = demand(study(tmp_path), tmp_path)
+    assert said[1:] == ["arm half on arithmetic was not tried: the process has ended"]
+    assert json.loads((tmp_path / trial.MEMORY).read_text()) == []
+
+
+def test_equal_faults_are_one_with_all_of_their_arms() -> None:
+    found = [
+        Tried("arm a on t", "mine.py:3 f raised KeyError"),
+        Tried("arm b on t", "mine.py:3 f raised KeyError"),
+    ]
+    assert str(trial.TrialError([*found, Tried("arm c on t")])).splitlines()[:2] == [
+        "the trial before the first run found 1 fault, and nothing was started:",
+        "  mine.py:3 f raised KeyError (arm a on t, arm b on t)",
+    ]
+
+
+# The commands
+
+
+def test_a_dry_run_tries_the_suites_own_too_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = study(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    command = ["run", str(path), "--out", str(tmp_path / "out"), "--dry-run"]
+    assert cli.main(command) == 0
+    told = capsys.readouterr().out
+    assert "\ntrial: passed; tried arm grpo on arithmetic, arm half on arithmetic\n" in told
+    assert cli.main([*command, "--json", "--no-trial"]) == 0
+    assert json.loads(capsys.readouterr().out)["trial"] == []
+    made = {one for one in tmp_path.rglob("*") if "__pycache__" not in str(one)}
+    assert made == {*before}
+    (tmp_path / "other").mkdir()  # a process reads a file once
+    path = FAULTS["no return"].write(tmp_path / "other")
+    assert cli.main(["run", str(path), "--out", str(tmp_path / "out"), "--dry-run", "--json"]) == 2
+    told = capsys.readouterr()
+    assert "Half.compute_signal returned None of type NoneType" in told.err
+    faults = [one["fault"] for one in json.loads(told.out)["trial"]]
+    assert faults[0] == "" and faults[1].startswith("mine.py:")
