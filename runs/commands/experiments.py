@@ -48,8 +48,8 @@ recipe_options = combine(
     ),
     flag(
         "--dry-run",
-        "Check everything and show the runs, what they may take and a prompt of each task. Starts and "
-        "writes nothing.",
+        "Check everything, try all code and show the runs, what they may take and a prompt of each task. "
+        "Starts no run and writes nothing.",
     ),
     no_trial_option,
     flag("--json", "With --dry-run: print JSON."),

@@ -271,7 +271,7 @@ def as_lines(found: Preview) -> list[str]:
     there = ", ".join(f"{states.count(state)} {word}" for state, word in words.items() if state in states)
     sizes = counted(found.arms, "arm"), counted(found.tasks, "task"), counted(found.seeds, "seed")
     what = f"{counted(found.runs, 'run')} ({', '.join(sizes)})"
-    lines = [f"{found.name}: {what}; nothing is started or written"]
+    lines = [f"{found.name}: {what}; no run is started, nothing is written"]
     lines += [f"left out: {why}" for why in found.left_out]
     lines += [f"folder: {found.folder}: {there}", *estimate_lines(found)]
     if found.trial:

@@ -268,8 +268,9 @@ def test_a_dry_run_registers_nothing(
 ) -> None:
     """One of the suite's own: a preview reads the problems."""
     monkeypatch.chdir(tmp_path)
-    assert "to begin" in said(capsys, "finding", "run", "critic-cost", "--dry-run")
-    assert json.loads(said(capsys, "finding", "run", "critic-cost", "--dry-run", "--json"))["runs"]
+    dry = ("--dry-run", "--no-trial")
+    assert "to begin" in said(capsys, "finding", "run", "critic-cost", *dry)
+    assert json.loads(said(capsys, "finding", "run", "critic-cost", *dry, "--json"))["runs"]
     assert not (tmp_path / "out").exists()
 
 
