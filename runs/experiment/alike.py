@@ -30,7 +30,7 @@ class Held:
     runs: list[Run] = field(default_factory=list)
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What happened, and what to do."""
         names = ", ".join(run.name for run in self.crashed[:MOST_NAMED])
         names += ", ..." if len(self.crashed) > MOST_NAMED else ""

@@ -99,7 +99,7 @@ def run_experiment(
     finally:
         lock.release()
     code = exit_code(runs, recipe.head.fail_on_divergence)
-    held = tuple(held.told for held in launcher.crashes.held)
+    held = tuple(held.message for held in launcher.crashes.held)
     return Outcome(folder, code, tuple(runs), found.workers, seconds, held)
 
 

@@ -133,7 +133,7 @@ class Launcher:
     def hold(self, run: Run, message: Ended, queue: list[Run], display: Display) -> None:
         """Do not start what would crash like this run and another."""
         if message.fault and (held := self.crashes.hold(run, message.fault, queue)):
-            display.note(held.told, failed=True)
+            display.note(held.message, failed=True)
 
     def lose(self, run: Run, lost: Lost, queue: list[Run], display: Display) -> None:
         """The machine of a run failed: try again, unless the run was to stop or makes no progress, or this

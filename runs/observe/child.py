@@ -35,7 +35,7 @@ def main(report: int) -> int:
     try:
         order = next(lines)
         watch(order["parent"], order["seconds"])
-        factory = found(order)
+        factory = factory_of(order)
         code += plugins.files(factory)
         callback = factory(**order["settings"])
         ended = False
@@ -66,7 +66,7 @@ def messages() -> Iterator[Any]:
             yield json.loads(text)
 
 
-def found(order: Mapping[str, Any]) -> Any:
+def factory_of(order: Mapping[str, Any]) -> Any:
     """The class or factory that the first message names."""
     folder = Path(order["beside"]) if order["beside"] else None
     return plugins.load(order["reference"], folder)
@@ -77,7 +77,7 @@ def said(error: BaseException, code: Sequence[Path]) -> str:
     if isinstance(error, ConfigError):
         return "; ".join(error.faults)
     frame = innermost(error, code)
-    return frame.told if frame else describe_error(error)
+    return frame.message if frame else describe_error(error)
 
 
 def call(callback: object, message: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ def why(config: RunConfig, error: BaseException) -> str:
         return str(error)
     if (frame := blamed(config, error)) is None:
         return describe_error(error)
-    return frame.told if frame.error is error else f"{frame}: {describe_error(error)}"
+    return frame.message if frame.error is error else f"{frame}: {describe_error(error)}"
 
 
 def folder(config: RunConfig) -> Path | None:

@@ -27,7 +27,7 @@ class Frame:
         return f"{self.path.name}:{self.line} {self.function}".rstrip()
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The line and what was raised there: ``mine.py:12 Half.compute_signal raised KeyError: 'x'``. An
         error without a message, as of an assert, is told with the text of the line."""
         text = "" if str(self.error).strip() else linecache.getline(str(self.path), self.line).strip()
