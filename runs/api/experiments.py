@@ -202,8 +202,7 @@ def run(
     With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict, as
     with ``--until resolved``. `allow_change` resumes runs whose settings, data or code have changed. Before
     the first run a `trial` calls code of yours that the recipe names. `on`, `address`, `gpus_per_run`,
-    `cpus_per_run` and `job` say where runs are executed, like the options of
-    ``grpobench run``.
+    `cpus_per_run` and `job` say where runs are executed, like the options of ``grpobench run``.
 
     Raises `ConfigError` for errors in the recipe and in the code that it names; `FolderError` if another
     process owns the folder, or a run in it was made with other settings; `RunError` at the end if runs
