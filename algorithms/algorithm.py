@@ -172,6 +172,8 @@ class Models(Protocol):
 
 
 S = TypeVar("S", bound=Signal)
+CLAIMS = ("paper", "summary", "formula", "departures", "evidence")
+"""What each class says of itself alone."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,14 @@ class Algorithm(ABC, Generic[S]):
     """Whether `compute_signal` reads the components of the reward by the names in `Batch.weights`."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """The metrics that `loss` and `observe` return."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass inherits behavior, but no claims: what a paper says of GRPO, and what GRPO was checked
+        against, is not true of a class that changes it."""
+        super().__init_subclass__(**options)
+        for claim in CLAIMS:
+            if claim not in vars(cls):
+                setattr(cls, claim, "")
 
     @property
     def inner(self) -> Algorithm[Any]:

@@ -182,7 +182,6 @@ class Modified(Algorithm[S]):
     """An algorithm with modifiers, which is itself an algorithm."""
 
     name = "modified"
-    paper = summary = formula = departures = ""
 
     plain: Algorithm[S]
     modify: Modifiers

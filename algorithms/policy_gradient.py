@@ -80,7 +80,8 @@ class PolicyGradient(Algorithm[Advantage]):
             reward = parts.kl_penalized_reward(batch, reference, self.beta)
             batch = dataclasses.replace(batch, reward=reward)
         advantage = self.advantage(batch, models)
-        returned.demand(self, "advantage", "advantages", advantage, *returned.both(batch))
+        device = batch.completion.device
+        returned.demand(self, "advantage", "advantages", advantage, *returned.both(batch), device=device)
         if advantage.dim() == 1:
             advantage = advantage[:, None]
         # The mask makes every advantage (B, T), with 0 on tokens that the policy did not write.

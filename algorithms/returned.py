@@ -1,15 +1,18 @@
 """Checks of what an algorithm returns, at the call that returns it.
 
 torch broadcasts a tensor of a wrong shape, so a loss of shape (1,) would silently train on something that its
-author did not write. Only types, dtypes and shapes are checked, because none of them waits for a GPU.
+author did not write. Types, dtypes, devices and shapes are always checked, because none of them waits for a
+GPU. Whether values are finite is checked in a trial (`finite_values`) and after an update that was left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,13 +24,32 @@ from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, ModelOutput, 
 S = TypeVar("S", bound=Signal)
 
 
+FINITE: ContextVar[bool] = ContextVar("finite", default=False)
+
+
 class ReturnError(RuntimeError):
-    """A method returned something that its protocol does not allow."""
+    """A method or function returned something that its protocol does not allow. The message begins with file
+    and line."""
+
+
+@contextlib.contextmanager
+def finite_values() -> Iterator[None]:
+    """Within, every value of a tensor that an algorithm returns must be a finite number. In a run this is not
+    checked at every step: it would wait for the GPU, and a policy may diverge by itself."""
+    before = FINITE.set(True)
+    try:
+        yield
+    finally:
+        FINITE.reset(before)
 
 
 def line_of(function: Callable[..., Any]) -> str:
-    """``FILE:LINE`` of a function's definition; empty if it is not written in Python."""
+    """``FILE:LINE`` of the definition of a function or class; empty if it is not written in Python."""
     plain = inspect.unwrap(function)
+    if isinstance(plain, type):
+        with contextlib.suppress(OSError, TypeError):
+            file = inspect.getsourcefile(plain)
+            return f"{Path(file).name}:{inspect.getsourcelines(plain)[1]}" if file else ""
     for candidate in (plain, type(plain).__call__):  # a callable object has its code in its class
         if code := getattr(candidate, "__code__", None):
             return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
@@ -48,7 +70,23 @@ def described(value: object) -> str:
     """A value for a message: shape and dtype of a tensor, otherwise the value and its type."""
     if isinstance(value, torch.Tensor):
         return f"{tuple(value.shape)} of {value.dtype}"
+    if inspect.iscoroutine(value):
+        value.close()  # else Python warns later that nobody awaited it
+        return "a coroutine (write `def`, not `async def`)"
+    if inspect.isgenerator(value):
+        return "a generator (write `return`, not `yield`)"
     return f"{value!r:.80} of type {type(value).__name__}"
+
+
+def nonfinite(value: torch.Tensor) -> str:
+    """How many values of a tensor are not finite, and the first of them; empty if all are finite."""
+    wrong = ~value.isfinite()
+    count = int(wrong.sum())
+    if not count:
+        return ""
+    first = tuple(wrong.nonzero()[0].tolist())
+    kind = float(value[first])
+    return f"{kind} in {count} of {value.numel()} values, first at {list(first)}"
 
 
 def demand(
@@ -58,9 +96,11 @@ def demand(
     value: object,
     *shapes: tuple[int, ...],
     whole: bool = False,
+    device: torch.device | None = None,
+    finite: bool = True,
 ) -> torch.Tensor:
     """`value`, after a check that it is a tensor of one of these shapes with floating numbers, or integers if
-    `whole`. Messages call it `what`."""
+    `whole`, on the `device`. Messages call it `what`. With `finite`, `finite_values` covers it."""
     expected = " or ".join(map(str, shapes))
     if not isinstance(value, torch.Tensor):
         raise refusal(algorithm, method, f"{what} {described(value)}", f"a tensor {expected}")
@@ -71,13 +111,24 @@ def demand(
         raise refusal(algorithm, method, f"{what} of {value.dtype}", "whole numbers, such as torch.long")
     if not whole and not floating:
         raise refusal(algorithm, method, f"{what} of {value.dtype}", "floating numbers; write .float()")
+    if device is not None and value.device != device:
+        raise refusal(algorithm, method, f"{what} on {value.device}", f"it on {device}, like the batch")
+    if finite and floating and FINITE.get() and (found := nonfinite(value)):
+        raise refusal(algorithm, method, f"{what} with {found}", "finite numbers")
     return value
 
 
 def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
     """`algorithm.compute_signal`, after a check that every tensor has B rows."""
     signal = algorithm.compute_signal(batch, models)
+    demand_signal(algorithm, batch, signal)
+    return signal
+
+
+def demand_signal(algorithm: Algorithm[Any], batch: Batch, signal: object) -> None:
+    """Check what `compute_signal` returned for a batch."""
     rows, longest = batch.completion.shape
+    device = batch.completion.device
     if not isinstance(signal, Signal):
         raise refusal(
             algorithm, "compute_signal", described(signal), "a Signal, such as Advantage(row_group, ...)"
@@ -86,23 +137,23 @@ def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
         raise refusal(
             algorithm, "compute_signal", f"a {type(signal).__name__} without advantage", "one with it"
         )
-    demand(algorithm, "compute_signal", "row_group", signal.row_group, (rows,), whole=True)
+    check = functools.partial(demand, algorithm, "compute_signal", device=device)
+    check("row_group", signal.row_group, (rows,), whole=True)
     made: Any = type(signal)
     for name, kind in kinds(made).items():
         value = getattr(signal, name)
         if kind == "Rowwise":
-            demand(algorithm, "compute_signal", name, value, (rows,))
+            check(name, value, (rows,))
         elif kind == "Tokenwise":
             # A tensor that an algorithm does not need, such as log π_ref, may have no columns.
             absent = () if name == "advantage" else ((rows, 0),)
-            demand(algorithm, "compute_signal", name, value, (rows, longest), *absent)
+            check(name, value, (rows, longest), *absent)
         elif kind == "Tensor" and not isinstance(value, torch.Tensor):
             raise refusal(
                 algorithm, "compute_signal", f"{name} {described(value)}", f"a tensor of {rows} rows"
             )
         elif isinstance(value, torch.Tensor) and value.shape[:1] != (rows,):
             raise refusal(algorithm, "compute_signal", f"{name} {tuple(value.shape)}", f"{rows} rows")
-    return signal
 
 
 @functools.cache
@@ -147,17 +198,33 @@ def demand_loss(algorithm: Algorithm[Any], method: str, batch: Batch, made: obje
     shapes = both(batch)
     if not isinstance(made, Loss):
         raise refusal(algorithm, method, described(made), "Loss(terms, metrics)")
-    demand(algorithm, method, "terms", made.terms, *shapes)
+    device = batch.completion.device
+    demand(algorithm, method, "terms", made.terms, *shapes, device=device)
     if not isinstance(made.metrics, Mapping):
         raise refusal(algorithm, method, f"metrics {described(made.metrics)}", "a tensor by name")
     for name, values in made.metrics.items():
-        demand(algorithm, method, f"the metric {name}", values, *shapes)
+        # NaN says that a metric is undefined there.
+        demand(algorithm, method, f"the metric {name}", values, *shapes, device=device, finite=False)
     return made
 
 
 def loss_weights(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
     """`algorithm.loss_weights`, after a check that there is a weight for every token or every row."""
-    return demand(algorithm, "loss_weights", "weights", algorithm.loss_weights(batch), *both(batch))
+    weights, device = algorithm.loss_weights(batch), batch.completion.device
+    return demand(algorithm, "loss_weights", "weights", weights, *both(batch), device=device)
+
+
+def unsound(algorithm: Algorithm[Any], batch: Batch, signal: Signal) -> str:
+    """What an algorithm made of finite rewards and probabilities that is not finite, with its file and line,
+    for an update that was left out; empty if nothing is, or if the cause came before."""
+    if not all(bool(given.isfinite().all()) for given in (batch.reward, batch.old_logp)):
+        return ""
+    try:
+        with finite_values():
+            demand_signal(algorithm, batch, signal)
+    except ReturnError as error:
+        return str(error)
+    return ""
 
 
 def both(batch: Batch) -> tuple[tuple[int, ...], tuple[int, ...]]:

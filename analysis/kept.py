@@ -191,6 +191,21 @@ def read(path: Path) -> KeptTable:
         raise LogError(f"{path}: no kept table ({error}); write it again with grpobench keep") from error
 
 
+def partial(before: KeptTable, content: Mapping[str, Any]) -> list[str]:
+    """Why new content is no substitute for a kept table: it was made by another command, with other settings
+    on it, or runs are missing. More runs are no fault, nor are other settings in the recipe itself."""
+    told = []
+    if content["command"] != before.command:
+        told.append(f"it was made by `{content['command']}` and the kept one by `{before.command}`")
+    there = {(run["arm"], run["task"], run["seed"]) for run in content["runs"]}
+    lost = [one for run in before.runs if (one := (run["arm"], run["task"], run["seed"])) not in there]
+    if lost:
+        arm, task, seed = lost[0]
+        what = f"{len(lost)} of {len(before.runs)} kept runs are missing"
+        told.append(f"{what}, such as {arm} on {task}, seed {seed}")
+    return told
+
+
 def _key(run: Run) -> tuple[str, str, int]:
     return run.task, run.arm, run.seed
 

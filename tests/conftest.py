@@ -74,4 +74,5 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes of an experiment are forked from one that has imported what takes long."""
     from helpers.warm import Warm
 
-    monkeypatch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
+    for module in ("pool", "trial"):
+        monkeypatch.setattr(f"grpobench.runs.experiment.{module}.multiprocessing", Warm)

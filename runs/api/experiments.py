@@ -165,7 +165,7 @@ class RunError(RuntimeError):
         return "\n  ".join(
             [f"{len(lines) or len(diverged)} of {len(self.outcome.runs)} runs failed"]
             + (lines or diverged)
-            + [rest]
+            + [*self.outcome.held, rest]
         )
 
 
@@ -189,6 +189,7 @@ def run(
     gpus_per_run: float | None = None,
     cpus_per_run: int | None = None,
     job: Iterable[str] = (),
+    trial: bool = True,
 ) -> Results:
     """Execute every run of a recipe that has no result yet, in `out`/NAME, and load the results.
 
@@ -199,22 +200,22 @@ def run(
     or in a notebook's cell ("notebook" requires a notebook), and lines elsewhere; False shows nothing.
 
     With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict, as
-    with ``--until resolved``. `allow_change` resumes runs whose settings or data have changed. `on`,
-    `address`, `gpus_per_run`, `cpus_per_run` and `job` say where runs are executed, like the options of
-    ``grpobench run``.
+    with ``--until resolved``. `allow_change` resumes runs whose settings, data or code have changed. Before
+    the first run a `trial` calls code of yours that the recipe names. `on`, `address`, `gpus_per_run`,
+    `cpus_per_run` and `job` say where runs are executed, like the options of ``grpobench run``.
 
-    Raises `ConfigError` for errors in the recipe; `FolderError` if another process owns the folder, or a run
-    in it was made with other settings; `RunError` at the end if runs crashed, or diverged or collapsed in a
-    recipe with `fail_on_divergence`, unless `check` is False; KeyboardInterrupt when stopped, after the runs
-    have saved a checkpoint.
+    Raises `ConfigError` for errors in the recipe and in the code that it names; `FolderError` if another
+    process owns the folder, or a run in it was made with other settings; `RunError` at the end if runs
+    crashed, or diverged or collapsed in a recipe with `fail_on_divergence`, unless `check` is False;
+    KeyboardInterrupt when stopped, after the runs have saved a checkpoint.
     """
     demand_no_import()
     console = console_for(progress)
     found = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
     for why in found.left_out:
         console.print(Text(visible(f"left out: {why}")), soft_wrap=True)
-    where = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
-    options: dict[str, Any] = {"allow_change": allow_change, "console": console, "where": where}
+    options: dict[str, Any] = {"allow_change": allow_change, "try_code": trial, "console": console}
+    options["where"] = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
     if most_seeds is None:
         demand_unplanned(Path(out) / found.name)
         outcome = run_experiment(found, Path(out), workers, **options)

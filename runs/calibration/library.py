@@ -70,7 +70,7 @@ def run(plan: Planned, out: Path, workers: int | None) -> Outcome:
     first part that is not whole, else of the last."""
     found: list[Outcome] = []
     for recipe in plan.recipes():
-        found.append(run_experiment(recipe, out, workers, console=Console(stderr=True)))
+        found.append(run_experiment(recipe, out, workers, console=Console(stderr=True), try_code=False))
         if found[-1].code:
             break
     return found[-1]

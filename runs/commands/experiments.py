@@ -16,6 +16,7 @@ from grpobench.runs.commands.options import (
     data_options,
     flag,
     json_option,
+    no_trial_option,
     out_option,
     remote_options,
     seed_list,
@@ -41,9 +42,10 @@ running_options = combine(
     ),
     flag(
         "--dry-run",
-        "Check everything and show the runs, what they may take and a prompt of each task. Starts and "
-        "writes nothing.",
+        "Check everything, try all code and show the runs, what they may take and a prompt of each task. "
+        "Starts no run and writes nothing.",
     ),
+    no_trial_option,
     flag("--json", "With --dry-run: print JSON."),
     remote_options,
     data_options,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from grpobench.runs.inventory import pages
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.runfolder.folder import FolderError
 from grpobench.runs.settings import stored
-from grpobench.runs.settings.findings import Study
+from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
@@ -40,6 +40,8 @@ class Records:
     runs: Record | None
     """Of the folder, where runs have begun there; None where the kept table is of these very runs."""
     folder: Path
+    differences: tuple[str, ...] = ()
+    """Why the runs beside a kept table are not the whole finding as its file has it."""
 
     @property
     def listed(self) -> Record | None:
@@ -48,8 +50,8 @@ class Records:
 
     @property
     def judged(self) -> Record | None:
-        """What a verdict is asked of: runs that are complete, else what is kept, else the runs."""
-        if self.runs and self.kept and self.runs.waits:
+        """What a verdict is asked of: runs that are the whole finding, else what is kept, else the runs."""
+        if self.runs and self.kept and (self.runs.waits or self.differences):
             return self.kept
         return self.runs or self.kept
 
@@ -63,6 +65,7 @@ class Records:
             "folder": str(self.folder),
             "runs": len(set(self.runs.registration.settings) | set(waits)),
             "missing": len(waits),
+            "differences": list(self.differences),
             "verdict": self.runs.result().verdict,
             "kept": self.kept.result().verdict,
         }
@@ -74,6 +77,8 @@ def rerun_words(rerun: Mapping[str, Any]) -> str:
     if rerun["missing"]:
         count = f"{rerun['missing']} of {rerun['runs']} runs"
         return f"{stands}: {count} of the rerun in {rerun['folder']} are missing"
+    if rerun["differences"]:
+        return f"{stands}: the rerun in {rerun['folder']} is partial: {'; '.join(rerun['differences'])}"
     return (
         f"{stands} until the rerun in {rerun['folder']} is kept; it is complete: {rerun['verdict']} "
         f"(grpobench keep {rerun['folder']})"
@@ -97,7 +102,65 @@ def find_records(study: Study, scale: str, out: Path) -> Records:
         raise DataError(str(error)) from error
     if kept and runs and is_of(kept, runs):
         runs = None
-    return Records(kept, runs, folder)
+    return Records(kept, runs, folder, tuple(differences(study, scale, folder)) if kept and runs else ())
+
+
+def differences(study: Study, scale: str, folder: Path) -> list[str]:
+    """How the runs in a folder differ from those of the finding's file as it is now: runs that are missing,
+    and settings that are others. More runs than these are none. Nothing where this machine cannot tell."""
+    try:
+        configs = study.recipe(scale).runs()
+    except ConfigError:  # such as data that are not here
+        return []
+    absent, altered = [], dict[str, list[str]]()
+    for config in configs:
+        path = folder / config.folder / "run.toml"
+        if not path.exists():
+            absent.append(config.folder)
+            continue
+        text = path.read_text(encoding="utf-8")
+        for change in stored.differences(text, stored.dump(config), stored.defaults(config)):
+            key, _, values = change.partition(": ")
+            ours, _, now = values.partition(" -> ")
+            altered.setdefault(f"{key} is {ours} and not {now}", []).append(config.folder)
+    told = [f"{what} in {_number(runs)}" for what, runs in altered.items()]
+    if absent:
+        told.insert(0, f"{len(absent)} of {len(configs)} runs are missing, such as {absent[0]}")
+    return told
+
+
+def _number(runs: Sequence[str]) -> str:
+    return runs[0] if len(runs) == 1 else f"{len(runs)} runs"
+
+
+def demand_whole(record: Record, path: Path, source: Path) -> None:
+    """Raises DataError where a partial rerun would replace what is kept at `path`: of fewer runs, or of other
+    settings than the finding's file has. Two seeds are whole by their own registration, and still no
+    substitute for eight."""
+    from grpobench.analysis.findings.record import read_kept
+
+    try:
+        before = read_kept(path) if path.exists() else None
+    except LogError:
+        return  # a damaged table may be written again
+    if before is None:
+        return
+    known, scale = record.registration, record.registration.scale
+    told: list[str] = []
+    if known.finding.name in findings():
+        study = read_finding(known.finding.name)
+        told = differences(study, scale, source) if scale in study.scales else []
+    same_rule = before.registration.finding.digest == known.finding.digest
+    lost = [run for run in before.states if run not in record.states]
+    if not told and same_rule and lost:
+        arm, task, seed = lost[0]
+        count = f"{len(lost)} of {len(before.states)} kept runs are missing"
+        told = [f"{count}, such as {arm} on {task}, seed {seed}"]
+    if told:
+        raise DataError(
+            f"{path} stands: the runs in {source} are not the whole finding: {'; '.join(told)}; keep a "
+            "partial rerun elsewhere with --to DIR"
+        )
 
 
 def is_of(kept: Record, runs: Record) -> bool:

@@ -108,6 +108,10 @@ workers_option = click.option(
     help="Execute N runs side by side. Default: the recipe's number, else one per GPU or core.",
 )
 json_option = flag("--json", "Print JSON.")
+no_trial_option = flag(
+    "--no-trial",
+    "Start without the trial that calls code of yours before the first run; with --dry-run: call no code.",
+)
 
 
 def use_options(options: Options) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ from grpobench.runs.commands.options import PATH, Options, flag, json_option, ou
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
 
 if TYPE_CHECKING:
-    from grpobench.analysis.findings.record import Record
     from grpobench.analysis.report.facts import Facts
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
@@ -176,7 +176,7 @@ def docs_command(options: Options) -> int:
 )
 def keep_command(options: Options) -> int:
     from grpobench.analysis.findings import record as registration
-    from grpobench.analysis.kept import as_text, keep
+    from grpobench.analysis.kept import as_text, keep, partial, read
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
     from grpobench.runs.inventory import pages
@@ -192,9 +192,16 @@ def keep_command(options: Options) -> int:
         content = keep(load(options.folder))
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
         raise DataError(str(error)) from error
+    path = folder / f"{content['name']}.json"
+    with contextlib.suppress(LogError):  # a damaged table may be written again
+        if told := path.exists() and partial(read(path), content):
+            raise DataError(
+                f"{path} stands: {options.folder} is not the whole experiment: {'; '.join(told)}; keep it "
+                "elsewhere with --to DIR, or delete the kept table first"
+            )
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(folder / f"{content['name']}.json", as_text(content).encode())
-    say(f"{folder / content['name']}.json; grpobench docs writes it into the pages")
+    files.write_atomic(path, as_text(content).encode())
+    say(f"{path}; grpobench docs writes it into the pages")
     return DONE
 
 
@@ -203,6 +210,7 @@ def keep_finding(source: Path, folder: Path) -> int:
     from grpobench.analysis.findings import record as registration
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
+    from grpobench.runs.commands.finding_records import demand_whole
     from grpobench.runs.tools import files
     from grpobench.tasks.data.tables import DataError
 
@@ -213,32 +221,11 @@ def keep_finding(source: Path, folder: Path) -> int:
     if record.waits:
         raise DataError(f"{source}: only whole experiments are kept; {len(record.waits)} runs without result")
     path = folder / f"{record.registration.finding.name}-{record.registration.scale}.json"
-    demand_as_many(record, path, source)
+    demand_whole(record, path, source)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_atomic(path, registration.record_text(record).encode())
     say(f"{path}; grpobench docs writes it into the pages")
     return DONE
-
-
-def demand_as_many(record: Record, path: Path, source: Path) -> None:
-    """Raises DataError where a rerun by the same rule would replace a kept table of more runs. An
-    experiment of
-    two seeds is whole by its own registration, and still no substitute for one of eight."""
-    from grpobench.analysis.findings.record import read_kept
-    from grpobench.analysis.runfolder.files import LogError
-    from grpobench.tasks.data.tables import DataError
-
-    try:
-        before = read_kept(path) if path.exists() else None
-    except LogError:
-        return  # a damaged table may be written again
-    if before is None or before.registration.finding.digest != record.registration.finding.digest:
-        return
-    if len(record.states) < len(before.states):
-        raise DataError(
-            f"{path} keeps {len(before.states)} runs by the same rule, {source} has {len(record.states)}; "
-            "keep a smaller rerun elsewhere with --to DIR"
-        )
 
 
 @out_option("results")

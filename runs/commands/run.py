@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpobench.runs.commands.options import Options
 from grpobench.runs.commands.outlook import outlook_lines
@@ -14,6 +14,7 @@ from grpobench.runs.experiment.dry_run import as_lines, preview
 from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until, with_seeds
+from grpobench.runs.experiment.trial import TrialError
 from grpobench.runs.runfolder.logs import RESULTS
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import machine
@@ -68,11 +69,12 @@ def where_of(options: Options) -> Where:
 
 
 def start(recipe: Recipe, options: Options, plan: InterimPlan | None, where: Where) -> Outcome:
-    allow = options.allow_change
+    more: dict[str, Any] = {"allow_change": options.allow_change, "where": where}
+    more |= {"try_code": not options.no_trial}
     if plan:
-        return run_until(recipe, options.out, plan, options.workers, allow_change=allow, where=where)
+        return run_until(recipe, options.out, plan, options.workers, **more)
     demand_unplanned(options.out / recipe.name)
-    return run_experiment(recipe, options.out, options.workers, allow_change=allow, where=where)
+    return run_experiment(recipe, options.out, options.workers, **more)
 
 
 def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook: Sequence[str]) -> int:
@@ -81,11 +83,13 @@ def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook:
         if not options.json:
             say(plan.words)
     workers = options.workers or recipe.head.workers or machine.worker_slots(options.gpus_per_run)
-    found = preview(recipe, options.out, workers, options.allow_change)
+    found = preview(recipe, options.out, workers, options.allow_change, not options.no_trial)
     if options.json:
         say(as_json({**found.row(), "outlook": outlook}))
     else:
         say("\n".join([*as_lines(found), *([""] if outlook else []), *outlook]))
+    if any(one.fault for one in found.trial):
+        raise TrialError(found.trial)
     return DONE
 
 
@@ -96,12 +100,12 @@ def tell(outcome: Outcome) -> None:
         counts[run.state] = counts.get(run.state, 0) + 1
     took = duration(outcome.seconds)
     took = took and f"; took {took} with {outcome.workers} {'worker' if outcome.workers == 1 else 'workers'}"
-    ends = ", ".join(f"{count} {place}" for place, count in counts.items())
+    words = {"waiting": "not started"}
+    ends = ", ".join(f"{count} {words.get(place, place)}" for place, count in counts.items())
     say(f"{len(outcome.runs)} {'run' if len(outcome.runs) == 1 else 'runs'}: {ends}{took}")
+    # Why each failed was said when it ended.
     for run in outcome.runs_in_state("crashed") + outcome.runs_in_state("disk full"):
         seen = run.path / "crash.txt"
-        say(f"{run.name}: {run.why} (see {seen if seen.exists() else run.path / 'log.txt'})", file=sys.stderr)
-    for run in outcome.runs_in_state("refused"):
-        say(f"{run.name}: {run.why}", file=sys.stderr)
+        say(f"{run.name}: see {seen if seen.exists() else run.path / 'log.txt'}", file=sys.stderr)
     if outcome.code == PREEMPTED:
         say("stopped; the same command resumes", file=sys.stderr)

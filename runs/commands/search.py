@@ -79,7 +79,10 @@ DEFAULT = "search-nano"
     help="The recipe to write. Default: NAME-searched.toml beside RECIPE.",
 )
 @workers_option
-@flag("--dry-run", "Check everything and show the runs and what they may take. Starts and writes nothing.")
+@flag(
+    "--dry-run",
+    "Check everything, try all code and show the runs and what they may take. Starts and writes nothing.",
+)
 @flag("--json", "With --dry-run: print JSON.")
 @remote_options
 @data_options
@@ -169,13 +172,17 @@ def dry_run(searcher: Searcher, options: Options) -> int:
     """The runs and their estimated cost, stage by stage. Writes nothing."""
     from grpobench.runs.experiment.dry_run import as_lines, preview
     from grpobench.runs.experiment.search_plan import forecast
+    from grpobench.runs.experiment.trial import TrialError
     from grpobench.runs.tools import machine
 
     searcher.demand_target()
     workers = (
         options.workers or searcher.plan.recipe.head.workers or machine.worker_slots(options.gpus_per_run)
     )
-    found = [preview(recipe, searcher.folder, workers) for recipe in forecast(searcher.plan)]
+    found = [
+        preview(recipe, searcher.folder, workers, try_code=not index)
+        for index, recipe in enumerate(forecast(searcher.plan))
+    ]
     if options.json:
         say(as_json([one.row() for one in found]))
         return DONE
@@ -183,6 +190,8 @@ def dry_run(searcher: Searcher, options: Options) -> int:
         say(line)
     for index, one in enumerate(found):
         say("\n".join(["", *as_lines(dataclasses.replace(one, prompts=() if index else one.prompts))]))
+    if any(tried.fault for tried in found[0].trial):
+        raise TrialError(found[0].trial)
     say(f"\nwould write {searcher.target}")
     return DONE
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import time
 from collections.abc import Sequence
 from itertools import chain
@@ -67,7 +68,7 @@ class Cell:
 
 
 if TYPE_CHECKING:
-    from grpobench.runs.experiment.run import Run
+    from grpobench.runs.experiment.run import Run, RunState
 
 INTERVAL = 30.0
 """Seconds between two summaries where there is no terminal."""
@@ -84,6 +85,7 @@ COLORS = {
     "waiting": "dim",
     "preempted": "yellow",
 }
+FAILED: tuple[RunState, ...] = ("crashed", "refused", "disk full")
 
 
 def live(console: Console) -> Live | Cell | None:
@@ -157,11 +159,19 @@ class Display:
         """Record that a run has ended."""
         self.ends.append(run)
         if not self.live or run.why:
-            self.console.print(Text(visible(self.line(run))), soft_wrap=True)
+            console = self.errors if run.state in FAILED else self.console
+            console.print(Text(visible(self.line(run))), soft_wrap=True)
 
-    def note(self, text: str) -> None:
-        """Print a message."""
-        self.console.print(Text(visible(text)), soft_wrap=True)
+    @property
+    def errors(self) -> Console:
+        """Where it is said that a run failed: standard error, unless the table or a file has the console."""
+        plain = self.console.file is sys.stdout and not (self.live or self.console.quiet)
+        return Console(stderr=True) if plain else self.console
+
+    def note(self, text: str, failed: bool = False) -> None:
+        """Print a message; `failed`: of something that the user must mend."""
+        console = self.errors if failed else self.console
+        console.print(Text(visible(text)), soft_wrap=True)
 
     def line(self, run: Run) -> str:
         progress = run.progress

@@ -1,7 +1,7 @@
 """`grpobench run --dry-run`: check an experiment and estimate its cost before it starts.
 
-This starts nothing and writes nothing. It checks the recipe, the data, the content of the folder, the
-tokenizers and the lengths of prompts, and estimates how long the runs will take. It does not load weights.
+This starts no run and writes nothing. It checks the recipe, the data, the content of the folder, the
+tokenizers and the lengths of prompts, estimates how long the runs will take, and tries the recipe's code.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from grpobench.runs.experiment import trial
 from grpobench.runs.experiment.experiment import survey
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import last_rows, run_status
+from grpobench.runs.experiment.trial import Tried
 from grpobench.runs.models import loading
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.runfolder.folder import grows
@@ -79,14 +81,18 @@ class Preview:
     workers: int
     estimate: Estimate
     prompts: tuple[Prompt, ...]
+    trial: tuple[Tried, ...] = ()
+    """Of every algorithm, task, reward, curriculum and sampler; empty if none was made."""
 
     def row(self) -> dict[str, Any]:
         """For machines."""
         return {**asdict(self), "folder": str(self.folder)}
 
 
-def preview(recipe: Recipe, out: Path, workers: int, allow_change: bool = False) -> Preview:
-    """Check a recipe and say what `grpobench run` would do.
+def preview(
+    recipe: Recipe, out: Path, workers: int, allow_change: bool = False, try_code: bool = False
+) -> Preview:
+    """Check a recipe and say what `grpobench run` would do. With `try_code` this includes a trial.
 
     Raises FolderError if another process owns the folder or a run was made with other settings, DataError if
     data, tokenizers or prompts would stop a run, ConfigError if nothing can be written.
@@ -109,6 +115,7 @@ def preview(recipe: Recipe, out: Path, workers: int, allow_change: bool = False)
         workers=min(workers, max(1, sum(run.state == "waiting" for run in runs))),
         estimate=estimate(runs, workers),
         prompts=prompts(configs),
+        trial=tuple(trial.carry_out(trial.distinct(configs, everything=True))) if try_code else (),
     )
 
 
@@ -264,9 +271,14 @@ def as_lines(found: Preview) -> list[str]:
     there = ", ".join(f"{states.count(state)} {word}" for state, word in words.items() if state in states)
     sizes = counted(found.arms, "arm"), counted(found.tasks, "task"), counted(found.seeds, "seed")
     what = f"{counted(found.runs, 'run')} ({', '.join(sizes)})"
-    lines = [f"{found.name}: {what}; nothing is started or written"]
+    lines = [f"{found.name}: {what}; no run is started, nothing is written"]
     lines += [f"left out: {why}" for why in found.left_out]
     lines += [f"folder: {found.folder}: {there}", *estimate_lines(found)]
+    if found.trial:
+        faults = sum(bool(one.fault) for one in found.trial)
+        result = f"{counted([one for one in found.trial if one.fault], 'fault')}" if faults else "passed"
+        lines += [f"trial: {result}; tried {', '.join(one.what for one in found.trial)}"]
+        lines += [f"not tried: {one.what}: {one.skipped}" for one in found.trial if one.skipped]
     for one in found.prompts:
         lines += ["", *prompt_lines(one)]
     return lines

@@ -8,21 +8,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.text import Text
 
 from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.tools.text import visible
-from grpobench.runs.experiment import preflight, watchdog
+from grpobench.runs.experiment import preflight, trial, watchdog
 from grpobench.runs.experiment.engines import HERE, Where, engine
 from grpobench.runs.experiment.launcher import Launcher
 from grpobench.runs.experiment.run import Run, RunState
 from grpobench.runs.experiment.worker import EXECUTE
-from grpobench.runs.runfolder import fingerprints
+from grpobench.runs.runfolder import fingerprints, provenance
 from grpobench.runs.runfolder.folder import FolderError, changed, grows, refusal
 from grpobench.runs.runfolder.logs import result_damage, settled, status
+from grpobench.runs.settings import others
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
 from grpobench.runs.tools.files import read_json
@@ -43,6 +44,8 @@ class Outcome:
     workers: int = 1
     seconds: float = math.nan
     """Seconds from the start of the workers to the end of the last one; NaN if nothing was left to do."""
+    held: tuple[str, ...] = ()
+    """Which runs were not started because others crashed alike."""
 
     def runs_in_state(self, place: RunState) -> list[Run]:
         return [run for run in self.runs if run.state == place]
@@ -57,14 +60,16 @@ def run_experiment(
     where: Where = HERE,
     execute: str = EXECUTE,
     console: Console | None = None,
+    try_code: bool = True,
 ) -> Outcome:
     """Execute every run of a recipe that has no result yet, in `out`/<experiment>.
 
     `workers` overrides the recipe. 0 means as many as there is room for: on this machine one per GPU, or one
-    per core without GPUs. `execute` is the dotted name of the function that executes a run (tests replace
-    it). Raises `FolderError` before anything starts if another launcher owns the folder or a run's
-    configuration has changed; ConfigError if what `where` asks for is not available or an environment
-    variable is not a number; RuntimeError if no worker starts.
+    per core without GPUs. With `try_code`, a trial of others' code comes before the first run. `execute` is
+    the dotted name of the function that executes a run (tests replace it). Raises `FolderError` before
+    anything starts if another launcher owns the folder or a run's configuration has changed; ConfigError if
+    what `where` asks for is not available or an environment variable is not a number; TrialError, a
+    ConfigError, for code that cannot work; RuntimeError if no worker starts.
     """
     console = console or Console()
     patience = watchdog.patience()
@@ -78,6 +83,9 @@ def run_experiment(
             files.sweep(place)
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change, line_on(console))
+        if try_code and execute == EXECUTE:
+            waiting = [run.config for run in runs if run.state == "waiting"]
+            trial.demand(waiting, folder, where, line_on(console))
         write_experiment(folder, recipe)
         left = any(
             run.state == "waiting" for run in runs
@@ -86,11 +94,13 @@ def run_experiment(
         if left:
             preflight.demand(runs, folder, count or worker_slots(where.gpus_per_run), line_on(console))
         found = engine(where if left else HERE, folder, count, execute, allow_change)
-        seconds = Launcher(runs, found, console, demand=lock.demand, patience=patience).launch()
+        launcher = Launcher(runs, found, console, demand=lock.demand, patience=patience)
+        seconds = launcher.launch()
     finally:
         lock.release()
     code = exit_code(runs, recipe.head.fail_on_divergence)
-    return Outcome(folder, code, tuple(runs), found.workers, seconds)
+    held = tuple(held.message for held in launcher.crashes.held)
+    return Outcome(folder, code, tuple(runs), found.workers, seconds, held)
 
 
 def line_on(console: Console) -> Callable[[str], None]:
@@ -100,16 +110,17 @@ def line_on(console: Console) -> Callable[[str], None]:
 
 def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] = lambda _: None) -> None:
     """Find the runs that have a result. Raises `FolderError` for a run that another process owns, or whose
-    settings or data have changed."""
+    settings, data or plugins have changed."""
     faults = []
     today = fingerprints.Today()
+    code: Code = {}
     owned = living([run.path for run in runs], say)
     for run in runs:
         if damage := result_damage(run.path):
             faults += damage
             continue
         lease = owned.get(run.path)
-        changes = [] if lease else changed(run.path, run.config) or remade(run, today)
+        changes = [] if lease else changed(run.path, run.config) or remade(run, today) or recoded(run, code)
         if lease:
             faults.append(lease.describe_owner(run.path))
         elif changes and not allow_change:
@@ -124,12 +135,30 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
 
 def remade(run: Run, today: fingerprints.Today) -> list[str]:
     """Inputs of a run with a result or a checkpoint that have changed since."""
-    provenance = read_json(run.path / "provenance.json") or {}
+    made = read_json(run.path / "provenance.json") or {}
     kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
-    if not (kept and provenance.get("fingerprints")):
+    if not (kept and made.get("fingerprints")):
         return []
-    changes = fingerprints.differences(provenance["fingerprints"], today.of(run.config))
-    return [*changes, *fingerprints.explain(run.path, provenance, run.config, today)] if changes else []
+    changes = fingerprints.differences(made["fingerprints"], today.of(run.config))
+    return [*changes, *fingerprints.explain(run.path, made, run.config, today)] if changes else []
+
+
+Code: TypeAlias = dict[tuple[type, ...], dict[str, str]]
+"""Hashes of plugins' files, by the classes and functions that they define."""
+
+
+def recoded(run: Run, known: Code) -> list[str]:
+    """Files of plugins that have changed since a run with a result or a checkpoint. `known` keeps hashes for
+    other runs of the same code."""
+    attempts = (read_json(run.path / "provenance.json") or {}).get("attempts")
+    kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
+    if not (kept and attempts):
+        return []
+    algorithm, task, *plugins = others.parts(run.config)
+    key = (type(algorithm), type(task), *plugins)
+    if key not in known:
+        known[key] = provenance.foreign_code(*key)
+    return provenance.foreign_differences(attempts[-1], known[key])
 
 
 def write_experiment(folder: Path, recipe: Recipe) -> None:

@@ -19,6 +19,7 @@ from typing import Literal
 from rich.console import Console
 
 from grpobench.runs.experiment import watchdog
+from grpobench.runs.experiment.alike import Crashes
 from grpobench.runs.experiment.display import Display
 from grpobench.runs.experiment.run import Run, RunState
 from grpobench.runs.experiment.worker import Ended, Engine, Lost
@@ -63,6 +64,7 @@ class Launcher:
     """Runs whose current attempt was killed because it was late or unresponsive."""
     killed: str = ""
     """Why runs that do not stop are killed."""
+    crashes: Crashes = field(default_factory=Crashes)
     listened: float = field(default_factory=time.monotonic)
     """When a report last came in."""
 
@@ -109,6 +111,7 @@ class Launcher:
                 self.lose(run, Lost(message.why), queue, display)
             else:
                 self.end(run, message, display)
+                self.hold(run, message, queue, display)
         self.mind_watchdog()
 
     def begin(self, run: Run) -> None:
@@ -126,6 +129,11 @@ class Launcher:
         if run.state == "disk full" and self.stopping_since is None:
             self.stop(GRACE_FULL)
         display.ended(run)
+
+    def hold(self, run: Run, message: Ended, queue: list[Run], display: Display) -> None:
+        """Do not start what would crash like this run and another."""
+        if message.fault and (held := self.crashes.hold(run, message.fault, queue)):
+            display.note(held.message, failed=True)
 
     def lose(self, run: Run, lost: Lost, queue: list[Run], display: Display) -> None:
         """The machine of a run failed: try again, unless the run was to stop or makes no progress, or this

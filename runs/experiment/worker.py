@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import re
 import signal
 import time
 import traceback
@@ -29,6 +30,7 @@ from grpobench.runs.runfolder.logs import State
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL
+from grpobench.runs.tools.frames import innermost
 from grpobench.runs.tools.lock import LeaseLost
 from grpobench.runs.tools.process import asking, die_with, output_to
 from grpobench.runs.tools.strict import ConfigError
@@ -70,6 +72,18 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """What crashed a run. Two runs with equal faults crashed alike."""
+
+    what: str
+    """Type of the error, its innermost line in others' code, its message without numbers."""
+    file: str = ""
+    """The file of others' code that it went through; empty if it is the suite's."""
+    owner: str = ""
+    """What a recipe calls that code, such as ``mine:brevity``; empty if that is unknown."""
+
+
+@dataclass(frozen=True)
 class Ended:
     """How the worker's run ended; `refused` is a user's mistake, `crashed` a fault of the machine or the
     program."""
@@ -78,6 +92,8 @@ class Ended:
     why: str
     machine: bool = False
     """Whether another attempt may help, since the recipe is not at fault."""
+    fault: Fault | None = None
+    """Of a crash in the run's own process."""
 
 
 class Wire(Protocol):
@@ -162,15 +178,37 @@ def run(
 
 def crashed(folder: RunFolder, error: BaseException) -> Ended:
     """Write the traceback to the run folder, as far as the disk allows."""
-    why = f"{type(error).__name__}: {error}"
-    if whose := others.blamed(folder.config, error):
-        why = f"{whose}: {why}"
+    why = others.why(folder.config, error)
     with contextlib.suppress(OSError):
         folder.lock.demand()
         text = "".join(traceback.format_exception(error))
         (folder.path / "crash.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
         folder.finish("crashed", why)
-    return failed(error) if isinstance(error, OSError) else Ended("crashed", why)
+    if isinstance(error, OSError):
+        return failed(error)
+    return Ended("crashed", why, fault=fault_of(folder.config, error, why))
+
+
+NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?")
+"""What differs in the messages of equal errors: shapes, seeds, addresses."""
+
+
+def fault_of(config: RunConfig, error: BaseException, why: str) -> Fault:
+    """What makes a crash equal to another."""
+    blamed = others.blamed(config, error)
+    frame = blamed or innermost(error, lambda path: True)
+    kind = type(frame.error if frame else error).__qualname__
+    line = f"{frame.path}:{frame.line}" if frame else ""
+    # What returned something wrong is in no traceback, but its message begins with file and line.
+    named = [str(path) for path in others.files(config) if why.startswith(f"{path.name}:")]
+    file = str(blamed.path) if blamed else next(iter(named), "")
+    words = {blamed.function.partition(".")[0] if blamed else "", *re.split(r"[\s.]", why)}
+    owners = [
+        name
+        for name, one in others.others(config).items()
+        if name in why or getattr(one.cls, "__qualname__", name) in words
+    ]
+    return Fault(f"{kind} {line} {NUMBERS.sub('#', why)}", file, next(iter(owners), "") if file else "")
 
 
 def failed(error: OSError) -> Ended:

@@ -18,6 +18,7 @@ from grpobench.analysis.statistics.samples import majority_curve, pass_curve, so
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.reward.grader import Grader
+from grpobench.runs.reward.verdicts import demand_summary
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
@@ -260,7 +261,7 @@ def summarize(
         for name in sorted({name for entry in flat for name in entry.verdict.scores})
     }
     lengths = [answer.length for of_problem in answers for answer in of_problem if answer.length is not None]
-    numbers |= task.summarize(flat)
+    numbers |= demand_summary(task, task.summarize(flat))
     numbers |= {"length": float(np.mean(lengths))} if lengths else {}
     return numbers | several([[entry.verdict for entry in of_problem] for of_problem in graded if of_problem])
 

@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpobench.runs.settings import plugins
+from grpobench.runs.tools.frames import describe_error, innermost
 from grpobench.runs.tools.strict import ConfigError
 
 LONGEST = 2000
@@ -29,12 +30,14 @@ LOOK = 0.5
 def main(report: int) -> int:
     """Carry out the messages; returns the exit code."""
     os.set_inheritable(report, False)
-    lines = messages()
+    lines, code = messages(), list[Path]()
     doing = "as it was made"
     try:
         order = next(lines)
         watch(order["parent"], order["seconds"])
-        callback = make(order)
+        factory = factory_of(order)
+        code += plugins.files(factory)
+        callback = factory(**order["settings"])
         ended = False
         for message in lines:
             doing = f"in {message['tell']}"
@@ -45,10 +48,7 @@ def main(report: int) -> int:
             call(callback, {"tell": "end", "state": "crashed", "why": "the run's process is gone"})
     except BaseException as error:
         traceback.print_exc()
-        said = (
-            "; ".join(error.faults) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-        )
-        os.write(report, json.dumps({"failed": f"{doing}: {said[:LONGEST]}"}).encode())
+        os.write(report, json.dumps({"failed": f"{doing}: {said(error, code)[:LONGEST]}"}).encode())
         return 1
     os.write(report, json.dumps({"ended": "in order"}).encode())
     return 0
@@ -66,11 +66,18 @@ def messages() -> Iterator[Any]:
             yield json.loads(text)
 
 
-def make(order: Mapping[str, Any]) -> object:
-    """The callback that the first message describes."""
+def factory_of(order: Mapping[str, Any]) -> Any:
+    """The class or factory that the first message names."""
     folder = Path(order["beside"]) if order["beside"] else None
-    factory: Any = plugins.load(order["reference"], folder)
-    return factory(**order["settings"])
+    return plugins.load(order["reference"], folder)
+
+
+def said(error: BaseException, code: Sequence[Path]) -> str:
+    """An error in words, with the line in the files of the callback's `code`."""
+    if isinstance(error, ConfigError):
+        return "; ".join(error.faults)
+    frame = innermost(error, code)
+    return frame.message if frame else describe_error(error)
 
 
 def call(callback: object, message: Mapping[str, Any]) -> None:

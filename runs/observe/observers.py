@@ -30,6 +30,7 @@ from grpobench.runs.tools.process import death
 MOST_LEFT = 1000
 """Messages that may wait for a callback. A callback that is further behind is dropped."""
 CHILD = "grpobench.runs.observe.child"
+LATE = "it did not end in time"
 SECONDS_KILLED = 5.0
 """Seconds until a killed process must be gone."""
 LONGEST_REPORT = 2**16
@@ -126,7 +127,7 @@ class Link:
                 said = self.heard()  # A process may exit with 0 long before its end.
                 self.failure = "" if "ended" in said else said.get("failed") or f"its process {death(code)}"
             except (queue.Full, subprocess.TimeoutExpired):
-                self.drop("it did not end in time")
+                self.drop(LATE)
         self.feeder.join(1.0)
         os.close(self.report)
 

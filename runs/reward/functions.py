@@ -33,8 +33,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpobench.algorithms.returned import line_of
+from grpobench.algorithms.returned import ReturnError, line_of
+from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import Feature
+from grpobench.runs.tools.frames import describe_error, innermost
 
 HEDGE = re.compile(
     r"about|apparently|approximately|around|could|guess|likely|may|maybe|might|"
@@ -78,7 +80,7 @@ RESERVED_COLUMNS = ("prompt", "prompts", "completion", "completions", "completio
 Input = Literal["text", "messages"]
 
 
-class FunctionError(RuntimeError):
+class FunctionError(ReturnError):
     """A reward function raised, or returned something that is not a reward: the run cannot continue."""
 
 
@@ -112,9 +114,9 @@ class RewardFunction:
                 answer = asyncio.run(awaited(answer))
             found = None if unordered(answer) else list(answer)
         except Exception as error:
-            raise FunctionError(
-                f"the reward {self.name} raised {type(error).__name__}: {error}; fix it"
-            ) from error
+            place = innermost(error, plugins.files(self.call)) or line_of(self.call)
+            told = f"{place} the reward {self.name} raised {describe_error(error)}; fix it"
+            raise FunctionError(told.lstrip()) from error
         if found is None:
             raise self.fault(
                 f"returned {answer!r:.80} of type {type(answer).__name__}; return a list of {len(asked)} "

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.reward.doses import Dosed, dosed
-from grpobench.runs.reward.functions import FunctionError, RewardFunction, RewardInput, proxy
+from grpobench.runs.reward.functions import RewardFunction, RewardInput, proxy
 from grpobench.runs.reward.model import Scorer
+from grpobench.runs.reward.verdicts import demand_verdicts
 from grpobench.runs.sample.episodes import policy_turns
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.settings.config import RewardConfig
@@ -160,7 +162,8 @@ class Grader:
             for i, rollout in chosen:
                 episodes.setdefault(i, []).append(policy_turns(self.loaded, rollout))
             asked = [problems[i] for i in episodes]
-            judged = self.task.verify_all(asked, list(episodes.values()))
+            own = list(episodes.values())
+            judged = demand_verdicts(self.task, asked, own, self.task.verify_all(asked, own))
             for problem, verdicts in zip(asked, judged, strict=True):
                 demand_share(self.task, problem, verdicts)
             return [verdict for verdicts in judged for verdict in verdicts]
@@ -267,10 +270,10 @@ def guarded(
     function: Callable[[Sequence[A]], Sequence[B]], items: Sequence[A], note: Callable[[Exception], None]
 ) -> list[B | None]:
     """`function(items)`; if it raises, each item alone, and None for items that still raise. A DataError or
-    FunctionError is for the user to fix and passes. `note` gets every other error."""
+    ReturnError is for the user to fix and passes. `note` gets every other error."""
     try:
         return list(function(items)) if items else []
-    except (DataError, FunctionError):
+    except (DataError, ReturnError):
         raise
     except Exception as error:
         note(error)

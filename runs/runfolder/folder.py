@@ -122,6 +122,8 @@ class RunFolder:
         only_grown = bool(grown) and changes in ([], [grown])
         if attempts and (self.steps() or (ended and grown)):
             changes += provenance.code_differences(attempts[-1], about)
+        elif attempts and ended:
+            changes += provenance.foreign_differences(attempts[-1], about["code"])
         self.refuse(changes)
         attempt = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
         attempt |= ({"changes": changes} if changes else {}) | ({"grown": grown} if grown else {})
@@ -140,8 +142,8 @@ class RunFolder:
 
     def describe_attempt(self) -> dict[str, Any]:
         """Code and package versions of this attempt."""
-        plugins = [plugin.cls for plugin in others.others(self.config).values()]
-        parts = (self.config.algorithm, self.config.task, *plugins)
+        parts = others.parts(self.config)
+        _, _, *plugins = parts
         code = provenance.code("runs/train/execute.py", *parts)
         if self.config.stop_on:
             code |= provenance.room(DETECTORS)  # The detectors decide how many steps the run has.

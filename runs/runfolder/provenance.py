@@ -32,6 +32,9 @@ name imported from a room."""
 BESIDE = re.compile(r"[\"'](\w+\.py)[\"']")
 """A file of the same room that is run as a program."""
 LONGEST_DIFF = 200_000
+ABSENT = "(absent)"
+FOREIGN = ": "
+"""In the names of plugins' files, between whose they are and the file."""
 
 
 def code(start: str, *parts: object) -> dict[str, str]:
@@ -39,7 +42,7 @@ def code(start: str, *parts: object) -> dict[str, str]:
     ``runs/train/trainer.py``, and from the files of `parts` (an algorithm, a task, classes and functions of
     plugins). The files' text is scanned, so the result does not depend on what the process has loaded, or in
     which order. Files outside this package get the names that `foreign` gives them, wherever they lie."""
-    known = [part if isinstance(part, type | FunctionType) else type(part) for part in parts]
+    known = [class_of(part) for part in parts]
     homes = [home for part in known for home in sources(part)]
     found = {name: digest(name) for name in sorted({*reached(start, *homes)})}
     return found | {name: digest(str(path)) for part in known for name, path in foreign(part).items()}
@@ -67,9 +70,7 @@ def foreign(thing: type | FunctionType) -> dict[str, Path]:
     """The files of plugins by their name in provenance.json: ``beside the recipe: FILE``, together with the
     files beside it that it imports, or ``PACKAGE: FILE``."""
     found = {}
-    for base in getattr(thing, "__mro__", (thing,)):
-        if base.__module__.partition(".")[0] in ("grpobench", *sys.stdlib_module_names):
-            continue
+    for base in plugins.foreign_bases(thing):
         package = plugins.distribution(base.__module__)
         whose = (
             ("beside the recipe") if plugins.stands_in_file(base) else package[0] if package else "elsewhere"
@@ -77,8 +78,23 @@ def foreign(thing: type | FunctionType) -> dict[str, Path]:
         for path in plugins.files(base):
             home = plugins.home(base) or path.parent
             shown = path.relative_to(home) if path.is_relative_to(home) else path
-            found[f"{whose}: {shown}"] = path
+            found[f"{whose}{FOREIGN}{shown}"] = path
     return found
+
+
+def foreign_code(*parts: object) -> dict[str, str]:
+    """The hashes of the plugins in `parts` as their files are now, whatever this process has loaded. A worker
+    will load them as they are now."""
+    found = {}
+    for part in parts:
+        for name, path in foreign(class_of(part)).items():
+            found[name] = short_hash(path) if path.is_file() else ABSENT
+    return found
+
+
+def class_of(part: object) -> type | FunctionType:
+    """What has a module: a class or function itself, else its class."""
+    return part if isinstance(part, type | FunctionType) else type(part)
 
 
 def reached(*names: str) -> set[str]:
@@ -119,9 +135,13 @@ def digest(name: str) -> str:
     """Short hash of a source file, inside the rooms or absolute, as this process first saw it, which is how
     it was loaded."""
     try:
-        return hashlib.sha256((ROOMS / name).read_bytes()).hexdigest()[:12]
+        return short_hash(ROOMS / name)
     except FileNotFoundError:
-        return "(absent)"
+        return ABSENT
+
+
+def short_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 @functools.cache
@@ -208,7 +228,17 @@ def attempt(
 def code_differences(attempt: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Versions and files that differ between an attempt and the current one (`now`) and can change a run's
     numbers."""
-    absent = "(absent)"
-    pairs = [(name, old, now["versions"].get(name, absent)) for name, old in attempt["versions"].items()]
+    pairs = [(name, old, now["versions"].get(name, ABSENT)) for name, old in attempt["versions"].items()]
     pairs += [(name, old, now["code"].get(name) or digest(name)) for name, old in attempt["code"].items()]
     return [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
+
+
+def foreign_differences(attempt: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """Files of plugins that an attempt was made with and that differ `now`. A result stays when the suite
+    itself changes, but not when the code does that it is about."""
+    before = {name: old for name, old in (attempt.get("code") or {}).items() if FOREIGN in name}
+    return [
+        f"{name}: {old} -> {now.get(name, ABSENT)}"
+        for name, old in before.items()
+        if now.get(name, ABSENT) != old
+    ]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grpobench.runs.models.loading import Loaded
+from grpobench.runs.sample.drawn import draw
 from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, Sampler
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError
@@ -43,7 +44,7 @@ def episodes(
     prompts = [loaded.encode(problem.prompt) for problem in problems]
     if task.turns == 1:
         requests = [Request(*pair) for pair in zip(prompts, seeds, strict=True)]
-        return sampler.sample(requests, limit, temperature, mixing)
+        return draw(sampler, requests, limit, temperature, mixing)
     demand_room(loaded, prompts, limit)
     table = [
         [Episode(loaded, task, problem, prompt, seed) for seed in of_problem]
@@ -80,9 +81,7 @@ def play(live: Sequence[Episode], sampler: Sampler, task: Task, limit: int, temp
             Request(history, tuple(e.seed if turn == 0 else derive(e.seed, "turn", turn) for e in alike))
             for history, alike in together.items()
         ]
-        for alike, sampled in zip(
-            together.values(), sampler.sample(requests, room, temperature), strict=True
-        ):
+        for alike, sampled in zip(together.values(), draw(sampler, requests, room, temperature), strict=True):
             for episode, rollout in zip(alike, sampled, strict=True):
                 episode.take(rollout.completion, rollout.sampler_logp, rollout.entropy)
         if turn + 1 < task.turns:

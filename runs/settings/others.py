@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.settings import also, optimizers, plugins, registries
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.registries import Kind, Resolved
+from grpobench.runs.tools.frames import Frame, describe_error, innermost
 from grpobench.runs.tools.strict import ConfigError
 
 
@@ -55,23 +56,30 @@ def others(config: RunConfig) -> dict[str, Resolved]:
     return found
 
 
-def blamed(config: RunConfig, error: BaseException) -> str:
-    """Whose code raised an error, or the one behind it: ``mine:Name (FILE, line N)``; empty where it was the
+def parts(config: RunConfig) -> tuple[Any, ...]:
+    """What a run's numbers come from: its algorithm, its task and others' code."""
+    return (config.algorithm, config.task, *(one.cls for one in others(config).values()))
+
+
+def files(config: RunConfig) -> frozenset[Path]:
+    """The files of others' code in a run, without its callbacks', which run in processes of their own."""
+    bases = [base for one in others(config).values() for base in plugins.foreign_bases(one.cls)]
+    return frozenset(path for base in bases for path in plugins.files(base))
+
+
+def blamed(config: RunConfig, error: BaseException) -> Frame | None:
+    """The last line of others' code that an error, or the one behind it, went through; None where it was the
     suite's own."""
-    owners: dict[Path, list[str]] = {}
-    for name, one in others(config).items():
-        for path in plugins.files(one.cls):
-            owners.setdefault(path, []).append(name)
-    behind: BaseException | None = error
-    while behind is not None:
-        for frame, line in reversed(list(traceback.walk_tb(behind.__traceback__))):
-            path = Path(frame.f_code.co_filename).resolve()
-            if names := owners.get(path):
-                top = frame.f_code.co_qualname.partition(".")[0]
-                name = next((name for name in names if name.partition(":")[2] == top), names[0])
-                return f"{name} ({path}, line {line})"
-        behind = behind.__cause__ or behind.__context__
-    return ""
+    return innermost(error, files(config))
+
+
+def why(config: RunConfig, error: BaseException) -> str:
+    """An error in words that begin with the file and line of others' code, if it is to blame."""
+    if isinstance(error, ReturnError):
+        return str(error)
+    if (frame := blamed(config, error)) is None:
+        return describe_error(error)
+    return frame.message if frame.error is error else f"{frame}: {describe_error(error)}"
 
 
 def folder(config: RunConfig) -> Path | None:

@@ -17,7 +17,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from grpobench.runs.tools.frames import describe_error, innermost
 from grpobench.runs.tools.strict import ConfigError, nearest
 
 BESIDE = "beside:"
@@ -108,6 +108,13 @@ def files(thing: object) -> list[Path]:
         return []
     own = Path(path).resolve()
     return sorted(siblings(own)) if module.startswith(BESIDE) else [own]
+
+
+def foreign_bases(thing: Any) -> list[Any]:
+    """A class with its bases, or a function, without those of this package and of Python's library."""
+    own = ("grpobench", *sys.stdlib_module_names)
+    every = getattr(thing, "__mro__", (thing,))
+    return [base for base in every if str(base.__module__).partition(".")[0] not in own]
 
 
 def reference(thing: Any) -> str:
@@ -206,18 +213,16 @@ def absent(module: str, folder: Path | None) -> str:
 
 def broken(module: str, error: BaseException, folder: Path | None) -> str:
     """That a module cannot be imported, with the line beside the recipe where it fails."""
-    own = str(folder.resolve()) if folder is not None else None
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError):
-        frames.append((error.filename or "", error.lineno))
-    inside = [f"{name}, line {line}" for name, line in frames if own and name.startswith(own)]
+    own = folder.resolve() if folder is not None else None
+    frame = innermost(error, lambda path: own is not None and path.is_relative_to(own))
     remedy = "mend it"
     if isinstance(error, ModuleNotFoundError) and error.name:
         first = error.name.partition(".")[0]
         remedy = f"install {first}"
         if folder is not None and stands_beside(first, folder):
             remedy = f"{first} stands beside it: write `from .{first} import ...`"
-    return f"{inside[-1] if inside else module}: {type(error).__name__}: {error}; {remedy}"
+    place = f"{frame.path}:{frame.line}" if frame else module
+    return f"{place}: {describe_error(error)}; {remedy}"
 
 
 def fault(place: str, message: str) -> ConfigError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -124,7 +124,10 @@ def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> 
     point = None if plugins.is_reference(name) else entry_points(kind)[name]
     thing: Any = plugins.load(point.value if point else name, folder, place)
     if faults := [fault for fault in DEMANDS[kind](thing) if fault]:
-        raise plugins.fault(place, f"{name}: {'; '.join(faults)}")
+        from grpobench.algorithms.returned import line_of  # which loads torch
+
+        line = line_of(thing) if callable(thing) else ""
+        raise plugins.fault(place, f"{name}: {'; '.join(faults)}{f' ({line})' if line else ''}")
     if point and kind in ("algorithm", "task") and thing.name != name:
         raise plugins.fault(place, f"{name}: the class that this entry point gives is named {thing.name}")
     whence = plugins.provenance(thing)
@@ -161,12 +164,41 @@ def protocol(base: type, kind: Kind) -> Callable[[object], list[str]]:
 
 
 def a_function(thing: object) -> list[str]:
-    right = callable(thing) and not isinstance(thing, type)
-    return [] if right else [f"is {described(thing)}, no function of prompts, completions and columns"]
+    if not callable(thing) or isinstance(thing, type):
+        return [f"is {described(thing)}, no function of prompts, completions and columns"]
+    remedy = f"write `def {getattr(thing, '__name__', 'reward')}(prompts, completions, **columns)`"
+    return mismatch(thing, (), REWARD_ARGUMENTS, remedy)
 
 
-def a_class(thing: object) -> list[str]:
-    return [] if callable(thing) else [f"is {described(thing)}, no class or function that makes one"]
+def maker(*arguments: str) -> Callable[[object], list[str]]:
+    """What is wrong with a class or function that is called with these arguments to make something."""
+
+    def faults(thing: object) -> list[str]:
+        if not callable(thing):
+            return [f"is {described(thing)}, no class or function that makes one"]
+        return mismatch(thing, arguments, (), f"let it take ({', '.join(arguments)})")
+
+    return faults
+
+
+def mismatch(
+    function: Callable[..., Any], positional: Sequence[str], named: Sequence[str], remedy: str
+) -> list[str]:
+    """Why a function cannot be called with these arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # something in C that does not tell
+        return []
+    try:
+        signature.bind(*positional, **dict.fromkeys(named))
+    except TypeError as error:
+        given = ", ".join((*positional, *(f"{name}=..." for name in named)))
+        return [f"takes {signature} and is called with ({given}): {error}; {remedy}"]
+    return []
+
+
+REWARD_ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+"""What every reward function is called with, beside a column of each name that the problems have."""
 
 
 def described(thing: object) -> str:
@@ -177,8 +209,8 @@ DEMANDS: Mapping[Kind, Callable[[object], list[str]]] = {
     "algorithm": protocol(Algorithm, "algorithm"),
     "task": protocol(Task, "task"),
     "reward": a_function,
-    "curriculum": a_class,
-    "sampler": a_class,
+    "curriculum": maker("problems", "prompts", "seed"),
+    "sampler": maker("config", "models", "loaded"),
 }
 
 

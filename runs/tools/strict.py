@@ -14,11 +14,14 @@ import math
 import operator
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+
+from grpobench.runs.tools.frames import describe_error, innermost
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -373,7 +376,8 @@ def construct(
     ]
     absent = [name for name in required if name not in values]
     if absent:
-        faults.append(f"{path_of('') or cls.__name__}: missing {', '.join(absent)}")
+        others = f", which {whose(cls)} gives no default" if foreign(cls) else ""
+        faults.append(f"{path_of('') or cls.__name__}: missing {', '.join(absent)}{others}")
         return BAD
     try:
         return cls(**values)
@@ -383,6 +387,35 @@ def construct(
             path = path_of(field) + inner
             faults.append(f"{path}: {text}" if path else text)
         return BAD
+    except Exception as error:
+        if not foreign(cls):
+            raise
+        frame = innermost(error, files_of(cls))
+        told = (
+            frame.message
+            if frame
+            else f"{whose(cls)} cannot be made with its settings: {describe_error(error)}"
+        )
+        faults.append(f"{path_of('') or cls.__name__}: {told}")
+        return BAD
+
+
+def foreign(cls: type) -> bool:
+    """Whether a class is others' code."""
+    return not cls.__module__.startswith("grpobench.")
+
+
+def files_of(cls: type) -> set[Path]:
+    """The files of a class of others and of its bases."""
+    modules = [sys.modules.get(base.__module__) for base in cls.__mro__ if foreign(base)]
+    return {Path(file).resolve() for module in modules if (file := getattr(module, "__file__", None))}
+
+
+def whose(cls: type) -> str:
+    """A class of others with its file and line."""
+    from grpobench.algorithms.returned import line_of  # which loads torch
+
+    return f"{line_of(cls)} {cls.__name__}".lstrip()
 
 
 def blame(message: str, fields: Iterable[str]) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.algorithms.curriculum import Curriculum
+from grpobench.algorithms.curriculum import Curriculum, Study
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.loading import Loaded, load
@@ -25,6 +25,7 @@ from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import dropped
+from grpobench.runs.sample.drawn import demand_sampler
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings import also, others, registries
@@ -43,6 +44,7 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded) -> Sample
     if config.sampler.foreign:
         entry = registries.find("sampler", config.sampler.kind, others.folder(config), "sampler.kind")
         sampler: Sampler = entry.cls(config, models, loaded)
+        demand_sampler(sampler, entry.cls)
         return sampler
     if config.sampler.kind in ("vllm", "vllm-server"):
         from grpobench.runs.sample.engines.sampler import connect
@@ -80,8 +82,9 @@ class Parts:
     """Of the tasks of `evaluate.also`."""
 
 
-def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
-    """The parts of a run. Raises DataError or ModelError if one is missing or cannot be used."""
+def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..., Study] = study) -> Parts:
+    """The parts of a run. Raises DataError or ModelError if one is missing or cannot be used. `learn` studies
+    the training problems for an algorithm that needs it."""
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     loaded = load(config.model.name)
@@ -99,7 +102,7 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
         reward_model = provenance["reward_model"] = source.grader.provenance
         fingerprints["reward model"] = reward_model.get("sha256") or reward_model.get("commit", "")
     curriculum = curriculum_for(
-        config, algorithm, loaded, models, source, provenance.get("warm_start", ""), tell
+        config, algorithm, loaded, models, source, provenance.get("warm_start", ""), tell, learn
     )
     evaluator, *further = evaluators_for(config, loaded, models, sampler)
     return Parts(
@@ -228,6 +231,7 @@ def curriculum_for(
     source: Source,
     warm: str,
     tell: Tell,
+    learn: Callable[..., Study] = study,
 ) -> Curriculum:
     """The curriculum, which chooses the problems of a step. `warm` names the policy's warm start."""
     prompts, problems, seed = (
@@ -246,6 +250,6 @@ def curriculum_for(
     def report_study(done: int, of: int) -> None:
         tell(f"studying the problems {done}/{of}")
 
-    known = study(models, loaded, config.task, problems, warm, report_study) if algorithm.studies else None
+    known = learn(models, loaded, config.task, problems, warm, report_study) if algorithm.studies else None
     traits: Sequence[Any] = [problem.traits for problem in problems]
     return Checked(algorithm.curriculum(traits, prompts, seed, known), len(problems))

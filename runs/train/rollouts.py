@@ -27,7 +27,7 @@ import torch
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.curriculum import Curriculum
 from grpobench.algorithms.modifiers import Refilled
-from grpobench.algorithms.returned import ReturnError, line_of
+from grpobench.algorithms.returned import ReturnError, described, line_of
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.reward.grader import Grader
@@ -105,19 +105,28 @@ class Checked:
     def __init__(self, inner: Curriculum, problems: int) -> None:
         self.inner, self.problems = inner, problems
         if lacks := [name for name in ("attempts", *METHODS) if not hasattr(inner, name)]:
-            raise ReturnError(
-                f"{plugins.reference(type(inner))} is no curriculum: it lacks {', '.join(lacks)}"
-            )
+            what = f"{plugins.reference(type(inner))} is no curriculum: it lacks {', '.join(lacks)}"
+            raise ReturnError(f"{line_of(type(inner))} {what}".lstrip())
+        self._state = ""
+        """The state as text, once it was found to be JSON."""
 
     @property
     def attempts(self) -> int:
-        return self.inner.attempts
+        attempts: Any = self.inner.attempts
+        if not isinstance(attempts, int) or attempts < 1:
+            what = f"{plugins.reference(self._whose)}.attempts is {attempts!r:.80}"
+            expected = "a whole number from 1 (as a @property or an attribute)"
+            raise ReturnError(f"{line_of(self._whose)} {what}, expected {expected}".lstrip())
+        return attempts
 
     def draw(self, step: int, attempt: int) -> list[int]:
         drawn: Any = self.inner.draw(step, attempt)
         if isinstance(drawn, str | bytes) or not hasattr(drawn, "__iter__"):
-            raise self._refusal("draw", step, f"{drawn!r:.80}", "a list of indices")
-        return [self._index(one, step) for one in drawn]
+            raise self._refusal("draw", step, described(drawn), "a list of indices")
+        found = [self._index(one, step) for one in drawn]
+        if not found and not attempt:
+            raise self._refusal("draw", step, "no index", "at least one, or the step has nothing to train on")
+        return found
 
     def _index(self, value: Any, step: int) -> int:
         """The index of a problem. A bool is refused: it comes from a mask of problems."""
@@ -135,19 +144,30 @@ class Checked:
         count = len(accepted) if hasattr(accepted, "__len__") else -1
         if count != len(index) or any(one not in (True, False) for one in accepted):
             expected = f"True or False for each of {len(index)} problems"
-            raise self._refusal("accept", step, f"{accepted!r:.80}", expected)
+            raise self._refusal("accept", step, described(accepted), expected)
         return [bool(one) for one in accepted]
 
     def state(self) -> Any:
-        return self.inner.state()
+        state = self.inner.state()
+        if not self._state:
+            try:
+                self._state = json.dumps(state)
+            except (TypeError, ValueError) as error:
+                raise self._refusal("state", 0, described(state), f"what JSON can hold ({error})") from None
+        return state
 
     def restore(self, state: Any) -> None:
         self.inner.restore(state)
 
     def _refusal(self, method: str, step: int, returned: str, expected: str) -> ReturnError:
-        plain = self.inner.inner if isinstance(self.inner, Refilled) else self.inner
-        what = f"{plugins.reference(type(plain))}.{method} returned {returned} at step {step}"
-        return ReturnError(f"{line_of(getattr(plain, method))} {what}, expected {expected}".lstrip())
+        when = f" at step {step}" if step else ""
+        what = f"{plugins.reference(self._whose)}.{method} returned {returned}{when}, expected {expected}"
+        return ReturnError(f"{line_of(getattr(self._whose, method))} {what}".lstrip())
+
+    @property
+    def _whose(self) -> type:
+        """The class of the curriculum itself."""
+        return type(self.inner.inner if isinstance(self.inner, Refilled) else self.inner)
 
 
 class Source(Protocol):
@@ -320,11 +340,15 @@ class Preferences:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, text in enumerate(file, 1):
             if text.strip():
                 try:
-                    row = json.loads(text)
+                    row = json.loads(text.decode())
+                except UnicodeDecodeError as error:
+                    why = f"not UTF-8 (byte 0x{text[error.start]:02x} at {error.start + 1})"
+                    remedy = "save the file as UTF-8"
+                    raise DataError(f"{path}:{number}: {why}; {remedy}") from None
                 except (ValueError, RecursionError) as error:
                     why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
                     raise DataError(f"{path}:{number}: not JSON ({why}); mend or remove the line") from None

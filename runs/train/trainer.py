@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,7 +227,10 @@ class Trainer:
     def update(self, batch: Batch, signal: Signal, correction: Correction | None, record: StepRecord) -> None:
         """All optimizer updates of the step."""
         updated = self.updater.update(batch, signal, record.tally, record.step, correction)
-        self._count_failures(updated, record.step)
+        cause = returned.unsound(self.algorithm, batch, signal) if updated.left_out else ""
+        if cause and not self.skipped:
+            warnings.warn(f"an update of step {record.step} is left out: {cause}", stacklevel=2)
+        self._count_failures(updated, record.step, cause)
         # A gap over the whole batch replaces the one that the first minibatch measured.
         record.row |= updated.row | record.gap
 
@@ -302,14 +306,14 @@ class Trainer:
         fixed = "reference" in self.models.networks and not any(map(self.algorithm.synchronize, steps))
         return BasePolicy(self.models, fixed)
 
-    def _count_failures(self, updated: Updated, step: int) -> None:
+    def _count_failures(self, updated: Updated, step: int, cause: str) -> None:
         self.diverged = updated.ruined
         self.skipped = self.skipped + 1 if updated.left_out else 0
         self.dump = bool(updated.left_out or self.diverged)
         if self.skipped > MOST_SKIPPED:
             self.diverged = (
                 f"gradients were not finite in {self.skipped} steps in a row, the last at step {step}"
-            )
+            ) + (f": {cause}" if cause else "")
 
     def _costs(self, elapsed: float) -> dict[str, float]:
         phases = {f"time/{name}": seconds for name, seconds in self.clock.seconds.items()}

@@ -145,6 +145,36 @@ def test_an_experiment_with_a_run_that_was_altered_midway_is_not_kept(
     assert "train.learning_rate.policy 0.0001 until step 4, then 0.001" in capsys.readouterr().err
 
 
+def test_a_partial_rerun_never_replaces_a_kept_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "to"
+
+    def kept(folder: str, sets: list[str], **changes: object) -> tuple[int, str]:
+        root = experiment(tmp_path / folder, **changes)
+        described = json.loads((root / "experiment.json").read_text())
+        (root / "experiment.json").write_text(json.dumps(described | {"sets": sets}))
+        code = cli.main(["keep", str(root), "--to", str(to)])
+        return code, capsys.readouterr().err
+
+    assert kept("whole", []) == (0, "")
+    before = (to / "sums.json").read_bytes()
+    code, told = kept("seed", ["seeds=[1]"], seeds=(1,))
+    assert code == 2 and f"{to / 'sums.json'} stands: {tmp_path / 'seed' / 'sums'} is not the whole" in told
+    assert "it was made by `grpobench run sums --set 'seeds=[1]'` and the kept one by `grpobench run" in told
+    assert "; 2 of 4 kept runs are missing, such as a on arithmetic, seed 0; keep it elsewhere" in told
+    code, told = kept("arm", [], arms=("a",))
+    assert code == 2 and "2 of 4 kept runs are missing, such as ppo on arithmetic, seed 0" in told
+    code, told = kept("other", ["train.steps=4"])
+    assert code == 2 and "was made by `grpobench run sums --set train.steps=4`" in told
+    assert (to / "sums.json").read_bytes() == before
+    # More seeds, or a recipe that was edited, are a whole experiment; a damaged table is no table.
+    assert kept("more", [], every=2, seeds=(0, 1, 2), accuracy=lambda *_: 0.5)[0] == 0
+    assert len(read(to / "sums.json").runs) == 6
+    (to / "sums.json").write_text("{")
+    assert kept("mended", [])[0] == 0
+
+
 def test_a_broken_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"version": 1, "name": "x"}')
     with pytest.raises(LogError, match=r"x\.json: no kept table"):

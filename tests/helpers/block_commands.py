@@ -36,8 +36,8 @@ from helpers.synthetic import Synthetic
 
 FILLED: Mapping[str, str] = {"MODEL": "nano", "RECIPE": "quickstart", "T": "arithmetic", "DIR": "."}
 """What stands for a word in capitals."""
-DRY_RUN = ("--dry-run", "--out", "unused")
-"""Nothing is written, and what stands for results elsewhere on the page is not looked at."""
+DRY_RUN = ("--dry-run", "--no-trial", "--out", "unused")
+"""Nothing is written or called, and what stands for results elsewhere on the page is not looked at."""
 DRY = ("run", "compare", "map", "search", "finding run")
 SMALL: Mapping[str, Sequence[str]] = {
     "eval": ("--problems", "2", "--samples", "2", "--max-completion-tokens", "4"),

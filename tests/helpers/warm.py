@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from grpobench.runs.experiment import worker
+from grpobench.runs.experiment import trial, worker
 from grpobench.runs.tools.process import environment
 
 FORKING: Any = multiprocessing.get_context("forkserver")
@@ -28,7 +28,8 @@ def begin(target: Callable[..., None], arguments: tuple[Any, ...], around: dict[
     """In the forked process: what a spawned one would begin with."""
     os.environ.clear()
     os.environ.update(around)
-    worker.die_with = lambda parent: None  # type: ignore[assignment]  # its parent is the server
+    # Its parent is the server.
+    worker.die_with = trial.die_with = lambda parent: None  # type: ignore[assignment]
     target(*arguments)
 
 

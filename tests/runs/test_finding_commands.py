@@ -268,8 +268,9 @@ def test_a_dry_run_registers_nothing(
 ) -> None:
     """One of the suite's own: a preview reads the problems."""
     monkeypatch.chdir(tmp_path)
-    assert "to begin" in said(capsys, "finding", "run", "critic-cost", "--dry-run")
-    assert json.loads(said(capsys, "finding", "run", "critic-cost", "--dry-run", "--json"))["runs"]
+    dry = ("--dry-run", "--no-trial")
+    assert "to begin" in said(capsys, "finding", "run", "critic-cost", *dry)
+    assert json.loads(said(capsys, "finding", "run", "critic-cost", *dry, "--json"))["runs"]
     assert not (tmp_path / "out").exists()
 
 
@@ -381,6 +382,7 @@ def test_a_partial_rerun_leaves_the_kept_verdict_and_says_what_is_missing(
         "folder": "out/mine-nano",
         "runs": 12,
         "missing": 3,
+        "differences": [],
         "verdict": "unresolved",
         "kept": "supported",
     }
@@ -428,7 +430,38 @@ def test_a_smaller_rerun_never_replaces_what_is_kept(place: Path, capsys: Captur
     capsys.readouterr()
     assert cli.main(["keep", "out/mine-nano"]) == 2
     told = capsys.readouterr().err
-    assert "mine-nano.json keeps 12 runs by the same rule" in told and "out/mine-nano has 4" in told
+    assert "mine-nano.json stands: the runs in out/mine-nano are not the whole finding: 8 of 12 runs" in told
+    assert "are missing, such as fine1-sums-s2; keep a partial rerun elsewhere with --to DIR" in told
     assert table.read_bytes() == content
     assert cli.main(["keep", "out/mine-nano", "--to", "beside"]) == 0
     assert said(capsys, "findings").startswith("mine  supported ")
+
+
+def test_a_rerun_with_other_settings_never_replaces_what_is_kept(place: Path, capsys: Capture) -> None:
+    """As many runs, all with a result, and registered as they were made: but not those of the finding."""
+    table = kept_table(place)
+    content = table.read_bytes()
+    said(capsys, "finding", "run", "mine", "--set", "train.prompts_per_step=9")
+    capsys.readouterr()
+    why = "train.prompts_per_step is 9 and not 16 in 12 runs"
+    assert cli.main(["keep", "out/mine-nano"]) == 2
+    assert f"the runs in out/mine-nano are not the whole finding: {why}; keep" in capsys.readouterr().err
+    stands = "the kept conclusion (supported) stands: the rerun in out/mine-nano is partial: "
+    for words in (["findings"], ["finding", "show", "mine"], ["finding", "judge", "mine"]):
+        assert f"{stands}{why}" in said(capsys, *words)
+    assert table.read_bytes() == content
+
+
+def test_an_edited_recipe_makes_a_whole_rerun_of_other_settings(place: Path, capsys: Capture) -> None:
+    """What a whole rerun is, the finding's file says as it is now: its author may change it."""
+    table = kept_table(place)
+    rule(place, "steps = 1", "steps = 1\nprompts_per_step = 9")
+    said(capsys, "finding", "run", "mine")
+    assert cli.main(["keep", "out/mine-nano"]) == 0
+    assert judged(capsys)["rerun"] is None and table.exists()
+    rule(place, "[0, 1, 2, 3, 4, 5]", "[0, 1]")  # fewer seeds by the same rule: the table must go first
+    shutil.rmtree(place / "out")
+    said(capsys, "finding", "run", "mine")
+    capsys.readouterr()
+    assert cli.main(["keep", "out/mine-nano"]) == 2
+    assert "8 of 12 kept runs are missing, such as fine1 on sums, seed 2" in capsys.readouterr().err

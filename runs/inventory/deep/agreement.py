@@ -28,18 +28,12 @@ from grpobench.runs.train.execute import execute
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
+from grpobench.runs.train.trial import first_update
 
 PROMPTS, GROUP = 4, 8
 """Limits the seconds of a step, if a check is not about its size."""
 LARGE_RATE = 1e-3
 """Learning rate at which one update changes what the policy writes."""
-MOST_WARM_UP = 1000
-
-
-def first_update(config: RunConfig) -> int:
-    """The first step that updates the policy; later than 1 if a critic is warmed up first."""
-    steps = range(1, MOST_WARM_UP)
-    return next((step for step in steps if "policy" in config.algorithm.updated_roles(step)), 1)
 
 
 def small(config: RunConfig, rate: float | None = None, *, whole: bool = False) -> RunConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from grpobench.runs.inventory.deep import agreement, grading, resuming
+from grpobench.runs.inventory.deep import agreement, code, grading, resuming
 from grpobench.runs.inventory.deep.result import CheckInput, Look, Result, carry_out
 from grpobench.runs.settings.recipe import Recipe
 
@@ -42,6 +42,7 @@ def looks(given: CheckInput) -> list[tuple[str, Look]]:
         ("results folder", resuming.storage),
         *grading.tasks(given),
         ("sandbox", grading.sandbox),
+        *code.trials(given),
         ("device", resuming.step),
         ("same step, same bits", resuming.repeated),
         ("sampler and trainer", agreement.gap),

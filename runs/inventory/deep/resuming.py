@@ -16,13 +16,14 @@ import torch
 from grpobench.runs.experiment import preflight
 from grpobench.runs.experiment.merging import TIMED
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.inventory.deep.agreement import first_update, run, small, trainer, up_to_update
+from grpobench.runs.inventory.deep.agreement import run, small, trainer, up_to_update
 from grpobench.runs.inventory.deep.result import CheckInput, Finding, good, unknown, wrong
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import finite, read_rows
 from grpobench.runs.tools.machine import determinism, deterministic, peak_memory_gb, reset_peak_memory
 from grpobench.runs.train.trainer import Trainer
+from grpobench.runs.train.trial import first_update
 
 State = dict[str, dict[str, torch.Tensor]]
 TIGHT = 0.9

@@ -1,4 +1,4 @@
-"""`grpobench run --dry-run`: everything is checked and told, and nothing is started or written."""
+"""`grpobench run --dry-run`: everything is checked and told, and no run is started, nothing is written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(*words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    assert cli.main(["run", "m.toml", "--dry-run", "--json", "--workers", "2", *words]) == 0
+    options = ("--dry-run", "--no-trial", "--json", "--workers", "2")  # test_trial.py has trials
+    assert cli.main(["run", "m.toml", *options, *words]) == 0
     found = json.loads(capsys.readouterr().out)
     assert isinstance(found, dict)
     return found
@@ -101,9 +102,10 @@ def test_time_is_told_once_every_arm_and_task_has_been_timed(
 
 def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     earlier(place, "grpo", 0, steps=4, seconds=3.0)
-    assert cli.main(["run", "m.toml", "--dry-run", "--set", "arms=grpo", "--workers", "1"]) == 0
+    options = ("--dry-run", "--no-trial", "--workers", "1")
+    assert cli.main(["run", "m.toml", *options, "--set", "arms=grpo"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "m: 2 runs (1 arm, 1 task, 2 seeds); nothing is started or written"
+    assert lines[0] == "m: 2 runs (1 arm, 1 task, 2 seeds); no run is started, nothing is written"
     assert lines[1] == "folder: results/m: 1 to begin, 1 to resume"
     assert lines[2].startswith("estimate: at most 1,280 tokens sampled in training")
     expected = "estimate from earlier runs in this folder: 800 tokens in training, 24 s on 1 worker"

@@ -18,12 +18,13 @@ from grpobench.algorithms.ppo import PPO
 from grpobench.runs import cli
 from grpobench.runs.calibration.faults import Sums
 from grpobench.runs.inventory.deep import agreement, grading, result, resuming
-from grpobench.runs.inventory.deep.agreement import first_update, small
+from grpobench.runs.inventory.deep.agreement import small
 from grpobench.runs.inventory.deep.examine import looks
 from grpobench.runs.inventory.deep.result import CheckInput, Result
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import recipes
+from grpobench.runs.train.trial import first_update
 from grpobench.tasks import TASKS
 from grpobench.tasks.task import Verdict
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.algorithm import CLAIMS, Algorithm
 from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.algorithms.modifiers import EVIDENCE, Modifiers
 from grpobench.runs import cli
@@ -44,6 +44,23 @@ def test_an_algorithm_says_what_its_page_needs(cls: type[Algorithm[Any]]) -> Non
     assert showing.paragraphs(cls)[1], "the docstring says nothing but degenerate cases"
     undocumented = [row["name"] for row in showing.settings(cls) if not row["summary"]]
     assert not undocumented
+
+
+@every
+def test_a_subclass_inherits_no_claim_of_its_base(cls: type[Algorithm[Any]]) -> None:
+    """A class of a user's that changes GRPO is not what GRPO's paper and evidence are about."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Heir(cls):  # type: ignore[valid-type, misc]
+        name = "heir"
+        departures = "one"
+
+    assert {claim: getattr(Heir, claim) for claim in CLAIMS} == dict.fromkeys(CLAIMS, "") | {
+        "departures": "one"
+    }
+    assert (Heir.cost, Heir.metrics) == (cls.cost, cls.metrics)  # it still computes what its base does
+    shown = showing.show_algorithm(Heir)
+    assert [shown[claim] for claim in CLAIMS] == ["", "", "", "one", ""]
 
 
 def test_every_group_of_modifiers_says_what_it_was_checked_against() -> None:

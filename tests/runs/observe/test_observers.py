@@ -124,7 +124,10 @@ def test_it_hears_every_row_and_evaluation_in_order(policy: str, mine: Path, tmp
 
 TROUBLE = [
     *(
-        (Observe("mine:Raises", {"where": where}), f"{doing}: ValueError: no more of {where}")
+        (
+            Observe("mine:Raises", {"where": where}),
+            f"{doing}: mine.py:29 Raises.told raised ValueError: no more of {where}",
+        )
         for where, doing in (
             ("making", "as it was made"),
             ("begin", "in begin"),

@@ -74,7 +74,7 @@ def test_an_accuracy_beyond_one_stops_the_run_and_names_the_problem() -> None:
     @dataclasses.dataclass(frozen=True)
     class Generous(Letters):
         def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-            return [Verdict({"correct": 7.0}, None) for _ in completions]
+            return [Verdict(dict.fromkeys(self.scores, 7.0), None) for _ in completions]
 
     with pytest.raises(
         DataError, match=r"`correct` must be from 0 to 1, but its verifier gave 7 for problem p"

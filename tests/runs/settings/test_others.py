@@ -306,7 +306,7 @@ def test_changed_code_is_refused_and_failing_code_is_named(
     line = (CODE + late).count("\n", 0, (CODE + late).index("raise KeyError")) + 1
     assert code == 70 and status["state"] == "crashed"
     assert status["why"].startswith(
-        f"mine:late ({study / 'mine.py'}, line {line}): FunctionError: the reward mine:late"
+        f"mine.py:{line} late the reward mine:late raised KeyError: 'lost'; fix it"
     )
     assert "KeyError: 'lost'" in (experiment / "grpo-listed-s0" / "crash.txt").read_text()
 

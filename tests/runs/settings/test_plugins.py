@@ -126,14 +126,14 @@ def test_an_absent_name_is_named_with_the_nearest_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1\ny = x / 0\n", "line 2: ZeroDivisionError: division by zero"),
-        ("def broken(:\n", "line 1: SyntaxError"),
-        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
+        ("x = 1\ny = x / 0\n", ":2: ZeroDivisionError: division by zero"),
+        ("def broken(:\n", ":1: SyntaxError: invalid syntax"),
+        ("import sys\nsys.exit(3)\n", ":2: SystemExit: 3"),
         ("import nowhere_to_be_found\n", "install nowhere_to_be_found"),
         ("import helper\n", "write `from .helper import ...`"),
     ],
 )
 def test_a_file_that_fails_is_named_with_its_line(text: str, said: str, tmp_path: Path) -> None:
     fault = complaint("mine:Thing", write(tmp_path, mine=text, helper=""))
-    assert fault.startswith(f"observe[0]: {tmp_path / 'mine.py'}, line ") and said in fault
+    assert fault.startswith(f"observe[0]: {tmp_path / 'mine.py'}:") and said in fault
     assert not [name for name in sys.modules if name == f"{plugins.package(tmp_path)}.mine"]

@@ -1,0 +1,78 @@
+"""Completions of a sampler of others, checked where it returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from grpobench.algorithms.returned import ReturnError, described, line_of
+from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, Sampler
+
+MEMBERS = ("exact", "max_logprob_gap", "sample", "sync", "close")
+"""What every sampler has."""
+
+
+def demand_sampler(sampler: Sampler, made_by: object) -> None:
+    """Raises ReturnError if what a class or factory made is no sampler."""
+    if lacks := [name for name in MEMBERS if not hasattr(sampler, name)]:
+        name = getattr(made_by, "__qualname__", str(made_by))
+        line = line_of(made_by) if callable(made_by) else ""
+        told = f"{line} {name} made {described(sampler)}, which lacks {', '.join(lacks)}"
+        raise ReturnError(f"{told}, expected a sampler (grpobench.runs.sample.rollouts.Sampler)".lstrip())
+
+
+def draw(
+    sampler: Sampler,
+    requests: Sequence[Request],
+    limit: int,
+    temperature: float,
+    mixing: Mixing | None = None,
+) -> list[list[Rollout]]:
+    """The sampler's completions of each request. Raises ReturnError for those of another's sampler that are
+    not as asked: their number, their lengths, their log-probabilities."""
+    found = (
+        sampler.sample(requests, limit, temperature, mixing)
+        if mixing is not None
+        else sampler.sample(requests, limit, temperature)
+    )
+    if not type(sampler).__module__.startswith("grpobench."):
+        demand(sampler, requests, limit, found)
+    return found
+
+
+def demand(sampler: Sampler, requests: Sequence[Request], limit: int, found: object) -> None:
+    """Check the completions of each request."""
+    if not isinstance(found, list | tuple) or len(found) != len(requests):
+        what = f"{len(found)} lists" if isinstance(found, list | tuple) else described(found)
+        raise refusal(sampler, what, f"a list for each of {len(requests)} requests")
+    for number, (request, own) in enumerate(zip(requests, found, strict=True)):
+        where = f"for request {number}"
+        if not isinstance(own, list | tuple) or len(own) != len(request.seeds):
+            what = f"{len(own)} completions" if isinstance(own, list | tuple) else described(own)
+            raise refusal(sampler, f"{what} {where}", f"{len(request.seeds)}, one for each seed")
+        for rollout in own:
+            if flaw := flaw_of(rollout, limit):
+                raise refusal(sampler, f"{flaw[0]} {where}", flaw[1])
+
+
+def flaw_of(rollout: object, limit: int) -> tuple[str, str] | None:
+    """(what is wrong with a completion of at most `limit` tokens, what is expected); None if nothing is."""
+    if not isinstance(rollout, Rollout):
+        return described(rollout), "a Rollout"
+    length, logp = len(rollout.completion), rollout.sampler_logp
+    if not all(isinstance(token, int | np.integer) for token in rollout.completion):
+        return "a completion with something that is no token id", "whole numbers"
+    if length > limit:
+        return f"a completion of {length} tokens", f"at most {limit}"
+    if not isinstance(logp, np.ndarray) or logp.shape != (length,):
+        shape = logp.shape if isinstance(logp, np.ndarray) else described(logp)
+        return f"sampler_logp {shape}", f"a NumPy array ({length},), a log-probability for each token"
+    if not np.isfinite(logp).all() or (logp > 1e-3).any():
+        return f"sampler_logp from {logp.min()} to {logp.max()}", "finite log-probabilities, at most 0"
+    return None
+
+
+def refusal(sampler: Sampler, returned: str, expected: str) -> ReturnError:
+    told = f"{line_of(sampler.sample)} {type(sampler).__name__}.sample returned {returned}"
+    return ReturnError(f"{told}, expected {expected}".lstrip())

@@ -1,0 +1,75 @@
+"""The process that makes a trial: what it says, and that code without end does not keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grpobench.runs.experiment import trial
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.recipe import read_recipe
+
+CODE = """
+import os, time
+
+def well(completions, **columns):
+    print("heard by nobody")
+    return [0.0] * len(completions)
+
+def endless(completions, **columns):
+    while True:
+        time.sleep(0.01)
+
+def gone(completions, **columns):
+    os._exit(3)
+
+def wrong(completions, **columns):
+    return "nothing"
+"""
+RECIPE = """
+tasks = [{ name = "arithmetic", settings = { train = 16, validation = 4, test = 4 } }]
+[model]
+name = "nano"
+[train]
+steps = 2
+prompts_per_step = 2
+group_size = 2
+[evaluate]
+problems = 0
+test_problems = 0
+"""
+
+
+def run(folder: Path, reward: str) -> RunConfig:
+    arm = f'[[arm]]\nname = "{reward}"\nalgorithm = "grpo"\nreward.kind = "sum"\n'
+    (folder / "study.toml").write_text(f'{RECIPE}{arm}reward.weights = {{ "mine:{reward}" = 1.0 }}\n')
+    return read_recipe(str(folder / "study.toml")).runs()[0]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, warm: None) -> Path:
+    (tmp_path / "mine.py").write_text(CODE)
+    return tmp_path
+
+
+def test_each_trial_is_told_and_output_is_not(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = trial.carry_out([run(mine, "well"), run(mine, "wrong"), run(mine, "well")])
+    assert [bool(one.fault) for one in found] == [False, True, False]
+    assert found[1].fault.startswith("mine.py:15 the reward mine:wrong returned 'nothing' of type str")
+    assert "FunctionError" in found[1].traceback and not any(one.skipped for one in found)
+    assert "heard by nobody" not in "".join(capfd.readouterr())
+
+
+def test_code_that_does_not_return_is_given_up_by_its_line(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "SECONDS", 1.0)
+    first, second = trial.carry_out([run(mine, "endless"), run(mine, "well")])
+    assert first.fault == "mine.py:8 endless did not return in 1 s" and "time.sleep" in first.traceback
+    assert (second.fault, second.skipped) == ("", "the process that tries it has ended")
+
+
+def test_a_process_that_dies_is_no_fault_of_the_code(mine: Path) -> None:
+    (only,) = trial.carry_out([run(mine, "gone")])
+    assert (only.fault, only.skipped) == ("", "the process that tries it has ended")
