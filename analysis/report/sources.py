@@ -30,7 +30,7 @@ class SourceWarnings:
     """What a reader should know before reading gains of accuracy."""
 
     format: Sequence[Line]
-    """Changes of accuracy that are changes of readability."""
+    """Changes of accuracy that are changes of readability, of the margin or more."""
     constant: Sequence[Line]
     """Arms that answer the same to everything."""
     saturated: Sequence[Line]
@@ -56,7 +56,8 @@ def describe_sources(numbers: Numbers) -> SourceWarnings:
     if numbers.experiment.sweep_values:
         return SourceWarnings((), (), ())
     rows = numbers.sources.arms.to_dict("records")
-    changes = [_format_line(row) for row in rows if row["origin"] in (FORMAT, UNKNOWN)]
+    named = [row for row in rows if row["origin"] in (FORMAT, UNKNOWN)]
+    changes = [_format_line(row) for row in named if abs(row["gain"]) >= numbers.experiment.margin]
     constant = [_constant_line(*key, runs) for key, runs in constant_answers(numbers.sources).items()]
     return SourceWarnings(changes, constant, list_saturated(numbers))
 

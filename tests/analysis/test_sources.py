@@ -230,6 +230,12 @@ def test_better_answers_are_no_format_and_no_box(tmp_path: Path) -> None:
     assert not describe_sources(facts.numbers).lines and 'id="sources"' not in words(root)
 
 
+def test_a_gain_below_the_margin_is_in_the_table_alone(tmp_path: Path) -> None:
+    root = folder_of(tmp_path, likely=FORMAT_AFTER)
+    numbers = Numbers(load(root, margin=40))
+    assert numbers.sources.arms["origin"][0] == FORMAT and not describe_sources(numbers).format
+
+
 def test_three_seeds_have_an_interval_over_seeds(tmp_path: Path) -> None:
     root = folder_of(tmp_path, likely=TRUTH, seeds=(0, 1, 2))
     (row,) = Numbers(load(root)).sources.arms.to_dict("records")
