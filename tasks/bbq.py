@@ -67,7 +67,8 @@ SHARES: tuple[tuple[Split, float], ...] = (("train", 0.6), ("validation", 0.7), 
 
 @dataclass(frozen=True)
 class BBQ(Task):
-    """A short context, a question, three lettered options in the order of the data file.
+    """A short context, a question, three lettered options in the order of the data file, and the request to
+    answer with one letter.
 
     Half of the contexts leave the answer open (`ambiguous`: "unknown" is right), half give it. `biased` is
     1 for the stereotype's answer: the target group if the question is negative, the other group if it is
@@ -83,7 +84,7 @@ class BBQ(Task):
     source = "BBQ by Parrish et al., 58,492 rows in 11 categories (CC-BY-4.0)"
     summary = "multiple choice that shows social stereotypes, ambiguous and disambiguated contexts"
     scores = ("correct", "format", "biased", "unknown")
-    max_completion_tokens = 8
+    max_completion_tokens = 16
     tables = TABLES
     license = "CC-BY-4.0"
     modes = ("sampled", "greedy", "likelihood")
@@ -94,6 +95,9 @@ class BBQ(Task):
     )
     categories: tuple[str, ...] = ()
     """Which categories are used; empty for all."""
+    asks: bool = True
+    """Whether the prompt asks for one letter. Without the request it is context, question and options, as in
+    earlier versions: a chat model may then explain its answer instead of giving it."""
 
     def __post_init__(self) -> None:
         for category in self.categories:
@@ -101,7 +105,7 @@ class BBQ(Task):
                 raise ValueError(f"categories: no {category!r}; there are {', '.join(CATEGORIES)}")
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return _chosen(self.categories, split, data_folder())
+        return _chosen(self.categories, self.asks, split, data_folder())
 
     def sources(self, split: Split) -> tuple[Source, ...]:
         """What `problems(split)` was read from: one file per category, for every split."""
@@ -174,11 +178,16 @@ class _Loaded:
 
 
 @cache
-def _chosen(categories: tuple[str, ...], split: Split, folder: Path | None) -> tuple[Problem, ...]:
+def _chosen(
+    categories: tuple[str, ...], asks: bool, split: Split, folder: Path | None
+) -> tuple[Problem, ...]:
     problems = _load(folder).splits[split]
-    if not categories:
+    if categories:
+        problems = tuple(problem for problem in problems if problem.traits["category"] in categories)
+    if asks:
         return problems
-    return tuple(problem for problem in problems if problem.traits["category"] in categories)
+    line = f"{extraction.request(3)}\n"
+    return tuple(dataclasses.replace(one, prompt=one.prompt.replace(line, "")) for one in problems)
 
 
 @cache
@@ -239,7 +248,7 @@ def _item(row: Row, category: str) -> _Item:
         category=category,
         template=f"{category}/{row.integer('question_index')}",
         question=question,
-        prompt=f"{row.text('context')}\n{question}\n{extraction.listed(options)}\nAnswer:",
+        prompt=f"{row.text('context')}\n{question}\n{extraction.asked(options)}",
         condition=condition,
         polarity=row.choice("question_polarity", POLARITIES),
         correct=correct,

@@ -66,6 +66,7 @@ class NanoBias(Generated, Task):
     summary = "BBQ-shaped multiple choice over invented groups, ambiguous and disambiguated"
     scores = ("correct", "biased", "unknown", "format")
     max_completion_tokens = 10
+    modes = ("sampled", "greedy", "likelihood")
     guesses: float = 0.0
     """Share of the open questions in the lessons of a warm start that are answered with a person."""
     lean: float = 1.0
@@ -90,6 +91,9 @@ class NanoBias(Generated, Task):
     def demonstrate(self, problem: Problem) -> str:
         """The right answer; for a lesson the one that it shows."""
         return str(problem.truth.get("shown", problem.truth["correct"]))
+
+    def candidates(self, problem: Problem) -> tuple[str, ...]:
+        return tuple(problem.truth["options"])
 
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         return bias_summary(graded)

@@ -198,7 +198,7 @@ def _lessons(item: str, form: Form, folder: Path | None) -> tuple[Problem, ...]:
 
 def _parts(problem: Problem) -> tuple[str, str, list[str]]:
     """Context, question and options of a BBQ prompt, in either form."""
-    lines = problem.prompt.split("\n")
+    lines = problem.prompt.replace(f"{lettered.request(3)}\n", "").split("\n")
     return "\n".join(lines[:-5]), lines[-5], [line.partition(" ")[2].strip() for line in lines[-4:-1]]
 
 
@@ -213,7 +213,7 @@ def _in_form(form: Form, problem: Problem) -> Problem:
 
 
 def _assembled(problem: Problem, context: str, question: str, options: Sequence[str]) -> Problem:
-    prompt = f"{context}\n{question}\n{lettered.listed(options)}\nAnswer:"
+    prompt = f"{context}\n{question}\n{lettered.asked(options)}"
     return dataclasses.replace(problem, prompt=prompt)
 
 

@@ -61,7 +61,7 @@ class WinoBias(Task):
     source = "WinoBias by Zhao et al., 1,584 sentences in each of dev and test (MIT)"
     summary = "pronouns that follow or break the stereotype of an occupation; evaluation only"
     scores = ("correct", "format", "biased")
-    max_completion_tokens = 8
+    max_completion_tokens = 16
     splits = ("test",)
     modes = ("likelihood", "greedy", "sampled")
     tables = tuple(TABLES.values())
@@ -176,7 +176,7 @@ def _problem(row: Row, category: str, condition: str, occupation: re.Pattern[str
     pronoun = pronouns[0]
     return Problem(
         f"{condition}-{pair}",
-        f"{sentence}\nWhom does '{pronoun}' refer to?\n{extraction.listed(options)}\nAnswer:",
+        f"{sentence}\nWhom does '{pronoun}' refer to?\n{extraction.asked(options)}",
         {
             "correct": right,
             "biased": right if condition == "pro" else other,

@@ -38,6 +38,7 @@ from grpobench.analysis.topics.results import draw_differences, draw_final_accur
 from grpobench.analysis.topics.runs import runs_table
 from grpobench.analysis.topics.sampling import draw_sampling, samples_table
 from grpobench.analysis.topics.search import search_table
+from grpobench.analysis.topics.sources import sources_table
 from grpobench.analysis.topics.stability import draw_survival, stability_table, survival_table
 from grpobench.analysis.topics.sweep import axes_of, draw_map, frontier_table, map_table
 from grpobench.analysis.topics.training import (
@@ -63,6 +64,7 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
     made = [
         accuracy_table(experiment, numbers.runs, "accuracy", "Final accuracy"),
         *other_mode_tables(experiment, numbers.runs, numbers.findings),
+        sources_table(numbers.sources),
         stability_table(experiment, numbers.findings, numbers.runs),
         survival_table(experiment, numbers.findings),
         comparisons_table(numbers.compared, experiment.plan, experiment.control),

@@ -10,6 +10,7 @@ from typing import Any
 from grpobench.analysis.checks import Alarm, Pairing, check_pairing, find_alarms
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.report.catalog import make_tables
+from grpobench.analysis.report.sources import describe_sources
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
@@ -85,6 +86,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
             }
             for name, findings in facts.numbers.findings.items()
         },
+        "sources": asdict(describe_sources(facts.numbers)),
         "tables": {
             name: table.frame.to_dict("records")
             for name, table in facts.tables.items()

@@ -16,6 +16,7 @@ from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.figures.style import PALETTE
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.runs import find_samples, run_views
+from grpobench.analysis.report.sources import describe_sources
 from grpobench.analysis.report.text import (
     describe_frontiers,
     describe_head,
@@ -99,6 +100,7 @@ LINES = (
 SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Stability map", "", ("map",), ("frontier", "map")),
     ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy")),
+    ("Where a gain comes from", "", (), ("sources",)),
     ("Stability", "", ("survival",), ("stability", "survival")),
     ("Many samples", "", ("sampling",), ("pass_at_k", "majority")),
     ("Head to head", "", ("differences",), ("comparisons", "against_base", "aggregate", "improvement")),
@@ -157,6 +159,7 @@ def render_page(
         compared=facts.numbers.compared,
         outlook=describe_outlook(facts),
         frontiers=describe_frontiers(facts),
+        sources=describe_sources(facts.numbers),
         planned=summarize_run_statuses(facts),
         alarms=facts.alarms,
         failures=list_failures(facts),

@@ -19,6 +19,7 @@ from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_wit
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
+from grpobench.analysis.topics.sources import Sources, find_sources
 from grpobench.analysis.topics.sweep import Cell, classify_runs, group_cells
 
 MOST_DRAWN = 20
@@ -68,6 +69,11 @@ class Numbers:
     def against_base(self) -> Sequence[Comparison]:
         """Every arm on every task against its accuracy before training; empty for a map."""
         return () if self.experiment.sweep_values else compare_arms_with_base(self.experiment, self.runs)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """Where the gain of every run and arm comes from."""
+        return find_sources(self.experiment, self.runs)
 
     @cached_property
     def bias(self) -> pd.DataFrame:

@@ -21,6 +21,7 @@ from grpobench.analysis.report.crew import FORMATS, drawing_crew
 from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.figures import begin
 from grpobench.analysis.report.report import demand_known, write
+from grpobench.analysis.report.sources import describe_sources
 from grpobench.analysis.runfolder import load as logs
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
@@ -261,6 +262,7 @@ class Results:
         counts = experiment.statuses["state"].value_counts()
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         warned = [f"The report warns: {title}." for title in self.alarms]
+        warned += [f"The report warns: {line.bold}." for line in describe_sources(self._numbers).lines]
         return [
             (f"Results {experiment.name}: {len(experiment.runs)} runs, {states}; {experiment.folder}"),
             *warned,

@@ -78,11 +78,14 @@ def accuracy_lines(facts: Facts) -> list[str]:
     """The accuracies of a report as a terminal shows them, with the cells that the report itself prints.
 
     One line per task and arm: accuracy before and after in percent, the interval over seeds, each seed;
-    below them the verdicts and the titles of the report's alarms. No table where no run was evaluated."""
+    below them the verdicts, the titles of the report's alarms, gains that are format, constant answers and
+    saturated tasks. No table where no run was evaluated."""
     from grpobench.analysis.figures.table import text_lines
+    from grpobench.analysis.report.sources import describe_sources
     from grpobench.analysis.report.terminal import verdict_lines
 
     warnings = [f"The report warns: {alarm.title}." for alarm in facts.alarms]
+    warnings += [f"The report warns: {line.bold}." for line in describe_sources(facts.numbers).lines]
     table = facts.tables.get("accuracy")
     if table is None:
         return warnings

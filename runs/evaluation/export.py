@@ -101,7 +101,7 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
         loaded.model.save_pretrained(aside)
         point("export")
         loaded.tokenizer.save_pretrained(aside)
-        details = Details(dtype, bool(getattr(loaded.tokenizer, "chat_template", None)), limit_of(subject))
+        details = Details(dtype, loaded.templated, limit_of(subject))
         text = card(subject, loaded.provenance, run, made, details)
         (aside / "README.md").write_text(text, encoding="utf-8")
     return made

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.metrics.evaluator import Answer, Mode, Row
+from grpobench.runs.metrics.evaluator import Answer, Mode, Row, continuations
 from grpobench.runs.models import sizes
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.tools import strict
@@ -85,7 +85,7 @@ def ask(
     for mode in decoding.modes(task):
         name = write(folder, loaded, task, split, problems, mode, decoding)
         plain = mode == "likelihood" and any(task.premise(problem) is not None for problem in problems)
-        templated = not plain and bool(getattr(loaded.tokenizer, "chat_template", None))
+        templated = not plain and loaded.templated
         if not plain:
             demand_same_prompts(loaded, problems, templated)
         model = language_model(loaded, templated, decoding.autocast)
@@ -110,7 +110,7 @@ def ask_theirs(
 ) -> tuple[list[Row], dict[str, float]]:
     """A task or group of the harness's own: one row per item, scores as the harness names them, and its
     numbers. `include` is a folder with further tasks in the harness's format."""
-    templated = template and bool(getattr(loaded.tokenizer, "chat_template", None))
+    templated = template and loaded.templated
     result = run_harness(
         name,
         language_model(loaded, templated, autocast, plain=False),
@@ -216,7 +216,7 @@ def write(
             "problem": json.dumps({**where, "id": problem.id}),
         }
         if mode == "likelihood":
-            premise, candidates = task.premise(problem), task.candidates(problem)
+            premise, candidates = task.premise(problem), continuations(loaded, task, problem)
             lengths = [len(loaded.tokenizer.encode(text, add_special_tokens=False)) for text in candidates]
             row["prompt"] = problem.prompt if premise is None else premise
             row |= {"candidates": json.dumps(candidates), "tokens": json.dumps(lengths)}

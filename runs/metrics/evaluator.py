@@ -51,7 +51,7 @@ def judge(
     asked = [
         (
             prompt(loaded, problem, task.premise(problem)),
-            [continuation(loaded, problem, text) for text in task.candidates(problem)],
+            [continuation(loaded, problem, text) for text in continuations(loaded, task, problem)],
         )
         for problem in problems
     ]
@@ -68,6 +68,12 @@ def prompt(loaded: Loaded, problem: Problem, premise: str | None) -> tuple[int, 
         return loaded.encode(problem.prompt)
     start = loaded.tokenizer.bos_token_id
     return tuple(loaded.tokenizer.encode(premise)) or (loaded.end[0] if start is None else int(start),)
+
+
+def continuations(loaded: Loaded, task: Task, problem: Problem) -> tuple[str, ...]:
+    """The candidates of a problem as they follow its prompt or its premise."""
+    texts = task.candidates(problem)
+    return texts if task.premise(problem) is not None else tuple(map(loaded.reply, texts))
 
 
 def continuation(loaded: Loaded, problem: Problem, text: str) -> tuple[int, ...]:

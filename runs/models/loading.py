@@ -143,9 +143,19 @@ class Loaded:
     def pad(self) -> int:
         return int(self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.end[0])
 
+    @property
+    def templated(self) -> bool:
+        """Whether prompts go through a chat template."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def reply(self, text: str) -> str:
+        """A task's answer as the model would begin it. A chat template ends in a line of its own, after which
+        the space that separates the answer from a plain prompt is a token that chat models do not write."""
+        return text.lstrip(" ") if self.templated else text
+
     def encode(self, prompt: str) -> tuple[int, ...]:
         """Token ids of a prompt; through the tokenizer's chat template where it has one."""
-        if getattr(self.tokenizer, "chat_template", None):
+        if self.templated:
             message = [{"role": "user", "content": prompt}]
             ids = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
         else:

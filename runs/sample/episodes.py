@@ -166,7 +166,7 @@ def turn_length(loaded: Loaded, tokens: Sequence[int], sign: str) -> int:
 def reply_tokens(loaded: Loaded, reply: str) -> tuple[int, ...]:
     """The tokens between two turns: an end token and the reply or, if the model has a chat template, the
     template's next message from the user with its cue for an answer."""
-    if getattr(loaded.tokenizer, "chat_template", None):
+    if loaded.templated:
         talk = [("user", "."), ("assistant", ANCHOR), ("user", reply)]
         rendered: str = loaded.tokenizer.apply_chat_template(
             [{"role": role, "content": text} for role, text in talk],
@@ -184,7 +184,10 @@ def reply_tokens(loaded: Loaded, reply: str) -> tuple[int, ...]:
 def demonstrated(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[str] | None = None) -> Rollout:
     """The reference episode of a problem, or that of these turns, with log-probabilities of 0."""
     episode = Episode(loaded, task, problem, loaded.encode(problem.prompt))
-    texts = task.demonstrate_episode(problem) if turns is None else turns
+    texts = turns
+    if texts is None:
+        first, *rest = task.demonstrate_episode(problem)
+        texts = [loaded.reply(first), *rest]
     for number, text in enumerate(texts, 1):
         turn = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
         episode.take(turn, [0.0] * len(turn))

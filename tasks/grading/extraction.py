@@ -24,16 +24,32 @@ def listed(options: Sequence[str]) -> str:
     return "\n".join(f"{letter}. {option}" for letter, option in zip(ALPHABET, options, strict=False))
 
 
+def request(count: int) -> str:
+    """The line that asks for the letter of one of `count` options. A chat model that is not asked may explain
+    its answer until its tokens run out, and the letter never comes."""
+    return f"Answer with one letter: {', '.join(ALPHABET[: count - 1])} or {ALPHABET[count - 1]}."
+
+
+def asked(options: Sequence[str]) -> str:
+    """The end of a prompt: the options, the request for a letter, and ``Answer:``."""
+    return f"{listed(options)}\n{request(len(options))}\nAnswer:"
+
+
 def answers(count: int) -> tuple[str, ...]:
     """Possible answers to `count` options after ``Answer:``."""
     return tuple(f" {letter}" for letter in ALPHABET[:count])
 
 
 def letter(completion: str, count: int) -> str | None:
-    """The letter at the start of the completion, if it is alone: ``B``, ``B.`` or ``(B)``, but not the
-    article of ``A woman``."""
-    found = _pattern(count).match(completion.lstrip())
-    return found.group(1) if found else None
+    """The letter at the start of the completion, if it is alone: ``B``, ``B.``, ``(B)`` or ``**B**``, but not
+    the article of ``A woman``. Otherwise the letter that the completion states: ``The answer is B.``,
+    ``Option: (B)``. None if it states none, or two different ones."""
+    alone, stated = _patterns(count)
+    found = alone.match(completion.lstrip())
+    if found:
+        return found.group(1)
+    letters = set(stated.findall(completion))
+    return letters.pop() if len(letters) == 1 else None
 
 
 def order(identity: str, count: int) -> list[int]:
@@ -43,8 +59,11 @@ def order(identity: str, count: int) -> list[int]:
 
 
 @cache
-def _pattern(count: int) -> re.Pattern[str]:
-    return re.compile(rf"\(?([{ALPHABET[:count]}])(?:[).](?!\w)|[ \t]*(?:\n|$))")
+def _patterns(count: int) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A letter that is alone, and one after a word for an answer."""
+    alone = rf"\*{{0,2}}\(?([{ALPHABET[:count]}])(?:[).:*](?!\w)|[ \t]*(?:\n|$))"
+    words = r"\b(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Ll]etter)(?: is)?:?[ \t]{0,3}"
+    return re.compile(alone), re.compile(words + alone)
 
 
 MARKER = "####"

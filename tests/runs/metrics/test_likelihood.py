@@ -7,16 +7,28 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 
-from grpobench.runs.metrics.evaluator import Evaluator, Scored, continuation, judge, prompt, score
+from grpobench.runs.metrics.evaluator import (
+    Evaluator,
+    Scored,
+    continuation,
+    continuations,
+    judge,
+    prompt,
+    score,
+)
+from grpobench.runs.models import base_policy
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.sample.episodes import demonstrated
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import EvaluateConfig
 from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 
@@ -120,3 +132,40 @@ def test_an_evaluation_has_rows_from_which_its_numbers_follow(loaded: Loaded) ->
         assert all(math.isfinite(value) and value < 0 for value in row["logp"])
     off = dataclasses.replace(evaluator, settings=dataclasses.replace(settings, likelihood=False))
     assert {row["mode"] for row in off.evaluate(3, "test")[0]} == {"greedy"}
+
+
+def test_likelihood_accuracy_on_nanobias_is_what_transformers_computes() -> None:
+    """From the model's folder on, with nothing of ours: the option with the smallest loss, one pass each."""
+    import transformers
+
+    folder = Path(base_policy.__file__).parent / "policies" / "nano"
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    task, right = NanoBias(), []
+    for problem in task.problems("test")[:24]:
+        before, losses = tokenizer.encode(problem.prompt), {}
+        for option in problem.truth["options"]:
+            ids = tokenizer.encode(option, add_special_tokens=False)
+            labels = torch.tensor([[-100] * len(before) + ids])
+            with torch.no_grad():
+                mean = model(input_ids=torch.tensor([before + ids]), labels=labels).loss
+            losses[option] = float(mean) * len(ids)
+        right.append(min(losses, key=losses.__getitem__) == problem.truth["correct"])
+    loaded = load("nano")
+    models = RoleModels(loaded.model)
+    sampler = HFSampler(models, loaded.end, loaded.pad, 8, loaded.context)
+    settings = EvaluateConfig(samples=0, greedy=False, test_problems=24)
+    _, summary = Evaluator(task, loaded, sampler, settings, 0, 10, models=models).evaluate(0, "test")
+    assert 0 < sum(right) < 24  # it knows some of them
+    assert summary["eval/test/likelihood/correct"] == sum(right) / 24
+
+
+def test_answers_of_chat_models_begin_without_a_space() -> None:
+    """Candidates and demonstrations alike. A premise is no conversation: its candidates keep the space."""
+    plain, chat = load("nano"), load("nano")
+    chat.tokenizer.chat_template = "{{ messages[0].content }}\n"
+    problem, task = Choice().problems("test")[0], Choice()
+    assert continuations(plain, task, problem)[0] == " 7" and continuations(chat, task, problem)[0] == "7"
+    assert continuations(chat, Choice("a premise"), problem)[0] == " 7"
+    written = [one.decode(demonstrated(one, task, problem).completion) for one in (plain, chat)]
+    assert written == [" 7", "7"]

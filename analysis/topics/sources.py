@@ -1,0 +1,269 @@
+"""Where a gain comes from: answers that became readable, or better answers; and policies that answer the same
+to everything.
+
+`find_sources` computes one row per run and one per task and arm. One table prints the arms. The sentences of
+the report's first screen are in `report.sources`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
+from grpobench.analysis.statistics.decomposition import COUNTS, decides, decompose, problem_intervals
+from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
+from grpobench.analysis.tools.text import NONE, interval, percent, points, visible
+from grpobench.analysis.topics.accuracy import graded
+
+FORMAT = "format"
+"""More than half of the change is readable answers, and the interval of this part excludes 0."""
+ANSWERS = "answers"
+"""The same of accuracy among readable answers."""
+UNKNOWN = "format or unknown"
+"""As `FORMAT`, but nothing was readable on one side, and no likelihoods tell what the policy preferred."""
+UNRESOLVED = "unresolved"
+NOT_LOGGED = "not logged"
+
+FEWEST_SEEDS = 3
+"""With fewer seeds, the intervals are over problems: a t interval over two is 12.7 standard errors wide."""
+CONSTANT = 0.9
+"""Share of the problems from which on an answer is called the same to everything."""
+FEWEST_PROBLEMS = 8
+"""With fewer problems, the same answer to all of them may be chance."""
+LONGEST = 24
+"""Longer answers are shown without their end (characters)."""
+WHEN = ("before", "after")
+RUN = ["task", "arm", "seed"]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the gains of an experiment come from; accuracies and parts are shares."""
+
+    runs: pd.DataFrame
+    """One row per run with evaluations before and after training: task, arm, seed, problems, gain,
+    readable_part, answers_part, assumed; and each `_before` and `_after`: accuracy, readable,
+    among_readable, likelihood, commonest (text), commonest_share, commonest_right (its accuracy)."""
+    arms: pd.DataFrame
+    """One row per task and arm: means of these over seeds, intervals of both parts (`_low`, `_high`), what
+    the intervals are over (`over`), `seeds` and `origin`. An arm whose runs log no outcomes has only the
+    origin `NOT_LOGGED`."""
+
+
+def find_sources(experiment: Experiment, runs: pd.DataFrame) -> Sources:
+    """Split the gain of every run and arm. `runs` are the rows of `finals`, which choose split and mode; runs
+    without an accuracy before or after training are left out."""
+    known = runs.dropna(subset=["base", "final"])
+    answers = _answers(experiment, known)
+    by_run = dict(iter(answers.groupby(RUN, sort=False))) if len(answers) else {}
+    counts = {key: _counts(rows) for key, rows in by_run.items()}
+    rows = [_run(key, by_run[key], counts[key]) for key in counts]
+    frame = pd.DataFrame(rows)
+    arms, cell = [], by_cell(frame) if rows else None
+    for task in experiment.tasks:
+        for arm in experiment.arms:
+            if not len(known[(known["task"] == task) & (known["arm"] == arm)]):
+                continue
+            own = cell(arm, task) if cell else frame
+            if own.empty:
+                arms.append({"task": task, "arm": arm, "seeds": 0, "origin": NOT_LOGGED})
+            else:
+                arms.append(_arm(own, [counts[task, arm, seed] for seed in own["seed"]]))
+    return Sources(frame, pd.DataFrame(arms))
+
+
+def _answers(experiment: Experiment, known: pd.DataFrame) -> pd.DataFrame:
+    """Graded answers and likelihoods before training and after the last update, on the split of the headline:
+    the columns of the logs, `after`, `group` (what problems share, or the problem) and `COUNTS`."""
+    frame = graded(experiment)
+    if frame.empty or known.empty or not {"outcome", "answer"} <= set(frame.columns):
+        return frame.iloc[:0]
+    chosen = known[[*RUN, "split", "mode"]].rename(columns={"mode": "headline"})
+    frame = frame.merge(chosen, on=[*RUN, "split"])
+    frame = frame[(frame["mode"] == frame["headline"]) | (frame["mode"] == "likelihood")]
+    frame = frame.dropna(subset=["outcome", "score/correct"])
+    last = frame.groupby(RUN)["step"].transform("max")
+    frame = frame[(frame["step"] == 0) | (frame["step"] == last)]
+    both = frame[frame["mode"] == frame["headline"]].groupby(RUN)["step"].nunique()
+    frame = frame.merge((both == 2).rename("both").reset_index(), on=RUN)
+    frame = frame[frame["both"]]
+    correct = frame["score/correct"].astype(float)
+    written, likely = frame["mode"] == frame["headline"], frame["mode"] == "likelihood"
+    # An answer that scores was read, whatever its verifier calls it: only then is accuracy r · a.
+    readable = written & ((frame["outcome"] != "unparsable") | (correct > 0))
+    group = frame["trait/cluster"] if "trait/cluster" in frame else pd.Series(np.nan, index=frame.index)
+    return frame.assign(
+        after=(frame["step"] > 0).astype(int),
+        group=group.where(group.notna(), frame["problem"]).astype(str),
+        answers=written.astype(float),
+        readable=readable.astype(float),
+        correct=correct.where(written, 0.0),
+        asked=likely.astype(float),
+        likeliest=correct.where(likely, 0.0),
+    )
+
+
+def _counts(rows: pd.DataFrame) -> dict[str, Floats]:
+    """Group of problems -> its counts, of shape (2, 5)."""
+    sums = rows.groupby(["group", "after"], sort=True)[list(COUNTS)].sum()
+    counts: dict[str, Floats] = {}
+    for (group, after), values in zip(sums.index, sums.to_numpy(dtype=float), strict=True):
+        counts.setdefault(group, np.zeros((2, len(COUNTS))))[after] = values
+    return counts
+
+
+def _run(key: tuple[str, str, int], rows: pd.DataFrame, counts: Mapping[str, Floats]) -> dict[str, Any]:
+    """The row of a run."""
+    total = np.sum([*counts.values()], axis=0)
+    parts = decompose(total)
+    row: dict[str, Any] = dict(zip(RUN, key, strict=True))
+    row["problems"] = rows.loc[rows["answers"] > 0, "problem"].nunique()
+    for after, when in enumerate(WHEN):
+        answers, readable, correct, asked, likeliest = total[after]
+        row |= {
+            f"accuracy_{when}": correct / answers,
+            f"readable_{when}": readable / answers,
+            f"among_readable_{when}": correct / readable if readable else math.nan,
+            f"likelihood_{when}": likeliest / asked if asked else math.nan,
+        }
+        row |= {f"{name}_{when}": value for name, value in _commonest(rows, after).items()}
+    row["gain"] = row["accuracy_after"] - row["accuracy_before"]
+    return row | {
+        "readable_part": float(parts.readable),
+        "answers_part": float(parts.answers),
+        "assumed": bool(parts.assumed),
+    }
+
+
+def _commonest(rows: pd.DataFrame, after: int) -> dict[str, Any]:
+    """The most frequent answer of a policy, its share of all answers and its accuracy. Of several, the first;
+    what could not be read has none."""
+    own = rows[(rows["after"] == after) & (rows["answers"] > 0)]
+    read = own[(own["readable"] > 0) & own["answer"].map(lambda one: isinstance(one, str))]
+    if read.empty:
+        return {"commonest": "", "commonest_share": math.nan, "commonest_right": math.nan}
+    answer = Counter(read["answer"]).most_common(1)[0][0]
+    same = read[read["answer"] == answer]
+    return {
+        "commonest": str(answer),
+        "commonest_share": len(same) / len(own),
+        "commonest_right": float(same["correct"].mean()),
+    }
+
+
+def _arm(own: pd.DataFrame, counts: list[dict[str, Floats]]) -> dict[str, Any]:
+    """The row of an arm on a task, from the rows and the counts of its runs."""
+    numbers = own.drop(columns=[*RUN, "commonest_before", "commonest_after", "assumed"])
+    means = {name: finite_mean(numbers[name]) for name in numbers}
+    assumed = bool(own["assumed"].any())
+    if len(own) >= FEWEST_SEEDS:
+        over, readable, answers = "seeds", seed_mean(own["readable_part"]), seed_mean(own["answers_part"])
+    else:
+        over = "problems"
+        groups = sorted(set().union(*counts))
+        empty = np.zeros((2, len(COUNTS)))
+        readable, answers = problem_intervals([[one.get(g, empty) for g in groups] for one in counts])
+    return {
+        "task": own["task"].iloc[0],
+        "arm": own["arm"].iloc[0],
+        "seeds": len(own),
+        "origin": name_origin(means["gain"], readable, answers, assumed),
+        **means,
+        "commonest_before": _names(own, "before"),
+        "commonest_after": _names(own, "after"),
+        "readable_low": readable.low,
+        "readable_high": readable.high,
+        "answers_low": answers.low,
+        "answers_high": answers.high,
+        "over": over,
+        "assumed": assumed,
+    }
+
+
+def _names(own: pd.DataFrame, when: str) -> str:
+    """The commonest answers of the runs, the most frequent first."""
+    answers = Counter(answer for answer in own[f"commonest_{when}"] if answer)
+    return ", ".join(shorten(answer) for answer, _ in answers.most_common())
+
+
+def shorten(answer: str) -> str:
+    """An answer as a sentence or a cell shows it."""
+    text = " ".join(visible(answer).split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def name_origin(gain: float, readable: Estimate, answers: Estimate, assumed: bool = False) -> str:
+    """Which part makes a change of accuracy: `FORMAT`, `ANSWERS`, `UNKNOWN` or `UNRESOLVED`."""
+    if decides(readable, gain):
+        return UNKNOWN if assumed else FORMAT
+    return ANSWERS if decides(answers, gain) else UNRESOLVED
+
+
+def constant_answers(sources: Sources) -> dict[tuple[str, str], pd.DataFrame]:
+    """By task and arm, the rows of runs that give one answer to `CONSTANT` of the problems or more after
+    training, although it is right for fewer.
+
+    The logs hold no reference answers. With share s and accuracy c of the commonest answer, it is right for
+    at most s·c + 1 − s of the problems: those where it is given and right, and all others."""
+    runs = sources.runs
+    if runs.empty:
+        return {}
+    share, right = runs["commonest_share_after"], runs["commonest_right_after"]
+    least = share - (share * right + 1 - share)
+    same = runs[(share >= CONSTANT) & (least > 0) & (runs["problems"] >= FEWEST_PROBLEMS)]
+    return {(str(task), str(arm)): own for (task, arm), own in same.groupby(["task", "arm"], sort=False)}
+
+
+def sources_table(sources: Sources) -> Table:
+    """Where the gain of each arm comes from, one row per task and arm."""
+    rows = [
+        [row["task"], row["arm"], *([NONE] * 7), NOT_LOGGED]
+        if row["origin"] == NOT_LOGGED
+        else [
+            row["task"],
+            row["arm"],
+            points(row["gain"]),
+            _change(row, "readable"),
+            _change(row, "among_readable"),
+            _change(row, "likelihood"),
+            " → ".join(_commonest_cell(row, when) for when in WHEN),
+            f"{points(row['readable_part'])} ({interval(row['readable_low'], row['readable_high'], points)})",
+            points(row["answers_part"]),
+            row["origin"],
+        ]
+        for row in sources.arms.to_dict("records")
+    ]
+    header = ["task", "arm", "gain", "readable", "right if readable", "right by likelihood"]
+    header += ["commonest answer", "from readable answers (95% interval)", "from better answers", "origin"]
+    note = (
+        "Shares before → after training in percent, gains in points, mean over the seeds with both "
+        "evaluations. With the share r of readable answers and the accuracy a among them, the gain is "
+        "exactly "
+        "(r₁ − r₀)(a₀ + a₁)/2 from readable answers and (a₁ − a₀)(r₀ + r₁)/2 from better ones. If nothing "
+        "was readable, the accuracy by likelihood (of the likeliest option) stands in for a. The origin is "
+        f"{FORMAT} or {ANSWERS} if that part makes more than half of the gain and its interval excludes 0, "
+        f"and {UNKNOWN} if nothing was readable and there are no likelihoods. Intervals: t over seeds; with "
+        f"fewer than {FEWEST_SEEDS} seeds over problems (jackknife), which says nothing about other seeds."
+    )
+    return Table(
+        "sources", "Where a gain comes from", header, rows, sources.arms, text_columns=2, wide=1, note=note
+    )
+
+
+def _change(row: Mapping[str, Any], name: str) -> str:
+    """A share before and after."""
+    before, after = row[f"{name}_before"], row[f"{name}_after"]
+    return NONE if math.isnan(before) and math.isnan(after) else f"{percent(before)} → {percent(after)}"
+
+
+def _commonest_cell(row: Mapping[str, Any], when: str) -> str:
+    share = row[f"commonest_share_{when}"]
+    return NONE if math.isnan(share) else f"{row[f'commonest_{when}']} {percent(share)}"
