@@ -35,8 +35,10 @@ MIDPOINTS = (0.01, 10.0)
 """Bounds of C_mid in units of the last compute that the fit sees."""
 GRID = (32, 16)
 """Midpoints and exponents of the grid with which each fit begins, both spaced evenly in logarithms."""
-ZOOMS = 9
-"""How often the grid is refined around its best point, each time to a third of its spacing."""
+WINDOW = 2
+"""Points on each side of the best one that are tried next."""
+MOVES = 40
+"""How often the search moves on from its best point or refines its steps around it."""
 STARTS = 5
 """Best points of the grid from which the least squares of a single fit start."""
 PARAMETERS = 3
@@ -63,7 +65,8 @@ class Sigmoid:
 def _rise(compute: Floats, midpoint: float | Floats, exponent: float | Floats) -> Floats:
     """1/(1 + (C_mid/C)^B), which is 0 at C = 0."""
     with np.errstate(divide="ignore"):
-        rise: Floats = special.expit(exponent * (np.log(compute) - np.log(midpoint)))
+        logarithm = np.log(compute)
+    rise: Floats = special.expit(exponent * (logarithm - np.log(midpoint)))
     return rise
 
 
@@ -72,30 +75,35 @@ def _rise(compute: Floats, midpoint: float | Floats, exponent: float | Floats) -
 
 def fit(compute: ArrayLike, accuracy: ArrayLike, start: float) -> Sigmoid:
     """The least-squares curve through accuracies (K,) at rising compute (K,) above 0, with `start` given.
-    Bounds are those of the module; the search starts from several points. Raises ValueError for fewer than
-    three points."""
+    Bounds are those of the module; the search starts from the best points of a grid. Raises ValueError for
+    fewer than three points."""
     from scipy import optimize  # the import takes a second, and few experiments have enough evaluations
 
-    x, y = np.asarray(compute, dtype=np.float64), np.asarray(accuracy, dtype=np.float64)
+    x, y = np.asarray(compute, dtype=np.float64), np.asarray(accuracy, dtype=np.float64) - start
     if x.size < PARAMETERS or not (x > 0).all():
         raise ValueError(f"fit: needs {PARAMETERS} points with compute above 0; got compute {x.tolist()}")
-    unit = x.max()
-    midpoints, exponents, gains, errors = _grid_errors(x[None] / unit, y[None] - start, _whole_grid(1), 1 - start)
-    low = [np.log(MIDPOINTS[0]), np.log(EXPONENTS[0]), 0.0]
-    high = [np.log(MIDPOINTS[1]), np.log(EXPONENTS[1]), max(1 - start, 1e-9)]
+    unit, grid = float(x.max()), _whole_grid()
+    gains, errors = _profile(x[None] / unit, y[None], grid, np.array([1.0 - start]))
+    low, high = np.log([MIDPOINTS, EXPONENTS]).T
+    low, high = np.append(low, 0.0), np.append(high, max(1.0 - start, 1e-9))
 
     def residuals(parameters: Floats) -> Floats:
-        curve = parameters[2] * _rise(x / unit, math.exp(parameters[0]), math.exp(parameters[1]))
-        return curve - (y - start)
+        midpoint, exponent = np.exp(parameters[:2])
+        return np.asarray(parameters[2] * _rise(x / unit, midpoint, exponent) - y, dtype=np.float64)
 
-    best = None
-    for index in np.argsort(errors[0], kind="stable")[:STARTS]:
-        first = np.clip([midpoints[0, index], exponents[0, index], gains[0, index]], low, high)
-        found = optimize.least_squares(residuals, first, bounds=(low, high), xtol=1e-12, ftol=1e-12)
-        best = found if best is None or found.cost < best.cost else best
-    assert best is not None
-    midpoint, exponent, gain = best.x
-    return Sigmoid(start, start + float(gain), math.exp(exponent), math.exp(midpoint) * float(unit))
+    starts = np.argsort(errors[0], kind="stable")[:STARTS]
+    found = [
+        optimize.least_squares(
+            residuals,
+            np.clip([*grid[0, i], gains[0, i]], low, high),
+            bounds=(low, high),
+            xtol=1e-12,
+            ftol=1e-12,
+        )
+        for i in starts
+    ]
+    midpoint, exponent, gain = min(found, key=lambda one: float(one.cost)).x
+    return Sigmoid(start, start + float(gain), math.exp(exponent), math.exp(midpoint) * unit)
 
 
 @dataclass(frozen=True)
@@ -117,53 +125,44 @@ class Sigmoids:
 def fit_many(compute: Floats, accuracy: Floats, start: Floats) -> Sigmoids:
     """The least-squares curves of `fit` for R data sets at once: compute and accuracy (R, K), start (R,).
 
-    For a given midpoint and exponent the best ceiling has a closed form, so that a grid of these two, refined
-    around its best point, finds the optimum. Thousands of fits take less time than one by one takes for ten.
+    For a given midpoint and exponent the best ceiling has a closed form. So the search is over these two: the
+    best point of a grid, then of ever finer grids around it. Hundreds of fits take as long as a few of `fit`.
     """
-    unit = compute.max(axis=1, keepdims=True)
-    grid = _whole_grid(len(compute))
-    spacing = np.array(
-        [
-            np.log(bounds[1] / bounds[0]) / (points - 1)
-            for bounds, points in zip((MIDPOINTS, EXPONENTS), GRID, strict=True)
-        ]
-    )
-    rows = np.arange(len(compute))
-    for zoom in range(ZOOMS + 1):
-        midpoints, exponents, gains, errors = _grid_errors(
-            compute / unit, accuracy - start[:, None], grid, 1 - start
-        )
+    unit = compute.max(axis=1)
+    limits = np.log([MIDPOINTS, EXPONENTS])
+    rows, grid = np.arange(len(compute)), _whole_grid()
+    step = np.tile((limits[:, 1] - limits[:, 0]) / (np.array(GRID) - 1), (len(rows), 1))
+    window = _pairs(np.arange(-WINDOW, WINDOW + 1.0), np.arange(-WINDOW, WINDOW + 1.0))
+    for move in range(MOVES + 1):
+        gains, errors = _profile(compute / unit[:, None], accuracy - start[:, None], grid, 1.0 - start)
         best = errors.argmin(axis=1)
-        center = np.stack([midpoints[rows, best], exponents[rows, best]], axis=-1)
-        steps = spacing / 3.0 ** (zoom + 1) * np.arange(-3, 4)[:, None]
-        around = np.stack(np.meshgrid(steps[:, 0], steps[:, 1], indexing="ij"), axis=-1).reshape(1, -1, 2)
-        bounds = np.log([MIDPOINTS, EXPONENTS])
-        grid = np.clip(center[:, None] + around, bounds[:, 0], bounds[:, 1])
-    gain = gains[rows, best]
-    return Sigmoids(start, start + gain, np.exp(center[:, 1]), np.exp(center[:, 0]) * unit[:, 0])
+        center, gain = np.broadcast_to(grid, (len(rows), *grid.shape[1:]))[rows, best], gains[rows, best]
+        if move:  # finer steps once the best point is inside the window; until then the window moves on
+            at_edge = np.abs(window[0][best]).max(axis=1) == WINDOW
+            step = np.where(at_edge[:, None], step, step / 2)
+        grid = np.clip(center[:, None] + window * step[:, None], limits[:, 0], limits[:, 1])
+    midpoint, exponent = np.exp(center).T
+    return Sigmoids(start, start + gain, exponent, midpoint * unit)
 
 
-def _whole_grid(count: int) -> Floats:
-    """(count, grid points, 2): logarithms of midpoint and exponent."""
-    axes = [
-        np.linspace(*np.log(bounds), points)
-        for bounds, points in zip((MIDPOINTS, EXPONENTS), GRID, strict=True)
-    ]
-    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(1, -1, 2)
-    return np.broadcast_to(grid, (count, *grid.shape[1:]))
+def _whole_grid() -> Floats:
+    """(1, G, 2): logarithms of midpoint, in units of the largest compute, and exponent."""
+    bounds = zip((MIDPOINTS, EXPONENTS), GRID, strict=True)
+    return _pairs(*(np.log(np.geomspace(low, high, points)) for (low, high), points in bounds))
 
 
-def _grid_errors(
-    compute: Floats, gained: Floats, grid: Floats, most: float | Floats
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """(log midpoint, log exponent, best gain from 0 to `most`, squared error), each (R, grid points), for
-    compute in units of its largest and accuracies above the start, both (R, K)."""
-    midpoint, exponent = grid[..., 0], grid[..., 1]
-    rise = _rise(compute[:, None], np.exp(midpoint)[..., None], np.exp(exponent)[..., None])
+def _pairs(first: Floats, second: Floats) -> Floats:
+    """All pairs of two sets of numbers, (1, G, 2)."""
+    return np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1).reshape(1, -1, 2)
+
+
+def _profile(compute: Floats, gained: Floats, grid: Floats, most: Floats) -> tuple[Floats, Floats]:
+    """Best gain from 0 to `most` (R,) and its squared error, each (R, G), at the points of a grid (1 or R, G,
+    2), for compute in units of its largest and accuracies above the start, both (R, K)."""
+    rise = _rise(compute[:, None], np.exp(grid[..., 0, None]), np.exp(grid[..., 1, None]))
     along, square = (rise * gained[:, None]).sum(-1), (rise * rise).sum(-1)
-    gain = np.clip(along / np.maximum(square, 1e-300), 0.0, np.asarray(most).reshape(-1, 1))
-    error = (gained * gained).sum(-1)[:, None] - 2 * gain * along + gain * gain * square
-    return midpoint, exponent, gain, error
+    gain = np.clip(along / np.maximum(square, 1e-300), 0.0, most[:, None])
+    return gain, (gained**2).sum(-1)[:, None] - 2 * gain * along + gain**2 * square
 
 
 # Predictions
@@ -185,8 +184,8 @@ class Extrapolation:
 def extrapolate(
     compute: Floats, accuracy: Floats, start: Floats, fitted: int, rng: np.random.Generator
 ) -> Extrapolation:
-    """Fit the mean over S seeds at the first `fitted` of K evaluations. Compute and accuracy are (S, K), start
-    is (S,).
+    """Fit the mean over S seeds at the first `fitted` of K evaluations. Compute and accuracy are (S, K),
+    start is (S,).
 
     Intervals and band come from fits to resampled seeds. The resampled means are stretched about the mean so
     that the interval of a plain mean is its t interval: with four seeds the bootstrap alone is .6 times as
@@ -196,21 +195,18 @@ def extrapolate(
     seeds = len(accuracy)
     if seeds < 2 or not PARAMETERS < fitted <= accuracy.shape[1]:
         raise ValueError(f"extrapolate: needs two seeds and {PARAMETERS + 1} points; got {seeds}, {fitted}")
-    means = compute.mean(0), accuracy.mean(0), float(start.mean())
-    curve = fit(means[0][:fitted], means[1][:fitted], means[2])
-    drawn = rng.integers(seeds, size=(RESAMPLES, seeds))
-    stretch = stretch_of(seeds)
+    drawn, stretch = rng.integers(seeds, size=(RESAMPLES, seeds)), stretch_of(seeds)
 
     def resampled(values: Floats) -> Floats:
         mean = values.mean(0)
         return np.asarray(mean + stretch * (values[drawn].mean(1) - mean), dtype=np.float64)
 
-    curves = fit_many(
-        np.broadcast_to(means[0][:fitted], (RESAMPLES, fitted)), resampled(accuracy[:, :fitted]), resampled(start)
-    )
-    noise = _noise(accuracy[:, :fitted], curve(means[0][:fitted]))
-    predicted = curves(means[0]) + noise * rng.standard_normal((RESAMPLES, len(means[0])))
-    low, high = np.clip(np.quantile(predicted, _tails(), axis=0), 0.0, 1.0)
+    spent, first = compute.mean(0), accuracy[:, :fitted]
+    curve = fit(spent[:fitted], first.mean(0), float(start.mean()))
+    same = np.broadcast_to(spent[:fitted], (RESAMPLES, fitted))
+    curves = fit_many(same, resampled(first), resampled(start))
+    noise = _noise(first, curve(spent[:fitted])) * rng.standard_normal((RESAMPLES, len(spent)))
+    low, high = np.clip(np.quantile(curves(spent) + noise, _tails(), axis=0), 0.0, 1.0)
 
     def interval(value: float, values: Floats) -> Estimate:
         return Estimate(value, *map(float, np.quantile(values, _tails())))
