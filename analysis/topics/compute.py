@@ -24,12 +24,12 @@ from grpobench.analysis.figures.panels import arm_handle, grid_of, leftmost, leg
 from grpobench.analysis.figures.scales import apply, scale_of
 from grpobench.analysis.figures.style import BAND, BASE_COLOR, Look, Sheet, look
 from grpobench.analysis.figures.table import Table
-from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.sigmoid import LEVEL, Extrapolation, Floats, extrapolate
 from grpobench.analysis.tools.text import NONE, count, interval, number, percent, points
 from grpobench.analysis.topics.accuracy import headline_of
-from grpobench.analysis.topics.budgets import ROUNDING, unit_of, with_axis
+from grpobench.analysis.topics.budgets import ROUNDING, RUN_KEYS, unit_of, with_axis
 
 COMPUTE = {"tokens": "generated tokens", "flops": "FLOPs", "seconds": "seconds"}
 """Kind of compute -> how tables name it."""
@@ -132,13 +132,37 @@ def trajectories(experiment: Experiment, runs: pd.DataFrame) -> list[Trajectorie
             fallen = int(((fell["task"] == task) & (fell["arm"] == arm)).sum())
             values = _by_seed(frame, arm, seeds, "value")
             compute = {axis: _by_seed(rows, arm, seeds, "x") for axis, rows in placed.items()}
-            obstacle = ""
-            if fallen:
-                obstacle = f"{fallen} of {total} runs collapsed or diverged, and the curve cannot fall"
-            elif 0 not in values.columns:
-                obstacle = "not evaluated before training"
-            found.append(_trajectories(task, arm, values, compute, obstacle))
+            found.append(_trajectories(task, arm, values, compute, f"{fallen} of {total}" if fallen else ""))
     return [one for one in found if one.accuracy.size or one.obstacle]
+
+
+def spent_by_run(experiment: Experiment) -> dict[tuple[str, str, int], list[list[float]]]:
+    """(task, arm, seed) -> [[step, tokens, FLOPs, seconds], …] at the evaluations on validation, NaN for what
+    was not logged: what a kept table holds of a run's compute."""
+    names = [name for name in experiment.names("eval/validation/") if name.endswith("/correct")]
+    frame = pd.concat([experiment.select(name) for name in names]) if names else experiment.metrics.iloc[:0]
+    rows = frame[frame["step"] > 0].drop_duplicates([*RUN_KEYS, "step"])[[*RUN_KEYS, "step"]]
+    for axis in COMPUTE:
+        placed = with_axis(experiment, rows[[*RUN_KEYS, "step"]], axis).rename(columns={"x": axis})
+        rows = rows.merge(placed, on=[*RUN_KEYS, "step"], how="left")
+    return {
+        (str(task), str(arm), int(seed)): run[["step", *COMPUTE]].to_numpy(dtype=np.float64).tolist()
+        for (arm, task, seed), run in rows.sort_values("step").groupby(RUN_KEYS, sort=False)
+    }
+
+
+def kept_trajectories(task: str, arm: str, runs: Sequence[Mapping[str, Any]], mode: str) -> Trajectories:
+    """Of an arm's runs in a kept table. Raises KeyError for a table that was kept without compute."""
+    fallen = sum(run["state"] != FINISHED or run["collapsed_at"] is not None for run in runs)
+    finished = [run for run in runs if run["state"] == FINISHED]
+    values = pd.DataFrame({run["seed"]: dict(run["validation"][mode]) for run in finished}).T
+    compute = {
+        axis: pd.DataFrame({run["seed"]: {row[0]: row[place] for row in run["spent"]} for run in finished}).T
+        for place, axis in enumerate(COMPUTE, start=1)
+    }
+    known = {axis: frame.dropna(axis="columns") for axis, frame in compute.items()}
+    fell = f"{fallen} of {len(runs)}" if fallen else ""
+    return _trajectories(task, arm, values.dropna(axis="columns"), known, fell)
 
 
 def _by_seed(frame: pd.DataFrame, arm: str, seeds: Sequence[int], column: str) -> pd.DataFrame:
@@ -148,8 +172,12 @@ def _by_seed(frame: pd.DataFrame, arm: str, seeds: Sequence[int], column: str) -
 
 
 def _trajectories(
-    task: str, arm: str, values: pd.DataFrame, compute: Mapping[str, pd.DataFrame], obstacle: str
+    task: str, arm: str, values: pd.DataFrame, compute: Mapping[str, pd.DataFrame], fell: str
 ) -> Trajectories:
+    """From accuracies and compute by seed (rows) and step. `fell` says how many runs collapsed."""
+    obstacle = f"{fell} runs collapsed or diverged, and the curve cannot fall" if fell else ""
+    if not fell and 0 not in values.columns:
+        obstacle = "not evaluated before training"
     steps = [step for step in values.columns if step > 0]
     start = values[0].to_numpy() if 0 in values.columns else np.full(len(values), math.nan)
     spent = {

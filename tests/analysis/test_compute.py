@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from helpers.synthetic import Synthetic
 
+from grpobench.analysis.kept import read, render
 from grpobench.analysis.report.catalog import FIGURES
+from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.sigmoid import Sigmoid
 from grpobench.analysis.topics.compute import (
@@ -26,6 +28,7 @@ from grpobench.analysis.topics.compute import (
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.runs import cli
 
+DOCS = Path(__file__).parents[2] / "docs"
 ALONG = np.arange(1.0, 13.0)
 """Twelve evaluations, of which six are in the first half of the compute."""
 
@@ -194,3 +197,22 @@ def test_rollouts_that_were_recorded_cost_no_tokens(tmp_path: Path) -> None:
     assert len(fit_curves(found)) == 5
     (row,) = [row for row in compute_table(numbers.compute).rows if row[1] == "grpo"]
     assert row[compute_table(numbers.compute).header.index("midpoint, generated tokens")] == "–"
+
+
+def test_a_kept_table_gives_the_same_curves(tmp_path: Path) -> None:
+    """Compute is kept with six decimals, which the cells do not show."""
+    root = experiment(tmp_path, states={("ppo", "arithmetic", 2): ("diverged", 20)})
+    assert cli.main(["keep", str(root), "--to", str(tmp_path / "kept")]) == 0
+    kept = read(tmp_path / "kept" / "synthetic.json")
+    made = compute_table(Numbers(load(root)).compute)
+    lines = render(kept, "compute", {})
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
+    assert cells == [list(row[: made.columns]) for row in made.rows] and cells[0][2] != "–"
+    assert render(kept, "compute", {"of": "why"}) == [
+        "- arithmetic, ppo: 1 of 4 runs collapsed or diverged, and the curve cannot fall"
+    ]
+
+
+def test_a_table_that_was_kept_without_compute_says_so() -> None:
+    with pytest.raises(LogError, match="compute of headtohead-nano: lacks 'collapsed_at'"):
+        render(read(DOCS / "results" / "headtohead-nano.json"), "compute", {})
