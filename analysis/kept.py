@@ -42,7 +42,13 @@ from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, signed, two
 from grpobench.analysis.topics.accuracy import finals, headline_of
-from grpobench.analysis.topics.compute import compute_table, fit_curves, kept_trajectories, spent_by_run
+from grpobench.analysis.topics.compute import (
+    compute_table,
+    coverage,
+    fit_curves,
+    kept_trajectories,
+    spent_by_run,
+)
 from grpobench.analysis.topics.sweep import axes_of, classify_runs, frontier_table, group_cells, map_table
 from grpobench.analysis.topics.training import LAST_TENTH, LITTLE, critic_explained
 
@@ -491,12 +497,12 @@ def compute(kept: KeptTable, options: Options) -> list[str]:
     """Accuracy against compute: fitted on the first half, held against the rest. `of=why` gives the reasons
     and misses alone."""
     found = [kept_trajectories(task, arm, runs, kept.headline[task]) for task, arm, runs in _cells(kept)]
-    made = compute_table(fit_curves(found))
+    curves = fit_curves(found)
+    made = compute_table(curves)
     if options.get("of") == "why":
         return [f"- {name}: {sentence}" for name, sentence in made.sentences] or ["Every curve was fitted."]
-    return table(
-        f"{made.title}:", made.header[: made.columns], [r[: made.columns] for r in made.rows], named=2
-    )
+    rows = [row[: made.columns] for row in made.rows]
+    return [*table(f"{made.title}:", made.header[: made.columns], rows, named=2), "", coverage(curves)]
 
 
 def mapped(kept: KeptTable, options: Options) -> list[str]:

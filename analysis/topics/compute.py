@@ -45,6 +45,8 @@ WIDEST = 0.2
 """Widest interval of a ceiling that says anything."""
 LARGEST_FALL = 0.05
 """Largest fall below its highest mean with which a fitted part may end."""
+AT_BOUND = 1e-6
+"""A ceiling this close to 1 is at its bound."""
 LEAST_INSIDE = 0.8
 """Share of held-out points in the band below which the table says where the others lie."""
 SEED = 0
@@ -217,10 +219,7 @@ def fit_curve(one: Trajectories, axis: str, share: float, rng: np.random.Generat
     if reason := _open_end(fit, float(spent[fitted - 1])):
         return replace(curve, remark=reason)
     curve = replace(curve, fit=fit)
-    if curve.inside >= LEAST_INSIDE:
-        return curve
-    missed = f"{curve.above + curve.below} of {curve.held_out} points are outside the band"
-    return replace(curve, remark=f"{missed}: {curve.above} above it, {curve.below} below")
+    return replace(curve, remark="; ".join(filter(None, (_misses(curve), _bounded(fit)))))
 
 
 def _too_little(one: Trajectories, fitted: int) -> str:
@@ -254,6 +253,21 @@ def _open_end(fit: Extrapolation, last: float) -> str:
     return ""
 
 
+def _misses(curve: ComputeCurve) -> str:
+    """On which side of the band held-out points lie, if many do."""
+    if curve.inside >= LEAST_INSIDE:
+        return ""
+    missed = f"{curve.above + curve.below} of {curve.held_out} points are outside the band"
+    return f"{missed}: {curve.above} above it, {curve.below} below"
+
+
+def _bounded(fit: Extrapolation) -> str:
+    """That the data would have a ceiling above 100 %."""
+    if fit.curve.ceiling < 1 - AT_BOUND:
+        return ""
+    return "the ceiling is at its bound of 100 %, which accuracy nears faster than the curve can"
+
+
 # Table
 
 
@@ -275,6 +289,7 @@ def compute_table(curves: Sequence[ComputeCurve]) -> Table:
         "how many of the later evaluations lie in the band. Ceiling, exponent and prediction are those "
         "against FLOPs, else tokens."
     )
+    note += f" {coverage(curves)}"
     if curves and "flops" not in axes:
         note += " These logs lack FLOPs, which runs of earlier versions did not write."
     return Table(
@@ -288,8 +303,29 @@ def compute_table(curves: Sequence[ComputeCurve]) -> Table:
     )
 
 
+def coverage(curves: Sequence[ComputeCurve]) -> str:
+    """How many held-out points lie in the bands of the curves that the table shows, in a sentence."""
+    cells: dict[tuple[str, str], list[ComputeCurve]] = {}
+    for curve in curves:
+        cells.setdefault((curve.task, curve.arm), []).append(curve)
+    shown = [curve for own in cells.values() if (curve := min(own, key=_rank)).fit]
+    total = sum(curve.held_out for curve in shown)
+    if not total:
+        return "No arm has a curve."
+    inside = total - sum(curve.above + curve.below for curve in shown)
+    return (
+        f"{len(shown)} of {len(cells)} arms have a curve; {inside} of their {total} held-out points lie in "
+        f"the band ({inside / total:.0%})."
+    )
+
+
+def _rank(curve: ComputeCurve) -> int:
+    """Its place in the order in which tables choose a kind of compute."""
+    return (*MAIN, "").index(curve.axis)
+
+
 def _row(task: str, arm: str, by_axis: Mapping[str, ComputeCurve], axes: Sequence[str]) -> list[str]:
-    main = next(by_axis[axis] for axis in (*MAIN, "") if axis in by_axis)
+    main = min(by_axis.values(), key=_rank)
     if main.fit is None:
         return [task, arm, *[NONE] * (len(axes) + 5), main.remark]
     midpoints = []
@@ -342,14 +378,19 @@ def draw_compute_curves(
     rows = [axis for axis in COMPUTE if any(axis == name for _, name in fitted)]
     if not fitted:
         return None
-    figure, grid = grid_of(len(rows), tasks, sheet, panel_height(len(rows), tasks, sheet))
+    # A row of panels for each kind of compute and a column for each task; of one task, all in a row.
+    alone = len(tasks) == 1
+    columns = rows if alone else tasks
+    down = 1 if alone else len(rows)
+    figure, grid = grid_of(down, columns, sheet, panel_height(down, columns, sheet))
     style = look(experiment.arms)
-    for (index, task), axes in grid.items():
-        of_axis = [curve for curve in curves if curve.axis == rows[index] and curve.task in tasks]
-        _draw_panel(axes, [curve for curve in of_axis if curve.task == task], rows[index], of_axis, style)
-        if task == leftmost(tasks, task, sheet):
+    for (index, column), axes in grid.items():
+        axis, task = (column, tasks[0]) if alone else (rows[index], column)
+        of_axis = [curve for curve in curves if curve.axis == axis and curve.task in tasks]
+        _draw_panel(axes, [curve for curve in of_axis if curve.task == task], axis, of_axis, style)
+        if column == leftmost(columns, column, sheet):
             axes.set_ylabel("accuracy (%)")
-        if index == 0:
+        if index == 0 and (not alone or column == columns[0]):
             axes.set_title(task)
     arms = [arm for arm in experiment.arms if any(c.arm == arm and c.task in tasks for c in curves)]
     dot: dict[str, Any] = {"color": BASE_COLOR, "linestyle": "", "marker": "o", "markersize": 3.2}

@@ -206,8 +206,9 @@ def test_a_kept_table_gives_the_same_curves(tmp_path: Path) -> None:
     kept = read(tmp_path / "kept" / "synthetic.json")
     made = compute_table(Numbers(load(root)).compute)
     lines = render(kept, "compute", {})
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:-2]]
     assert cells == [list(row[: made.columns]) for row in made.rows] and cells[0][2] != "–"
+    assert lines[-1] == "1 of 2 arms have a curve; 5 of their 5 held-out points lie in the band (100%)."
     assert render(kept, "compute", {"of": "why"}) == [
         "- arithmetic, ppo: 1 of 4 runs collapsed or diverged, and the curve cannot fall"
     ]
