@@ -182,7 +182,12 @@ class Extrapolation:
 
 
 def extrapolate(
-    compute: Floats, accuracy: Floats, start: Floats, fitted: int, rng: np.random.Generator
+    compute: Floats,
+    accuracy: Floats,
+    start: Floats,
+    fitted: int,
+    rng: np.random.Generator,
+    shape: float = 0.0,
 ) -> Extrapolation:
     """Fit the mean over S seeds at the first `fitted` of K evaluations. Compute and accuracy are (S, K),
     start is (S,).
@@ -190,7 +195,9 @@ def extrapolate(
     Intervals and band come from fits to resampled seeds. The resampled means are stretched about the mean so
     that the interval of a plain mean is its t interval: with four seeds the bootstrap alone is .6 times as
     wide. The band is for the measured mean of as many seeds. It adds the noise of an evaluation of that mean:
-    the scatter of seeds about their own levels, or that of the mean about the curve if it is larger.
+    the scatter of seeds about their own levels, or that of the mean about the curve if it is larger. It also
+    adds an error of the curve itself, since no three parameters describe training exactly: normal, common to
+    all evaluations and within `shape` as often as the band's level says.
     """
     seeds = len(accuracy)
     if seeds < 2 or not PARAMETERS < fitted <= accuracy.shape[1]:
@@ -206,6 +213,7 @@ def extrapolate(
     same = np.broadcast_to(spent[:fitted], (RESAMPLES, fitted))
     curves = fit_many(same, resampled(first), resampled(start))
     noise = _noise(first, curve(spent[:fitted])) * rng.standard_normal((RESAMPLES, len(spent)))
+    noise += shape / float(special.ndtri(_tails()[1])) * rng.standard_normal((RESAMPLES, 1))
     low, high = np.clip(np.quantile(curves(spent) + noise, _tails(), axis=0), 0.0, 1.0)
 
     def interval(value: float, values: Floats) -> Estimate:

@@ -26,7 +26,7 @@ from grpobench.analysis.figures.style import BAND, BASE_COLOR, Look, Sheet, look
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
-from grpobench.analysis.statistics.sigmoid import LEVEL, Extrapolation, Floats, extrapolate
+from grpobench.analysis.statistics.sigmoid import EXPONENTS, LEVEL, Extrapolation, Floats, extrapolate
 from grpobench.analysis.tools.text import NONE, count, interval, number, percent, points
 from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.budgets import ROUNDING, RUN_KEYS, unit_of, with_axis
@@ -46,7 +46,7 @@ WIDEST = 0.2
 LARGEST_FALL = 0.05
 """Largest fall below its highest mean with which a fitted part may end."""
 AT_BOUND = 1e-6
-"""A ceiling this close to 1 is at its bound."""
+"""A parameter this close to its bound, as a share, is at it."""
 LEAST_INSIDE = 0.8
 """Share of held-out points in the band below which the table says where the others lie."""
 SEED = 0
@@ -109,6 +109,19 @@ class ComputeCurve:
     def inside(self) -> float:
         """Share of the held-out points that lie in the band; NaN without a curve."""
         return 1 - (self.above + self.below) / self.held_out if self.fit else math.nan
+
+    @property
+    def at_ceiling(self) -> bool:
+        """Whether the data would have a ceiling above 100 %."""
+        return self.fit is not None and self.fit.curve.ceiling > 1 - AT_BOUND
+
+    @property
+    def jumps(self) -> bool:
+        """Whether half of the gain came before the first evaluation, or from one evaluation to the next."""
+        if self.fit is None:
+            return False
+        curve = self.fit.curve
+        return curve.midpoint < self.compute[0] or curve.exponent > EXPONENTS[1] * (1 - AT_BOUND)
 
     @property
     def predicted(self) -> Estimate:
@@ -192,13 +205,14 @@ def _trajectories(
     return Trajectories(task, arm, start, values[steps].to_numpy(dtype=np.float64), grows, obstacle)
 
 
-def fit_curves(found: Sequence[Trajectories], share: float = SHARE) -> list[ComputeCurve]:
+def fit_curves(found: Sequence[Trajectories], shape: float, share: float = SHARE) -> list[ComputeCurve]:
     """The curve of each arm against each kind of compute that was logged. It is fitted to the evaluations in
-    the first `share` of the compute; the same random seeds are drawn for each curve."""
+    the first `share` of the compute. `shape` is the error of the curve itself for which the band allows, as a
+    share of accuracy. The same random seeds are drawn for each curve."""
     curves = []
     for one in found:
         axes = [axis for axis in COMPUTE if axis in one.compute]
-        curves += [fit_curve(one, axis, share, np.random.default_rng(SEED)) for axis in axes]
+        curves += [fit_curve(one, axis, shape, np.random.default_rng(SEED), share) for axis in axes]
         if not axes:
             reason = one.obstacle or "no compute was logged that grows"
             nothing = np.zeros(0)
@@ -206,7 +220,9 @@ def fit_curves(found: Sequence[Trajectories], share: float = SHARE) -> list[Comp
     return curves
 
 
-def fit_curve(one: Trajectories, axis: str, share: float, rng: np.random.Generator) -> ComputeCurve:
+def fit_curve(
+    one: Trajectories, axis: str, shape: float, rng: np.random.Generator, share: float = SHARE
+) -> ComputeCurve:
     """The curve of an arm against one kind of compute, or the reason why there is none."""
     spent, means = one.compute[axis].mean(0), one.accuracy.mean(0)
     fitted = int((spent <= share * spent[-1] * ROUNDING).sum())
@@ -215,11 +231,11 @@ def fit_curve(one: Trajectories, axis: str, share: float, rng: np.random.Generat
     )
     if reason := one.obstacle or _too_little(one, fitted) or _no_rise(one, fitted):
         return replace(curve, remark=reason)
-    fit = extrapolate(one.compute[axis], one.accuracy, one.start, fitted, rng)
+    fit = extrapolate(one.compute[axis], one.accuracy, one.start, fitted, rng, shape)
     if reason := _open_end(fit, float(spent[fitted - 1])):
         return replace(curve, remark=reason)
     curve = replace(curve, fit=fit)
-    return replace(curve, remark="; ".join(filter(None, (_misses(curve), _bounded(fit)))))
+    return replace(curve, remark="; ".join(filter(None, (_misses(curve), _bounded(curve)))))
 
 
 def _too_little(one: Trajectories, fitted: int) -> str:
@@ -261,11 +277,16 @@ def _misses(curve: ComputeCurve) -> str:
     return f"{missed}: {curve.above} above it, {curve.below} below"
 
 
-def _bounded(fit: Extrapolation) -> str:
-    """That the data would have a ceiling above 100 %."""
-    if fit.curve.ceiling < 1 - AT_BOUND:
-        return ""
-    return "the ceiling is at its bound of 100 %, which accuracy nears faster than the curve can"
+def _bounded(curve: ComputeCurve) -> str:
+    """Which parameters say nothing because the fit puts them at a bound."""
+    sentences = []
+    if curve.at_ceiling:
+        sentences.append(
+            "the ceiling is at its bound of 100 %, which accuracy nears faster than the curve can"
+        )
+    if curve.jumps:
+        sentences.append("the bend lies between two evaluations, so that exponent and midpoint say nothing")
+    return "; ".join(sentences)
 
 
 # Table
@@ -332,9 +353,12 @@ def _row(task: str, arm: str, by_axis: Mapping[str, ComputeCurve], axes: Sequenc
     for axis in axes:
         curve = by_axis.get(axis)
         show = (lambda seconds: number(seconds, 1)) if axis == "seconds" else count
-        midpoints.append(bracketed(curve.fit.midpoint, show) if curve and curve.fit else NONE)
+        known = curve is not None and curve.fit is not None and not curve.jumps
+        midpoints.append(bracketed(curve.fit.midpoint, show) if known else NONE)  # type: ignore[union-attr]
+    ceiling = f"{percent(1.0)} (bound)" if main.at_ceiling else bracketed(main.fit.ceiling)
     return [
-        *(task, arm, bracketed(main.fit.ceiling), bracketed(main.fit.exponent, lambda b: number(b, 1))),
+        *(task, arm, ceiling),
+        NONE if main.jumps else bracketed(main.fit.exponent, lambda b: number(b, 1)),
         *midpoints,
         *(bracketed(main.predicted), percent(float(main.accuracy[-1]))),
         f"{main.held_out - main.above - main.below} of {main.held_out}",

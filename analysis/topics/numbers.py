@@ -83,7 +83,9 @@ class Numbers:
     @cached_property
     def compute(self) -> Sequence[ComputeCurve]:
         """Accuracy against compute with fitted curves; empty for a map, whose arms are sweep values."""
-        return () if self.experiment.sweep_values else fit_curves(trajectories(self.experiment, self.runs))
+        if self.experiment.sweep_values:
+            return ()
+        return fit_curves(trajectories(self.experiment, self.runs), self.experiment.margin)
 
     def only(self, arms: Sequence[str]) -> Numbers:
         """The numbers of some arms. Comparisons over all arms stay, because p is corrected for all pairs."""

@@ -33,6 +33,9 @@ ALONG = np.arange(1.0, 13.0)
 """Twelve evaluations, of which six are in the first half of the compute."""
 
 
+SHAPE = 0.02
+
+
 def of(curve: Callable[[np.ndarray], np.ndarray], seeds: int = 4, noise: float = 0.01) -> Trajectories:
     """Seeds with a start of .2 that follow a curve with little noise."""
     rng = np.random.default_rng(7)
@@ -41,7 +44,7 @@ def of(curve: Callable[[np.ndarray], np.ndarray], seeds: int = 4, noise: float =
 
 
 def fitted(one: Trajectories) -> ComputeCurve:
-    return fit_curve(one, "flops", 0.5, np.random.default_rng(0))
+    return fit_curve(one, "flops", SHAPE, np.random.default_rng(0))
 
 
 EARLY = Sigmoid(0.2, 0.8, 2.0, 2.0)
@@ -194,7 +197,7 @@ def test_rollouts_that_were_recorded_cost_no_tokens(tmp_path: Path) -> None:
     numbers = Numbers(load(root))
     found = trajectories(numbers.experiment, numbers.runs)
     assert [set(one.compute) for one in found] == [{"flops", "seconds"}, {"tokens", "flops", "seconds"}]
-    assert len(fit_curves(found)) == 5
+    assert len(fit_curves(found, SHAPE)) == 5
     (row,) = [row for row in compute_table(numbers.compute).rows if row[1] == "grpo"]
     assert row[compute_table(numbers.compute).header.index("midpoint, generated tokens")] == "–"
 
