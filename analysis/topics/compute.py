@@ -49,6 +49,7 @@ AT_BOUND = 1e-6
 """A parameter this close to its bound, as a share, is at it."""
 LEAST_INSIDE = 0.8
 """Share of held-out points in the band below which the table says where the others lie."""
+BEND = "the bend lies between two evaluations, so that exponent and midpoint say nothing"
 SEED = 0
 
 # Numbers
@@ -111,17 +112,12 @@ class ComputeCurve:
         return 1 - (self.above + self.below) / self.held_out if self.fit else math.nan
 
     @property
-    def at_ceiling(self) -> bool:
-        """Whether the data would have a ceiling above 100 %."""
-        return self.fit is not None and self.fit.curve.ceiling > 1 - AT_BOUND
-
-    @property
     def jumps(self) -> bool:
         """Whether half of the gain came before the first evaluation, or from one evaluation to the next."""
         if self.fit is None:
             return False
         curve = self.fit.curve
-        return curve.midpoint < self.compute[0] or curve.exponent > EXPONENTS[1] * (1 - AT_BOUND)
+        return bool(curve.midpoint < self.compute[0] or curve.exponent > EXPONENTS[1] * (1 - AT_BOUND))
 
     @property
     def predicted(self) -> Estimate:
@@ -235,7 +231,8 @@ def fit_curve(
     if reason := _open_end(fit, float(spent[fitted - 1])):
         return replace(curve, remark=reason)
     curve = replace(curve, fit=fit)
-    return replace(curve, remark="; ".join(filter(None, (_misses(curve), _bounded(curve)))))
+    remarks = [_misses(curve), BEND if curve.jumps else ""]
+    return replace(curve, remark="; ".join(filter(None, remarks)))
 
 
 def _too_little(one: Trajectories, fitted: int) -> str:
@@ -266,6 +263,8 @@ def _open_end(fit: Extrapolation, last: float) -> str:
         return f"too short to say: ceiling from {percent(fit.ceiling.low)} to {percent(fit.ceiling.high)}"
     if fit.midpoint.high > last:
         return "too short to say: the midpoint may lie beyond the fitted part"
+    if fit.curve.ceiling > 1 - AT_BOUND:
+        return "accuracy nears 100 % faster than the curve can, whose ceiling is at that bound"
     return ""
 
 
@@ -275,18 +274,6 @@ def _misses(curve: ComputeCurve) -> str:
         return ""
     missed = f"{curve.above + curve.below} of {curve.held_out} points are outside the band"
     return f"{missed}: {curve.above} above it, {curve.below} below"
-
-
-def _bounded(curve: ComputeCurve) -> str:
-    """Which parameters say nothing because the fit puts them at a bound."""
-    sentences = []
-    if curve.at_ceiling:
-        sentences.append(
-            "the ceiling is at its bound of 100 %, which accuracy nears faster than the curve can"
-        )
-    if curve.jumps:
-        sentences.append("the bend lies between two evaluations, so that exponent and midpoint say nothing")
-    return "; ".join(sentences)
 
 
 # Table
@@ -355,9 +342,8 @@ def _row(task: str, arm: str, by_axis: Mapping[str, ComputeCurve], axes: Sequenc
         show = (lambda seconds: number(seconds, 1)) if axis == "seconds" else count
         known = curve is not None and curve.fit is not None and not curve.jumps
         midpoints.append(bracketed(curve.fit.midpoint, show) if known else NONE)  # type: ignore[union-attr]
-    ceiling = f"{percent(1.0)} (bound)" if main.at_ceiling else bracketed(main.fit.ceiling)
     return [
-        *(task, arm, ceiling),
+        *(task, arm, bracketed(main.fit.ceiling)),
         NONE if main.jumps else bracketed(main.fit.exponent, lambda b: number(b, 1)),
         *midpoints,
         *(bracketed(main.predicted), percent(float(main.accuracy[-1]))),

@@ -74,11 +74,15 @@ def test_a_curve_past_its_bend_is_fitted_and_held_against_the_rest() -> None:
             "too short to say: the midpoint",
         ),
         (
+            of(lambda x: 1 - 0.8 * np.exp(-((x / 4.5) ** 1.8))),
+            "accuracy nears 100 % faster than the curve can",
+        ),
+        (
             dataclasses.replace(of(EARLY), obstacle="1 of 4 runs collapsed or diverged"),
             "1 of 4 runs collapsed or diverged",
         ),
     ],
-    ids=["seeds", "gain", "fall", "ceiling", "midpoint", "collapse"],
+    ids=["seeds", "gain", "fall", "ceiling", "midpoint", "bound", "collapse"],
 )
 def test_what_is_not_fitted_says_why(one: Trajectories, reason: str) -> None:
     curve = fitted(one)
@@ -100,6 +104,17 @@ def test_points_outside_the_band_are_counted_on_their_side() -> None:
     curve = fitted(late)
     assert curve.fit is not None and (curve.above, curve.below) == (3, 0)
     assert curve.inside == 0.5 and curve.remark == "3 of 6 points are outside the band: 3 above it, 0 below"
+
+
+@pytest.mark.parametrize("first", [0.7, 0.2], ids=["before the first", "between the first and the second"])
+def test_a_bend_between_two_evaluations_has_no_midpoint(first: float) -> None:
+    curve = fitted(of(lambda x: np.where(x == 1, first, 0.7)))
+    assert curve.fit is not None and curve.jumps
+    assert curve.remark.endswith(
+        "the bend lies between two evaluations, so that exponent and midpoint say nothing"
+    )
+    row = compute_table([curve]).rows[0]
+    assert abs(float(row[2].split()[0]) - 70) < 1 and row[3:5] == ["–", "–"] and row[-2] == "6 of 6"
 
 
 def test_what_comes_after_the_fitted_part_does_not_change_the_fit() -> None:
