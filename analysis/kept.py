@@ -495,9 +495,9 @@ def curve(kept: KeptTable, options: Options) -> list[str]:
 
 def compute(kept: KeptTable, options: Options) -> list[str]:
     """Accuracy against compute: fitted on the first half, held against the rest. `of=why` gives the reasons
-    and misses alone; with `band=seeds` the band takes the curve itself for exact."""
+    and misses alone."""
     found = [kept_trajectories(task, arm, runs, kept.headline[task]) for task, arm, runs in _cells(kept)]
-    curves = fit_curves(found, 0.0 if options.get("band") == "seeds" else kept.margin / 100)
+    curves = fit_curves(found, kept.margin / 100)
     made = compute_table(curves)
     if options.get("of") == "why":
         return [f"- {name}: {sentence}" for name, sentence in made.sentences] or ["Every curve was fitted."]
