@@ -33,7 +33,7 @@ from grpobench.analysis.checks import (
     find_misplaced_folders,
     find_setting_differences,
 )
-from grpobench.analysis.runfolder.experiment import DIVERGED, MARGIN, Experiment, Run, SweepPoint, by_run
+from grpobench.analysis.runfolder.experiment import DIVERGED, MARGIN, Experiment, SweepPoint, by_run
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.interim import plan_of
 from grpobench.analysis.statistics.comparison import compare
@@ -52,6 +52,13 @@ from grpobench.analysis.tools.text import (
     two,
 )
 from grpobench.analysis.topics.accuracy import finals, headline_of
+from grpobench.analysis.topics.compute import (
+    compute_table,
+    coverage,
+    fit_curves,
+    kept_trajectories,
+    spent_by_run,
+)
 from grpobench.analysis.topics.sweep import axes_of, classify_runs, frontier_table, group_cells, map_table
 from grpobench.analysis.topics.training import LAST_TENTH, LITTLE, critic_explained
 
@@ -98,7 +105,8 @@ class KeptTable:
     """arm, task, seed, state, and outcome of a map; accuracy: mode -> [split, before, after, best and last
     validation]; measured: mode/metric -> [before, after]; training: metric -> [first update, mean of the
     last tenth]; validation: mode -> [[step, accuracy], …]; explained: by the critic over the last quarter, or
-    null."""
+    null; spent: [[step, tokens, FLOPs, seconds], …] at the evaluations on validation; collapsed_at: the step,
+    or null."""
     sweep_values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For a map: by arm, the recipe's `arm` and its `values`."""
     plan: Mapping[str, Any] | None = None
@@ -130,7 +138,8 @@ def keep(experiment: Experiment) -> dict[str, Any]:
     explained = by_run(critic_explained(experiment))
     accuracies = {mode: _accuracies(experiment, mode) for mode in MODES}
     ends = _both_ends(experiment)
-    outcome = _outcomes(experiment)
+    outcome, spent = _outcomes(experiment), spent_by_run(experiment)
+    collapses = {_key(run): run for run in finals(experiment).itertuples() if math.isfinite(run.collapsed_at)}
     rows = []
     for run in experiment.runs:
         shares = explained(run)["explained"]
@@ -146,6 +155,8 @@ def keep(experiment: Experiment) -> dict[str, Any]:
                 },
                 **ends[_key(run)],
                 "explained": _rounded(shares.iloc[0]) if len(shares) else None,
+                "spent": [[int(step), *map(_rounded, costs)] for step, *costs in spent.get(_key(run), ())],
+                "collapsed_at": int(collapses[_key(run)].collapsed_at) if _key(run) in collapses else None,
             }
         )
     return {
@@ -206,7 +217,8 @@ def partial(before: KeptTable, content: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def _key(run: Run) -> tuple[str, str, int]:
+def _key(run: Any) -> tuple[str, str, int]:
+    """(task, arm, seed) of a run, or of its row."""
     return run.task, run.arm, run.seed
 
 
@@ -501,6 +513,18 @@ def curve(kept: KeptTable, options: Options) -> list[str]:
     return table(lead, ["updates", *kept.arms], rows, named=0)
 
 
+def compute(kept: KeptTable, options: Options) -> list[str]:
+    """Accuracy against compute: fitted on the first half, held against the rest. `of=why` gives the reasons
+    and misses alone."""
+    found = [kept_trajectories(task, arm, runs, kept.headline[task]) for task, arm, runs in _cells(kept)]
+    curves = fit_curves(found, kept.margin / 100)
+    made = compute_table(curves)
+    if options.get("of") == "why":
+        return [f"- {name}: {sentence}" for name, sentence in made.sentences] or ["Every curve was fitted."]
+    rows = [row[: made.columns] for row in made.rows]
+    return [*table(f"{made.title}:", made.header[: made.columns], rows, named=2), "", coverage(curves)]
+
+
 def mapped(kept: KeptTable, options: Options) -> list[str]:
     """The grid of a map, or with `of=frontier` how far each arm goes without a collapse. `mode`."""
     sweep_values = {arm: SweepPoint(own["arm"], own["values"]) for arm, own in kept.sweep_values.items()}
@@ -529,6 +553,7 @@ KINDS: Mapping[str, Kind] = {
     "comparisons": comparisons,
     "grid": grid,
     "curve": curve,
+    "compute": compute,
     "map": mapped,
 }
 

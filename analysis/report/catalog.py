@@ -23,6 +23,7 @@ from grpobench.analysis.topics.accuracy import accuracy_table, other_mode_tables
 from grpobench.analysis.topics.bias import bias_table, draw_bias, draw_bias_updates, probes_table
 from grpobench.analysis.topics.budgets import AXES
 from grpobench.analysis.topics.comparisons import against_base_table, aggregate_tables, comparisons_table
+from grpobench.analysis.topics.compute import compute_table, draw_compute_curves
 from grpobench.analysis.topics.costs import (
     axes_table,
     budgets_table,
@@ -76,6 +77,7 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
         equal_budgets_table(experiment),
         axes_table(numbers.on_axes),
         *([search_table(experiment.search)] if experiment.search else []),
+        compute_table(numbers.compute),
         costs_table(numbers.costs),
         gaps_table(experiment),
         rewards_table(experiment),
@@ -170,6 +172,10 @@ FIGURES: Mapping[str, Kind] = {
         f"accuracy_{axis}": Kind(f"validation accuracy against {meaning}", partial(_validation, axis), True)
         for axis, meaning in AXES.items()
     },
+    "compute_curve": Kind(
+        "accuracy against tokens, FLOPs and seconds, with curves fitted on the first half",
+        lambda numbers, _, sheet: draw_compute_curves(numbers.experiment, numbers.compute, sheet),
+    ),
     **{
         name: Kind(f"{title[0].lower()}{title[1:]}, against updates", partial(_training, name), True)
         for name, (title, _) in TRAINING.items()

@@ -107,8 +107,8 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     (
         "Learning curves",
         LINES,
-        ("accuracy_updates", "accuracy_tokens", "accuracy_seconds", "reward"),
-        ("equal_budgets", "axes", "budgets"),
+        ("accuracy_updates", "accuracy_tokens", "accuracy_seconds", "compute_curve", "reward"),
+        ("equal_budgets", "axes", "compute_curves", "budgets"),
     ),
     ("Rewards", LINES, ("components",), ("rewards",)),
     (

@@ -150,7 +150,8 @@ def count(value: float) -> str:
     """A large number with three digits: 157k, 1.20M."""
     if value is None or not math.isfinite(value):
         return NONE
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    units = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    for unit, letter in units:
         if value >= unit:
             return f"{value / unit:.3g}{letter}"
     return f"{value:.3g}"

@@ -17,6 +17,8 @@ from grpobench.analysis.topics.accuracy import headline_of
 
 AXES = {"updates": "updates", "tokens": "generated tokens", "seconds": "seconds of training"}
 """Axis of a budget -> how figures and tables name it."""
+TOTALS = {"tokens": "cost/generated_tokens", "flops": "cost/flops"}
+"""Axis -> the metric that logs it as a running total. Seconds are logged for each step."""
 RUN_KEYS = ["arm", "task", "seed"]
 SPENDING = {
     "updates": None,
@@ -30,13 +32,19 @@ ROUNDING = 1 + 1e-9
 """A budget is compared with sums of floats, which may exceed it by this factor."""
 
 
+def unit_of(largest: float) -> tuple[float, str]:
+    """The unit in which an axis up to `largest` has short numbers: 1e6 and ` (M)`, or 1 and nothing."""
+    units = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    return next(((unit, f" ({name})") for unit, name in units if largest >= 2 * unit), (1.0, ""))
+
+
 def with_axis(experiment: Experiment, frame: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """Add column `x` to rows of (arm, task, seed, step): `updates`, `tokens` (generated so far) or `seconds`
-    (training time so far, without evaluation). Rows whose axis was not logged are dropped."""
+    """Add column `x` to rows of (arm, task, seed, step): `updates`, `tokens` (generated so far), `flops` or
+    `seconds` (training time so far, without evaluation). Rows whose axis was not logged are dropped."""
     if axis == "updates":
         return frame.assign(x=frame["step"].astype(float))
-    if axis == "tokens":
-        positions = experiment.select("cost/generated_tokens").rename(columns={"value": "x"})
+    if axis in TOTALS:
+        positions = experiment.select(TOTALS[axis]).rename(columns={"value": "x"})
     else:
         positions = experiment.select("time/step").rename(columns={"value": "x"})
         positions["x"] = positions.groupby(RUN_KEYS, sort=False)["x"].cumsum()

@@ -16,6 +16,7 @@ from grpobench.analysis.topics.accuracy import finals
 from grpobench.analysis.topics.axes import OnAxes, compare_on_axes
 from grpobench.analysis.topics.bias import bias_metrics
 from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_with_base
+from grpobench.analysis.topics.compute import ComputeCurve, fit_curves, trajectories
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
@@ -85,6 +86,13 @@ class Numbers:
         """The result of `update_costs`."""
         return update_costs(self.experiment)
 
+    @cached_property
+    def compute(self) -> Sequence[ComputeCurve]:
+        """Accuracy against compute with fitted curves; empty for a map, whose arms are sweep values."""
+        if self.experiment.sweep_values:
+            return ()
+        return fit_curves(trajectories(self.experiment, self.runs), self.experiment.margin)
+
     def only(self, arms: Sequence[str]) -> Numbers:
         """The numbers of some arms. Comparisons over all arms stay, because p is corrected for all pairs."""
         part = Numbers(self.experiment.only(arms))
@@ -94,6 +102,7 @@ class Numbers:
             grid=self.grid,
             bias=self.bias[self.bias["arm"].isin(arms)],
             costs=self.costs[self.costs["arm"].isin(arms)],
+            compute=[curve for curve in self.compute if curve.arm in arms],
             on_axes=self.on_axes,
             against_base=[pair for pair in self.against_base if pair.first in arms],
             compared=[pair for pair in self.compared if {pair.first, pair.second} <= {*arms}],

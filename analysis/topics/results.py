@@ -24,7 +24,7 @@ from grpobench.analysis.figures.style import BASE_COLOR, BASE_DASH, Sheet, look
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
-from grpobench.analysis.topics.budgets import AXES, with_axis
+from grpobench.analysis.topics.budgets import AXES, unit_of, with_axis
 from grpobench.analysis.topics.curves import Row, curves
 
 ALIKE = 1e-9
@@ -66,11 +66,8 @@ def _along(axis: str, frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
         return "updates", frame
     if axis == "seconds":
         return "training time (s)", frame
-    largest = float(frame["x"].max()) if len(frame) else 0.0
-    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if largest >= 2 * unit:
-            return f"generated tokens ({name})", frame.assign(x=frame["x"] / unit)
-    return "generated tokens", frame
+    unit, suffix = unit_of(float(frame["x"].max()) if len(frame) else 0.0)
+    return f"generated tokens{suffix}", frame.assign(x=frame["x"] / unit)
 
 
 def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet) -> Drawing | None:

@@ -214,6 +214,14 @@ COST = (
     Metric("cost/generated_tokens", "tokens", "training rollouts so far, cumulative", "lower"),
     Metric("cost/trained_tokens", "tokens", "tokens of the policy trained on so far, cumulative", "lower"),
     Metric(
+        "cost/flops",
+        "FLOPs",
+        "sampling, reading and updates so far, cumulative, by a formula: 2N per token read or written and 6N "
+        "per token trained on, N the model's weights without input embeddings (docs/compute-curves.md); no "
+        "evaluation, and absent in logs of older versions",
+        "lower",
+    ),
+    Metric(
         "cost/peak_memory_gb",
         "GB",
         "peak memory of the process (of the accelerator if there is one)",

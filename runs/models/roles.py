@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
+from grpobench.runs.models.flops import FlopCount, weights_per_token
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.past_weights import PastWeights
@@ -243,6 +244,12 @@ class RoleModels(RoleWeights):
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
         self.cost = estimate(trunk, language.config)
         self._add_networks({*trains, *reads})
+        self.flops = FlopCount(
+            {
+                role: weights_per_token(network.trunk, network.head, language.config)
+                for role, network in self.networks.items()
+            }
+        )
         demand_same_reading(self)
 
     def _add_networks(self, roles: Collection[Role]) -> None:
@@ -302,7 +309,9 @@ class RoleModels(RoleWeights):
                 **{name: torch.cat([output[name] for _, output in outputs])[order] for name in names}
             )
 
-        return self.in_micro_batches(batch, each, collect)
+        output = self.in_micro_batches(batch, each, collect)
+        self.flops.add_forward(role, batch)  # once, however often memory ran out
+        return output
 
     @torch.no_grad()
     def kl_to(self, other: Network, batch: Batch) -> torch.Tensor:

@@ -182,6 +182,8 @@ class Source(Protocol):
     """Whether the current policy wrote the rollouts."""
     generated: int
     """Tokens sampled so far for training."""
+    sampler_tokens: float
+    """Tokens that went through the policy to sample them: completions with replies, and each prompt once."""
 
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:
         """Groups of the problems at `index`, in order."""
@@ -221,6 +223,7 @@ class OnPolicy:
         room = Room(loaded, self.limit, config.model.long_prompts)
         self.problems = room.fitting(config.task.problems("train"), "train")
         self.generated = 0
+        self.sampler_tokens = 0.0
 
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:
         return self.answer(f"{step}/{attempt}", [self.problems[i] for i in index])
@@ -241,6 +244,7 @@ class OnPolicy:
                 self.mixing(),
             )
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
+        self.sampler_tokens += count_sampled(sampled)
         with self.clock("verify"):
             groups = self.grader.groups(problem_streams, problems, sampled)
         if extra:
@@ -290,6 +294,18 @@ def streams(stream: str, problems: Sequence[Problem]) -> list[str]:
     return names
 
 
+def count_sampled(sampled: Sequence[Sequence[Rollout]]) -> float:
+    """Tokens that the policy read or wrote to sample the rollouts of each problem: every completion with its
+    replies, and the problem's prompt once."""
+    return float(
+        sum(
+            max((len(rollout.prompt) for rollout in rollouts), default=0)
+            + sum(len(rollout.completion) for rollout in rollouts)
+            for rollouts in sampled
+        )
+    )
+
+
 def set_apart(group: Group) -> Group:
     """The group without its last rollout, the greedy one, whose reward becomes the group's `greedy`."""
     graded = group.verdicts[-1].outcome != "infra_error"
@@ -315,6 +331,7 @@ class Replay:
         self.problems = [base.problems[i] for i in order[:problems]]
         self.groups = base.answer("base", self.problems)
         self.generated = base.generated
+        self.sampler_tokens = base.sampler_tokens
         self.grader = base.grader
 
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:
@@ -334,6 +351,7 @@ class Preferences:
             )
         self.problems = [group.problem for group in self.groups]
         self.generated = 0
+        self.sampler_tokens = 0.0
 
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:
         return [self.groups[i] for i in index]

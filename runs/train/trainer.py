@@ -27,6 +27,7 @@ from grpobench.runs.metrics.rollout_metrics import (
     trained_metrics,
 )
 from grpobench.runs.models.base_policy import BasePolicy
+from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.in_process import HFSampler
@@ -117,6 +118,8 @@ class Trainer:
             "curriculum": self.curriculum.state(),
             "generated": self.source.generated,
             "trained": self.updater.trained,
+            "sampler_tokens": self.source.sampler_tokens,
+            "flops": self.models.flops.total,
             "skipped": self.skipped,
             "optimizers": self.models.counters(),
             "token_budgets": {
@@ -138,6 +141,9 @@ class Trainer:
         self.curriculum.restore(state["curriculum"])
         self.source.generated = state["generated"]
         self.updater.trained, self.skipped = state["trained"], state["skipped"]
+        # Checkpoints of older versions lack both; NaN is logged as null, which says so.
+        self.source.sampler_tokens = state.get("sampler_tokens", math.nan)
+        self.models.flops.total = state.get("flops", math.nan)
         for name, token_budget in self.token_budgets().items():
             token_budget.restore(state.get("token_budgets", {}).get(name, {}))
 
@@ -149,10 +155,11 @@ class Trainer:
             batch = self.collect_rollouts(record)
             # The curriculum may reject every group, and the grader may fail on every completion.
             if len(batch):
-                batch = self.compute_old_logp(batch, record)
-                correction = self.compute_correction(batch, record)
-                signal = self.compute_signal(batch, record)
-                self.update(batch, signal, correction, record)
+                with self.models.flops.counting():
+                    batch = self.compute_old_logp(batch, record)
+                    correction = self.compute_correction(batch, record)
+                    signal = self.compute_signal(batch, record)
+                    self.update(batch, signal, correction, record)
                 if not self.diverged:
                     self.synchronize(record)
         return record.row
@@ -315,11 +322,17 @@ class Trainer:
                 f"gradients were not finite in {self.skipped} steps in a row, the last at step {step}"
             ) + (f": {cause}" if cause else "")
 
+    def _flops(self) -> float:
+        """FLOPs so far, by the formula of `models.flops`."""
+        passes = self.models.flops
+        return FORWARD * passes.weights["policy"] * self.source.sampler_tokens + passes.total
+
     def _costs(self, elapsed: float) -> dict[str, float]:
         phases = {f"time/{name}": seconds for name, seconds in self.clock.seconds.items()}
         return phases | {
             "cost/generated_tokens": float(self.source.generated),
             "cost/trained_tokens": float(self.updater.trained),
+            "cost/flops": self._flops(),
             "cost/peak_memory_gb": peak_memory_gb(),
             "time/step": elapsed,
             "time/other": elapsed - sum(phases.values()),

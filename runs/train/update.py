@@ -254,6 +254,7 @@ class Updater:
             return sums
 
         sums = self.models.in_micro_batches(batch, signal.row_group, differentiate, self.models.clear)
+        self.models.flops.add_update(roles, batch)
         tally.take(sums.tally)
         if logp is not None:
             logp += sums.logp

@@ -39,7 +39,7 @@ from grpobench.runs.settings.trl import plain_arguments, prompts, quiet, splitti
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.progress import Preempted
-from grpobench.runs.train.rollouts import OnPolicy, streams
+from grpobench.runs.train.rollouts import OnPolicy, count_sampled, streams
 from grpobench.runs.train.run_loop import begin, end, record, save_when_due
 from grpobench.runs.train.stopping import Before
 from grpobench.runs.train.trainer import Trainer
@@ -308,6 +308,7 @@ class Sampled(Work):
             self.sampled = self.source.grader.groups(named, problems[::group], rollouts)
         self.measured = trainer.policy_metrics(self.sampled, self.step)
         self.source.generated += sum(rollout.length for rollout in flat)
+        self.source.sampler_tokens += count_sampled(rollouts)
         trainer.tell(self.step - 1, "training")
 
     def _penalties(self, rollouts: Sequence[Rollout]) -> list[float]:
@@ -468,6 +469,7 @@ class Steps(TrainerCallback):
         row = sampled_metrics(groups, trainer.categories) | self.work.measured | self.work.row(step)
         used = batch[self.work.trained(step, batch).nonzero().squeeze(-1)] if len(batch) else batch
         row |= trained_metrics(used, groups)
+        self._count_flops(used)
         if self.updates:
             row |= gathered(self.updates, self.work.names) | {"learning_rate/policy": self.rate()}
         bad = sum(not math.isfinite(update["loss"] + update["grad_norm"]) for update in self.updates)
@@ -487,6 +489,15 @@ class Steps(TrainerCallback):
         self.updates.clear()
         if not trainer.over:
             save_when_due(trainer, self.folder, step, self.stop)
+
+    def _count_flops(self, used: Batch) -> None:
+        """Count a step's passes as our own loop would; TRL may make further ones."""
+        flops = self.ours.models.flops
+        with flops.counting():
+            for role in self.ours.algorithm.reference_roles:
+                flops.add_forward(role, used)
+            for _ in range(self.ours.config.train.epochs if self.updates else 0):
+                flops.add_update(("policy",), used)
 
     def keep(self) -> None:
         """Told to stop: a checkpoint of the step before the one under way, if that has changed nothing."""

@@ -30,6 +30,9 @@ from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.algorithms.libraries.trl_arguments import TABLE, Splitting, translate
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs import cli
+from grpobench.runs.models import loading
+from grpobench.runs.models.flops import weights_per_token
+from grpobench.runs.models.roles import trunk_and_head
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings.config import (
@@ -425,6 +428,10 @@ def test_run_folder_is_ours(policy: str, backend: Any, tmp_path: Path) -> None:
         assert not {"gap/mean", "trained/ratio_mean"} & row.keys()  # what TRL does not tell
     assert found[1]["cost/generated_tokens"] == pytest.approx(16 * found[1]["length/mean"])
     assert found[3]["cost/trained_tokens"] == found[3]["cost/generated_tokens"]
+    loaded = loading.load(policy)
+    weights = weights_per_token(*trunk_and_head(loaded.model), loaded.model.config)
+    prompts = sum(len(loaded.encode(group["prompt"])) for group in transcript(tmp_path, 1))
+    assert found[1]["cost/flops"] == 8 * weights * (found[1]["cost/generated_tokens"] + prompts)
     assert {row["step"] for row in rows(tmp_path, "eval.jsonl")} == {0, 2, 3}
     assert sorted(path.name for path in (tmp_path / "rollouts").iterdir()) == [
         "step-1.jsonl.zst",
