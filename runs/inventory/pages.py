@@ -33,6 +33,7 @@ from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.translate import VOCABULARIES
 from grpobench.runs.inventory import profiles_page, showing
+from grpobench.runs.inventory.labels import algorithm_labels, labels_of
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
 from grpobench.runs.tools import files
@@ -75,8 +76,13 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
     from grpobench.analysis.findings.figures import draw_all, draw_arms
 
     nano = [one for one in found if one.record.registration.scale == "nano"]
-    drawn = {f"{FIGURES}/{one.name}.svg": svg_text(draw_arms(one.record, one.result)) for one in found}
-    drawn[f"{FIGURES}/all.svg"] = svg_text(draw_all([one.result for one in nano]))
+    drawn = {}
+    for one in found:
+        names = {name for run in one.record.states for name in run[:2]}
+        figure = draw_arms(one.record, one.result, labels_of(names))
+        drawn[f"{FIGURES}/{one.name}.svg"] = svg_text(figure)
+    figure = draw_all([one.result for one in nano], {**algorithm_labels(), "a-a": "A/A"})
+    drawn[f"{FIGURES}/all.svg"] = svg_text(figure)
     known = {one.study.finding.name for one in found}
     text = environment.get_template("findings.md.j2").render(
         rows=[row(one) for one in nano],
