@@ -179,8 +179,8 @@ def latex(drawing: Drawing, file: str, wide: bool) -> str:
 
 
 def write_files(drawing: Drawing, folder: Path, formats: Sequence[str], wide: bool) -> list[Path]:
-    """Save a figure in each format, a `.tex` file that includes the format that suits LaTeX best, and a `.txt` file
-    with the caption."""
+    """Save a figure in each format, a `.tex` file that includes the format that suits LaTeX best, and a
+    `.txt` file with the caption."""
     paths = [folder / f"{drawing.name}.{ending}" for ending in formats]
     for path in paths:
         save(drawing, path)

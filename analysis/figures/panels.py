@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import tip
 from grpobench.analysis.figures.scales import plain, round_ticks
-from grpobench.analysis.figures.style import BASE_COLOR, NOTE, Look, Sheet
+from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE, Look, Sheet
 from grpobench.analysis.statistics.intervals import seed_mean
 
 PANEL = 1.75
@@ -80,9 +80,14 @@ def leftmost(tasks: Sequence[str], task: str, sheet: Sheet) -> str:
     return tasks[tasks.index(task) // across * across]
 
 
+def points_of(key: str) -> float:
+    """A size of letters of the current style, in points."""
+    return float(FontProperties(size=matplotlib.rcParams[key]).get_size_in_points())
+
+
 def text_width(text: str, size: float | None = None) -> float:
     """Inches that the widest line of a text takes in the current font, at `size` points or the font size."""
-    points = size or float(matplotlib.rcParams["font.size"])
+    points = size or points_of("font.size")
     font = FontProperties(family=matplotlib.rcParams["font.family"], size=points)
     lines = text.split("\n")
     return max(float(MEASURE.get_text_width_height_descent(line, font, False)[0]) for line in lines) / 72
@@ -99,7 +104,7 @@ def legend_above(
 ) -> None:
     """A legend above the panels, with as many columns as fit. A label that is wider than the figure gets more
     lines."""
-    size = float(matplotlib.rcParams["legend.fontsize"])
+    size = points_of("legend.fontsize")
     handle = (handlelength + BESIDE_HANDLE) * size / 72
     room = figure.get_figwidth() - 0.1
     labels = [wrapped(label, room - handle, size) for label in labels]
@@ -144,7 +149,7 @@ def rows_of_names(
 ) -> tuple[Figure, dict[tuple[int, str], Axes]]:
     """Panels with one line per name and `above` inches for more above them; only the left panel of each block
     shows the names."""
-    size = float(matplotlib.rcParams["ytick.labelsize"])
+    size = points_of("ytick.labelsize")
     names = [wrapped(name, MOST_NAME * sheet.width, size) for name in rows]
     line = 0.24 if max(name.count("\n") for name in names) < 2 else 0.36
     figure, grid = grid_of(1, tasks, sheet, height=above + max(least, line * len(rows) + 0.45))
@@ -219,11 +224,18 @@ GAIN_AXIS = 0.45
 
 def add_gain_axis(axes: Axes, base: float) -> None:
     """An upper axis with the gain over `base`, in points where the lower axis is in percent."""
-    upper = axes.secondary_xaxis("top", functions=(lambda x: x - base, lambda gain: gain + base))
+
+    def gain(accuracy: Any) -> Any:
+        return accuracy - base
+
+    def accuracy(gain: Any) -> Any:
+        return gain + base
+
+    upper = axes.secondary_xaxis("top", functions=(gain, accuracy))
     upper.xaxis.set_major_locator(round_ticks(6))
-    upper.xaxis.set_major_formatter(FuncFormatter(lambda gain, _: f"+{gain:g}" if gain > 0 else plain(gain)))
-    upper.set_xlabel("gain (points)", fontsize=NOTE, labelpad=2)
-    upper.tick_params(length=2, pad=1, labelsize=NOTE)
+    upper.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"+{x:g}" if x > 0 else plain(x)))
+    upper.set_xlabel("gain (points)", fontsize=NOTE_SIZE, labelpad=2)
+    upper.tick_params(length=2, pad=1, labelsize=NOTE_SIZE)
     upper.spines["top"].set_visible(True)
     upper.set_zorder(3)  # above the grid
 

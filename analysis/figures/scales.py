@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from grpobench.analysis.figures.style import BASE_COLOR, NOTE
+from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE
 
 FENCE = 3.0
 """Values are outside the scale if their distance from the middle nine tenths exceeds this many widths."""
@@ -51,8 +51,11 @@ def scale_of(values: Any, log: bool = False) -> Scale:
 
 
 def _within(values: Any) -> tuple[float, float]:
-    """The smallest and the largest value, without outliers that would take three quarters of the height."""
+    """The smallest and the largest value, without outliers that would take three quarters of the height. Of
+    fewer than 20 values, one at either end can be an outlier."""
     first, last = (float(end) for end in np.quantile(values, [0.05, 0.95]))
+    if 5 <= values.size < 20:
+        first, last = (float(end) for end in np.sort(values)[[1, -2]])
     fence = FENCE * (last - first)
     kept = values[(values >= first - fence) & (values <= last + fence)]
     whole = float(values.max() - values.min())
@@ -138,7 +141,7 @@ def mark_outside(axes: Axes, along: Any, values: Any) -> bool:
             transform=axes.transAxes,
             ha="right",
             va="center",
-            fontsize=NOTE,
+            fontsize=NOTE_SIZE,
             color=BASE_COLOR,
             bbox={"facecolor": "#ffffff", "alpha": 0.8, "linewidth": 0, "pad": 0.8},
             zorder=5,

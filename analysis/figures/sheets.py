@@ -19,8 +19,8 @@ WIDTHS: Mapping[str, float] = {
     "acl": 3.03,
     "acl-text": 6.3,
 }
-"""Name of a width -> inches: a column and the text block of a two-column page; NeurIPS has one column; for ICML and
-ACL a column, and with `-text` both columns."""
+"""Name of a width -> inches: a column and the text block of a two-column page; NeurIPS has one column; for
+ICML and ACL a column, and with `-text` both columns."""
 BOTH_COLUMNS = ("text", "icml-text", "acl-text")
 """Widths that take both columns of a page: a `figure*`."""
 NARROWEST, WIDEST = 2.0, 20.0
@@ -28,14 +28,17 @@ NARROWEST, WIDEST = 2.0, 20.0
 PANEL_WIDTH = 1.5
 """Least inches for a panel with its numbers."""
 SMALLEST, LARGEST = 7.5, 16.0
-"""Font sizes in points. Below the smallest, the smallest letters of a figure would be less than 6 points high."""
+"""Font sizes in points. Below the smallest, the smallest letters of a figure would be less than 6 points
+high."""
 FAMILIES: Mapping[str, str] = {"sans": "DejaVu Sans", "serif": "STIXGeneral", "mono": "DejaVu Sans Mono"}
-"""Fonts that come with matplotlib, so that a figure is the same on every machine; STIXGeneral looks like Times."""
+"""Fonts that come with matplotlib, so that a figure is the same on every machine; STIXGeneral looks like
+Times."""
 
 
 def sheet_of(width: str | float, font: str = "") -> Sheet:
-    """The page for a width (inches, or a name of `WIDTHS`) and a font: a family, a size in points or both, such as
-    ``serif``, ``9`` or ``Times New Roman 9``. Raises ValueError for an unknown name or a size out of range."""
+    """The page for a width (inches, or a name of `WIDTHS`) and a font: a family, a size in points or both,
+    such as ``serif``, ``9`` or ``Times New Roman 9``. Raises ValueError for an unknown name or a size out of
+    range."""
     inches = _inches(str(width))
     family, size = _font(font)
     return Sheet(inches, max(1, int(inches / PANEL_WIDTH)), family, size)

@@ -77,7 +77,7 @@ LETTERS = (
     "legend.fontsize",
 )
 """The sizes of letters in `STYLE`."""
-NOTE = "small"
+NOTE_SIZE = "small"
 """Size of notes inside panels, relative to the font size: 6.7 of 8 points."""
 BASE_COLOR = "#555555"
 BASE_DASH = (0, (3, 2))
@@ -100,8 +100,9 @@ class Sheet:
     """Font size in points of labels and titles."""
 
     @property
-    def style(self) -> dict[str, Any]:
-        """matplotlib's settings for this page. Letters that the font lacks are taken from matplotlib's own."""
+    def style(self) -> Any:
+        """matplotlib's settings for this page. Letters that the font lacks are taken from matplotlib's
+        own."""
         sizes = {key: STYLE[key] * self.size / SIZE for key in LETTERS}
         fonts = list(dict.fromkeys([self.family, *STYLE["font.family"]]))
         return {**STYLE, **sizes, "font.family": fonts}

@@ -83,8 +83,8 @@ def effect_words(test: Mapping[str, Any]) -> str:
 
 
 def arm_words(one: ArmMean, unit: str) -> str:
-    """An arm's mean with its interval in a test's unit. Where the outcome ends with the run, it is the mean within
-    the planned updates, and runs that reached the end are counted."""
+    """An arm's mean with its interval in a test's unit. Where the outcome ends with the run, it is the mean
+    within the planned updates, and runs that reached the end are counted."""
 
     def shown(value: float) -> str:
         return amount(value, unit, False, sign=False)

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure, text_width
 from grpobench.analysis.figures.scales import round_ticks
-from grpobench.analysis.figures.style import INK, NOTE, SIZE, STYLE
+from grpobench.analysis.figures.style import INK, NOTE_SIZE, SIZE, STYLE
 from grpobench.analysis.findings.description import ArmMean, arm_means, effect_words, matters_words
 from grpobench.analysis.findings.judge import VERDICTS, Judged, Result, Verdict, as_row
 from grpobench.analysis.findings.outcomes import Outcome
@@ -34,6 +34,8 @@ MARKS: Mapping[Verdict, tuple[str, str]] = {
 """Marker and face of each verdict: told apart without color."""
 WIDEST = 4.0
 """Effects, in what matters, beyond which an axis of all findings ends."""
+INSIDE = WIDEST - 0.2
+"""Where the marker of a larger effect stands."""
 SHARES = ("points", "%")
 GAP = 8.0
 """Points between the axis and the columns of numbers beside it."""
@@ -41,8 +43,8 @@ ORDER: Sequence[Verdict] = tuple(VERDICTS)
 
 
 def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None) -> Drawing:
-    """A row for each finding, by conclusion: its primary effect in units of what matters, to the right as claimed,
-    and its numbers. `labels` are names of findings and of what they are about, as for `human`."""
+    """A row for each finding, by conclusion: its primary effect in units of what matters, to the right as
+    claimed, and its numbers. `labels` are names of findings and of what they are about, as for `human`."""
     groups = {verdict: sorted_group(results, verdict) for verdict in ORDER}
     lines: list[Verdict | Result] = []
     for verdict, group in groups.items():
@@ -71,8 +73,9 @@ def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None)
         sns.despine(figure, left=True)
     seeds = counted([len(one.primary.seeds) for one in results if not one.primary.test.deals], "seed")
     caption = (
-        f"Primary effect of each finding over {seeds} with its 95% interval, by conclusion. The axis is in units of the "
-        "smallest effect that matters, above 0 as claimed. An arrow marks an interval that goes on beyond the axis."
+        f"Primary effect of each finding over {seeds} with its 95% interval, by conclusion. The axis is in "
+        "units of the smallest effect that matters, above 0 as claimed. An arrow marks an interval that "
+        "goes on beyond the axis."
     )
     return Drawing("findings", "The findings by conclusion", caption, figure)
 
@@ -88,7 +91,8 @@ def sorted_group(results: Sequence[Result], verdict: Verdict) -> list[Result]:
 
 
 def finding_label(result: Result, labels: Mapping[str, str] | None = None) -> str:
-    """A finding's name in words, and whether it claims that nothing differs: then no side is the claimed one."""
+    """A finding's name in words, and whether it claims that nothing differs: then no side is the claimed
+    one."""
     known = labels or {}
     name = result.finding.name
     words = known.get(name) or " ".join(human(word, known) for word in name.split("-"))
@@ -111,7 +115,7 @@ def _columns(axes: Axes, lines: Sequence[Verdict | Result]) -> None:
                 xytext=(shift, 0),
                 textcoords="offset points",
                 va="center",
-                fontsize=NOTE,
+                fontsize=NOTE_SIZE,
                 color=INK,
                 fontweight="bold" if place < 0 else "normal",
                 annotation_clip=False,
@@ -135,9 +139,9 @@ def _row(axes: Axes, place: int, result: Result) -> None:
     ends = [low, high] if math.isfinite(low) else [value, value]
     axes.plot(np.clip(ends, -WIDEST, WIDEST), [place, place], color=INK, linewidth=1.2)
     for end in {math.copysign(WIDEST, end) for end in ends if abs(end) > WIDEST}:
-        place_of = end + math.copysign(0.2, end)
+        place_of = end + math.copysign(0.22, end)
         axes.plot(place_of, place, marker="<" if end < 0 else ">", color=INK, markersize=3)
-    inside = float(np.clip(value, -WIDEST, WIDEST))
+    inside = float(np.clip(value, -INSIDE, INSIDE))  # beside the arrow
     axes.plot(inside, place, marker=marker, markersize=5.5, color=INK, markerfacecolor=face, zorder=3)
 
 
@@ -157,8 +161,8 @@ def scaled(judged: Judged) -> tuple[float, float, float]:
 
 def draw_arms(record: Record, result: Result, labels: Mapping[str, str] | None = None) -> Drawing:
     """What the primary test measures of every run, by arm, with the mean over seeds. Where the outcome ends
-    with the run nothing stands beyond its end, and runs that reached it are triangles and counted. `labels` are
-    names of arms and tasks in the figure."""
+    with the run nothing stands beyond its end, and runs that reached it are triangles and counted. `labels`
+    are names of arms and tasks in the figure."""
     test = result.primary.test
     arms = arm_means(record, test.name)
     tasks = {one.task for one in arms}
@@ -172,7 +176,9 @@ def draw_arms(record: Record, result: Result, labels: Mapping[str, str] | None =
             _strip(axes, place, one, factor)
             if ends:
                 text = f"{one.reached} of {len(one.values)}"
-                axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=NOTE)
+                axes.text(
+                    1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=NOTE_SIZE
+                )
         names = [known.get(one.arm, one.arm) for one in reversed(arms)]
         if len(tasks) > 1:
             names = [
@@ -191,8 +197,8 @@ def draw_arms(record: Record, result: Result, labels: Mapping[str, str] | None =
     caption = f"Points are {seeds} per arm; bars are means over seeds with 95% t intervals."
     if ends:
         caption = (
-            f"Points are {seeds} per arm; bars are restricted means, how many of the {max(ends):g} planned updates a run "
-            "lasts on average, with 95% intervals."
+            f"Points are {seeds} per arm; bars are restricted means, how many of the {max(ends):g} planned "
+            "updates a run lasts on average, with 95% intervals."
         )
     return Drawing(result.finding.name, result.finding.claim, caption, figure)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.text import used_papers, versions
@@ -10,7 +10,7 @@ from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics.comparison import MOST_ARMS
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.statistics.verdicts import points as margin_points
-from grpobench.analysis.tools.text import count, escape, listed, number
+from grpobench.analysis.tools.text import NONE, count, escape, listed
 from grpobench.analysis.topics.accuracy import WITHOUT_DATA, describe_decoding, headline_of
 from grpobench.analysis.topics.budgets import sum_costs
 from grpobench.analysis.topics.captions import joined, problems_in_words
@@ -25,17 +25,22 @@ DOSES = {"reward.flip": "0", "reward.scale": "1", "reward.offset": "0", "reward.
 def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
     """A paragraph for the methods section of a paper. It leaves out what the runs did not record."""
     settings = {one.key: one for one in facts.settings}
+    known = facts.numbers.shown.labels
+
+    def label(name: str) -> str:
+        return known.get(name, name)
+
     return joined(
         [
-            _what(facts, settings),
-            _algorithms(facts.experiment, papers),
-            _tasks(facts.experiment),
+            _what(facts, settings, label),
+            _algorithms(facts.experiment, papers, label),
+            _tasks(facts.experiment, label),
             _steps(settings),
             _spent(facts.experiment),
-            _rates(settings),
+            _rates(settings, label),
             _rewards(settings),
             _curricula(settings),
-            _accuracy(facts.experiment),
+            _accuracy(facts.experiment, label),
             _tests(facts.experiment),
             _exclusions(facts),
             _software(facts.experiment),
@@ -48,36 +53,53 @@ def methods_tex(facts: Facts, papers: Mapping[str, str]) -> str:
     return f"\\paragraph{{Methods.}} {escape(describe_methods(facts, papers))}\n"
 
 
-def said(settings: Mapping[str, Setting], key: str) -> str:
-    """The value of a setting that all arms share, or each value with its arms; empty if no run recorded it."""
+Label = Callable[[str], str]
+"""The name of an arm or a task in the text."""
+
+
+def said(settings: Mapping[str, Setting], key: str, label: Label = str) -> str:
+    """The value of a setting that all arms share, or each value with its arms; empty if no run recorded
+    it."""
     one = settings.get(key)
     if one is None:
         return ""
     if not one.differs:
         return next(iter(one.values.values()))
-    return "; ".join(f"{value} ({arms})" for value, arms in one.shared() if value != "–")
+    arms: dict[str, list[str]] = {}
+    for arm, value in one.values.items():
+        if value != NONE:
+            arms.setdefault(value, []).append(label(arm))
+    return ", ".join(f"{value} ({', '.join(names)})" for value, names in arms.items())
 
 
-def _what(facts: Facts, settings: Mapping[str, Setting]) -> str:
+def seeds_text(seeds: Sequence[int]) -> str:
+    """`0 to 7`, or each seed where one is missing."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return listed(seeds, MOST)
+
+
+def _what(facts: Facts, settings: Mapping[str, Setting], label: Label) -> str:
     experiment = facts.experiment
-    seeds = f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)}"
-    which = f" ({listed(experiment.seeds, MOST)})" if len(experiment.seeds) <= MOST else ""
-    text = f"We trained {listed(experiment.arms, MOST)} on {listed(experiment.tasks, MOST)} with {seeds}{which} per arm"
-    model, dtype = said(settings, "model.name"), said(settings, "model.dtype")
+    seeds = (
+        f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)} ({seeds_text(experiment.seeds)})"
+    )
+    arms, tasks = (listed(list(map(label, names)), MOST) for names in (experiment.arms, experiment.tasks))
+    text = f"We trained {arms} on {tasks} with {seeds} per arm"
+    model, dtype = said(settings, "model.name", label), said(settings, "model.dtype", label)
     text += f", from the policy {model}" if model else ""
     text += f" in {dtype}" if model and dtype else ""
-    warm = said(settings, "model.warm_start")
-    text += f", after {warm} supervised updates" if warm not in ("", "0") else ""
-    return f"{text}."
+    warm = said(settings, "model.warm_start", label)
+    return f"{text}." + (f" Supervised updates before training: {warm}." if warm not in ("", "0") else "")
 
 
-def _algorithms(experiment: Experiment, papers: Mapping[str, str]) -> str:
-    sources = "; ".join(f"{name}: {paper}" for name, paper in used_papers(experiment, papers).items())
+def _algorithms(experiment: Experiment, papers: Mapping[str, str], label: Label) -> str:
+    sources = "; ".join(f"{label(name)}: {paper}" for name, paper in used_papers(experiment, papers).items())
     return f"The algorithms are those of {sources}." if sources else ""
 
 
-def _tasks(experiment: Experiment) -> str:
-    """The settings of tasks that have some, and how many problems were evaluated."""
+def _tasks(experiment: Experiment, label: Label) -> str:
+    """The settings of tasks that have some."""
     parts = []
     for task in experiment.tasks:
         config = next(
@@ -87,7 +109,7 @@ def _tasks(experiment: Experiment) -> str:
         words = ", ".join(
             f"{key.replace('_', ' ')} {value}" for key, value in own.items() if value not in ([], "")
         )
-        parts += [f"{task} ({words})"] if words else []
+        parts += [f"{label(task)} ({words})"] if words else []
     return f"Settings of tasks: {'; '.join(parts)}." if parts else ""
 
 
@@ -117,16 +139,21 @@ def _spent(experiment: Experiment) -> str:
     return f"Depending on arm and task, a run spent {' and '.join(parts)}." if parts else ""
 
 
-def _rates(settings: Mapping[str, Setting]) -> str:
-    keys = sorted(key for key in settings if key.startswith("train.learning_rate."))
-    rates = [f"{key.rpartition('.')[2]} {said(settings, key)}" for key in keys]
+def _rates(settings: Mapping[str, Setting], label: Label) -> str:
+    """Learning rates by role, the policy's first."""
+    roles = [key.rpartition(".")[2] for key in settings if key.startswith(f"{RATE}.")]
+    roles.sort(key=lambda role: (role != "policy", role))
+    rates = [f"{role.replace('_', ' ')} {said(settings, f'{RATE}.{role}', label)}" for role in roles]
     if not rates:
         return ""
-    optimizer, schedule = said(settings, "train.optimizer"), said(settings, "train.schedule")
-    text = f"Learning rates: {', '.join(rates)}"
+    optimizer, schedule = said(settings, "train.optimizer", label), said(settings, "train.schedule", label)
+    text = f"Learning rates: {'; '.join(rates)}"
     text += f", with {optimizer}" if optimizer else ""
     text += f" and a {schedule} schedule" if optimizer and schedule else ""
     return f"{text}."
+
+
+RATE = "train.learning_rate"
 
 
 def _rewards(settings: Mapping[str, Setting]) -> str:
@@ -172,13 +199,13 @@ def _curricula(settings: Mapping[str, Setting]) -> str:
     )
 
 
-def _accuracy(experiment: Experiment) -> str:
+def _accuracy(experiment: Experiment, label: Label) -> str:
     headlines = {task: headline_of(experiment, task) for task in experiment.tasks}
     modes = sorted({describe_decoding(experiment, one.mode) for one in headlines.values()})
     splits = sorted({one.split for one in headlines.values()})
-    problems = problems_in_words(experiment, {task: one.split for task, one in headlines.items()})
-    text = f"Accuracy is measured on the {' and '.join(splits)} split by {' and '.join(modes)} after the last update"
-    text += f" ({problems})"
+    problems = problems_in_words(experiment, {task: one.split for task, one in headlines.items()}, label)
+    text = f"Accuracy is measured on the {' and '.join(splits)} split by {' and '.join(modes)} after the "
+    text += f"last update ({problems})"
     if len(experiment.seeds) > 1:
         text += ", mean over seeds with a t interval of 95%"
     return f"{text}."
@@ -191,13 +218,15 @@ def _tests(experiment: Experiment) -> str:
     correction = (
         "Holm's correction over the pairs of a task and interim analyses"
         if experiment.plan
-        else "correction over the pairs of a task by closed max-T tests with joint sign flips (Westfall and Young, 1993)"
+        else "correction over the pairs of a task by closed max-T tests with joint sign flips (Westfall and "
+        "Young, 1993)"
     )
     pairs = "with the first arm" if len(experiment.arms) > MOST_ARMS else "in pairs"
     text = (
-        f"Arms are compared {pairs} over equal seeds by an exact two-sided sign-flip permutation test at {ALPHA:.0%}, with "
-        f"{correction}. Arms are called equivalent if two one-sided tests of the same kind, after Holm's correction over "
-        f"the pairs of a task, reject a difference of {margin_points(experiment.margin)} points or more."
+        f"Arms are compared {pairs} over equal seeds by an exact two-sided sign-flip permutation test at "
+        f"{ALPHA:.0%}, with {correction}. Arms are called equivalent if two one-sided tests of the same "
+        "kind, after Holm's correction over the pairs of a task, reject a difference of "
+        f"{margin_points(experiment.margin)} points or more."
     )
     return f"{text} {experiment.plan.words}" if experiment.plan else text
 
@@ -216,7 +245,7 @@ def _exclusions(facts: Facts) -> str:
             f"{n} {'without data' if name == WITHOUT_DATA else name}" for name, n in left_out.items()
         )
         parts.append(f"{sum(left_out.values())} without a result are left out ({names})")
-    whole = f"All {number(statuses.get(FINISHED, 0), 0)} runs finished, and none is excluded."
+    whole = f"All {statuses.get(FINISHED, 0)} runs finished, and none is excluded."
     rule = "A run that diverges counts as 0."
     return f"{rule} {'; '.join(parts)}." if parts else f"{rule} {whole}"
 

@@ -23,7 +23,7 @@ from grpobench.analysis.tools.text import (
     sweep_value,
     sweep_values_in_words,
 )
-from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
+from grpobench.analysis.topics.accuracy import describe_decoding
 from grpobench.analysis.topics.comparisons import INTERVALS, count_shared_seeds
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.runs import MOST_COLUMNS, Setting

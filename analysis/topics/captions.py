@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -36,9 +36,11 @@ def means_in_words(counts: Sequence[int], intervals: str, what: str = "Lines") -
     return f"{text} {intervals}." if max(counts, default=0) > 1 else f"{text} One seed has no interval."
 
 
-def problems_in_words(experiment: Experiment, split_of: Mapping[str, str]) -> str:
-    """`64 validation problems per task`, or a number for each task where they differ. `split_of` is the split by
-    task. Logs without evaluated problems are named."""
+def problems_in_words(
+    experiment: Experiment, split_of: Mapping[str, str], label: Callable[[str], str] = str
+) -> str:
+    """`64 validation problems per task`, or a number for each task where they differ. `split_of` is the split
+    by task. Logs without evaluated problems are named."""
     rows = experiment.evaluations
     numbers: dict[str, str] = {}
     for task, split in split_of.items():
@@ -48,7 +50,7 @@ def problems_in_words(experiment: Experiment, split_of: Mapping[str, str]) -> st
         )
     if len(set(numbers.values())) == 1:
         return next(iter(numbers.values())) + " per task" * (len(numbers) > 1)
-    return ", ".join(f"{text} of {task}" for task, text in numbers.items())
+    return ", ".join(f"{text} of {label(task)}" for task, text in numbers.items())
 
 
 def rollouts_in_words(experiment: Experiment) -> str:

@@ -248,9 +248,9 @@ def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> D
     return Drawing(
         "seconds",
         "Seconds per update by phase",
-        "Mean wall time of one update in seconds by phase: sampling, verifying, forward passes, backward passes, "
-        "optimizer, sending weights to the sampler (sync), and the rest. Evaluation is left out. Means over all "
-        f"updates of {seeds_in_words(_seeds(experiment))}, without intervals.",
+        "Mean wall time of one update in seconds by phase: sampling, verifying, forward passes, backward "
+        "passes, optimizer, sending weights to the sampler (sync), and the rest. Evaluation is left out. "
+        f"Means over all updates of {seeds_in_words(_seeds(experiment))}, without intervals.",
         figure,
     )
 
@@ -293,7 +293,8 @@ def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Dra
     return Drawing(
         "rates",
         "Throughput and memory",
-        f"Generated tokens per second of training over {seeds_in_words(_seeds(experiment))}, and the highest peak "
-        f"memory of any seed in GB; without intervals.{' Each task has a marker.' * (len(tasks) > 1)}",
+        f"Generated tokens per second of training over {seeds_in_words(_seeds(experiment))}, and the "
+        "highest peak memory of any seed in GB; without "
+        f"intervals.{' Each task has a marker.' * (len(tasks) > 1)}",
         figure,
     )

@@ -1,4 +1,5 @@
-"""Curves against updates, tokens or seconds: the mean of each arm over its seeds, with the interval of the mean."""
+"""Curves against updates, tokens or seconds: the mean of each arm over its seeds, with the interval of the
+mean."""
 
 from __future__ import annotations
 
@@ -68,7 +69,9 @@ class Row:
 def constant(values: Any) -> float | None:
     """The value of a metric that never changes; None for one that does."""
     array = np.asarray(values, dtype=float)
-    if not array.size or np.ptp(array) > SAME * max(1.0, float(np.abs(array).max())):
+    if not array.size or np.abs(array).max() > FURTHEST:
+        return None
+    if np.ptp(array) > SAME * max(1.0, float(np.abs(array).max())):
         return None
     return float(array.mean())
 
@@ -91,8 +94,9 @@ def curves(
 def draw_curves(
     experiment: Experiment, rows: Sequence[Row], label: str, sheet: Sheet, points: bool = False
 ) -> Drawn:
-    """A grid with one row of panels per metric for each block of tasks side by side; the metrics of a single task
-    stand side by side. With `points` every value has a marker, and few values have bars instead of a band."""
+    """A grid with one row of panels per metric for each block of tasks side by side; the metrics of a single
+    task stand side by side. With `points` every value has a marker, and few values have bars instead of a
+    band."""
     rows = [_drawable(row) for row in rows]
     tasks = [task for task in experiment.tasks if any((row.frame["task"] == task).any() for row in rows)]
     figure, grid = grid_of(len(rows), tasks, sheet, panel_height(len(rows), tasks, sheet))
@@ -112,7 +116,7 @@ def draw_curves(
                 marks |= panel.draw_arm(arm_rows)
         alone = len(tasks) == 1
         first = alone or task == leftmost(tasks, task, sheet)
-        _set_up(axes, row, scale_of(_compared(extents, row.shared, index, task), row.log), first)
+        _set_up(axes, row, _scale(_compared(extents, row.shared, index, task), row.log), first)
         _set_ticks(axes, experiment, label, task_rows, most_ticks)
         if index == len(rows) - 1 or (alone and index >= len(rows) - across):
             axes.set_xlabel(label)
@@ -146,23 +150,32 @@ def _leave_empty(axes: Axes, text: str) -> None:
 
 
 def _compared(extents: Mapping[tuple[int, str], Any], shared: str, index: int, task: str) -> Any:
-    """The values that determine the scale of a panel."""
+    """The extents of all panels that share the scale of a panel."""
     return np.concatenate(
         [
             values
             for key, values in extents.items()
             if shared == "figure" or key == (index, task) or (shared == "row" and key[0] == index)
-        ]
+        ],
+        axis=1,
     )
 
 
 def _extent(row: Row, task: str) -> Any:
-    """The means of all arms in a panel with the ends of their intervals."""
-    ends = [np.empty(0)]
+    """The means of all arms in a panel with both ends of their intervals, (3, values)."""
+    ends = [np.empty((3, 0))]
     for _, rows in row.frame[row.frame["task"] == task].groupby("arm", sort=False):
-        mean, low, high = bounded_means(_by_step_and_seed(rows)[1], row.bounds)
-        ends += [mean, low[low > 0] if row.log else low, high]
-    return np.concatenate(ends)
+        ends.append(np.stack(bounded_means(_by_step_and_seed(rows)[1], row.bounds)))
+    return np.concatenate(ends, axis=1)
+
+
+def _scale(extent: Any, log: bool) -> Scale:
+    """The scale for the means that are no outliers, with their intervals."""
+    means = scale_of(extent[0], log)
+    inside = extent[:, (extent[0] >= means.low) & (extent[0] <= means.high)]
+    if means.kind == "log":
+        return scale_of(inside[inside > 0], log=True)
+    return scale_of(inside)
 
 
 def bounded_means(table: Any, bounds: tuple[float, float]) -> tuple[Any, Any, Any]:
@@ -172,8 +185,8 @@ def bounded_means(table: Any, bounds: tuple[float, float]) -> tuple[Any, Any, An
 
 
 def _set_up(axes: Axes, row: Row, scale: Scale, first: bool) -> None:
-    """Set scale and labels. The metric is named on the left of each block, and numbers are repeated where each
-    panel has its own scale."""
+    """Set scale and labels. The metric is named on the left of each block, and numbers are repeated where
+    each panel has its own scale."""
     apply(axes, scale, row.percent)
     if first:
         axes.set_ylabel(row.label)
@@ -182,7 +195,8 @@ def _set_up(axes: Axes, row: Row, scale: Scale, first: bool) -> None:
 
 
 def _set_ticks(axes: Axes, experiment: Experiment, label: str, rows: pd.DataFrame, most: int) -> None:
-    """Ticks at the evaluated steps; at round numbers where the axis is not of updates or no step was evaluated."""
+    """Ticks at the evaluated steps; at round numbers where the axis is not of updates or no step was
+    evaluated."""
     steps = evaluated_steps(experiment, set(rows["task"])) if label == UPDATES else []
     if len(steps) > 1:
         ticks_at(axes, steps, most)
@@ -211,8 +225,8 @@ class _Panel:
     """Whether all arms have values at the same places, so that their bars would hide each other."""
 
     def draw_arm(self, rows: pd.DataFrame) -> set[str]:
-        """Draw the interval of the mean (none for one seed) and a thick mean that becomes thin where a seed has no
-        more values. Return the notes that the caption needs."""
+        """Draw the interval of the mean (none for one seed) and a thick mean that becomes thin where a seed
+        has no more values. Return the notes that the caption needs."""
         arm = rows["arm"].iloc[0]
         x, table = _by_step_and_seed(rows)
         color, dash = self.style.color[arm], self.style.dash[arm]

@@ -112,8 +112,8 @@ class Numbers:
 
     @cached_property
     def drawn(self) -> tuple[Numbers, str]:
-        """The numbers that figures show, under the names that figures use, and what captions say about arms that
-        are left out."""
+        """The numbers that figures show, under the names that figures use, and what captions say about arms
+        that are left out."""
         arms, note = self.chosen
         tasks, labels = self.shown.tasks or self.experiment.tasks, self.shown.labels
         if not labels and set(arms) == set(self.recipe_arms) and set(tasks) == set(self.experiment.tasks):
@@ -129,10 +129,10 @@ class Numbers:
 
     @cached_property
     def chosen(self) -> tuple[Sequence[str], str]:
-        """The arms that figures show, and what captions say about others. Without `shown.arms` these are all where
-        they are at most `MOST_DRAWN`. Otherwise they are the arm with which the others are compared (the control,
-        else the first), and about equally many arms with the highest and with the lowest final accuracy (mean
-        over tasks). Without accuracies they are the first arms."""
+        """The arms that figures show, and what captions say about others. Without `shown.arms` these are all
+        where they are at most `MOST_DRAWN`. Otherwise they are the arm with which the others are compared (the
+        control, else the first), and about equally many arms with the highest and with the lowest final
+        accuracy (mean over tasks). Without accuracies they are the first arms."""
         arms = self.recipe_arms
         if self.shown.arms:
             return [arm for arm in arms if arm in self.shown.arms], ""
@@ -179,8 +179,8 @@ class Numbers:
 
 @dataclass(frozen=True)
 class PartNumbers(Numbers):
-    """The numbers of a part of an experiment. Those that are computed over all arms, such as p values that are
-    corrected for all pairs, are those of the whole."""
+    """The numbers of a part of an experiment. Those that are computed over all arms, such as p values that
+    are corrected for all pairs, are those of the whole."""
 
     whole: Numbers = field(kw_only=True)
     part: Part = field(kw_only=True)

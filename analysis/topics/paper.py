@@ -1,4 +1,5 @@
-"""The table of final accuracies for a paper: arms × tasks, mean ± interval, with the best marked by the tests."""
+"""The table of final accuracies for a paper: arms × tasks, mean ± interval, with the best marked by the
+tests."""
 
 from __future__ import annotations
 
@@ -67,8 +68,8 @@ class Entry:
 
 
 def unbeaten(arms: Collection[str], pairs: Sequence[Comparison]) -> set[str]:
-    """The arms that the tests of these pairs call worse than no other. Empty where the tests tell no arms apart:
-    marking every arm would say nothing."""
+    """The arms that the tests of these pairs call worse than no other. Empty where the tests tell no arms
+    apart: marking every arm would say nothing."""
     beaten = {
         pair.second if pair.verdict == "better" else pair.first for pair in pairs if pair.verdict in DIFFERENT
     }
@@ -80,8 +81,8 @@ DIFFERENT = ("better", "worse")
 
 
 def entries(numbers: Numbers) -> dict[tuple[str, str], Entry]:
-    """(arm, task) -> final accuracy. Arms with runs without a result are not marked: their pairs are unresolved for
-    that reason alone."""
+    """(arm, task) -> final accuracy. Arms with runs without a result are not marked: their pairs are
+    unresolved for that reason alone."""
     frame = accuracies(numbers.experiment, numbers.runs)
     found = {}
     for task in numbers.experiment.tasks:
@@ -95,8 +96,8 @@ def entries(numbers: Numbers) -> dict[tuple[str, str], Entry]:
 
 
 def accuracy_tex(numbers: Numbers) -> str:
-    """A LaTeX float with a booktabs table that fits a column; of many tasks several tables, one below the other. Empty
-    without accuracies and for a map."""
+    """A LaTeX float with a booktabs table that fits a column; of many tasks several tables, one below the
+    other. Empty without accuracies and for a map."""
     shown, _ = numbers.drawn
     cells = entries(shown)
     arms = [
@@ -116,6 +117,7 @@ def accuracy_tex(numbers: Numbers) -> str:
             rf"  \setlength{{\tabcolsep}}{{{SEPARATION:g}pt}}",
             rf"  \caption{{{escape(_caption(shown, cells, tasks))}}}",
             r"  \label{tab:accuracy}",
+            r"  \vspace{4pt}",
             "\n  \\\\[6pt]\n".join(blocks),
             r"\end{table}",
             "",
@@ -196,8 +198,8 @@ def _caption(numbers: Numbers, cells: Mapping[tuple[str, str], Entry], tasks: Se
         " ± half of the 95% t interval over seeds" if max(one.seeds for one in cells.values()) > 1 else ""
     )
     rule = (
-        f"Bold: no arm that it is compared with is better by the exact paired permutation test at {ALPHA:.0%}, corrected over "
-        "the pairs of a task."
+        "Bold: no arm that it is compared with is better by the exact paired permutation test at "
+        f"{ALPHA:.0%}, corrected over the pairs of a task."
     )
     if len(plain) == len(tasks):
         rule = "No arm is bold, because the tests do not tell any two arms apart."
@@ -207,7 +209,10 @@ def _caption(numbers: Numbers, cells: Mapping[tuple[str, str], Entry], tasks: Se
     zero = [f"{arm} on {task}" for arm, task in cells if (failed(arm, task)["state"] == "diverged").any()]
     return joined(
         [
-            f"Final accuracy in %, mean over {seeds} per arm{interval} ({modes}; {problems_in_words(experiment, splits)}).",
+            (
+                f"Final accuracy in %, mean over {seeds} per arm{interval} ({modes}; "
+                f"{problems_in_words(experiment, splits)})."
+            ),
             rule,
             f"Runs that diverged count as 0 ({listed(zero)})." if zero else "",
             "†: without runs that have no result; not compared."

@@ -96,8 +96,8 @@ class Part:
         ]
 
     def curves(self, frame: pd.DataFrame, every_task: Sequence[str]) -> pd.DataFrame:
-        """The rows of `sample_curves`. A place begins with its task; a task in it that is not of the experiment
-        stays."""
+        """The rows of `sample_curves`. A place begins with its task; a task in it that is not of the
+        experiment stays."""
         left_out = set(every_task) - set(self.tasks)
         tasks = frame["place"].map(lambda place: re.split(r"\n| \(trained on |\)\n", place))
         trained = tasks.map(lambda names: names[1] if len(names) > 2 else names[0])

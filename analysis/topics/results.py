@@ -107,7 +107,8 @@ def _along(axis: str, frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 
 SQUEEZE = 0.15
-"""The base line is drawn if it makes the axis longer by at most this share. The title names its level otherwise."""
+"""The base line is drawn if it makes the axis longer by at most this share. The title names its level
+otherwise."""
 
 
 def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet) -> Drawing | None:
@@ -148,8 +149,8 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
 
 
 def _draw_base(axes: Axes, base: pd.Series, arms: Sequence[str]) -> bool:
-    """Draw the level before training (of each arm, where they differ) unless that squeezes the other values; whether
-    it was drawn."""
+    """Draw the level before training (of each arm, where they differ) unless that squeezes the other values;
+    whether it was drawn."""
     low, high = axes.get_xlim()
     near = base[(base > low - SQUEEZE * (high - low)) & (base < high + SQUEEZE * (high - low))]
     begun: dict[str, Any] = {"color": BASE_COLOR, "linewidth": 0.8, "linestyle": BASE_DASH}
@@ -176,10 +177,11 @@ def _evaluated(experiment: Experiment, counted: pd.DataFrame) -> list[str]:
 
 
 def _base_words(lines: bool, gains: bool, tasks: int) -> str:
-    text = "The title names the accuracy before training"
+    """What title, dashed line and upper axis are. Arms that begin apart have no common gain axis."""
+    text = f"The title names the accuracy before training{'' if gains else ' of each arm as a range'}"
     text += ", also drawn as a dashed line where it is near." if lines else "."
     above = "The upper axis has" if tasks == 1 else "Upper axes have"
-    return text + f" {above} the gain over it in points." * gains
+    return f"{text} {above} the gain over it in points." if gains else text
 
 
 def draw_differences(experiment: Experiment, compared: Sequence[Comparison], sheet: Sheet) -> Drawing | None:
@@ -214,12 +216,19 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
     problems = counted_words({pair.problems for pair in pairs if pair.problems}, "shared problem")
     caption = joined(
         [
-            "Difference of final accuracies inside each seed in points, first arm minus second. Points are "
-            f"{counted_words({len(pair.seeds) for pair in pairs}, 'paired seed')} per pair and task"
-            f"{f', each over {problems}' if problems else ''}. Bars are 95% t intervals of the mean over seeds.",
-            "A hollow mean marks a difference that the tests do not resolve. The interval assumes normal "
-            "differences and ignores all other pairs. The test does neither, so the interval may exclude 0 where "
-            "the mean is hollow.",
+            (
+                "Difference of final accuracies inside each seed in points, first arm minus second. Points "
+                "are "
+                f"{counted_words({len(pair.seeds) for pair in pairs}, 'paired seed')} per pair and "
+                f"task{f', each over {problems}' if problems else ''}. Bars are 95% t intervals of the mean "
+                "over seeds."
+            ),
+            (
+                "A hollow mean marks a difference that the tests do not resolve. The interval assumes normal "
+                "differences and ignores all other pairs. The test does neither, so the interval may "
+                "exclude 0 "
+                "where the mean is hollow."
+            ),
             only,
         ]
     )

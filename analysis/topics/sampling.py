@@ -211,8 +211,10 @@ def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sh
     }
     caption = joined(
         [
-            "pass@k in %: share of problems that at least one of k samples solves, by the unbiased estimator, up to half "
-            "of the samples.",
+            (
+                "pass@k in %: share of problems that at least one of k samples solves, by the unbiased "
+                "estimator, up to half of the samples."
+            ),
             "Votes are over parsed answers; a tie goes to the answer that was given first."
             * (len(kinds) > 1),
             means_in_words(seeds, BANDS + CUT),

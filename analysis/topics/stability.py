@@ -344,11 +344,17 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
     sizes = [len(lifetimes.runs) for task in tasks for lifetimes in panels[task].values()]
     caption = joined(
         [
-            "Kaplan–Meier share of runs in % that have not collapsed, against updates. A collapse is a lasting fall of "
-            "validation accuracy or of the training reward, an event that the recipe stops for, or a divergence.",
+            (
+                "Kaplan–Meier share of runs in % that have not collapsed, against updates. A collapse is a "
+                "lasting fall of validation accuracy or of the training reward, an event that the recipe "
+                "stops "
+                "for, or a divergence."
+            ),
             f"Curves are of {counted(sizes, 'seed')} per arm and panel, without intervals.",
-            "A tick marks a run without a collapse whose logs end before those of the others. Curves are shifted "
-            "slightly where they would hide each other.",
+            (
+                "A tick marks a run without a collapse whose logs end before those of the others. Curves are "
+                "shifted slightly where they would hide each other."
+            ),
         ]
     )
     return Drawing("survival", "How long runs last", caption, figure)

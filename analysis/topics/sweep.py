@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
-from grpobench.analysis.figures.style import BASE_COLOR, NOTE, Sheet
+from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE, Sheet
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error
@@ -475,11 +475,12 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     seeds = counted([len(cell.outcomes) for cell in grid if cell.finished_runs], "seed")
     splits = {task: headline_of(experiment, task).split for task in experiment.tasks}
     caption = (
-        f"Every run over the grid of sweep values: a mark per seed ({seeds} per cell), and the mean accuracy in % "
-        f"({_split(experiment)}; {problems_in_words(experiment, splits)}), without intervals. Learns or drifts: ends "
-        "above or below its base by more than two standard errors, paired by problem. Stalls: neither. Collapses: "
-        "without recovery, or by diverging. The frontier is drawn after the largest sweep value up to which at most a "
-        "third of the seeds collapse. The background shows the most frequent outcome."
+        f"Every run over the grid of sweep values: a mark per seed ({seeds} per cell), and the mean accuracy "
+        f"in % ({_split(experiment)}; {problems_in_words(experiment, splits)}), without intervals. Learns or "
+        "drifts: ends above or below its base by more than two standard errors, paired by problem. Stalls: "
+        "neither. Collapses: without recovery, or by diverging. The frontier is drawn after the largest "
+        "sweep value up to which at most a third of the seeds collapse. The background shows the most "
+        "frequent outcome."
     )
     return Drawing("map", "Where each arm learns, stalls, drifts and collapses", caption, figure)
 
@@ -502,7 +503,7 @@ def _panel(panel: Axes, cells: Sequence[Cell], edges: Sequence[Frontier], grid: 
             at = x + step * (index - (len(known) - 1) / 2)
             panel.plot(at, y + 0.18, linestyle="", markersize=4, markeredgewidth=1.1, **MARKS[outcome])
         text = number(100 * cell.accuracy.value, 0)
-        panel.text(x, y - 0.22, text, ha="center", va="center", fontsize=NOTE)
+        panel.text(x, y - 0.22, text, ha="center", va="center", fontsize=NOTE_SIZE)
     for edge in edges:
         y = grid.levels.index(edge.level)
         behind = grid.sweep_values.index(edge.at.sweep_value) + 0.5 if edge.at is not None else -0.5

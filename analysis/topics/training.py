@@ -277,8 +277,8 @@ def draw_training(
     definitions: Mapping[str, str],
     sheet: Sheet,
 ) -> Drawing | None:
-    """Metrics of training against updates, one row of panels each. Metrics that no run logged are left out, and so
-    are constant ones, which the caption names. None where nothing is left."""
+    """Metrics of training against updates, one row of panels each. Metrics that no run logged are left out,
+    and so are constant ones, which the caption names. None where nothing is left."""
     frames = {
         panel.metric: with_axis(experiment, experiment.select(panel.metric), "updates") for panel in rows
     }
@@ -319,8 +319,8 @@ def constant_note(constants: Mapping[str, float]) -> str:
 
 
 def list_constant(experiment: Experiment, names: Sequence[str] | None = None) -> list[str]:
-    """A sentence for each figure of training (or of `names`) that is not drawn, because all of its metrics are
-    constant."""
+    """A sentence for each figure of training (or of `names`) that is not drawn, because all of its metrics
+    are constant."""
     notes = []
     for name, (title, panels) in TRAINING.items():
         if names is not None and name not in names:

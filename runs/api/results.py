@@ -208,15 +208,15 @@ class Results:
         labels: Mapping[str, str] | None = None,
         font: str = "",
     ) -> Figure:
-        """One figure of the report, drawn for a width: inches, `text` or `column` of a two-column page (7 or 3.4
-        inches), `neurips`, `icml`, `icml-text`, `acl`, `acl-text`.
+        """One figure of the report, drawn for a width: inches, `text` or `column` of a two-column page (7 or
+        3.4 inches), `neurips`, `icml`, `icml-text`, `acl`, `acl-text`.
 
         `tasks` and `arms` choose what is drawn, in the recipe's order; p values stay corrected for all pairs.
-        `labels` are names of arms and tasks in the figure. `font` is a family, a size in points or both, such as
-        ``serif 9``. If `path` ends in .pdf, .svg, .png or .pgf the figure is also saved: PDF and SVG of text width
-        with the report's bytes, PNG with 300 dots per inch. Raises ValueError for a name that is not in `figures`,
-        an unknown task, arm, width or font and another ending, and RuntimeError for .pgf if LaTeX is not
-        installed."""
+        `labels` are names of arms and tasks in the figure. `font` is a family, a size in points or both, such
+        as ``serif 9``. If `path` ends in .pdf, .svg, .png or .pgf the figure is also saved: PDF and SVG of
+        text width with the report's bytes, PNG with 300 dots per inch. Raises ValueError for a name that is
+        not in `figures`, an unknown task, arm, width or font and another ending, and RuntimeError for .pgf if
+        LaTeX is not installed."""
         drawing = self._drawing(name, sheet_of(width, font), self._showing(tasks, arms, labels))
         if drawing is None:
             raise ValueError(unknown("figure", name, self.figures))
@@ -260,9 +260,10 @@ class Results:
         labels: Mapping[str, str] | None = None,
         font: str = "",
     ) -> list[Path]:
-        """Save figures for a paper, each with a `.tex` file that includes it and a `.txt` file of its caption. The
-        default is all figures that the logs allow; of several `names`, those that the logs do not allow are left
-        out. The other arguments are those of `figure`. Returns what was written. Raises as `figure` does."""
+        """Save figures for a paper, each with a `.tex` file that includes it and a `.txt` file of its
+        caption. The default is all figures that the logs allow; of several `names`, those that the logs do
+        not allow are left out. The other arguments are those of `figure`. Returns what was written. Raises as
+        `figure` does."""
         asked = list(FIGURES) if names is None else list(names)
         sheet, numbers = sheet_of(width, font), self._showing(tasks, arms, labels)
         drawn = [one for name in asked if (one := self._drawing(name, sheet, numbers)) is not None]

@@ -174,8 +174,8 @@ def comma_list(text: str | None) -> list[str]:
 
 
 def labels_in(text: str) -> dict[str, str]:
-    """``grpo=GRPO,ppo=PPO (critic)``: a comma begins a new name only where `=` follows, so that labels may have
-    commas. Raises ConfigError."""
+    """``grpo=GRPO,ppo=PPO (critic)``: a comma begins a new name only where `=` follows, so that labels may
+    have commas. Raises ConfigError."""
     from grpobench.runs.tools.strict import ConfigError
 
     labels = {}

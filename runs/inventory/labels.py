@@ -21,7 +21,8 @@ def algorithm_labels() -> Mapping[str, str]:
 
 
 def labels_of(names: Iterable[str]) -> dict[str, str]:
-    """Name of an arm or a task -> its name in figures. Names that would be the same in figures stay as they are."""
+    """Name of an arm or a task -> its name in figures. Names that would be the same in figures stay as they
+    are."""
     labels = {name: human(name, algorithm_labels()) for name in names}
     count = Counter(labels.values())
     return {name: label if count[label] == 1 else name for name, label in labels.items()}

@@ -50,6 +50,15 @@ AGAIN = "again"
 FIGURES = "figures/findings"
 """Folder of figures below the documents: one for each kept table, and `all.svg`."""
 
+TITLES = {
+    "a-a": "A/A",
+    "long-run-collapse": "long-run collapse",
+    "one-shot-bias": "one-shot bias",
+    "sampler-gap-collapse": "sampler-gap collapse",
+    "std-bias": "SD and length bias",
+}
+"""Findings whose names in the figure are not the words of their names."""
+
 
 @dataclass(frozen=True)
 class FindingEntry:
@@ -81,7 +90,7 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         names = {name for run in one.record.states for name in run[:2]}
         figure = draw_arms(one.record, one.result, labels_of(names))
         drawn[f"{FIGURES}/{one.name}.svg"] = svg_text(figure)
-    figure = draw_all([one.result for one in nano], {**algorithm_labels(), "a-a": "A/A"})
+    figure = draw_all([one.result for one in nano], {**algorithm_labels(), **TITLES})
     drawn[f"{FIGURES}/all.svg"] = svg_text(figure)
     known = {one.study.finding.name for one in found}
     text = environment.get_template("findings.md.j2").render(
