@@ -260,9 +260,9 @@ TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
     "explained_variance": (
         "Variance that the critic explains",
         (
-            Panel("critic/explained_variance", "returns, by critic\n(share)", bounds=EXPLAINABLE),
-            Panel("critic/outcome_explained", "to go, by critic\n(share)", bounds=EXPLAINABLE),
-            Panel("critic/group_explained", "to go, by group\n(share)", bounds=EXPLAINABLE),
+            Panel("critic/explained_variance", "returns,\nby critic (share)", bounds=EXPLAINABLE),
+            Panel("critic/outcome_explained", "rewards to go,\nby critic (share)", bounds=EXPLAINABLE),
+            Panel("critic/group_explained", "rewards to go,\nby group (share)", bounds=EXPLAINABLE),
         ),
     ),
 }

@@ -448,7 +448,7 @@ def test_methods_name_what_a_reader_needs(tmp_path: Path) -> None:
     facts = gather(Numbers(load(root), Shown(labels={"grpo": "GRPO"})))
     text = describe_methods(facts, {"grpo": "DeepSeekMath, arXiv:2402.03300"})
     for words in (
-        "We trained GRPO, ppo, low on arithmetic with 8 seeds (1 to 8) per arm, from the policy nano in float32.",
+        "We trained GRPO, ppo, low on arithmetic with 8 seeds (1 to 8) per arm, from the policy nano in ",
         "The algorithms are those of GRPO: DeepSeekMath, arXiv:2402.03300.",
         "A step samples 16 prompts with 8 completions each",
         "a run has 6 steps",
