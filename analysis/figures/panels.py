@@ -82,7 +82,8 @@ def leftmost(tasks: Sequence[str], task: str, sheet: Sheet) -> str:
 
 def points_of(key: str) -> float:
     """A size of letters of the current style, in points."""
-    return float(FontProperties(size=matplotlib.rcParams[key]).get_size_in_points())
+    parameters: Any = matplotlib.rcParams
+    return float(FontProperties(size=parameters[key]).get_size_in_points())
 
 
 def text_width(text: str, size: float | None = None) -> float:
@@ -106,7 +107,7 @@ def legend_above(
     lines."""
     size = points_of("legend.fontsize")
     handle = (handlelength + BESIDE_HANDLE) * size / 72
-    room = figure.get_figwidth() - 0.1
+    room = figure.get_figwidth() - 0.2
     labels = [wrapped(label, room - handle, size) for label in labels]
     widths = [text_width(label, size) + handle for label in labels]
     columns = max((n for n in range(1, len(labels) + 1) if _legend_width(widths, n, size) <= room), default=1)
@@ -140,6 +141,8 @@ def wrapped(label: str, room: float, size: float) -> str:
     return "\n".join(textwrap.wrap(label, max(4, int(len(label) * room / width)))) or label
 
 
+LINE = 1.5
+"""Height of a line of a name with the space around it, in font sizes."""
 MOST_NAME = 0.35
 """Largest share of a figure's width that the names of rows take."""
 
@@ -151,11 +154,14 @@ def rows_of_names(
     shows the names."""
     size = points_of("ytick.labelsize")
     names = [wrapped(name, MOST_NAME * sheet.width, size) for name in rows]
-    line = 0.24 if max(name.count("\n") for name in names) < 2 else 0.36
+    lines = max((name.count("\n") + 1 for name in names), default=1)
+    line = max(0.24, lines * LINE * size / 72 + 0.04)
     figure, grid = grid_of(1, tasks, sheet, height=above + max(least, line * len(rows) + 0.45))
     for (_, task), axes in grid.items():
         is_leftmost = task == leftmost(tasks, task, sheet)
         axes.set_yticks(range(len(rows)), names if is_leftmost else [""] * len(rows))
+        for label in axes.get_yticklabels():
+            label.set_linespacing(1.0)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")

@@ -102,9 +102,8 @@ def _tasks(experiment: Experiment, label: Label) -> str:
     """The settings of tasks that have some."""
     parts = []
     for task in experiment.tasks:
-        config = next(
-            (run.config.get("task", {}) for run in experiment.runs if run.task == task and run.config), {}
-        )
+        configs = [run.config.get("task", {}) for run in experiment.runs if run.task == task and run.config]
+        config = configs[0] if configs else {}
         own = config.get("settings", {}) if isinstance(config, Mapping) else {}
         words = ", ".join(
             f"{key.replace('_', ' ')} {value}" for key, value in own.items() if value not in ([], "")
@@ -132,7 +131,7 @@ def _spent(experiment: Experiment) -> str:
     frame = sum_costs(experiment)
     parts = []
     for column, words in (("generated_tokens", "generated tokens"), ("train_seconds", "seconds of training")):
-        values = frame[column].dropna() if len(frame) else []
+        values = frame[column].dropna()
         if len(values):
             ends = dict.fromkeys(count(value) for value in (values.min(), values.max()))
             parts.append(f"{' to '.join(ends)} {words}")

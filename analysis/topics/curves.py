@@ -15,7 +15,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import tip
-from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost, panel_height, shape_of
+from grpobench.analysis.figures.panels import (
+    arm_legend,
+    grid_of,
+    leftmost,
+    panel_height,
+    points_of,
+    shape_of,
+    text_width,
+)
 from grpobench.analysis.figures.scales import (
     Scale,
     apply,
@@ -42,7 +50,11 @@ MOST_TIP_VALUES = 12
 SAME = 1e-12
 """Values whose range is below this, relative to their size, are one value."""
 TICK_INCHES = 0.42
-"""Least inches from one tick of the horizontal axis to the next."""
+"""Least inches from one round number of the horizontal axis to the next."""
+TICK_GAP = 0.15
+"""Least inches between the numbers at two evaluated steps."""
+BESIDE_AXIS = 0.5
+"""Inches of a panel's share of the width that its vertical axis takes."""
 THIN = "A line becomes thin where a seed of the arm has no more values."
 STOPPED = "× marks the end of a run that diverged, collapsed or crashed."
 OUTSIDE = "A triangle at an edge marks means beyond it."
@@ -101,7 +113,7 @@ def draw_curves(
     tasks = [task for task in experiment.tasks if any((row.frame["task"] == task).any() for row in rows)]
     figure, grid = grid_of(len(rows), tasks, sheet, panel_height(len(rows), tasks, sheet))
     _, across = shape_of(len(rows), tasks, sheet)
-    most_ticks = max(2, int(sheet.width / across / TICK_INCHES) - 1)
+    room = sheet.width / across - BESIDE_AXIS
     style = look(experiment.arms)
     extents = {(index, task): _extent(rows[index], task) for index, task in grid}
     drawn: set[str] = set()
@@ -117,7 +129,7 @@ def draw_curves(
         alone = len(tasks) == 1
         first = alone or task == leftmost(tasks, task, sheet)
         _set_up(axes, row, _scale(_compared(extents, row.shared, index, task), row.log), first)
-        _set_ticks(axes, experiment, label, task_rows, most_ticks)
+        _set_ticks(axes, experiment, label, task_rows, room)
         if index == len(rows) - 1 or (alone and index >= len(rows) - across):
             axes.set_xlabel(label)
         if index == 0 and not (alone and len(rows) > 1):
@@ -194,14 +206,17 @@ def _set_up(axes: Axes, row: Row, scale: Scale, first: bool) -> None:
         axes.tick_params(labelleft=False)
 
 
-def _set_ticks(axes: Axes, experiment: Experiment, label: str, rows: pd.DataFrame, most: int) -> None:
-    """Ticks at the evaluated steps; at round numbers where the axis is not of updates or no step was
-    evaluated."""
+def _set_ticks(axes: Axes, experiment: Experiment, label: str, rows: pd.DataFrame, room: float) -> None:
+    """Ticks at the evaluated steps within the data, as many as fit in `room` inches; at round numbers where
+    the axis is not of updates or fewer than two steps were evaluated."""
     steps = evaluated_steps(experiment, set(rows["task"])) if label == UPDATES else []
+    steps = [step for step in steps if rows["x"].min() <= step <= rows["x"].max()]
     if len(steps) > 1:
-        ticks_at(axes, steps, most)
+        widest = text_width(plain(steps[-1]), points_of("xtick.labelsize"))
+        ticks_at(axes, steps, max(2, int(room / (widest + TICK_GAP))))
     else:
-        axes.xaxis.set_major_locator(round_ticks(min(5, most), integer=label == UPDATES))
+        most = max(2, min(5, int(room / TICK_INCHES)))
+        axes.xaxis.set_major_locator(round_ticks(most, integer=label == UPDATES))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
 

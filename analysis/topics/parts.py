@@ -103,9 +103,9 @@ class Part:
         trained = tasks.map(lambda names: names[1] if len(names) > 2 else names[0])
         ours = frame["arm"].isin(self.arms) | (frame["policy"] == "model")
         kept = frame[ours & ~trained.isin(left_out)]
-        return kept.assign(arm=kept["arm"].map(self.label), place=kept["place"].map(self._place))
+        return kept.assign(arm=kept["arm"].map(self.label), place=kept["place"].map(self._renamed))
 
-    def _place(self, place: str) -> str:
+    def _renamed(self, place: str) -> str:
         first, line, rest = place.partition("\n")
         task, trained_on, trained = first.partition(" (trained on ")
         trained = self.label(trained.removesuffix(")")) + ")" if trained_on else ""

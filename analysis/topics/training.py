@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from grpobench.analysis.figures.drawing import Drawing, family, meaning
@@ -287,6 +288,7 @@ def draw_training(
     drawn = [panel for panel in logged if constants[panel] is None]
     if not drawn:
         return None
+    drawn = [replace(panel, bounds=_bounds(experiment, panel)) for panel in drawn]
     panels = [Row(p.label, frames[p.metric], p.log, p.shared, bounds=p.bounds) for p in drawn]
     finished = draw_curves(experiment, panels, "updates", sheet)
     labels: dict[str, str] = {}
@@ -296,18 +298,27 @@ def draw_training(
         )
     text = "; ".join(f"{label}: {text}" for text, label in labels.items())
     tasks = [task for task in experiment.tasks if any((f["task"] == task).any() for f in frames.values())]
+    cut = CUT if any(math.isfinite(end) for panel in drawn for end in panel.bounds) else ""
     caption = joined(
         [
             f"{text[0].upper()}{text[1:]}."
             if len(tasks) > 1
             else f"On {tasks[0]}. {text[0].upper()}{text[1:]}.",
-            means_in_words(seeds_of(pd.concat(frames[p.metric] for p in drawn)), BANDS + CUT),
+            means_in_words(seeds_of(pd.concat(frames[p.metric] for p in drawn)), BANDS + cut),
             rollouts_in_words(experiment),
             *finished.notes,
             constant_note({panel.label: v for panel, v in constants.items() if v is not None}),
         ]
     )
     return Drawing(name, title, caption, finished.figure)
+
+
+def _bounds(experiment: Experiment, panel: Panel) -> tuple[float, float]:
+    """The values that are possible. Those of a reward are known only where it is the verdict."""
+    if panel.metric == "reward/mean":
+        reward, verdict = (experiment.select(name)["value"].to_numpy() for name in (panel.metric, VERDICT))
+        return SHARE if reward.shape == verdict.shape and np.allclose(reward, verdict) else panel.bounds
+    return SHARE if panel.metric == VERDICT else panel.bounds
 
 
 def constant_note(constants: Mapping[str, float]) -> str:

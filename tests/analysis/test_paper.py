@@ -294,6 +294,25 @@ def test_the_base_does_not_squeeze_the_axis(tmp_path: Path) -> None:
     assert upper.get_xlim() == pytest.approx((low - base, high - base), abs=1e-6)
 
 
+def test_bands_of_a_reward_that_is_the_verdict_stay_between_0_and_1(tmp_path: Path) -> None:
+    """Two seeds far apart: their t interval is wider than what a share can be."""
+    made = Synthetic(
+        **SMALL,  # type: ignore[arg-type]
+        arms=("a",),
+        tasks=("arithmetic",),
+        seeds=(1, 2),
+        accuracy=lambda arm, task, seed: 0.9 if seed == 1 else 0.3,
+    )
+    root = made.write(tmp_path)
+    (axes,) = Results(load(root)).figure("reward").axes
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.min() == 0 and heights.max() == 1
+    for path in root.glob("*/metrics.jsonl"):  # another reward, whose bounds no log has
+        path.write_text(path.read_text().replace('"reward/mean": 0.', '"reward/mean": 7.'))
+    (axes,) = Results(load(root)).figure("reward").axes
+    assert axes.collections[0].get_paths()[0].vertices[:, 1].max() > 7.9
+
+
 def test_intervals_of_many_steps_are_those_of_each() -> None:
     rng = np.random.default_rng(0)
     table = rng.normal(size=(6, 5))
