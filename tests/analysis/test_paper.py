@@ -19,6 +19,7 @@ from scipy import stats
 from grpobench.algorithms import ALGORITHMS
 from grpobench.analysis.figures.sheets import WIDTHS, sheet_of, takes_both_columns
 from grpobench.analysis.figures.style import PALETTE
+from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.methods import describe_methods
 from grpobench.analysis.runfolder.load import load
@@ -60,10 +61,10 @@ def box(path: Path) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, "4.2", "2"])
-@pytest.mark.parametrize("name", ["final_accuracy", "accuracy_updates"])
-def test_a_pdf_is_as_wide_as_asked(results: Results, tmp_path: Path, name: str, width: str) -> None:
-    results.figure(name, tmp_path / "one.pdf", width)
-    assert box(tmp_path / "one.pdf")[0] == pytest.approx(WIDTHS.get(width) or float(width), abs=1e-6)
+def test_a_pdf_is_as_wide_as_asked(results: Results, tmp_path: Path, width: str) -> None:
+    for name in ("final_accuracy", "accuracy_updates") if width in ("text", "2") else ("final_accuracy",):
+        results.figure(name, tmp_path / "one.pdf", width)
+        assert box(tmp_path / "one.pdf")[0] == pytest.approx(WIDTHS.get(width) or float(width), abs=1e-6)
 
 
 @pytest.mark.parametrize("tasks", [("arithmetic",), ()])
@@ -199,16 +200,15 @@ def test_the_command_refuses_unknown_names_and_says_the_nearest(
 # Captions
 
 
-def test_captions_say_seeds_problems_intervals_and_units(root: Path, tmp_path: Path) -> None:
-    assert cli.main(["figure", "all", str(root), "--format", "svg", "--out", str(tmp_path)]) == 0
-    captions = {path.stem: path.read_text() for path in tmp_path.glob("*.txt")}
+def test_captions_say_seeds_problems_intervals_and_units(results: Results) -> None:
+    drawn = [kind(results._numbers) for kind in FIGURES.values()]
+    captions = {one.name: one.caption for one in drawn if one is not None}
     assert len(captions) > 14
     for name, text in captions.items():
         assert re.search(r"\b3 (paired )?seeds\b", text), name
         assert re.search(r"interval", text), name
         assert re.search(r"%|share|nats|tokens|seconds|points|reward|norm|groups|GB", text), name
         assert "policy/" not in text and "gspo-hot" not in text, name
-        assert (tmp_path / f"{name}.tex").read_text().count(r"\caption{") == 1
     evaluated = ("final_accuracy", "accuracy_updates", "accuracy_tokens", "accuracy_seconds", "bias_updates")
     problems = {"final_accuracy": "8 test problems"}
     for name in evaluated:
