@@ -41,7 +41,7 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
             _rewards(settings),
             _curricula(settings),
             _accuracy(facts.experiment, label),
-            _tests(facts.experiment),
+            _tests(facts.experiment, label),
             _exclusions(facts),
             _software(facts.experiment),
         ]
@@ -210,7 +210,7 @@ def _accuracy(experiment: Experiment, label: Label) -> str:
     return f"{text}."
 
 
-def _tests(experiment: Experiment) -> str:
+def _tests(experiment: Experiment, label: Label) -> str:
     """How arms are compared, and when they are called equivalent."""
     if len(experiment.arms) < 2 or len(experiment.seeds) < 2 or experiment.apart or experiment.sweep_values:
         return ""
@@ -220,9 +220,10 @@ def _tests(experiment: Experiment) -> str:
         else "correction over the pairs of a task by closed max-T tests with joint sign flips (Westfall and "
         "Young, 1993)"
     )
-    pairs = "with the first arm" if len(experiment.arms) > MOST_ARMS else "in pairs"
+    against = experiment.control or (experiment.arms[0] if len(experiment.arms) > MOST_ARMS else "")
+    who = f"Each arm is compared with {label(against)}" if against else "Arms are compared"
     text = (
-        f"Arms are compared {pairs} over equal seeds by an exact two-sided sign-flip permutation test at "
+        f"{who} in pairs of equal seeds by an exact two-sided sign-flip permutation test at "
         f"{ALPHA:.0%}, with {correction}. Arms are called equivalent if two one-sided tests of the same "
         "kind, after Holm's correction over the pairs of a task, reject a difference of "
         f"{margin_points(experiment.margin)} points or more."

@@ -130,8 +130,8 @@ class Numbers:
     @cached_property
     def chosen(self) -> tuple[Sequence[str], str]:
         """The arms that figures show, and what captions say about others. Without `shown.arms` these are all
-        where they are at most `MOST_DRAWN`. Otherwise they are the arm with which the others are compared (the
-        control, else the first), and about equally many arms with the highest and with the lowest final
+        where they are at most `MOST_DRAWN`. Otherwise they are the arm with which the others are compared
+        (the control, else the first), and about equally many arms with the highest and with the lowest final
         accuracy (mean over tasks). Without accuracies they are the first arms."""
         arms = self.recipe_arms
         if self.shown.arms:

@@ -47,6 +47,7 @@ class Part:
             metrics=rows(whole.metrics),
             evaluations=rows(whole.evaluations),
             statuses=rows(whole.statuses),
+            control=self.label(whole.control),
             configs={run.name: run.config for run in runs},
             sweep_values={
                 arm: replace(point, arm=self.label(point.arm)) for arm, point in points.items() if arm in kept

@@ -483,6 +483,14 @@ def test_methods_name_what_a_reader_needs(tmp_path: Path) -> None:
         assert words in text, words
 
 
+def test_methods_and_figures_name_the_control_by_its_label(tmp_path: Path) -> None:
+    experiment = replace(load(marked_experiment(tmp_path)), control="ppo")
+    numbers = Numbers(experiment, Shown(labels={"ppo": "PPO"}))
+    assert "Each arm is compared with PPO in pairs of equal seeds" in describe_methods(gather(numbers), {})
+    assert numbers.drawn[0].experiment.control == "PPO"
+    assert {pair.first for pair in numbers.drawn[0].compared} == {"PPO"}
+
+
 # LaTeX
 
 
