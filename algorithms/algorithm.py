@@ -181,6 +181,8 @@ class Algorithm(ABC, Generic[S]):
     """A training algorithm. Its fields are its hyperparameters, validated in `__post_init__`."""
 
     name: ClassVar[str]
+    label: ClassVar[str] = ""
+    """Its name in figures, as papers write it; empty: `name` in capitals."""
     paper: ClassVar[str] = ""
     """Title and arXiv number."""
     summary: ClassVar[str] = ""

@@ -25,6 +25,7 @@ class ClipCov(GroupNormalized, ClippedRatio):
     """
 
     name = "clip_cov"
+    label = "Clip-Cov"
     paper = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models, arXiv:2505.22617"
     summary = "a few random tokens of high covariance of advantage and log-probability get no gradient"
     formula = (

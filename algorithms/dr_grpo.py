@@ -19,6 +19,7 @@ class DrGRPO(ClippedRatio):
     """
 
     name = "dr_grpo"
+    label = "Dr. GRPO"
     paper = "Understanding R1-Zero-Like Training: A Critical Perspective, arXiv:2503.20783"
     summary = "GRPO without the group's standard deviation and without 1/|o_i|: a constant divides"
     formula = (

@@ -20,6 +20,7 @@ class EntropyMask(DAPO):
     """
 
     name = "entropy_mask"
+    label = "entropy mask"
     paper = (
         "Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning for LLM "
         "Reasoning, arXiv:2506.01939"

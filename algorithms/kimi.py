@@ -21,6 +21,7 @@ class Kimi(PolicyGradient):
     """
 
     name = "kimi"
+    label = "Kimi"
     paper = "Kimi k1.5: Scaling Reinforcement Learning with LLMs, arXiv:2501.12599"
     summary = (
         "squared error between centered reward and the sequence's log-ratio, no clip, optional length reward"

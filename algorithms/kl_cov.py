@@ -20,6 +20,7 @@ class KLCov(GroupNormalized):
     """
 
     name = "kl_cov"
+    label = "KL-Cov"
     paper = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models, arXiv:2505.22617"
     summary = "the tokens of highest covariance of advantage and log-probability are held near the old policy"
     formula = (

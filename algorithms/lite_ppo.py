@@ -18,6 +18,7 @@ class LitePPO(GRPO):
     """
 
     name = "lite_ppo"
+    label = "Lite PPO"
     paper = "Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning, arXiv:2508.08221"
     summary = "group mean, batch standard deviation, mean over tokens; PPO's clip, no critic"
     formula = (

@@ -22,6 +22,7 @@ class MaxRL(ClippedRatio):
     """
 
     name = "maxrl"
+    label = "MaxRL"
     paper = "Maximum Likelihood Reinforcement Learning, arXiv:2602.02710"
     summary = "centered rewards divided by the group's mean: rarely solved problems weigh more; PPO's clip"
     formula = (

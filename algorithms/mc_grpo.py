@@ -26,6 +26,7 @@ class MCGRPO(ClippedRatio):
     """
 
     name = "mc_grpo"
+    label = "MC-GRPO"
     paper = (
         "MC-GRPO: Median-Centered Group Relative Policy Optimization for Small-Rollout Reinforcement "
         "Learning, arXiv:2601.22582"

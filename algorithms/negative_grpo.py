@@ -22,6 +22,7 @@ class NegativeGRPO(ClippedRatio):
     """
 
     name = "negative_grpo"
+    label = "NGRPO (negative)"
     paper = "NGRPO: Negative-enhanced Group Relative Policy Optimization, arXiv:2509.18851"
     summary = "GRPO with a virtual completion of greatest reward in each group: groups of failures count"
     formula = (

@@ -30,6 +30,7 @@ class NGRPO(GroupNormalized, ClippedRatio):
     """
 
     name = "ngrpo"
+    label = "N-GRPO"
     paper = "N-GRPO: Embedding-Level Neighbor Mixing for Enhanced Policy Optimization, arXiv:2606.10768"
     summary = "GRPO whose sampler feeds some tokens blended with their nearest neighbors, for diversity"
     formula = (

@@ -31,6 +31,7 @@ class PassK(ClippedRatio):
     """
 
     name = "passk"
+    label = "pass@k"
     paper = (
         "Pass@k Training for Adaptively Balancing Exploration and Exploitation of Large Reasoning Models, "
         "arXiv:2508.10751; Optimizing Language Models for Inference Time Objectives using Reinforcement "

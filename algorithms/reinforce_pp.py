@@ -22,6 +22,7 @@ class ReinforcePP(ClippedRatio):
     """
 
     name = "reinforce_pp"
+    label = "REINFORCE++"
     paper = (
         "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Advantage Normalization, "
         "arXiv:2501.03262"

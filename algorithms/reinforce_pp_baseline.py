@@ -20,6 +20,7 @@ class ReinforcePPBaseline(ClippedRatio):
     """
 
     name = "reinforce_pp_baseline"
+    label = "REINFORCE++ baseline"
     paper = (
         "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Advantage Normalization, "
         "arXiv:2501.03262"

@@ -23,6 +23,7 @@ class ReMax(Reinforce):
     """
 
     name = "remax"
+    label = "ReMax"
     paper = (
         "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning Large Language "
         "Models, arXiv:2310.10505"

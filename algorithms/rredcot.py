@@ -39,6 +39,7 @@ class RREDCoT(ClippedRatio):
     """
 
     name = "rredcot"
+    label = "RREDCoT"
     paper = "RREDCoT: Segment-Level Reward Redistribution for Reasoning Models, arXiv:2606.06475"
     summary = "credit by segment: how far each moves the policy's expectation of the group's answers"
     formula = (

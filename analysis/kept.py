@@ -2,11 +2,6 @@
 
 A kept table holds what each run measured before and after training and how it was made, and no path of the
 machine. Documents are rendered from it, so each of their numbers can be traced to runs of a named commit.
-
-Kept tables as Markdown: the kinds of table that a document can ask for.
-
-A kind is a function of a kept table and the options of the request, and gives lines of Markdown. Shares are
-printed in %, means are over seeds.
 """
 
 from __future__ import annotations
@@ -16,14 +11,12 @@ import json
 import math
 import re
 import shlex
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from grpobench.analysis.checks import (
@@ -33,34 +26,17 @@ from grpobench.analysis.checks import (
     find_misplaced_folders,
     find_setting_differences,
 )
-from grpobench.analysis.runfolder.experiment import DIVERGED, MARGIN, Experiment, SweepPoint, by_run
+from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.analysis.runfolder.interim import plan_of
-from grpobench.analysis.statistics.comparison import compare
-from grpobench.analysis.statistics.intervals import Estimate, seed_mean
-from grpobench.analysis.statistics.permutation import seeds_needed
-from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.tools.text import (
-    NONE,
-    interval,
-    number,
-    p_value,
-    percent,
-    points,
     shorten_paths,
-    signed,
-    two,
 )
 from grpobench.analysis.topics.accuracy import finals, headline_of
 from grpobench.analysis.topics.compute import (
-    compute_table,
-    coverage,
-    fit_curves,
-    kept_trajectories,
     spent_by_run,
 )
-from grpobench.analysis.topics.sweep import axes_of, classify_runs, frontier_table, group_cells, map_table
-from grpobench.analysis.topics.training import LAST_TENTH, LITTLE, critic_explained
+from grpobench.analysis.topics.sweep import classify_runs
+from grpobench.analysis.topics.training import LAST_TENTH, critic_explained
 
 VERSION = 1
 """Version of the file's layout."""
@@ -328,280 +304,3 @@ def _machine(attempt: Mapping[str, Any]) -> str:
 def _digest(experiment: Experiment) -> str:
     text = json.dumps(dict(experiment.configs), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-Options: TypeAlias = Mapping[str, str]
-Kind: TypeAlias = Callable[[KeptTable, Options], list[str]]
-
-
-def render(kept: KeptTable, kind: str, options: Options) -> list[str]:
-    """The lines of one table. Raises LogError for an unknown kind or an option that it needs."""
-    if kind not in KINDS:
-        raise LogError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
-    try:
-        return KINDS[kind](kept, options)
-    except KeyError as error:
-        raise LogError(f"{kind} of {kept.name}: lacks {error}, as an option or in the kept table") from error
-
-
-def provenance(kept: KeptTable, options: Options) -> list[str]:
-    """Command, commit, versions and machine in a sentence."""
-    commits = " and ".join(
-        f"`{commit}`" + (f" ({runs} runs)" if len(kept.commits) > 1 else "")
-        for commit, runs in kept.commits.items()
-    )
-    versions = ", ".join(f"{name} {' and '.join(found)}" for name, found in kept.versions.items())
-    seeds = len({run["seed"] for run in kept.runs})
-    text = (
-        f"Made by `{kept.command}`: {len(kept.runs)} runs, {seeds} seed{'s' * (seeds > 1)}, at commit "
-        f"{commits} with {versions}; {' and '.join(kept.machine)}; {duration(kept.seconds)} of run time."
-    )
-    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
-
-
-def accuracy(kept: KeptTable, options: Options) -> list[str]:
-    """Before and after training on the split that the report takes, every seed, with the t interval. `mode`;
-    `best=yes` adds the best validation."""
-    best = options.get("best") == "yes"
-    header = ["task", "arm", "before", "after", "each seed", "95 % interval", *["best on validation"] * best]
-    rows = []
-    for task, arm, runs in _cells(kept):
-        values = [run["accuracy"][options["mode"]] for run in runs if options["mode"] in run["accuracy"]]
-        if not values:
-            continue
-        after = seed_mean([value[2] for value in values if value[2] is not None])
-        rows.append(
-            [
-                *(task, arm, percent(_mean(value[1] for value in values)), percent(after.value)),
-                " ".join(_percent(value[2]) for value in values),
-                _bounded(after),
-                *[percent(_mean(value[3] for value in values))] * best,
-            ]
-        )
-    splits = dict.fromkeys(
-        run["accuracy"][options["mode"]][0] for run in kept.runs if options["mode"] in run["accuracy"]
-    )
-    lead = f"Accuracy in %, {options['mode']}, {' and '.join(splits)} split:"
-    return table(lead, header, rows, named=2)
-
-
-def measured(kept: KeptTable, options: Options) -> list[str]:
-    """Metrics of the evaluation, before → after training. `mode`, `metrics=a,b`; `correct` is accuracy."""
-    names = options["metrics"].split(",")
-    rows = []
-    for task, arm, runs in _cells(kept):
-        cells = []
-        for name in names:
-            pairs = [_both(run, options["mode"], name) for run in runs]
-            before, after = (_mean(pair[i] for pair in pairs) for i in (0, 1))
-            cells.append(f"{_measure(name, before)} → {_measure(name, after)}")
-        rows.append([task, arm, *cells])
-    lead = f"Before → after training, {options['mode']}, shares in %:"
-    return table(lead, ["task", "arm", *(name.replace("_", " ") for name in names)], rows, named=2)
-
-
-def training(kept: KeptTable, options: Options) -> list[str]:
-    """Metrics of training: the first update → the mean over the last tenth of updates. `metrics=a,b`."""
-    names = options["metrics"].split(",")
-    rows = []
-    for task, arm, runs in _cells(kept):
-        pairs = [[run["training"].get(name, (None, None)) for run in runs] for name in names]
-        cells = [f"{two(_mean(p[0] for p in own))} → {two(_mean(p[1] for p in own))}" for own in pairs]
-        rows.append([task, arm, *cells])
-    lead = "Training, first update → mean over the last tenth of the updates:"
-    return table(lead, ["task", "arm", *(f"`{name}`" for name in names)], rows, named=2)
-
-
-def explained(kept: KeptTable, options: Options) -> list[str]:
-    """What critics explained of the returns' variance over the last quarter of the updates, in %."""
-    rows = []
-    for task, arm, runs in _cells(kept):
-        if not any(name.startswith("critic/") for run in runs for name in run["training"]):
-            continue
-        values = [math.nan if run["explained"] is None else run["explained"] for run in runs]
-        little = sum(not value >= LITTLE for value in values)
-        each = " ".join(map(percent, values))
-        rows.append([task, arm, percent(_mean(values)), each, f"{little} of {len(values)}"])
-    lead = "Variance of the returns that the critic explained, in %, over the last quarter of the updates:"
-    header = ["task", "arm", "explained", "each seed", f"below {LITTLE:.0%}"]
-    return table(lead, header, rows, named=2)
-
-
-def comparisons(kept: KeptTable, options: Options) -> list[str]:
-    """The pairs of arms that the report compares, as it does."""
-    rows = []
-    margin = kept.margin / 100
-    plan = plan_of(kept.plan, Path(kept.name)) if kept.plan else None
-    for task in kept.tasks:
-        values = {
-            arm: {
-                run["seed"]: run["accuracy"][kept.headline[task]][2]
-                for run in kept.of(arm, task)
-                if run["accuracy"][kept.headline[task]][2] is not None
-            }
-            for arm in kept.arms
-            if kept.of(arm, task)
-        }
-        for pair in compare(task, values, alpha=ALPHA, margin=margin, plan=plan, control=kept.control):
-            few = len(pair.seeds) < seeds_needed(ALPHA)
-            rows.append(
-                [
-                    *(task, f"{pair.first} − {pair.second}", points(pair.effect)),
-                    *(interval(pair.low, pair.high, points), p_value(pair.p_adjusted)),
-                    *(p_value(pair.p_equivalence_holm), "none" if few else number(100 * pair.detectable, 1)),
-                    pair.verdict,
-                ]
-            )
-    header = [
-        "task",
-        "pair",
-        "difference",
-        "95 % interval",
-        "adjusted p",
-        "equivalence",
-        "detectable",
-        "verdict",
-    ]
-    modes = " and ".join(dict.fromkeys(kept.headline.values()))
-    lead = (
-        f"Differences of accuracy ({modes}) in points, inside each seed; equivalence is Holm's p within "
-        f"{kept.margin:g} points:"
-    )
-    return table(lead, header, rows, named=2)
-
-
-def grid(kept: KeptTable, options: Options) -> list[str]:
-    """One row per arm and one column per task, with their mean. `of=validation` (last, with `mode`) or
-    `of=explained`."""
-    leads = {
-        "validation": f"Validation accuracy at the end in %, {options.get('mode')}:",
-        "explained": "Variance of the returns that the critic explained, %, last quarter of the updates:",
-    }
-    if options["of"] not in leads:
-        raise LogError(f"grid of={options['of']}: known: {', '.join(leads)}")
-    rows = []
-    for arm in kept.arms:
-        values = []
-        for task in kept.tasks:
-            runs = kept.of(arm, task)
-            if options["of"] == "explained":
-                values.append(_mean(run["explained"] for run in runs))
-            else:
-                values.append(_mean(run["accuracy"][options["mode"]][4] for run in runs))
-        if not all(map(math.isnan, values)):
-            rows.append([arm, *map(percent, values), percent(_mean(values))])
-    return table(leads[options["of"]], ["arm", *kept.tasks, "mean"], rows, named=1)
-
-
-def curve(kept: KeptTable, options: Options) -> list[str]:
-    """Validation accuracy at every evaluation, a column per arm: mean and range of seeds. `mode`, `task`."""
-    task = options.get("task", kept.tasks[0])
-    points_of = {
-        arm: [dict(map(tuple, run["validation"].get(options["mode"], ()))) for run in kept.of(arm, task)]
-        for arm in kept.arms
-    }
-    steps = sorted({step for runs in points_of.values() for run in runs for step in run})
-    rows = []
-    for step in steps:
-        cells = []
-        for runs in points_of.values():
-            values = [run[step] for run in runs if run.get(step) is not None]
-            spread = f" ({percent(min(values))} to {percent(max(values))})" if len(values) > 1 else ""
-            cells.append(percent(_mean(values)) + spread)
-        rows.append([str(step), *cells])
-    lead = f"Validation accuracy in %, {options['mode']}, {task}, mean (and range) of the seeds:"
-    return table(lead, ["updates", *kept.arms], rows, named=0)
-
-
-def compute(kept: KeptTable, options: Options) -> list[str]:
-    """Accuracy against compute: fitted on the first half, held against the rest. `of=why` gives the reasons
-    and misses alone."""
-    found = [kept_trajectories(task, arm, runs, kept.headline[task]) for task, arm, runs in _cells(kept)]
-    curves = fit_curves(found, kept.margin / 100)
-    made = compute_table(curves)
-    if options.get("of") == "why":
-        return [f"- {name}: {sentence}" for name, sentence in made.sentences] or ["Every curve was fitted."]
-    rows = [row[: made.columns] for row in made.rows]
-    return [*table(f"{made.title}:", made.header[: made.columns], rows, named=2), "", coverage(curves)]
-
-
-def mapped(kept: KeptTable, options: Options) -> list[str]:
-    """The grid of a map, or with `of=frontier` how far each arm goes without a collapse. `mode`."""
-    sweep_values = {arm: SweepPoint(own["arm"], own["values"]) for arm, own in kept.sweep_values.items()}
-    axes = axes_of(sweep_values)
-    if axes is None:
-        raise LogError(f"map of {kept.name}: the kept table is of no map")
-    grid = group_cells(sweep_values, kept.tasks, [_counted(run, options["mode"]) for run in kept.runs])
-    found = (frontier_table if options.get("of") == "frontier" else map_table)(axes, grid)
-    lines = table(f"{found.title}:", found.header, found.rows, named=3)
-    return [*lines, "", *textwrap.wrap(found.note, 118)]
-
-
-def _counted(run: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """A run of a map with the accuracy that counts: 0 of one that diverged."""
-    value = run["accuracy"][mode][2] if mode in run["accuracy"] else None
-    counted = 0.0 if run["state"] == DIVERGED else math.nan if value is None else float(value)
-    return {**run, "counted": counted}
-
-
-KINDS: Mapping[str, Kind] = {
-    "provenance": provenance,
-    "accuracy": accuracy,
-    "measured": measured,
-    "training": training,
-    "explained": explained,
-    "comparisons": comparisons,
-    "grid": grid,
-    "curve": curve,
-    "compute": compute,
-    "map": mapped,
-}
-
-
-def _cells(kept: KeptTable) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
-    """Task, arm and runs, in the order of the recipe."""
-    for task in kept.tasks:
-        for arm in kept.arms:
-            if runs := kept.of(arm, task):
-                yield task, arm, runs
-
-
-def _both(run: Mapping[str, Any], mode: str, metric: str) -> Sequence[float | None]:
-    if metric == "correct":
-        return run["accuracy"][mode][1:3] if mode in run["accuracy"] else (None, None)
-    found: Sequence[float | None] = run["measured"].get(f"{mode}/{metric}", (None, None))
-    return found
-
-
-def _measure(metric: str, value: float) -> str:
-    """A share in %, a bias from −1 to 1, or a length in tokens."""
-    if metric.startswith(("bias_", "lean")):
-        return signed(value)
-    return number(value, 1) if metric == "length" else percent(value)
-
-
-def _mean(values: Any) -> float:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return float(np.mean(finite)) if finite else math.nan
-
-
-def _percent(value: float | None) -> str:
-    return NONE if value is None else percent(value)
-
-
-def _bounded(mean: Estimate) -> str:
-    """An interval of an accuracy, which is from 0 to 1."""
-    return interval(max(mean.low, 0.0), min(mean.high, 1.0)) if math.isfinite(mean.low) else NONE
-
-
-def duration(seconds: float) -> str:
-    """Minutes, or hours where they are more than one and a half."""
-    minutes = seconds / 60
-    return f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{max(1, round(minutes))} min"
-
-
-def table(lead: str, header: Sequence[str], rows: Sequence[Sequence[str]], named: int) -> list[str]:
-    """A Markdown table below a line that says what it holds; the first `named` columns are flush left."""
-    ruler = ["---" if i < named else "---:" for i in range(len(header))]
-    lines = [header, ruler, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return [lead, "", *("| " + " | ".join(cells) + " |" for cells in lines)]

@@ -28,7 +28,7 @@ from helpers.blocks import ELSEWHERE, ROOT, Block, blocks, spans
 from helpers.pages import drawing
 
 import grpobench
-from grpobench.analysis.kept import KINDS as TABLES
+from grpobench.analysis.kept_tables import KINDS as TABLES
 from grpobench.runs.inventory.pages import MARKER
 from grpobench.runs.settings import observe, registries
 from grpobench.runs.settings.findings import read_finding

@@ -46,7 +46,7 @@ def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "results" / "tiny" / "report" / "index.html").is_file()
     assert list((tmp_path / "for-the-paper" / "tables").glob("*.tex"))
     assert [pair.task for pair in compared] == ["arithmetic"]
-    assert names["figure"].get_figwidth() == 3.4
+    assert names["figure"].get_figwidth() == 7.0
 
 
 @pytest.fixture

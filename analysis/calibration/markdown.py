@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from grpobench.analysis.kept import duration, table
+from grpobench.analysis.kept_tables import duration, table
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.tools.text import NONE, percent
 

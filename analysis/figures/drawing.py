@@ -164,7 +164,9 @@ def latex(drawing: Drawing, file: str, wide: bool) -> str:
     inches = drawing.figure.get_figwidth()
     return "\n".join(
         [
-            rf"% needs \usepackage{{{package}}}; drawn {inches:.2g} inches wide, so do not scale it",
+            rf"% needs \usepackage{{{package}}}; drawn {inches:g} inches wide, so do not scale it",
+            "% where the file is not beside the paper, write in the preamble, with its folder:",
+            r"% \graphicspath{{figures/}}",
             rf"\begin{{{floats}}}[t]",
             r"  \centering",
             f"  {take}",
@@ -177,11 +179,13 @@ def latex(drawing: Drawing, file: str, wide: bool) -> str:
 
 
 def write_files(drawing: Drawing, folder: Path, formats: Sequence[str], wide: bool) -> list[Path]:
-    """Save a figure in each format, and a `.tex` file that includes the format that suits LaTeX best."""
+    """Save a figure in each format, a `.tex` file that includes the format that suits LaTeX best, and a
+    `.txt` file with the caption."""
     paths = [folder / f"{drawing.name}.{ending}" for ending in formats]
     for path in paths:
         save(drawing, path)
     best = min(formats, key=("pdf", "pgf", "png", "svg").index)
-    page = folder / f"{drawing.name}.tex"
+    page, caption = (folder / f"{drawing.name}.{ending}" for ending in ("tex", "txt"))
     page.write_text(latex(drawing, f"{drawing.name}.{best}", wide), encoding="utf-8")
-    return [*paths, page]
+    caption.write_text(visible(f"{drawing.title}. {drawing.caption}\n"), encoding="utf-8")
+    return [*paths, page, caption]

@@ -1,24 +1,33 @@
-"""Grids of panels, their axes, their legends, and the names of arms beside curves."""
+"""Grids of panels, their axes and their legends."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.textpath import TextToPath
+from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import tip
-from grpobench.analysis.figures.style import BASE_COLOR, TEXT, Look, Sheet
+from grpobench.analysis.figures.scales import plain, round_ticks
+from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE, Look, Sheet
 from grpobench.analysis.statistics.intervals import seed_mean
 
 PANEL = 1.75
 """Height of a panel in inches."""
+WIDE = 0.36
+"""Least height of a panel of curves as a share of its width, up to `HIGHEST`."""
+HIGHEST = 2.4
+"""Largest height of a panel of curves in inches."""
 TALLEST = 8.8
 """Largest height of a figure in inches: a page of a paper without the caption."""
 LOWEST = 1.2
@@ -28,24 +37,35 @@ ABOVE = 0.35
 
 
 def panel_height(rows: int, tasks: Sequence[str], sheet: Sheet, height: float = PANEL) -> float:
-    """The height of panels of curves: `height`, or less if a page has no room for it."""
-    blocks = math.ceil(len(tasks) / sheet.columns(len(tasks))) or 1
-    return min(height, max(LOWEST, (TALLEST - ABOVE) / (rows * blocks)))
+    """The height of panels of curves: `height`, more if panels are wide, less if a page has no room."""
+    blocks, across = shape_of(rows, tasks, sheet)
+    wanted = max(height, min(HIGHEST, WIDE * sheet.width / across))
+    return min(wanted, max(LOWEST, (TALLEST - ABOVE) / blocks))
+
+
+def shape_of(rows: int, tasks: Sequence[str], sheet: Sheet) -> tuple[int, int]:
+    """Panels below each other and side by side. The rows of a single task stand side by side as well."""
+    if len(tasks) == 1 and rows > 1:
+        across = sheet.columns(rows)
+        return math.ceil(rows / across), across
+    across = sheet.columns(len(tasks))
+    return rows * (math.ceil(len(tasks) / across) or 1), across
 
 
 def grid_of(
     rows: int, tasks: Sequence[str], sheet: Sheet, height: float = PANEL
 ) -> tuple[Figure, dict[tuple[int, str], Axes]]:
-    """Panels by (row, task), with as many tasks side by side as fit on the sheet."""
-    across = sheet.columns(len(tasks))
-    blocks = math.ceil(len(tasks) / across) or 1
-    width = min(sheet.width, (3.4, 5.0, TEXT.width)[min(across, 3) - 1])
-    figure = new_figure(width, height * rows * blocks + ABOVE)
-    spec = figure.add_gridspec(rows * blocks, across)
+    """Panels by (row, task) that fill the width of the sheet, with as many side by side as fit."""
+    down, across = shape_of(rows, tasks, sheet)
+    figure = new_figure(sheet.width, height * down + ABOVE)
+    spec = figure.add_gridspec(down, across)
     grid = {}
     for position, task in enumerate(tasks):
         for row in range(rows):
-            grid[row, task] = figure.add_subplot(spec[position // across * rows + row, position % across])
+            place = (position // across * rows + row, position % across)
+            if len(tasks) == 1:
+                place = divmod(row, across)
+            grid[row, task] = figure.add_subplot(spec[place])
     return figure, grid
 
 
@@ -60,38 +80,92 @@ def leftmost(tasks: Sequence[str], task: str, sheet: Sheet) -> str:
     return tasks[tasks.index(task) // across * across]
 
 
+def points_of(key: str) -> float:
+    """A size of letters of the current style, in points."""
+    parameters: Any = matplotlib.rcParams
+    return float(FontProperties(size=parameters[key]).get_size_in_points())
+
+
+def text_width(text: str, size: float | None = None) -> float:
+    """Inches that the widest line of a text takes in the current font, at `size` points or the font size."""
+    points = size or points_of("font.size")
+    font = FontProperties(family=matplotlib.rcParams["font.family"], size=points)
+    lines = text.split("\n")
+    return max(float(MEASURE.get_text_width_height_descent(line, font, False)[0]) for line in lines) / 72
+
+
+MEASURE = TextToPath()
+SPACING = 1.2
+"""Space between columns of a legend, in font sizes, as its handles and the space beside them."""
+BESIDE_HANDLE = 0.8
+
+
 def legend_above(
     figure: Figure, handles: Sequence[Any], labels: Sequence[str], handlelength: float = 1.6
 ) -> None:
-    """A legend above the panels, with as many columns as fit."""
-    widths = [0.06 * len(label) + 0.2 + 0.11 * handlelength for label in labels]  # inches, at its font size
-    fits = sum(widths) <= figure.get_figwidth()
-    columns = len(labels) if fits else max(1, int(figure.get_figwidth() / max(widths)))
-    lines = math.ceil(len(labels) / columns)
-    figure.set_figheight(figure.get_figheight() + 0.17 * (lines - 1))  # more lines must not shrink the panels
+    """A legend above the panels, with as many columns as fit. A label that is wider than the figure gets more
+    lines."""
+    size = points_of("legend.fontsize")
+    handle = (handlelength + BESIDE_HANDLE) * size / 72
+    room = figure.get_figwidth() - 0.2
+    labels = [wrapped(label, room - handle, size) for label in labels]
+    widths = [text_width(label, size) + handle for label in labels]
+    columns = max((n for n in range(1, len(labels) + 1) if _legend_width(widths, n, size) <= room), default=1)
+    columns = math.ceil(len(labels) / math.ceil(len(labels) / columns))  # lines of almost equal length
+    rows = np.array_split(np.array([label.count("\n") + 1 for label in labels]), columns)
+    lines = max(int(column.sum()) for column in rows)
+    figure.set_figheight(figure.get_figheight() + 1.65 * size / 72 * (lines - 1))  # panels must not shrink
     figure.legend(
         handles,
         labels,
         loc="outside upper center",
         ncols=columns,
         handlelength=handlelength,
-        columnspacing=1.2,
+        handletextpad=BESIDE_HANDLE,
+        columnspacing=SPACING,
         borderaxespad=0.2,
     )
 
 
+def _legend_width(widths: Sequence[float], columns: int, size: float) -> float:
+    """Inches of a legend with so many columns, which matplotlib fills from above."""
+    parts = np.array_split(np.array(widths), columns)
+    return float(sum(part.max() for part in parts)) + (columns - 1) * SPACING * size / 72
+
+
+def wrapped(label: str, room: float, size: float) -> str:
+    """A label in lines of at most `room` inches."""
+    width = text_width(label, size)
+    if width <= room or not label:
+        return label
+    return "\n".join(textwrap.wrap(label, max(4, int(len(label) * room / width)))) or label
+
+
+LINE = 1.5
+"""Height of a line of a name with the space around it, in font sizes."""
+MOST_NAME = 0.35
+"""Largest share of a figure's width that the names of rows take."""
+
+
 def rows_of_names(
-    tasks: Sequence[str], rows: Sequence[str], sheet: Sheet, least: float = 0.9
+    tasks: Sequence[str], rows: Sequence[str], sheet: Sheet, least: float = 0.9, above: float = 0.0
 ) -> tuple[Figure, dict[tuple[int, str], Axes]]:
-    """Panels with one line per name; only the left panel of each block shows the names."""
-    figure, grid = grid_of(1, tasks, sheet, height=max(least, 0.24 * len(rows) + 0.45))
+    """Panels with one line per name and `above` inches for more above them; only the left panel of each block
+    shows the names."""
+    size = points_of("ytick.labelsize")
+    names = [wrapped(name, MOST_NAME * sheet.width, size) for name in rows]
+    lines = max((name.count("\n") + 1 for name in names), default=1)
+    line = max(0.24, lines * LINE * size / 72 + 0.04)
+    figure, grid = grid_of(1, tasks, sheet, height=above + max(least, line * len(rows) + 0.45))
     for (_, task), axes in grid.items():
         is_leftmost = task == leftmost(tasks, task, sheet)
-        axes.set_yticks(range(len(rows)), rows if is_leftmost else [""] * len(rows))
+        axes.set_yticks(range(len(rows)), names if is_leftmost else [""] * len(rows))
+        for label in axes.get_yticklabels():
+            label.set_linespacing(1.0)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_locator(round_ticks(_bins(sheet, tasks)))
         axes.set_title(task)
     return figure, grid
 
@@ -143,16 +217,36 @@ def widen(axes: Axes, least: float = 2.0) -> None:
         axes.set_xlim((low + high - least) / 2, (low + high + least) / 2)
 
 
-# Names of arms
+def _bins(sheet: Sheet, tasks: Sequence[str]) -> int:
+    """Steps between ticks for which a horizontal axis has room."""
+    return 6 if sheet.width / sheet.columns(len(tasks)) > NARROW else 4
 
-MOST = 6
-"""Most arms whose names fit beside their curves."""
-LINE = 8.5 / 72
-"""Inches from one name to the next."""
-FAR = 1.3
-"""A name this many lines away is no longer beside its curve."""
-LONGEST = 16
-"""Most characters of a name beside a curve; a longer name would shrink the panels."""
+
+NARROW = 1.8
+"""Inches of a panel up to which its horizontal axis has fewer ticks."""
+GAIN_AXIS = 0.45
+"""Inches that an upper axis takes with its label and the second line of a title."""
+
+
+def add_gain_axis(axes: Axes, base: float) -> None:
+    """An upper axis with the gain over `base`, in points where the lower axis is in percent."""
+
+    def gain(accuracy: Any) -> Any:
+        return accuracy - base
+
+    def accuracy(gain: Any) -> Any:
+        return gain + base
+
+    upper = axes.secondary_xaxis("top", functions=(gain, accuracy))
+    upper.xaxis.set_major_locator(round_ticks(6))
+    upper.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"+{x:g}" if x > 0 else plain(x)))
+    upper.set_xlabel("gain (points)", fontsize=NOTE_SIZE, labelpad=2)
+    upper.tick_params(length=2, pad=1, labelsize=NOTE_SIZE)
+    upper.spines["top"].set_visible(True)
+    upper.set_zorder(3)  # above the grid
+
+
+# Arms
 
 
 def arm_handle(arm: str, style: Look, marker: bool = True) -> Line2D:
@@ -179,62 +273,3 @@ def arm_legend(
         labels.append("run failed")
     if handles:
         legend_above(figure, handles, labels, handlelength=2.6)
-
-
-def name_arms(
-    figure: Figure,
-    axes: Axes,
-    ends: Mapping[str, tuple[float, float]],
-    arms: Sequence[str],
-    style: Look,
-    height: float,
-    failed: bool = False,
-) -> None:
-    """Write each arm beside the end of its curve in `axes`, which is `height` inches high. Use a legend
-    instead if there are many arms, a name is long, a curve is missing in the panel, or curves end at the same
-    height."""
-    fits = 1 < len(arms) <= MOST and set(arms) <= set(ends) and all(len(arm) <= LONGEST for arm in arms)
-    gap = LINE / height
-    shares = {arm: level(axes, ends[arm]) for arm in arms} if fits else {}
-    placed = spread(shares, gap)
-    if not fits or max(abs(placed[arm] - min(max(shares[arm], 0), 1)) for arm in arms) > FAR * gap:
-        arm_legend(figure, arms, style, failed=failed)
-        return
-    for arm, share in placed.items():
-        axes.annotate(
-            arm,
-            xy=ends[arm] if 0 <= shares[arm] <= 1 else (ends[arm][0], axes.get_ylim()[shares[arm] > 1]),
-            xytext=(1.06, share),
-            textcoords="axes fraction",
-            va="center",
-            ha="left",
-            fontsize=7.5,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": style.color[arm], "linewidth": 0.7, "shrinkA": 1},
-        )
-    if failed:
-        arm_legend(figure, [], style, failed=True)
-
-
-def level(axes: Axes, point: tuple[float, float]) -> float:
-    """The height of a point as a share of its panel."""
-    return float(axes.transAxes.inverted().transform(axes.transData.transform(point))[1])
-
-
-def spread(shares: Mapping[str, float], gap: float) -> dict[str, float]:
-    """Heights in the order of `shares`, at least `gap` apart and as close to `shares` as a panel of height 1
-    allows."""
-    names = sorted(shares, key=lambda name: shares[name])
-    wanted = [min(max(shares[name], 0.0), 1.0) for name in names]
-    placed: list[float] = []
-    for share in wanted:
-        placed.append(max(share, placed[-1] + gap) if placed else share)
-    moved = sum(placed) - sum(wanted)
-    roof = max(1.0, gap * (len(names) - 1))
-    for index in range(
-        len(placed) - 1, -1, -1
-    ):  # move groups of pushed names back, so that they stay centered
-        placed[index] = min(placed[index] - moved / len(placed), roof)
-        roof = placed[index] - gap
-    lift = max(0.0, -placed[0]) if placed else 0.0
-    return dict(zip(names, (share + lift for share in placed), strict=True))

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from grpobench.analysis.figures.style import BASE_COLOR
+from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE
 
 FENCE = 3.0
 """Values are outside the scale if their distance from the middle nine tenths exceeds this many widths."""
+MOST_TICKS = 6
+"""Most steps between ticks of a vertical axis."""
 DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithmic axis is used."""
 SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -27,23 +29,19 @@ class Scale:
     low: float
     high: float
     kind: str = "linear"
-    """`linear`, `flat` (one value), `log`, or `symlog`, which is linear below `threshold`."""
-    threshold: float = 1.0
+    """`linear`, `flat` (one value) or `log`."""
 
 
 def scale_of(values: Any, log: bool = False) -> Scale:
     """The scale for these values. Outliers that would turn the other values into a flat line stay outside,
-    and `mark_outside` marks them. The scale is logarithmic if `log` allows it and the values need it."""
+    and `mark_outside` marks them. The scale is logarithmic if `log` allows it, all values are positive and
+    they span more than `DECADES`."""
     known = np.asarray(values, dtype=float)
     known = known[np.isfinite(known)]
     if not known.size:
         return Scale(0.0, 1.0)
-    if log:
-        size = np.abs(known[known != 0])
-        if size.size and size.max() > DECADES * max(float(np.median(size)), 1e-12):
-            return _symmetric(known, float(np.median(size)))
-        if (known > 0).all() and known.max() > DECADES * known.min():
-            return Scale(float(known.min()) / 1.3, float(known.max()) * 1.3, "log")
+    if log and (known > 0).all() and known.max() > DECADES * known.min():
+        return Scale(float(known.min()) / 1.3, float(known.max()) * 1.3, "log")
     low, high = _within(known)
     if low == high:
         room = max(abs(high) * 0.05, 0.05)
@@ -52,16 +50,12 @@ def scale_of(values: Any, log: bool = False) -> Scale:
     return Scale(low - room, high + room)
 
 
-def _symmetric(values: Any, threshold: float) -> Scale:
-    """Linear below a power of ten near the median size, logarithmic beyond it."""
-    threshold = 10.0 ** math.floor(math.log10(max(threshold, 1e-12)))
-    low, high = float(values.min()), float(values.max())
-    return Scale(low * 2 if low < 0 else -threshold / 2, max(high * 2, threshold), "symlog", threshold)
-
-
 def _within(values: Any) -> tuple[float, float]:
-    """The smallest and the largest value, without outliers that would take three quarters of the height."""
+    """The smallest and the largest value, without outliers that would take three quarters of the height. Of
+    fewer than 20 values, one at either end can be an outlier."""
     first, last = (float(end) for end in np.quantile(values, [0.05, 0.95]))
+    if 5 <= values.size < 20:
+        first, last = (float(end) for end in np.sort(values)[[1, -2]])
     fence = FENCE * (last - first)
     kept = values[(values >= first - fence) & (values <= last + fence)]
     whole = float(values.max() - values.min())
@@ -73,30 +67,32 @@ def _within(values: Any) -> tuple[float, float]:
 def apply(axes: Axes, scale: Scale, percent: bool = False) -> None:
     """Set the scale of an axis, with numbers that have no offset and no common factor."""
     axis = axes.yaxis
-    if scale.kind == "symlog":
-        axes.set_yscale("symlog", linthresh=scale.threshold)
-        axis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=scale.threshold))
-        ticks = axis.get_major_locator().tick_values(scale.low, scale.high)
-        axes.set_yticks(thinned([t for t in ticks if scale.low <= t <= scale.high], scale.threshold))
-    elif scale.kind == "log":
+    if scale.kind == "log":
         axes.set_yscale("log")
         axis.set_major_locator(LogLocator(numticks=5))
     elif scale.kind == "flat":
         axes.set_yticks([(scale.low + scale.high) / 2])
     else:
-        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_locator(round_ticks(MOST_TICKS))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(100 * value if percent else value)))
     axes.set_ylim(scale.low, scale.high)
 
 
-def thinned(ticks: Sequence[float], threshold: float) -> list[float]:
-    """Zero and powers of ten, every other one if there are many. Ticks next to zero are left out, because
-    their numbers would overlap with 0."""
-    above = [tick for tick in ticks if tick > threshold * 1.5]
-    below = [tick for tick in ticks if tick < -threshold * 1.5]
-    every = 2 if len(above) > 3 else 1
-    return [*below[:1], 0.0, *above[::-1][::every][::-1]]
+def round_ticks(most: int, integer: bool = False) -> MaxNLocator:
+    """At most `most` + 1 ticks at round numbers: multiples of 1, 2, 2.5 or 5 times a power of ten."""
+    return MaxNLocator(most, steps=[1, 2, 5, 10] if integer else [1, 2, 2.5, 5, 10], integer=integer)
+
+
+def ticks_at(axes: Axes, values: Sequence[float], most: int) -> None:
+    """Put the ticks of the horizontal axis at values of the data, such as the evaluated steps: at all of
+    them, or at every n-th where there are more than `most`. The first always has one, the last where n allows
+    it."""
+    steps = sorted(set(values))
+    least = max(1, math.ceil((len(steps) - 1) / max(1, most - 1)))
+    even = (n for n in range(least, 2 * least + 1) if (len(steps) - 1) % n == 0)
+    axes.xaxis.set_major_locator(FixedLocator(steps[:: next(even, least)]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
 
 def plain(value: float) -> str:
@@ -114,8 +110,9 @@ def plain(value: float) -> str:
     return f"−{text}" if value < 0 else text
 
 
-def mark_outside(axes: Axes, along: Any, values: Any) -> None:
-    """Draw a triangle at the edge for each value beyond it, and print the furthest value."""
+def mark_outside(axes: Axes, along: Any, values: Any) -> bool:
+    """Draw a triangle at the edge for each value beyond it, and print the furthest value. Return whether
+    there was one."""
     low, high = axes.get_ylim()
     along, values = np.asarray(along, dtype=float), np.asarray(values, dtype=float)
     for outside, edge, sign, text in (
@@ -144,8 +141,9 @@ def mark_outside(axes: Axes, along: Any, values: Any) -> None:
             transform=axes.transAxes,
             ha="right",
             va="center",
-            fontsize=6.5,
+            fontsize=NOTE_SIZE,
             color=BASE_COLOR,
             bbox={"facecolor": "#ffffff", "alpha": 0.8, "linewidth": 0, "pad": 0.8},
             zorder=5,
         )
+    return bool(((values < low) | (values > high)).any())

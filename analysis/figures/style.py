@@ -70,14 +70,21 @@ STYLE: Any = {
     "svg.fonttype": "path",
     "svg.hashsalt": "grpobench",
 }
+SIZE = 8.0
+"""Font size of `STYLE` in points."""
+LETTERS = (
+    *("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"),
+    "legend.fontsize",
+)
+"""The sizes of letters in `STYLE`."""
+NOTE_SIZE = "small"
+"""Size of notes inside panels, relative to the font size: 6.7 of 8 points."""
 BASE_COLOR = "#555555"
 BASE_DASH = (0, (3, 2))
 DASHES: tuple[Any, ...] = ("-", (0, (4.5, 1.5)), (0, (1, 1.1)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1)))
 MARKERS = "os^DvPX<>*"
 BAND = 0.16
-"""Opacity of the band of an arm's seeds."""
-FAINT = 0.22
-"""Opacity of one seed."""
+"""Opacity of the band of an arm's interval."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,17 @@ class Sheet:
     """Width in inches."""
     across: int
     """Largest number of panels side by side."""
+    family: str = "DejaVu Sans"
+    size: float = SIZE
+    """Font size in points of labels and titles."""
+
+    @property
+    def style(self) -> Any:
+        """matplotlib's settings for this page. Letters that the font lacks are taken from matplotlib's
+        own."""
+        sizes = {key: STYLE[key] * self.size / SIZE for key in LETTERS}
+        fonts = list(dict.fromkeys([self.family, *STYLE["font.family"]]))
+        return {**STYLE, **sizes, "font.family": fonts}
 
     def columns(self, panels: int) -> int:
         """Panels side by side, with rows of almost equal length (five panels are three and two). Where only

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpobench.analysis.findings.judge import VERDICTS, Result
-from grpobench.analysis.findings.outcomes import clip, count_reached
+from grpobench.analysis.findings.outcomes import count_reached
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
+from grpobench.analysis.statistics.survival import restricted_mean
 from grpobench.analysis.tools.text import NONE, number, percent
 
 
@@ -22,11 +23,12 @@ class ArmMean:
     task: str
     values: tuple[float, ...]
     mean: Estimate
-    """Mean with the t interval over seeds, cut to possible values."""
+    """Mean with the t interval over seeds. If the outcome ends with the run, it is the restricted mean, whose
+    interval lies between 0 and the horizon."""
     horizon: float = math.nan
     """Largest possible value of a run, if the outcome ends with the run; else NaN."""
     reached: int = 0
-    """Runs with this value. Their mean is a lower bound of how long they last."""
+    """Runs with this value, which count as censored: they might have lasted longer."""
 
 
 def arm_means(record: Record, test: str) -> list[ArmMean]:
@@ -41,8 +43,11 @@ def arm_means(record: Record, test: str) -> list[ArmMean]:
         }
         mean, end = seed_mean([*values.values()]), math.nan
         if horizons:
-            end = max((horizons[run] for run in values if run in horizons), default=math.nan)
-            mean = clip(mean, 0.0, end)
+            ends = {run: horizons[run] for run in values if run in horizons}
+            end = max(ends.values(), default=math.nan)
+            if ends:
+                collapsed = [values[run] < ends[run] for run in ends]
+                mean = restricted_mean([values[run] for run in ends], collapsed, end)
         reached = count_reached(values, horizons)
         means.append(ArmMean(*cell, tuple(values.values()), mean, end, reached))
     return means
@@ -78,19 +83,20 @@ def effect_words(test: Mapping[str, Any]) -> str:
 
 
 def arm_words(one: ArmMean, unit: str) -> str:
-    """An arm's mean with its interval in a test's unit. Where runs reached the end of an outcome that ends
-    with the run, they might have lasted longer: their mean is a lower bound."""
+    """An arm's mean with its interval in a test's unit. Where the outcome ends with the run, it is the mean
+    within the planned updates, and runs that reached the end are counted."""
 
     def shown(value: float) -> str:
-        return f"≥ {value:g}" if value == one.horizon else amount(value, unit, False, sign=False)
+        return amount(value, unit, False, sign=False)
 
     mean = one.mean
-    if one.reached and one.reached == len(one.values):
-        return f"{shown(mean.value)} ({one.reached} of {one.reached} reached the end)"
-    interval = f"{shown(mean.low)} to {shown(mean.high)}"
+    parts = [] if math.isnan(mean.low) else [f"{shown(mean.low)} to {shown(mean.high)}"]
+    if math.isnan(one.horizon):
+        return f"{shown(mean.value)} ({'; '.join(parts)})" if parts else shown(mean.value)
     if one.reached:
-        return f"≥ {shown(mean.value)} ({interval}; {one.reached} of {len(one.values)} reached the end)"
-    return f"{shown(mean.value)} ({interval})"
+        parts.append(f"{one.reached} of {len(one.values)} reached the end")
+    within = f" ({'; '.join(parts)})" if parts else ""
+    return f"{shown(mean.value)} of {one.horizon:g}{within}"
 
 
 def matters_words(test: Mapping[str, Any]) -> str:

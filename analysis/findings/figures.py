@@ -13,13 +13,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from grpobench.analysis.figures.drawing import Drawing
-from grpobench.analysis.figures.panels import legend_above, new_figure
-from grpobench.analysis.figures.style import INK, STYLE
-from grpobench.analysis.findings.description import ArmMean, arm_means
-from grpobench.analysis.findings.judge import VERDICTS, Judged, Result, Verdict
-from grpobench.analysis.findings.outcomes import clip
+from grpobench.analysis.figures.panels import legend_above, new_figure, text_width
+from grpobench.analysis.figures.scales import round_ticks
+from grpobench.analysis.figures.style import INK, NOTE_SIZE, SIZE, STYLE
+from grpobench.analysis.findings.description import ArmMean, arm_means, effect_words, matters_words
+from grpobench.analysis.findings.judge import VERDICTS, Judged, Result, Verdict, as_row
+from grpobench.analysis.findings.outcomes import Outcome
 from grpobench.analysis.findings.record import Record
-from grpobench.analysis.statistics.intervals import seed_mean
+from grpobench.analysis.statistics.intervals import Estimate, seed_mean
+from grpobench.analysis.tools.text import human, percent
+from grpobench.analysis.topics.budgets import AXES
+from grpobench.analysis.topics.captions import counted
 
 MARKS: Mapping[Verdict, tuple[str, str]] = {
     "supported": ("o", "#0173b2"),
@@ -30,65 +34,120 @@ MARKS: Mapping[Verdict, tuple[str, str]] = {
 """Marker and face of each verdict: told apart without color."""
 WIDEST = 4.0
 """Effects, in what matters, beyond which an axis of all findings ends."""
+INSIDE = WIDEST - 0.2
+"""Where the marker of a larger effect stands."""
 SHARES = ("points", "%")
+GAP = 8.0
+"""Points between the axis and the columns of numbers beside it."""
+ORDER: Sequence[Verdict] = tuple(VERDICTS)
 
 
-def draw_all(results: Sequence[Result]) -> Drawing:
-    """A row for each finding: its primary effect in units of what matters, to the right as claimed."""
+def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None) -> Drawing:
+    """A row for each finding, by conclusion: its primary effect in units of what matters, to the right as
+    claimed, and its numbers. `labels` are names of findings and of what they are about, as for `human`."""
+    groups = {verdict: sorted_group(results, verdict) for verdict in ORDER}
+    lines: list[Verdict | Result] = []
+    for verdict, group in groups.items():
+        lines += [verdict, *group] if group else []
     with matplotlib.rc_context(STYLE):
-        figure = new_figure(7.0, 0.23 * len(results) + 0.75)
+        figure = new_figure(7.0, 0.2 * len(lines) + 0.75)
         axes = figure.add_subplot()
-        for row, result in enumerate(results):
-            _row(axes, len(results) - 1 - row, result)
+        _columns(axes, lines)
+        names = []
+        for place, line in enumerate(lines):
+            if isinstance(line, Result):
+                _row(axes, place, line)
+                names.append(finding_label(line, labels))
+            else:
+                names.append(f"{line.capitalize()} ({len(groups[line])})")
         axes.axvspan(-1, 1, color="#f0f0f0", zorder=0, linewidth=0)
         axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set_yticks(range(len(results)), [_finding_label(one) for one in reversed(results)])
+        axes.set_yticks(range(len(lines)), names)
+        for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
+            tick.set_fontweight("normal" if isinstance(line, Result) else "bold")
+        axes.tick_params(axis="y", length=0)
+        axes.grid(False, axis="y")
         axes.set_xlim(-WIDEST - 0.35, WIDEST + 0.35)
-        axes.set_ylim(-0.6, len(results) - 0.4)
-        axes.set_xlabel(
-            "primary effect ÷ smallest effect that matters (left: against the claim, right: as claimed)"
-        )
-        shown = [verdict for verdict in VERDICTS if any(one.verdict == verdict for one in results)]
-        legend_above(figure, [_handle(verdict) for verdict in shown], shown)
-    return Drawing("findings", "The findings", "", figure)
+        axes.set_ylim(len(lines) - 0.4, -0.6)
+        axes.set_xlabel("effect ÷ smallest effect that matters\n← against the claim     as claimed →")
+        sns.despine(figure, left=True)
+    seeds = counted([len(one.primary.seeds) for one in results if not one.primary.test.deals], "seed")
+    caption = (
+        f"Primary effect of each finding over {seeds} with its 95% interval, by conclusion. The axis is in "
+        "units of the smallest effect that matters, above 0 as claimed. An arrow marks an interval that "
+        "goes on beyond the axis."
+    )
+    return Drawing("findings", "The findings by conclusion", caption, figure)
 
 
-def _finding_label(result: Result) -> str:
-    """A finding's name, and whether it claims that nothing differs: then no side is the claimed one."""
+def sorted_group(results: Sequence[Result], verdict: Verdict) -> list[Result]:
+    """The findings with a conclusion, the largest effect in the direction of the claim first."""
+
+    def effect(one: Result) -> float:
+        value = scaled(one.primary)[0]
+        return -value if math.isfinite(value) else math.inf
+
+    return sorted((one for one in results if one.verdict == verdict), key=effect)
+
+
+def finding_label(result: Result, labels: Mapping[str, str] | None = None) -> str:
+    """A finding's name in words, and whether it claims that nothing differs: then no side is the claimed
+    one."""
+    known = labels or {}
+    name = result.finding.name
+    words = known.get(name) or " ".join(human(word, known) for word in name.split("-"))
     test = result.primary.test
-    return f"{result.finding.name} (claims none)" if test.expect == "same" else result.finding.name
+    return f"{words[0].upper()}{words[1:]}{' (claims none)' * (test.expect == 'same')}"
 
 
-def _handle(verdict: Verdict) -> Line2D:
-    marker, face = MARKS[verdict]
-    return Line2D([], [], linestyle="", marker=marker, markersize=5, color=INK, markerfacecolor=face)
+def _columns(axes: Axes, lines: Sequence[Verdict | Result]) -> None:
+    """Effect with interval and smallest effect that matters, right of the axis."""
+    cells = {place: _numbers(line) for place, line in enumerate(lines) if isinstance(line, Result)}
+    heads = ("effect (95 % interval)", "matters from")
+    size = 0.833 * SIZE
+    width = 72 * max(text_width(effect, size) for effect, _ in [*cells.values(), heads])
+    for place, texts in [(-0.9, heads), *cells.items()]:
+        for text, shift in zip(texts, (GAP, 2 * GAP + width), strict=True):
+            axes.annotate(
+                text,
+                xy=(1, place),
+                xycoords=axes.get_yaxis_transform(),
+                xytext=(shift, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=NOTE_SIZE,
+                color=INK,
+                fontweight="bold" if place < 0 else "normal",
+                annotation_clip=False,
+            )
+
+
+def _numbers(result: Result) -> tuple[str, str]:
+    """The primary effect with its interval, and the smallest effect that matters."""
+    row = as_row(result)["tests"][0]
+    if row["deals"]:
+        shares = [percent(math.nan if row[key] is None else row[key]) for key in ("value", "low", "high")]
+        return f"{shares[0]} % of deals differ ({shares[1]} to {shares[2]})", f"{percent(row['most'])} %"
+    return effect_words({**row, "reached": None}), matters_words(row)
 
 
 def _row(axes: Axes, place: int, result: Result) -> None:
     value, low, high = scaled(result.primary)
     marker, face = MARKS[result.verdict]
     if math.isnan(value):
-        axes.text(0.08, place, _shares(result.primary), fontsize=6.5, va="center", color=INK)
         return
     ends = [low, high] if math.isfinite(low) else [value, value]
     axes.plot(np.clip(ends, -WIDEST, WIDEST), [place, place], color=INK, linewidth=1.2)
     for end in {math.copysign(WIDEST, end) for end in ends if abs(end) > WIDEST}:
-        place_of = end + math.copysign(0.2, end)
+        place_of = end + math.copysign(0.22, end)
         axes.plot(place_of, place, marker="<" if end < 0 else ">", color=INK, markersize=3)
-    inside = float(np.clip(value, -WIDEST, WIDEST))
+    inside = float(np.clip(value, -INSIDE, INSIDE))  # beside the arrow
     axes.plot(inside, place, marker=marker, markersize=5.5, color=INK, markerfacecolor=face, zorder=3)
-
-
-def _shares(judged: Judged) -> str:
-    """What stands in the row of A/A, which has no effect."""
-    if not judged.test.deals or math.isnan(judged.effect.value):
-        return "no effect is known"
-    return f"{judged.effect.value:.1%} of deals called different, {judged.test.most:.0%} allowed"
 
 
 def scaled(judged: Judged) -> tuple[float, float, float]:
     """Effect and interval in units of what matters, above 0 where they are as claimed. Of a test that expects
-    no difference the effect as it is; of deals the share called different over what is allowed."""
+    no difference the effect as it is; NaN for deals, which have no effect."""
     test, effect = judged.test, judged.effect
     numbers = [effect.value, effect.low, effect.high]
     if test.deals:
@@ -100,14 +159,16 @@ def scaled(judged: Judged) -> tuple[float, float, float]:
     return value, min(low, high), max(low, high)
 
 
-def draw_arms(record: Record, result: Result) -> Drawing:
+def draw_arms(record: Record, result: Result, labels: Mapping[str, str] | None = None) -> Drawing:
     """What the primary test measures of every run, by arm, with the mean over seeds. Where the outcome ends
-    with the run nothing stands beyond its end, and runs that reached it are triangles and counted."""
+    with the run nothing stands beyond its end, and runs that reached it are triangles and counted. `labels`
+    are names of arms and tasks in the figure."""
     test = result.primary.test
     arms = arm_means(record, test.name)
     tasks = {one.task for one in arms}
     factor = 100 if test.unit in SHARES else 1
     ends = {one.horizon for one in arms if math.isfinite(one.horizon)}
+    known = labels or {}
     with matplotlib.rc_context(STYLE):
         figure = new_figure(5.2, 0.26 * len(arms) + 0.55 + 0.2 * bool(ends))
         axes = figure.add_subplot()
@@ -115,16 +176,31 @@ def draw_arms(record: Record, result: Result) -> Drawing:
             _strip(axes, place, one, factor)
             if ends:
                 text = f"{one.reached} of {len(one.values)}"
-                axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5)
-        names = [one.arm if len(tasks) == 1 else f"{one.arm}, {one.task}" for one in reversed(arms)]
+                axes.text(
+                    1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=NOTE_SIZE
+                )
+        names = [known.get(one.arm, one.arm) for one in reversed(arms)]
+        if len(tasks) > 1:
+            names = [
+                f"{name}, {known.get(one.task, one.task)}"
+                for name, one in zip(names, reversed(arms), strict=True)
+            ]
         axes.set_yticks(range(len(arms)), names)
         axes.set_ylim(-0.6, len(arms) - 0.4)
         axes.set_xlabel(axis_words(test.outcome, test.unit))
+        axes.xaxis.set_major_locator(round_ticks(6))
         if ends:
             _draw_end(axes, max(ends))
             legend_above(figure, [_censored_handle()], ["reached the end without a collapse (count: right)"])
         sns.despine(figure)
-    return Drawing(result.finding.name, result.finding.claim, "", figure)
+    seeds = counted([len(one.values) for one in arms], "seed")
+    caption = f"Points are {seeds} per arm; bars are means over seeds with 95% t intervals."
+    if ends:
+        caption = (
+            f"Points are {seeds} per arm; bars are restricted means, how many of the {max(ends):g} planned "
+            "updates a run lasts on average, with 95% intervals."
+        )
+    return Drawing(result.finding.name, result.finding.claim, caption, figure)
 
 
 def _draw_end(axes: Axes, end: float) -> None:
@@ -148,34 +224,57 @@ def _strip(axes: Axes, place: int, one: ArmMean, factor: float) -> None:
             axes.plot(x, y, linestyle="", marker=marker, markersize=3, color="#0173b2", alpha=0.45)
     mean = seed_mean(own)
     if math.isfinite(one.horizon):
-        mean = clip(mean, 0.0, factor * one.horizon)
+        mean = Estimate(*(factor * end for end in (one.mean.value, one.mean.low, one.mean.high)))
     if math.isfinite(mean.low):
         axes.plot([mean.low, mean.high], [place, place], color=INK, linewidth=1.2)
     if own:
         axes.plot(mean.value, place, marker="|", markersize=9, markeredgewidth=1.6, color=INK)
 
 
+METRICS: Mapping[str, str] = {
+    "policy/entropy": "policy entropy",
+    "groups/zero_signal": "groups without signal",
+    "time/forward+time/backward+time/optimize": "seconds of forward, backward and optimizer",
+    "length/mean": "completion length",
+}
+"""Metrics of training by their names on axes; others are their own words."""
+REDUCED = {
+    "first": "at the first update",
+    "last": "last tenth of updates",
+    "mean": "mean over updates",
+    "max": "largest of all updates",
+    "min": "smallest of all updates",
+    "sum": "sum over updates",
+}
+
+
 def axis_words(outcome: str, unit: str) -> str:
-    """An outcome as an axis has it: `accuracy, sampled (%)`."""
-    kind, _, what = outcome.partition(":")
+    """An outcome as an axis has it: `final accuracy, sampled (%)`."""
+    asked = Outcome.read(outcome)
+    kind, what = asked.kind, asked.what
+    mode, _, metric = what.partition("/")
+    if kind == "training":
+        name = METRICS.get(what) or human(what.replace("/", " ").replace("+", " and "))
+        words = f"{name}, {REDUCED[asked.reduction]}"
+        return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
+    if kind in ("also", "also_shift"):
+        task, mode, metric = what.split("/", 2)
+        metric = f"{metric} on {task}"
+    named = f"{human(metric.replace('accuracy_', 'accuracy, '))}, {mode}"
     words = {
-        "accuracy": "final accuracy",
-        "gain": "gain in accuracy",
-        "evaluated": "final",
-        "shift": "change of",
-        "also": "final",
-        "also_shift": "change of",
-        "training": "",
-        "lasting": "updates before collapse",
+        "accuracy": f"final accuracy{', ' * bool(what)}{what}",
+        "gain": f"gain in accuracy{', ' * bool(what)}{what}",
+        "evaluated": f"final {named}",
+        "shift": f"change of {named}",
+        "also": f"final {named}",
+        "also_shift": f"change of {named}",
+        "lasting": f"updates before a collapse{f' ({human(what)})' if what else ''}",
         "pass": f"pass@{what}",
-        "pass_gain": f"pass@{what} less the base's",
-        "equal": f"validation accuracy at equal {what}",
+        "pass_gain": f"gain in pass@{what}",
+        "equal": f"validation accuracy at equal {AXES.get(what, what)}",
         "wrong_length": "length of wrong answers (tokens)",
     }[kind]
-    named = ("accuracy", "gain", "evaluated", "shift", "also", "also_shift")
-    told = what.replace("_", " ").replace("/", " ") if kind in named else ""
-    if kind == "training":
-        told = what.replace("_", " ").rpartition(":")[0].replace("time/", "").replace("+", " + ") + " "
-        told = f"{told.strip()} ({what.rpartition(':')[2]})"
-    shown = f"{words} {told}".strip()
-    return f"{shown} (%)" if unit in SHARES else shown
+    if unit not in SHARES:
+        return words
+    differs = kind in ("gain", "shift", "also_shift", "pass_gain")
+    return f"{words} (points)" if differs else f"{words} (%)"

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from grpobench.analysis.figures.drawing import DEFINITIONS, Drawing
-from grpobench.analysis.figures.style import STYLE, TEXT, Sheet
+from grpobench.analysis.figures.style import TEXT, Sheet
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
@@ -114,7 +114,7 @@ class Kind:
         """The figure with title, caption and layout; None where the logs lack its metrics. The caption quotes
         `definitions`, which take precedence over `DEFINITIONS`."""
         numbers, left_out = (experiment if isinstance(experiment, Numbers) else Numbers(experiment)).drawn
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(sheet.style):
             drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})}, sheet)
             if drawing is None:
                 return None
@@ -125,7 +125,7 @@ class Kind:
     def serves(self, experiment: Experiment | Numbers) -> bool:
         """Whether the logs contain anything to draw."""
         numbers, _ = (experiment if isinstance(experiment, Numbers) else Numbers(experiment)).drawn
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(TEXT.style):
             return self.make(numbers, DEFINITIONS, TEXT) is not None
 
 

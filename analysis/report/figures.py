@@ -82,7 +82,7 @@ def begin(
     draw = partial(draw_one, numbers, definitions, frozenset(formats))
     if helper_jobs:
         _ = (
-            numbers.drawn
+            numbers.chosen
         )  # arms may be chosen by their results; computed here, they travel to helpers with the numbers
     crew.ask(draw, helper_jobs)
     return Underway(formats, names, draw, local_jobs, helper_jobs, crew)

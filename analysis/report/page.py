@@ -15,12 +15,12 @@ from markupsafe import escape as escape_html
 from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.figures.style import PALETTE
 from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.report.methods import describe_methods
 from grpobench.analysis.report.runs import find_samples, run_views
 from grpobench.analysis.report.sources import describe_sources
 from grpobench.analysis.report.text import (
     describe_frontiers,
     describe_head,
-    describe_methods,
     describe_outlook,
     describe_subtitle,
     describe_verdict,
@@ -30,7 +30,7 @@ from grpobench.analysis.report.text import (
     summarize_run_statuses,
 )
 from grpobench.analysis.topics.runs import MOST_COLUMNS
-from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings
+from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings, list_constant
 
 LARGEST_SVG = 1_000_000
 """Characters of SVG beyond which the page embeds a PNG instead."""
@@ -91,12 +91,7 @@ def inline(svg: str, name: str, title: str) -> str:
     return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
 
 
-LINES = (
-    "Thick lines are means over seeds. A line becomes thin where a seed of the arm has no more values. Faint "
-    "lines are seeds (at most ten), and bands reach from their first to their third quartile. × marks the "
-    "end of a run that diverged, collapsed or crashed, and a triangle at an edge marks values beyond it. "
-    "Point at a line to read its values."
-)
+LINES = "Captions say what lines, bars and bands are. Point at a line to read its values."
 SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Stability map", "", ("map",), ("frontier", "map")),
     ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy")),
@@ -143,6 +138,8 @@ def render_page(
         embedded = [by_name[name] for name in figure_names if name in by_name]
         tables = [facts.tables[name] for name in table_names if name in facts.tables]
         if embedded or tables:
+            if title == "Training dynamics":
+                lead = " ".join([lead, *list_constant(facts.experiment)])
             sections.append({"title": title, "lead": lead, "figures": embedded, "tables": tables})
     experiment = facts.experiment
     views = run_views(facts, home)

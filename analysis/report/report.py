@@ -11,10 +11,13 @@ from grpobench.analysis.figures.table import tex
 from grpobench.analysis.report.crew import FORMATS, drawing_crew
 from grpobench.analysis.report.facts import Facts, as_json, gather, json_ready
 from grpobench.analysis.report.figures import Figures, Underway, begin
+from grpobench.analysis.report.methods import methods_tex
 from grpobench.analysis.report.page import render_page
+from grpobench.analysis.report.text import make_bibtex
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import cell, json_text, visible
 from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.paper import accuracy_tex
 
 
 def write_report(
@@ -63,6 +66,8 @@ def write(
             safe.to_csv(folder / "tables" / f"{table.name}.csv", index=False)
         if "tex" in formats:
             (folder / "tables" / f"{table.name}.tex").write_text(tex(table), encoding="utf-8")
+    if "tex" in formats:
+        write_paper(facts, folder, papers or {})
     if "json" in formats:
         text = json.dumps(json_ready(as_json(facts)), indent=1, allow_nan=False, ensure_ascii=False)
         (folder / "report.json").write_text(json_text(text) + "\n", encoding="utf-8")
@@ -77,6 +82,16 @@ def write(
     return folder / "index.html"
 
 
+def write_paper(facts: Facts, folder: Path, papers: Mapping[str, str]) -> None:
+    """Write the table of accuracies for a paper, the methods paragraph and the BibTeX entries."""
+    if table := accuracy_tex(facts.numbers):
+        (folder / "tables" / "accuracy_paper.tex").write_text(table, encoding="utf-8")
+    (folder / "methods.tex").write_text(methods_tex(facts, papers), encoding="utf-8")
+    (folder / "references.bib").write_text(
+        f"{visible(make_bibtex(facts.experiment, papers))}\n", encoding="utf-8"
+    )
+
+
 def _demand_own(folder: Path) -> None:
     """Raise ValueError for a folder with other files, which `_clear` could remove."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -88,7 +103,8 @@ def _demand_own(folder: Path) -> None:
 
 def _clear(folder: Path) -> None:
     """Make the folders, and remove the files of an earlier report, which may not match these logs."""
-    (folder / "index.html").unlink(missing_ok=True)
+    for name in ("index.html", "methods.tex", "references.bib"):
+        (folder / name).unlink(missing_ok=True)
     for part, suffixes in (("figures", ("pdf", "svg")), ("tables", ("csv", "tex"))):
         (folder / part).mkdir(parents=True, exist_ok=True)
         for suffix in suffixes:

@@ -1,4 +1,4 @@
-"""Sentences of the page: the head, failures, what these seeds can decide, methods and BibTeX."""
+"""Sentences of the page: the head, failures, what these seeds can decide, and BibTeX."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from grpobench.analysis.tools.text import (
     sweep_value,
     sweep_values_in_words,
 )
-from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
+from grpobench.analysis.topics.accuracy import describe_decoding
 from grpobench.analysis.topics.comparisons import INTERVALS, count_shared_seeds
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.runs import MOST_COLUMNS, Setting
-from grpobench.analysis.topics.search import describe_limits, describe_search
+from grpobench.analysis.topics.search import describe_limits
 from grpobench.analysis.topics.stability import event_words
 from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_with_results, axes_of, find_frontiers
 
@@ -275,7 +275,7 @@ def describe_crossed(facts: Facts) -> str:
     return f"In {count}, resampling problems as well as seeds changes the conclusion: {listed(pairs)}."
 
 
-# Methods and BibTeX
+# BibTeX
 
 CITED = re.compile(r"(?P<title>[^;]+?), arXiv:(?P<number>\d{4}\.\d{4,5})")
 LIBRARIES: Mapping[str, tuple[str, str]] = {
@@ -312,49 +312,6 @@ def versions(experiment: Experiment) -> dict[str, list[str]]:
         for name, version in (recorded if isinstance(recorded, Mapping) else {}).items():
             known.setdefault(str(name), {})[str(version)] = None
     return {name: sorted(ordered) for name, ordered in sorted(known.items())}
-
-
-def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
-    """A paragraph for the methods section of a paper. It leaves out what the runs did not record."""
-    experiment = facts.experiment
-    settings = {one.key: one for one in facts.settings}
-
-    def common(key: str) -> str:
-        one = settings.get(key)
-        return "" if one is None or one.differs else next(iter(one.values.values()))
-
-    seeds = f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)}"
-    text = f"We trained {listed(experiment.arms, 20)} on {listed(experiment.tasks, 20)} with {seeds} per arm"
-    text += f", from the policy {common('model.name')}" if common("model.name") else ""
-    text += f", for {common('train.steps')} steps" if common("train.steps") else ""
-    if common("train.prompts_per_step") and common("train.group_size"):
-        each = (
-            f"{common('train.prompts_per_step')} prompts with {common('train.group_size')} completions each"
-        )
-        text += f" of {each}" if common("train.steps") else f", in steps of {each}"
-    cited = used_papers(experiment, papers)
-    sources = "; ".join(f"{name}: {paper}" for name, paper in cited.items())
-    text += f". The algorithms are those of {sources}" if sources else ""
-    modes = sorted(
-        {describe_decoding(experiment, headline_of(experiment, task).mode) for task in experiment.tasks}
-    )
-    splits = sorted({headline_of(experiment, task).split for task in experiment.tasks})
-    how = f"the {' and '.join(splits)} split by {' and '.join(modes)}"
-    text += f". Accuracy is measured on {how} after the last update"
-    if len(experiment.arms) > 1 and len(experiment.seeds) > 1:
-        text += ", mean over seeds with a t interval of 95%; a run that diverged counts as 0. "
-        who = f"Each arm is compared with {experiment.control}" if experiment.control else "Arms are compared"
-        text += f"{who} in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
-        text += (
-            "with Holm's correction over the pairs of a task"
-            if experiment.plan
-            else "corrected over the pairs of a task by closed max-T tests with joint sign flips "
-            "(Westfall and Young, 1993)"
-        )
-    text += f". {search}" if (search := describe_search(experiment)) else ""
-    installed = versions(experiment)
-    with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in installed.items())
-    return text + (f". Software: {with_them}." if with_them else ".")
 
 
 def make_bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -162,23 +162,6 @@ class Experiment:
             str(task): frozenset(map(str, metrics))
             for task, metrics in pairs.groupby("task", sort=False)["metric"]
         }
-
-    def only(self, arms: Sequence[str]) -> Experiment:
-        """The experiment with only some of its arms, in the given order."""
-
-        def theirs(frame: pd.DataFrame) -> pd.DataFrame:
-            return frame[frame["arm"].isin(arms)]
-
-        runs = tuple(run for run in self.runs if run.arm in set(arms))
-        return replace(
-            self,
-            arms=tuple(arm for arm in self.arms if arm in set(arms)),
-            runs=runs,
-            metrics=theirs(self.metrics),
-            evaluations=theirs(self.evaluations),
-            statuses=theirs(self.statuses),
-            configs={run.name: run.config for run in runs},
-        )
 
     def select(self, metric: str) -> pd.DataFrame:
         """arm, task, seed, step, value of one metric; rows without a finite value are left out."""

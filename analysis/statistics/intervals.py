@@ -38,6 +38,20 @@ def seed_mean(values: ArrayLike, level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def seed_means(table: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats, Floats]:
+    """`seed_mean` of every row of (steps, seeds), NaN where a seed has no value: means and both bounds, each
+    (steps,). A row without a value has a NaN mean, a row with one value NaN bounds."""
+    array = np.asarray(table, dtype=np.float64)
+    known = np.isfinite(array)
+    count = known.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(known, array, 0.0).sum(axis=1) / count
+        spread = np.where(known, array - mean[:, None], 0.0)
+        error = np.sqrt((spread**2).sum(axis=1) / (count - 1) / count)
+    half = np.where(count > 1, special.stdtrit(np.maximum(count - 1, 1), 0.5 + level / 2), np.nan) * error
+    return mean, mean - half, mean + half
+
+
 def standard_error(values: ArrayLike) -> float:
     """s/√n with ddof = 1; NaN for fewer than two values."""
     array = np.asarray(values, dtype=np.float64)

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
-from grpobench.analysis.statistics.intervals import Floats
+from grpobench.analysis.statistics.intervals import Estimate, Floats
 
 MOST_SPLITS = 20_000
 """Up to this number, all ways to deal the runs to two arms are counted; above it, random ways are drawn."""
@@ -56,6 +57,36 @@ def kaplan_meier(steps: ArrayLike, collapsed: ArrayLike) -> Survival:
     fell = np.isin(found.quantiles, times[ended])
     low, high = (bound.probabilities[fell] for bound in (interval.low, interval.high))
     return Survival(found.quantiles[fell], found.probabilities[fell], low, high)
+
+
+def restricted_mean(steps: ArrayLike, collapsed: ArrayLike, horizon: float, level: float = 0.95) -> Estimate:
+    """Mean number of steps that runs last up to `horizon`: the area under the Kaplan–Meier curve (Royston and
+    Parmar 2013). A run that is censored at the horizon is counted as the horizon, not as a collapse.
+
+    The variance is Greenwood's, Σ_j A_j² d_j/(n_j (n_j − d_j)) with A_j the area after the j-th collapse,
+    times n/(n − 1): without earlier censoring this is s²/n. The interval is a t interval over runs on the
+    scale log(mean/(horizon − mean)), so that it lies between 0 and the horizon. It has NaN bounds for one run
+    and where all runs last equally long. Raises ValueError without runs or for a horizon of 0 or less."""
+    times = np.minimum(np.asarray(steps, dtype=np.float64), horizon)
+    ended = np.asarray(collapsed, dtype=bool) & (np.asarray(steps, dtype=np.float64) < horizon)
+    count = times.size
+    if not count or not horizon > 0:
+        raise ValueError(f"restricted_mean: needs a run and a horizon above 0; got {count} and {horizon}")
+    ends = np.unique(times[ended])
+    at_risk = np.array([(times >= end).sum() for end in ends], dtype=np.float64)
+    fell = np.array([((times == end) & ended).sum() for end in ends], dtype=np.float64)
+    shares = np.concatenate([[1.0], np.cumprod(1 - fell / at_risk)])
+    areas = shares * np.diff(np.concatenate([[0.0], ends, [horizon]]))
+    mean = float(areas.sum())
+    after = areas[::-1].cumsum()[::-1][1:]  # the area that is left after each collapse
+    left = at_risk > fell  # no area is left after the last run has collapsed
+    variance = float((after[left] ** 2 * fell[left] / (at_risk * (at_risk - fell))[left]).sum())
+    if count < 2 or not variance > 0 or not 0 < mean < horizon:
+        return Estimate(mean, math.nan, math.nan)
+    error = math.sqrt(variance * count / (count - 1))
+    half = float(special.stdtrit(count - 1, 0.5 + level / 2)) * error * horizon / (mean * (horizon - mean))
+    low, high = (horizon * float(special.expit(special.logit(mean / horizon) + end)) for end in (-half, half))
+    return Estimate(mean, low, high)
 
 
 def log_rank(

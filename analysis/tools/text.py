@@ -8,9 +8,10 @@ table or a terminal passes through `visible` or `cell`.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,6 +79,9 @@ TEX = {
     "½": r"$\tfrac12$",
     "·": r"$\cdot$",
     "≤": r"$\leq$",
+    "±": r"$\pm$",
+    "†": r"$\dagger$",
+    "←": r"$\leftarrow$",
     "…": r"\ldots{}",
     "“": "``",
     "”": "''",
@@ -103,6 +107,38 @@ TEX = {
 def escape(text: str) -> str:
     """Text with every character that TeX reads as a command made printable."""
     return "".join(TEX.get(character, character) for character in visible(str(text)))
+
+
+# Names for readers
+
+ACRONYMS = {name.lower(): name for name in ("KL", "TIS", "MIS", "LR", "MoE", "SD", "AUC", "SFT")}
+"""Words of names that are written in another way than in lower case."""
+
+
+def human(name: str, known: Mapping[str, str] | None = None) -> str:
+    """The name of an arm, a task or a metric as a paper writes it: `grpo-rate-x5` is `GRPO rate x5` where
+    `known` has `grpo`. Names of sweeps lose their keys: `grpo+learning_rate-1e-4+name-nano` is `GRPO,
+    learning rate 1e-4, nano`."""
+    parts = [part.removeprefix("name-") for part in name.split("+")]
+    return ", ".join(_human(part, known or {}) for part in parts)
+
+
+def _human(name: str, known: Mapping[str, str]) -> str:
+    start = max(
+        (one for one in known if re.fullmatch(rf"{re.escape(one)}(?![A-Za-z0-9]).*", name, re.DOTALL)),
+        key=len,
+        default="",
+    )
+    rest = re.sub(r"(?<=\d)_(?=\d)", ".", name[len(start) :])  # 0_001 is a number
+    words = re.sub(r"(?<!\de)[-_]+", " ", rest).strip().split(" ")
+    return " ".join(filter(None, [known.get(start, ""), *(ACRONYMS.get(word, word) for word in words)]))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What a message says about an unknown name: the known name that is most similar, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {listed(names, 40)}"
 
 
 # Numbers and names in words

@@ -13,19 +13,29 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
-from grpobench.analysis.figures.scales import plain
+from grpobench.analysis.figures.scales import plain, round_ticks
 from grpobench.analysis.figures.style import BASE_COLOR, Look, Sheet, look
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.evaluations import LaterEvaluation
 from grpobench.analysis.runfolder.experiment import Experiment
-from grpobench.analysis.tools.text import NONE, signed, two
-from grpobench.analysis.topics.accuracy import headline_of
+from grpobench.analysis.tools.text import NONE, listed, signed, two
+from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
 from grpobench.analysis.topics.budgets import with_axis
-from grpobench.analysis.topics.curves import Row, curves
+from grpobench.analysis.topics.captions import (
+    BANDS,
+    CUT,
+    joined,
+    means_in_words,
+    problems_in_words,
+    seeds_in_words,
+    seeds_of,
+)
+from grpobench.analysis.topics.captions import BARS as BARS_WORDS
+from grpobench.analysis.topics.curves import BARS, Row, draw_curves
 
 BIAS = (
     "accuracy_ambiguous",
@@ -68,7 +78,7 @@ def bias_curves(experiment: Experiment) -> dict[str, pd.DataFrame]:
     Metrics with fewer than three evaluations are left out.
     """
     curves_by_label: dict[str, pd.DataFrame] = {}
-    for suffix, where in (("", ""), (TRAINED_CATEGORY, ",\nown category")):
+    for suffix, where in (("", ""), (TRAINED_CATEGORY, ", own category")):
         for metric in ("accuracy_ambiguous", "bias_ambiguous", "lean_ambiguous", "accuracy_disambiguated"):
             frames = []
             for task in experiment.tasks:
@@ -81,7 +91,8 @@ def bias_curves(experiment: Experiment) -> dict[str, pd.DataFrame]:
                 frames += [frame[frame["task"] == task] for frame in map(experiment.select, names)]
             frame = pd.concat(frames) if frames else pd.DataFrame(columns=["step"])
             if frame["step"].nunique() >= 3:
-                curves_by_label[metric.replace("_", ",\n") + where] = frame
+                unit = "share" if metric.startswith("accuracy") else "−1 to 1"
+                curves_by_label[f"{metric.replace('_', ', ')}{where}\n({unit})"] = frame
     return curves_by_label
 
 
@@ -247,33 +258,58 @@ def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Draw
     ]
     handles.append(Line2D([], [], marker="|", linestyle="", color=BASE_COLOR, markersize=8))
     legend_above(figure, handles, [*experiment.arms, "before training"])
-    return Drawing(
-        "bias",
-        "Bias scores by category",
-        "s_DIS = 2·biased/non-unknown − 1 on disambiguated questions, and s_AMB = (1 − accuracy)·s on "
-        "ambiguous questions. 0 is unbiased, and 1 means that every answer is the stereotype. Small points "
-        "are seeds, large points their mean. Always answering “unknown” gives s_AMB = 0, so disambiguated "
-        "accuracy is shown as well.",
-        figure,
+    headlines = {task: headline_of(experiment, task) for task in tasks}
+    splits = {task: one.split for task, one in headlines.items()}
+    modes = dict.fromkeys(describe_decoding(experiment, one.mode) for one in headlines.values())
+    caption = joined(
+        [
+            (
+                f"After the last update ({' and '.join(modes)}; {problems_in_words(experiment, splits)}). "
+                "Small "
+                f"points are {seeds_in_words(seeds_of(frame))}, large points their means; there are no "
+                "intervals."
+            ),
+            (
+                "Accuracies are shares, bias scores from −1 to 1: s_DIS = 2·biased/non-unknown − 1 on "
+                "disambiguated questions, and s_AMB = (1 − accuracy)·s on ambiguous questions. 0 is "
+                "unbiased, "
+                "and 1 means that every answer is the stereotype. Always answering “unknown” gives s_AMB = "
+                "0, "
+                "so disambiguated accuracy is shown as well."
+            ),
+        ]
     )
+    return Drawing("bias", "Bias scores by category", caption, figure)
 
 
 def draw_bias_updates(experiment: Experiment, sheet: Sheet) -> Drawing | None:
     """Bias metrics of the validations against updates."""
     rows = [
-        Row(label, with_axis(experiment, frame, "updates"), shared="row")
+        Row(
+            label, with_axis(experiment, frame, "updates"), bounds=(0.0 if "accuracy" in label else -1.0, 1.0)
+        )
         for label, frame in bias_curves(experiment).items()
     ]
     if not rows:
         return None
-    return Drawing(
-        "bias_updates",
-        "Bias on the validation split against updates",
-        "The scores of the figure by category. Lean is the probability of the stereotyped person minus that "
-        "of the other person, by likelihood. If the category of the training item is measured separately, "
-        "the rows that do not name it are about all other categories.",
-        curves(experiment, rows, "updates", sheet, points=True),
+    drawn = draw_curves(experiment, rows, "updates", sheet, points=True)
+    every = pd.concat(row.frame for row in rows)
+    tasks = {str(task): "validation" for task in every["task"].unique()}
+    few = every.groupby(["task", "arm"])["step"].nunique().max() <= BARS
+    caption = joined(
+        [
+            (
+                f"The scores of the figure by category on {listed(list(tasks))} "
+                f"({problems_in_words(experiment, tasks)}). Lean is the probability of the stereotyped "
+                "person "
+                "minus that of the other person, by likelihood. If the category of the training item is "
+                "measured separately, the panels that do not name it are about all other categories."
+            ),
+            means_in_words(seeds_of(every), (BARS_WORDS if few else BANDS) + CUT, "Markers"),
+            *drawn.notes,
+        ]
     )
+    return Drawing("bias_updates", "Bias on the validation split against updates", caption, drawn.figure)
 
 
 def _categories(frame: pd.DataFrame) -> list[str]:
@@ -304,5 +340,5 @@ def _bias_panel(axes: Axes, rows: pd.DataFrame, lines: list[str], arms: Sequence
     axes.grid(False, axis="y")
     for position in range(1, len(lines)):
         axes.axhline(position - 0.5, color="#eeeeee", linewidth=0.6, zorder=0)
-    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.xaxis.set_major_locator(round_ticks(3))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))

@@ -10,27 +10,30 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure, rows_of_names
-from grpobench.analysis.figures.style import BASE_COLOR, MARKERS, Sheet, look
+from grpobench.analysis.figures.scales import plain, round_ticks
+from grpobench.analysis.figures.style import BASE_COLOR, MARKERS, PALETTE, Sheet, look
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
 from grpobench.analysis.tools.text import NONE, count, listed, number, percent, points, small
 from grpobench.analysis.topics.axes import OnAxes
 from grpobench.analysis.topics.budgets import AXES, mean_at_equal_budgets, sum_costs
+from grpobench.analysis.topics.captions import seeds_in_words, seeds_of
 from grpobench.analysis.topics.runs import MOST_COLUMNS
 
 # Numbers
 
 PHASES = ("sample", "verify", "forward", "backward", "optimize", "sync", "other")
 """Parts of time/step, in the order of a step."""
+PHASE_COLORS = tuple(PALETTE[index] for index in (0, 1, 9, 2, 4, 8, 7))
+"""Neighbors differ in hue and in brightness."""
 
 
 def update_costs(experiment: Experiment) -> pd.DataFrame:
@@ -208,6 +211,12 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
 # Figures
 
 
+def _seeds(experiment: Experiment) -> list[int]:
+    """The number of seeds of each arm on each task that logged an update."""
+    updates = experiment.metrics
+    return seeds_of(updates[updates["step"] > 0])
+
+
 def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
     """Seconds per update, stacked by phase, from `update_costs`."""
     phases = [phase for phase in PHASES if frame[phase].fillna(0).gt(0).any()]
@@ -215,9 +224,7 @@ def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> D
         return None
     tasks = [task for task in experiment.tasks if (frame["task"] == task).any()]
     figure, grid = rows_of_names(tasks, experiment.arms, sheet)
-    ramp = matplotlib.colormaps["viridis"](np.linspace(0, 1, len(PHASES) + 2)[1:-1])[:, :3]
-    half = (len(PHASES) + 1) // 2  # neighbors are half of the ramp apart, so that they differ in grey too
-    tints = {phase: ramp[index // 2 + (index % 2) * half] for index, phase in enumerate(PHASES)}
+    tints = dict(zip(PHASES, PHASE_COLORS, strict=True))
     for (_, task), axes in grid.items():
         for row in frame[frame["task"] == task].to_dict("records"):
             left = 0.0
@@ -234,14 +241,16 @@ def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> D
                     linewidth=0.4,
                 )
                 left += width
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
         axes.set_xlabel("seconds per update")
         axes.set_xlim(left=0)
     legend_above(figure, [Patch(color=tints[phase]) for phase in phases], phases)
     return Drawing(
         "seconds",
         "Seconds per update by phase",
-        "Mean wall time of one update by phase: sampling, verifying, forward passes (read), backward passes, "
-        "optimizer, sending weights to the sampler (sync), and the rest. Evaluation is left out.",
+        "Mean wall time of one update in seconds by phase: sampling, verifying, forward passes, backward "
+        "passes, optimizer, sending weights to the sampler (sync), and the rest. Evaluation is left out. "
+        f"Means over all updates of {seeds_in_words(_seeds(experiment))}, without intervals.",
         figure,
     )
 
@@ -255,10 +264,7 @@ def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Dra
     tasks = [task for task in experiment.tasks if (frame["task"] == task).any()]
     across = sheet.columns(len(rows)) if sheet.across > 2 else 1  # names and two axes do not fit a column
     down = len(rows) // across
-    figure = new_figure(
-        sheet.width / (2 / across if sheet.across > 2 else 1),
-        (0.24 * len(experiment.arms) + 0.6) * down + 0.25,
-    )
+    figure = new_figure(sheet.width, (0.24 * len(experiment.arms) + 0.6) * down + 0.25)
     color = look(experiment.arms).color
     markers = MARKERS
     for position, (name, label) in enumerate(rows):
@@ -274,7 +280,8 @@ def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Dra
         )
         axes.set_ylim(len(experiment.arms) - 0.5, -0.5)
         axes.set_xlim(0, 1.08 * float(np.nanmax(frame[name])) or 1.0)
-        axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
+        axes.xaxis.set_major_locator(round_ticks(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(label)
     handles = [
@@ -286,7 +293,8 @@ def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Dra
     return Drawing(
         "rates",
         "Throughput and memory",
-        "Generated tokens per training second, and the highest peak memory of any seed. Each task has a "
-        "marker.",
+        f"Generated tokens per second of training over {seeds_in_words(_seeds(experiment))}, and the "
+        "highest peak memory of any seed in GB; without "
+        f"intervals.{' Each task has a marker.' * (len(tasks) > 1)}",
         figure,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
@@ -19,6 +19,7 @@ from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_wit
 from grpobench.analysis.topics.compute import ComputeCurve, fit_curves, trajectories
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
+from grpobench.analysis.topics.parts import Part
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
 from grpobench.analysis.topics.sources import Sources, find_sources
 from grpobench.analysis.topics.sweep import Cell, classify_runs, group_cells
@@ -28,10 +29,23 @@ MOST_DRAWN = 20
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What figures show of an experiment."""
+
+    arms: tuple[str, ...] = ()
+    """The arms, in the order of the recipe; empty for all, of which figures of many show some."""
+    tasks: tuple[str, ...] = ()
+    """The tasks; empty for all."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Names of arms and tasks in figures, where they differ from the recipe's."""
+
+
+@dataclass(frozen=True)
 class Numbers:
     """A loaded experiment and its numbers, each computed at first use and then kept."""
 
     experiment: Experiment
+    shown: Shown = field(default_factory=Shown)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -93,21 +107,11 @@ class Numbers:
             return ()
         return fit_curves(trajectories(self.experiment, self.runs), self.experiment.margin)
 
-    def only(self, arms: Sequence[str]) -> Numbers:
-        """The numbers of some arms. Comparisons over all arms stay, because p is corrected for all pairs."""
-        part = Numbers(self.experiment.only(arms))
-        part.__dict__.update(  # where cached_property keeps what was computed
-            runs=self.runs[self.runs["arm"].isin(arms)],
-            findings=self.findings,
-            grid=self.grid,
-            bias=self.bias[self.bias["arm"].isin(arms)],
-            costs=self.costs[self.costs["arm"].isin(arms)],
-            compute=[curve for curve in self.compute if curve.arm in arms],
-            on_axes=self.on_axes,
-            against_base=[pair for pair in self.against_base if pair.first in arms],
-            compared=[pair for pair in self.compared if {pair.first, pair.second} <= {*arms}],
-            _later=self._later,
-            curves=self.curves[self.curves["arm"].isin(arms) | (self.curves["policy"] == "model")],
+    def showing(self, shown: Shown) -> Numbers:
+        """The same numbers, of which figures show other parts. What was computed stays."""
+        part = Numbers(self.experiment, shown)
+        part.__dict__.update(
+            {k: v for k, v in self.__dict__.items() if k not in ("shown", "drawn", "chosen")}
         )
         return part
 
@@ -122,24 +126,44 @@ class Numbers:
 
     @cached_property
     def drawn(self) -> tuple[Numbers, str]:
-        """The numbers that figures show, and what captions say about arms that are left out. With at most
-        `MOST_DRAWN` arms, figures show all. Otherwise they show the arm with which the others are compared
+        """The numbers that figures show, under the names that figures use, and what captions say about arms
+        that are left out."""
+        arms, note = self.chosen
+        tasks, labels = self.shown.tasks or self.experiment.tasks, self.shown.labels
+        if not labels and set(arms) == set(self.recipe_arms) and set(tasks) == set(self.experiment.tasks):
+            return self, note
+        part = Part(tuple(arms), tuple(tasks), labels)
+        return PartNumbers(part.experiment(self.experiment), whole=self, part=part), note
+
+    @property
+    def recipe_arms(self) -> tuple[str, ...]:
+        """The arms of the recipe; those of a map are not its sweep values."""
+        points = self.experiment.sweep_values
+        return tuple(dict.fromkeys(point.arm for point in points.values())) or self.experiment.arms
+
+    @cached_property
+    def chosen(self) -> tuple[Sequence[str], str]:
+        """The arms that figures show, and what captions say about others. Without `shown.arms` these are all
+        where they are at most `MOST_DRAWN`. Otherwise they are the arm with which the others are compared
         (the control, else the first), and about equally many arms with the highest and with the lowest final
-        accuracy (mean over tasks). Without accuracies they show the first arms."""
-        arms = self.experiment.arms
+        accuracy (mean over tasks). Without accuracies they are the first arms."""
+        arms = self.recipe_arms
+        if self.shown.arms:
+            return [arm for arm in arms if arm in self.shown.arms], ""
         if len(arms) <= MOST_DRAWN or self.experiment.sweep_values:  # a map shows its arms as sweep values
-            return self, ""
+            return arms, ""
         by_task = self.runs.groupby(["task", "arm"], sort=False)["counted"].mean()
         against = self.experiment.control or arms[0]
         final = by_task.groupby("arm", sort=False).mean().drop(against).dropna()
         ranked = list(final.sort_values(ascending=False, kind="stable").index)
         chosen, how = arms[:MOST_DRAWN], f"the first {MOST_DRAWN}"
+        label = self.shown.labels.get(against, against)
         if len(ranked) >= MOST_DRAWN:
             high, low = MOST_DRAWN // 2, MOST_DRAWN - 1 - MOST_DRAWN // 2
             chosen = (against, *ranked[:high], *ranked[-low:])
-            how = f"{against}, the {high} with the highest and the {low} with the lowest final accuracy"
+            how = f"{label}, the {high} with the highest and the {low} with the lowest final accuracy"
         note = f" The figure shows {MOST_DRAWN} of {len(arms)} arms: {how}. The tables have all arms."
-        return self.only(chosen), note
+        return [arm for arm in arms if arm in chosen], note
 
     @cached_property
     def _later(self) -> tuple[Sequence[LaterEvaluation], Sequence[str]]:
@@ -165,3 +189,56 @@ class Numbers:
     def curves(self) -> pd.DataFrame:
         """pass@k and majority votes against k; see `sample_curves`."""
         return sample_curves(run_samples(self.experiment), self.later)
+
+
+@dataclass(frozen=True)
+class PartNumbers(Numbers):
+    """The numbers of a part of an experiment. Those that are computed over all arms, such as p values that
+    are corrected for all pairs, are those of the whole."""
+
+    whole: Numbers = field(kw_only=True)
+    part: Part = field(kw_only=True)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        return self.part.rows(self.whole.runs)
+
+    @cached_property
+    def findings(self) -> Mapping[str, Findings]:
+        return self.whole.findings
+
+    @cached_property
+    def grid(self) -> Sequence[Cell]:
+        return self.part.cells(self.whole.grid)
+
+    @cached_property
+    def compared(self) -> Sequence[Comparison]:
+        return self.part.comparisons(self.whole.compared)
+
+    @cached_property
+    def against_base(self) -> Sequence[Comparison]:
+        return self.part.comparisons(self.whole.against_base)
+
+    @cached_property
+    def compute(self) -> Sequence[ComputeCurve]:
+        return self.part.compute(self.whole.compute)
+
+    @cached_property
+    def on_axes(self) -> Sequence[OnAxes]:
+        return self.part.on_axes(self.whole.on_axes)
+
+    @cached_property
+    def bias(self) -> pd.DataFrame:
+        return self.part.rows(self.whole.bias)
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        return self.part.rows(self.whole.costs)
+
+    @cached_property
+    def _later(self) -> tuple[Sequence[LaterEvaluation], Sequence[str]]:
+        return self.part.later(self.whole.later), self.whole._later[1]
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        return self.part.curves(self.whole.curves, self.whole.experiment.tasks)

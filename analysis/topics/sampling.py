@@ -10,21 +10,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import arm_handle, grid_of, leftmost, legend_above, panel_height
-from grpobench.analysis.figures.style import BAND, BASE_COLOR, BASE_DASH, FAINT, MARKERS, Look, Sheet, look
+from grpobench.analysis.figures.style import BAND, BASE_COLOR, BASE_DASH, MARKERS, Look, Sheet, look
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.evaluations import LaterEvaluation
 from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.statistics.intervals import seed_means
 from grpobench.analysis.statistics.samples import majority_curve, pass_curve, solved
 from grpobench.analysis.tools.text import each_seed, percent, points
 from grpobench.analysis.topics.accuracy import graded, headline_of
+from grpobench.analysis.topics.captions import BANDS, CUT, joined, means_in_words, problems_in_words
 
 
 def run_samples(experiment: Experiment) -> pd.DataFrame:
@@ -40,6 +42,8 @@ def run_samples(experiment: Experiment) -> pd.DataFrame:
     return frame[(frame["step"] == 0) | (frame["step"] == last)]
 
 
+IN_RUNS = ", in the runs"
+"""How the place of samples ends that runs drew themselves."""
 LEAST = 4
 """Fewest samples per problem for which pass@k and votes are reported; k = 2 needs them."""
 
@@ -56,7 +60,7 @@ def sample_curves(in_runs: pd.DataFrame, later: Sequence[LaterEvaluation]) -> pd
     for (task, arm, seed, step), rows_of_run in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
         if rows_of_run.groupby("problem").size().min() >= LEAST:
             head = (
-                f"{task}\n{rows_of_run['split'].iloc[0]}, in the runs",
+                f"{task}\n{rows_of_run['split'].iloc[0]}{IN_RUNS}",
                 "run",
                 arm,
                 seed,
@@ -198,16 +202,26 @@ def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sh
         Line2D([], [], color="#000000", marker=MARKERS[i % 10], markersize=3) for i in range(len(models))
     ]
     legend_above(figure, handles, [*arms, *models], handlelength=2.6)
-    votes = " Votes are over parsed answers; a tie goes to the answer that was given first."
-    return Drawing(
-        "sampling",
-        "Accuracy with more samples",
-        "pass@k: share of problems that at least one of k samples solves, by the unbiased estimator, up to "
-        f"half of the samples. Lines are means, faint lines are seeds, and bands hold the middle half of the "
-        f"seeds."
-        f"{votes if len(kinds) > 1 else ''}",
-        figure,
+    trained = curves[curves["policy"] == "final"]
+    seeds = [int(n) for n in trained.groupby(["place", "arm"])["seed"].nunique()]
+    splits = {
+        str(one): headline_of(experiment, str(one), "sampled").split
+        for one in experiment.tasks
+        if any(label.startswith(f"{one}\n") and label.endswith(IN_RUNS) for label in labels)
+    }
+    caption = joined(
+        [
+            (
+                "pass@k in %: share of problems that at least one of k samples solves, by the unbiased "
+                "estimator, up to half of the samples."
+            ),
+            "Votes are over parsed answers; a tie goes to the answer that was given first."
+            * (len(kinds) > 1),
+            means_in_words(seeds, BANDS + CUT),
+            f"In the runs: {problems_in_words(experiment, splits)}." * bool(splits),
+        ]
     )
+    return Drawing("sampling", "Accuracy with more samples", caption, figure)
 
 
 def _sampling_panel(axes: Axes, panel_rows: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
@@ -221,14 +235,15 @@ def _sampling_panel(axes: Axes, panel_rows: pd.DataFrame, arms: Sequence[str], s
     for index, (_, rows) in enumerate(models.groupby("arm", sort=False)):
         series.append((rows, "#000000", "-", MARKERS[index % 10]))
     for rows, color, dash, marker in series:
-        values = rows.groupby("k")["value"]
-        mean = values.mean()
-        if rows["seed"].nunique() > 1:
-            low, high = values.quantile(0.25), values.quantile(0.75)
-            axes.fill_between(mean.index, low, high, color=color, alpha=BAND, linewidth=0)
-            seeds = [one[["k", "value"]].to_numpy() for _, one in rows.groupby(["arm", "seed"], sort=False)]
-            axes.add_collection(LineCollection(seeds, colors=[color], linewidths=0.5, alpha=FAINT))
-        axes.plot(mean.index, mean, color=color, linewidth=1.5, linestyle=dash, marker=marker, markersize=3)
+        if rows.empty:
+            continue
+        table = rows.pivot_table(index="k", columns=["arm", "seed"], values="value")
+        mean, low, high = seed_means(table)
+        if table.shape[1] > 1:
+            axes.fill_between(
+                table.index, np.maximum(low, 0), np.minimum(high, 1), color=color, alpha=BAND, linewidth=0
+            )
+        axes.plot(table.index, mean, color=color, linewidth=1.5, linestyle=dash, marker=marker, markersize=3)
     axes.set_xscale("log", base=2)
     ticks = sorted(set(panel_rows["k"]))
     axes.set_xticks(ticks, [str(k) for k in ticks])

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import MaxNLocator
 
 from grpobench.analysis.detectors.gradient import POLICY, GradientInstability
 from grpobench.analysis.detectors.history import History, Series, no_answers, slope
 from grpobench.analysis.detectors.registry import DETECTORS, Findings
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost
+from grpobench.analysis.figures.scales import round_ticks
 from grpobench.analysis.figures.style import Sheet, look
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, Run, finite_mean
@@ -28,6 +28,7 @@ from grpobench.analysis.statistics.permutation import holm
 from grpobench.analysis.statistics.survival import Survival, kaplan_meier, log_rank
 from grpobench.analysis.tools.text import NONE, number, p_value, percent, points, sweep_value
 from grpobench.analysis.topics.accuracy import headline_of
+from grpobench.analysis.topics.captions import counted, joined
 from grpobench.analysis.topics.events import KEYS, collapse_of, history_of
 from grpobench.analysis.topics.sweep import axes_of
 
@@ -335,20 +336,28 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
         axes.set_ylim(-4, 104)
         axes.set_title(task)
         axes.set_xlabel("updates")
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_locator(round_ticks(5, integer=True))
         if task == leftmost(tasks, task, sheet):
             axes.set_ylabel("runs not collapsed (%)")
     drawn_arms = [arm for arm in arms if any(arm in panels[task] for task in tasks)]
     arm_legend(figure, drawn_arms, style, marker=False)
-    return Drawing(
-        "survival",
-        "How long runs last",
-        "Kaplan–Meier share of runs that have not collapsed. A collapse is a lasting fall of validation "
-        "accuracy or of the training reward, an event that the recipe stops for, or a divergence. A tick "
-        "marks a run without a collapse whose logs end before those of the others. Curves are shifted "
-        "slightly where they would hide each other.",
-        figure,
+    sizes = [len(lifetimes.runs) for task in tasks for lifetimes in panels[task].values()]
+    caption = joined(
+        [
+            (
+                "Kaplan–Meier share of runs in % that have not collapsed, against updates. A collapse is a "
+                "lasting fall of validation accuracy or of the training reward, an event that the recipe "
+                "stops "
+                "for, or a divergence."
+            ),
+            f"Curves are of {counted(sizes, 'seed')} per arm and panel, without intervals.",
+            (
+                "A tick marks a run without a collapse whose logs end before those of the others. Curves are "
+                "shifted slightly where they would hide each other."
+            ),
+        ]
     )
+    return Drawing("survival", "How long runs last", caption, figure)
 
 
 def panels_of(

@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
-from grpobench.analysis.figures.style import BASE_COLOR, Sheet
+from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE, Sheet
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error
@@ -34,6 +34,7 @@ from grpobench.analysis.tools.text import (
     sweep_values_in_words,
 )
 from grpobench.analysis.topics.accuracy import graded, headline_of
+from grpobench.analysis.topics.captions import counted, problems_in_words
 
 
 @dataclass(frozen=True)
@@ -454,8 +455,7 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     panels = [(task, arm) for task in experiment.tasks for arm in arms]
     across = min(sheet.across, len(arms))
     down = math.ceil(len(panels) / across)
-    width = min(sheet.width, 3.4 * across)
-    figure = new_figure(width, down * (0.42 * len(axes.levels) + 0.75) + 0.3)
+    figure = new_figure(sheet.width, down * (0.42 * len(axes.levels) + 0.75) + 0.3)
     edges = find_frontiers(grid)
     for index, (task, arm) in enumerate(panels):
         panel = figure.add_subplot(down, across, index + 1)
@@ -472,16 +472,17 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     ]
     handles.append(Line2D([], [], color="black", linewidth=2))
     legend_above(figure, handles, [*MARKS, "frontier"])
-    return Drawing(
-        "map",
-        "Where each arm learns, stalls, drifts and collapses",
-        "Every run over the grid of sweep values: a mark per seed, and the mean accuracy in % "
-        f"({_split(experiment)}). Learns or drifts: ends above or below its base by more than two standard "
-        "errors, paired by problem. Stalls: neither. Collapses: without recovery, or by diverging. The "
-        "frontier is drawn after the largest sweep value up to which at most a third of the seeds collapse. "
-        "The background shows the most frequent outcome.",
-        figure,
+    seeds = counted([len(cell.outcomes) for cell in grid if cell.finished_runs], "seed")
+    splits = {task: headline_of(experiment, task).split for task in experiment.tasks}
+    caption = (
+        f"Every run over the grid of sweep values: a mark per seed ({seeds} per cell), and the mean accuracy "
+        f"in % ({_split(experiment)}; {problems_in_words(experiment, splits)}), without intervals. Learns or "
+        "drifts: ends above or below its base by more than two standard errors, paired by problem. Stalls: "
+        "neither. Collapses: without recovery, or by diverging. The frontier is drawn after the largest "
+        "sweep value up to which at most a third of the seeds collapse. The background shows the most "
+        "frequent outcome."
     )
+    return Drawing("map", "Where each arm learns, stalls, drifts and collapses", caption, figure)
 
 
 def _split(experiment: Experiment) -> str:
@@ -502,7 +503,7 @@ def _panel(panel: Axes, cells: Sequence[Cell], edges: Sequence[Frontier], grid: 
             at = x + step * (index - (len(known) - 1) / 2)
             panel.plot(at, y + 0.18, linestyle="", markersize=4, markeredgewidth=1.1, **MARKS[outcome])
         text = number(100 * cell.accuracy.value, 0)
-        panel.text(x, y - 0.22, text, ha="center", va="center", fontsize=7)
+        panel.text(x, y - 0.22, text, ha="center", va="center", fontsize=NOTE_SIZE)
     for edge in edges:
         y = grid.levels.index(edge.level)
         behind = grid.sweep_values.index(edge.at.sweep_value) + 0.5 if edge.at is not None else -0.5

@@ -6,19 +6,30 @@ draw logged metrics against updates; `TRAINING` lists these metrics.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from grpobench.analysis.figures.drawing import Drawing, family, meaning
+from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import Sheet
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.tools.text import NONE, each_seed, interval, percent, two
 from grpobench.analysis.topics.budgets import with_axis
-from grpobench.analysis.topics.curves import Row, curves
+from grpobench.analysis.topics.captions import (
+    BANDS,
+    CUT,
+    joined,
+    means_in_words,
+    rollouts_in_words,
+    seeds_of,
+)
+from grpobench.analysis.topics.curves import Row, constant, draw_curves
 
 BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "correct")
 """Metrics below ``reward/`` that are not parts of the reward, or that repeat the verdict."""
@@ -199,6 +210,11 @@ class Panel:
     """Whether a logarithmic axis may be used where the values span more than two decades."""
     shared: Literal["panel", "row", "figure"] = "row"
     """Which panels share a scale; `panel` where tasks have different units."""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """The values that are possible."""
+
+
+ABOVE_ZERO, SHARE, EXPLAINABLE = (0.0, math.inf), (0.0, 1.0), (-math.inf, 1.0)
 
 
 TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
@@ -206,8 +222,8 @@ TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
     "entropy": (
         "Policy entropy",
         (
-            Panel("policy/entropy", "all sampled tokens\n(nats/token)"),
-            Panel("trained/entropy", "tokens trained on\n(nats/token)"),
+            Panel("policy/entropy", "entropy, all sampled\n(nats/token)", bounds=ABOVE_ZERO),
+            Panel("trained/entropy", "entropy, trained on\n(nats/token)", bounds=ABOVE_ZERO),
         ),
     ),
     "kl": (
@@ -220,28 +236,34 @@ TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
     "clip": (
         "Clipped tokens",
         (
-            Panel("policy/clip_low", "clipped low\n(share of tokens)"),
-            Panel("policy/clip_high", "clipped high\n(share of tokens)"),
+            Panel("policy/clip_low", "clipped low\n(share of tokens)", bounds=SHARE),
+            Panel("policy/clip_high", "clipped high\n(share of tokens)", bounds=SHARE),
         ),
     ),
-    "length": ("Completion length", (Panel("length/mean", "length (tokens)", shared="panel"),)),
+    "length": (
+        "Completion length",
+        (Panel("length/mean", "length (tokens)", shared="panel", bounds=ABOVE_ZERO),),
+    ),
     "zero_signal": (
         "Groups without signal",
         (
-            Panel("groups/zero_signal", "all sampled groups\n(share)"),
-            Panel("trained/zero_signal", "groups trained on\n(share)"),
+            Panel("groups/zero_signal", "no signal, all sampled\n(share of groups)", bounds=SHARE),
+            Panel("trained/zero_signal", "no signal, trained on\n(share of groups)", bounds=SHARE),
         ),
     ),
     "sampled": (
         "Sampled groups, and the share of rollouts trained on",
-        (Panel("groups/sampled", "groups sampled"), Panel("trained/share", "rollouts trained on\n(share)")),
+        (
+            Panel("groups/sampled", "groups sampled", bounds=ABOVE_ZERO),
+            Panel("trained/share", "rollouts trained on\n(share)", bounds=SHARE),
+        ),
     ),
     "explained_variance": (
-        "Critic's explained variance",
+        "Variance that the critic explains",
         (
-            Panel("critic/explained_variance", "explained variance\nby the critic"),
-            Panel("critic/outcome_explained", "rewards to go\nby the critic"),
-            Panel("critic/group_explained", "rewards to go\nby the group's others"),
+            Panel("critic/explained_variance", "returns,\nby critic (share)", bounds=EXPLAINABLE),
+            Panel("critic/outcome_explained", "rewards to go,\nby critic (share)", bounds=EXPLAINABLE),
+            Panel("critic/group_explained", "rewards to go,\nby group (share)", bounds=EXPLAINABLE),
         ),
     ),
 }
@@ -256,27 +278,75 @@ def draw_training(
     definitions: Mapping[str, str],
     sheet: Sheet,
 ) -> Drawing | None:
-    """Metrics of training against updates, one row of panels each. Metrics that no run logged are left
-    out."""
-    drawn = []
-    for panel in rows:
-        frame = with_axis(experiment, experiment.select(panel.metric), "updates")
-        if len(frame):
-            drawn.append((panel, frame))
+    """Metrics of training against updates, one row of panels each. Metrics that no run logged are left out,
+    and so are constant ones, which the caption names. None where nothing is left."""
+    frames = {
+        panel.metric: with_axis(experiment, experiment.select(panel.metric), "updates") for panel in rows
+    }
+    logged = [panel for panel in rows if len(frames[panel.metric])]
+    constants = {panel: constant(frames[panel.metric]["value"]) for panel in logged}
+    drawn = [panel for panel in logged if constants[panel] is None]
     if not drawn:
         return None
-    panels = [Row(panel.label, frame, panel.log, panel.shared) for panel, frame in drawn]
-    figure = curves(experiment, panels, "updates", sheet)
+    drawn = [replace(panel, bounds=_bounds(experiment, panel)) for panel in drawn]
+    panels = [Row(p.label, frames[p.metric], p.log, p.shared, bounds=p.bounds) for p in drawn]
+    finished = draw_curves(experiment, panels, "updates", sheet)
     labels: dict[str, str] = {}
-    for panel, _ in drawn:
-        labels.setdefault(meaning(family(panel.metric, definitions), definitions), words(panel.label))
-    definitions_text = "; ".join(f"{label}: {text}" for text, label in labels.items())
-    return Drawing(name, title, f"{definitions_text[0].upper()}{definitions_text[1:]}.", figure)
+    for panel in drawn:
+        labels.setdefault(
+            meaning(family(panel.metric, definitions), definitions), panel.label.replace("\n", " ")
+        )
+    text = "; ".join(f"{label}: {text}" for text, label in labels.items())
+    tasks = [task for task in experiment.tasks if any((f["task"] == task).any() for f in frames.values())]
+    cut = CUT if any(math.isfinite(end) for panel in drawn for end in panel.bounds) else ""
+    caption = joined(
+        [
+            f"{text[0].upper()}{text[1:]}."
+            if len(tasks) > 1
+            else f"On {tasks[0]}. {text[0].upper()}{text[1:]}.",
+            means_in_words(seeds_of(pd.concat(frames[p.metric] for p in drawn)), BANDS + cut),
+            rollouts_in_words(experiment),
+            *finished.notes,
+            constant_note({panel.label: v for panel, v in constants.items() if v is not None}),
+        ]
+    )
+    return Drawing(name, title, caption, finished.figure)
+
+
+def _bounds(experiment: Experiment, panel: Panel) -> tuple[float, float]:
+    """The values that are possible. Those of a reward are known only where it is the verdict."""
+    if panel.metric == "reward/mean":
+        reward, verdict = (experiment.select(name)["value"].to_numpy() for name in (panel.metric, VERDICT))
+        return SHARE if reward.shape == verdict.shape and np.allclose(reward, verdict) else panel.bounds
+    return SHARE if panel.metric == VERDICT else panel.bounds
+
+
+def constant_note(constants: Mapping[str, float]) -> str:
+    """Which metrics are left out because they never change, by label."""
+    if not constants:
+        return ""
+    names = ", ".join(f"{words(label)} ({plain(value)})" for label, value in constants.items())
+    return f"Left out, because the same at every update of every run: {names}."
+
+
+def list_constant(experiment: Experiment, names: Sequence[str] | None = None) -> list[str]:
+    """A sentence for each figure of training (or of `names`) that is not drawn, because all of its metrics
+    are constant."""
+    notes = []
+    for name, (title, panels) in TRAINING.items():
+        if names is not None and name not in names:
+            continue
+        frames = {panel.label: experiment.select(panel.metric) for panel in panels}
+        values = {label: constant(frame["value"]) for label, frame in frames.items() if len(frame)}
+        known = {label: value for label, value in values.items() if value is not None}
+        if known and len(known) == len(values):
+            notes.append(f"{title}: not drawn. {constant_note(known)}")
+    return notes
 
 
 def words(label: str) -> str:
     """The label of a panel without its unit, for a caption."""
-    return label.replace("\n", " ").partition(" (")[0]
+    return label.replace("\n", " ").partition(" (")[0].strip()
 
 
 def draw_components(experiment: Experiment, definitions: Mapping[str, str], sheet: Sheet) -> Drawing | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from grpobench.analysis.figures.drawing import Drawing, png_bytes, save, write_files
-from grpobench.analysis.figures.style import SHEETS
+from grpobench.analysis.figures.sheets import sheet_of, takes_both_columns
+from grpobench.analysis.figures.style import Sheet
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.report.crew import FORMATS, drawing_crew
@@ -26,8 +28,10 @@ from grpobench.analysis.runfolder import load as logs
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.tools.processes import Crew, usable_cores
-from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.numbers import Numbers, Shown
 from grpobench.analysis.topics.runs import run_settings
+from grpobench.analysis.topics.training import list_constant
+from grpobench.runs.inventory.labels import labels_of
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.deferred import deferred
 
@@ -89,7 +93,12 @@ class Results:
 
     @cached_property
     def _numbers(self) -> Numbers:
-        return Numbers(self.experiment)
+        return Numbers(self.experiment, Shown(labels=labels_of([*self._shown_arms, *self.tasks])))
+
+    @property
+    def _shown_arms(self) -> tuple[str, ...]:
+        """The arms that figures name: those of the recipe, also for a map."""
+        return Numbers(self.experiment).recipe_arms
 
     @property
     def folder(self) -> Path:
@@ -189,13 +198,27 @@ class Results:
         drawn = {name: kind for name, kind in FIGURES.items() if kind.serves(self._numbers)}
         return {name: kind.about for name, kind in drawn.items()}
 
-    def figure(self, name: str, path: str | os.PathLike[str] | None = None, width: str = "text") -> Figure:
-        """One figure of the report, drawn for the `text` width of a two-column page (7 inches) or for one
-        `column` (3.4). If `path` ends in .pdf, .svg, .png or .pgf the figure is also saved: PDF and SVG of
+    def figure(
+        self,
+        name: str,
+        path: str | os.PathLike[str] | None = None,
+        width: str | float = "text",
+        *,
+        tasks: Iterable[str] = (),
+        arms: Iterable[str] = (),
+        labels: Mapping[str, str] | None = None,
+        font: str = "",
+    ) -> Figure:
+        """One figure of the report, drawn for a width: inches, `text` or `column` of a two-column page (7 or
+        3.4 inches), `neurips`, `icml`, `icml-text`, `acl`, `acl-text`.
+
+        `tasks` and `arms` choose what is drawn, in the recipe's order; p values stay corrected for all pairs.
+        `labels` are names of arms and tasks in the figure. `font` is a family, a size in points or both, such
+        as ``serif 9``. If `path` ends in .pdf, .svg, .png or .pgf the figure is also saved: PDF and SVG of
         text width with the report's bytes, PNG with 300 dots per inch. Raises ValueError for a name that is
-        not in `figures`, another width and another ending, and RuntimeError for .pgf if LaTeX is not
-        installed."""
-        drawing = self._drawing(name, width)
+        not in `figures`, an unknown task, arm, width or font and another ending, and RuntimeError for .pgf if
+        LaTeX is not installed."""
+        drawing = self._drawing(name, sheet_of(width, font), self._showing(tasks, arms, labels))
         if drawing is None:
             raise ValueError(unknown("figure", name, self.figures))
         if path is not None:
@@ -203,31 +226,60 @@ class Results:
         show_figures()
         return drawing.figure
 
-    def _drawing(self, name: str, width: str) -> Drawing | None:
-        if width not in SHEETS:
-            raise ValueError(f"unknown width {width!r}; choose from {', '.join(SHEETS)}")
+    def _showing(
+        self, tasks: Iterable[str], arms: Iterable[str], labels: Mapping[str, str] | None
+    ) -> Numbers:
+        """The numbers, of which figures show these arms and tasks under these names. Raises ValueError."""
+        chosen = Shown(tuple(arms), tuple(tasks), {**self._numbers.shown.labels, **(labels or {})})
+        for kind, names, known in (
+            ("arm", chosen.arms, self._shown_arms),
+            ("task", chosen.tasks, self.tasks),
+            ("arm or task", labels or {}, [*self._shown_arms, *self.tasks]),
+        ):
+            for name in names:
+                if name not in known:
+                    raise ValueError(unknown(kind, name, dict.fromkeys(known)))
+        twins = [label for label, count in Counter(chosen.labels.values()).items() if count > 1]
+        if twins and labels:
+            raise ValueError(f"labels: two arms or tasks are called {twins[0]!r}; give them different names")
+        return self._numbers if chosen == self._numbers.shown else self._numbers.showing(chosen)
+
+    def _drawing(self, name: str, sheet: Sheet, numbers: Numbers) -> Drawing | None:
         if name not in FIGURES:
             raise ValueError(unknown("figure", name, FIGURES))
-        return FIGURES[name](self._numbers, self._definitions, SHEETS[width])
+        return FIGURES[name](numbers, self._definitions, sheet)
 
     def write_figures(
         self,
         folder: str | os.PathLike[str],
         names: Iterable[str] | None = None,
         formats: Sequence[str] = ("pdf",),
-        width: str = "text",
+        width: str | float = "text",
+        *,
+        tasks: Iterable[str] = (),
+        arms: Iterable[str] = (),
+        labels: Mapping[str, str] | None = None,
+        font: str = "",
     ) -> list[Path]:
-        """Save figures for a paper, each with a `.tex` file of its caption and label. The default is all
-        figures that the logs allow; of several `names`, those that the logs do not allow are left out.
-        Returns what was written. Raises as `figure` does."""
+        """Save figures for a paper, each with a `.tex` file that includes it and a `.txt` file of its
+        caption. The default is all figures that the logs allow; of several `names`, those that the logs do
+        not allow are left out. The other arguments are those of `figure`. Returns what was written. Raises as
+        `figure` does."""
         asked = list(FIGURES) if names is None else list(names)
-        drawn = [one for name in asked if (one := self._drawing(name, width)) is not None]
+        sheet, numbers = sheet_of(width, font), self._showing(tasks, arms, labels)
+        drawn = [one for name in asked if (one := self._drawing(name, sheet, numbers)) is not None]
         if not drawn:
-            among = " of experiments that nothing pairs" if self.experiment.apart else ""
-            raise ValueError(f"{self.folder}: the logs have no data for {', '.join(asked)}{among}")
+            raise ValueError(f"{self.folder}: {self._why_nothing(asked, numbers)}")
         Path(folder).mkdir(parents=True, exist_ok=True)
-        wide = width == "text"
+        wide = takes_both_columns(width)
         return [path for one in drawn for path in write_files(one, Path(folder), formats, wide)]
+
+    def _why_nothing(self, asked: Sequence[str], numbers: Numbers) -> str:
+        """Why none of these figures can be drawn."""
+        among = " of experiments that nothing pairs" if self.experiment.apart else ""
+        text = f"the logs have no data for {', '.join(asked)}{among}"
+        constant = list_constant(numbers.drawn[0].experiment, asked)
+        return f"{text}, or only constant values. {' '.join(constant)}" if constant else text
 
     @property
     def _definitions(self) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,9 +108,23 @@ def accuracy_lines(facts: Facts) -> list[str]:
 )
 @click.option(
     "--width",
-    type=click.Choice(("column", "text")),
     default="text",
-    help="Of a two-column page: 3.4 or 7 inches, redrawn and not scaled. Default: text.",
+    metavar="W",
+    help="Inches, or text, column (7 and 3.4 inches of a two-column page), neurips, icml, icml-text, acl or "
+    "acl-text. Figures are drawn for the width, never scaled. Default: text.",
+)
+@click.option("--tasks", metavar="LIST", help="Draw these tasks only, such as arithmetic,nanocode.")
+@click.option("--arms", metavar="LIST", help="Draw these arms only; p values stay corrected for all pairs.")
+@click.option(
+    "--labels",
+    metavar="LIST",
+    help="Names of arms and tasks in figures, such as 'grpo=GRPO,ppo=PPO (critic)'.",
+)
+@click.option(
+    "--font",
+    default="",
+    metavar="F",
+    help="sans, serif, mono or the name of an installed font, and a size in points, such as 'serif 9'.",
 )
 @click.option("--format", default="pdf", metavar="LIST", help="pdf, svg, png, pgf. Default: pdf.")
 @out_option("figures")
@@ -139,11 +154,39 @@ def figure_command(options: Options) -> int:
     names = FIGURES if options.name == "all" else [options.name]
     try:
         results = Results(combine_experiments([load(folder) for folder in options.folders]))
-        written = results.write_figures(options.out, names, formats, options.width)
+        written = results.write_figures(
+            options.out,
+            names,
+            formats,
+            options.width,
+            tasks=comma_list(options.tasks),
+            arms=comma_list(options.arms),
+            labels=labels_in(options.labels or ""),
+            font=options.font,
+        )
     except (LogError, ValueError, RuntimeError) as error:  # a folder, nothing to draw, no LaTeX for pgf
         raise DataError(str(error)) from error
     say("\n".join(map(str, written)))
     return DONE
+
+
+def comma_list(text: str | None) -> list[str]:
+    """The names in a list with commas."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def labels_in(text: str) -> dict[str, str]:
+    """``grpo=GRPO,ppo=PPO (critic)``: a comma begins a new name only where `=` follows, so that labels may
+    have commas. Raises ConfigError."""
+    from grpobench.runs.tools.strict import ConfigError
+
+    labels = {}
+    for part in re.split(r",(?=[^,=]+=)", text) if text else ():
+        name, equals, label = (word.strip() for word in part.partition("="))
+        if not (name and equals and label):
+            raise ConfigError([f"--labels: {part.strip()!r} is no NAME=LABEL, such as grpo=GRPO"])
+        labels[name] = label
+    return labels
 
 
 def unknown(where: str, name: str, known: Sequence[str]) -> str:

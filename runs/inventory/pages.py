@@ -8,7 +8,7 @@ graded pairs and from programs in completions. Tables of results inside other pa
     <!-- kept NAME KIND option=value … -->
     <!-- end of kept -->
 
-This asks for a table of `docs/results/NAME.json`. `analysis/kept.py` has the kinds, and
+This asks for a table of `docs/results/NAME.json`. `analysis/kept_tables.py` has the kinds, and
 `analysis/calibration/markdown.py` those for the calibration. If the file is missing, `before=COMMIT` says at
 which commit the text between the markers was measured, and the page says so above it. Without either there
 must be no text between the markers.
@@ -33,6 +33,7 @@ from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.translate import VOCABULARIES
 from grpobench.runs.inventory import profiles_page, showing
+from grpobench.runs.inventory.labels import algorithm_labels, labels_of
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
 from grpobench.runs.tools import files
@@ -48,6 +49,15 @@ AGAIN = "again"
 """Folder beside the kept findings, with the same structure, for reruns on other seeds."""
 FIGURES = "figures/findings"
 """Folder of figures below the documents: one for each kept table, and `all.svg`."""
+
+TITLES = {
+    "a-a": "A/A",
+    "long-run-collapse": "long-run collapse",
+    "one-shot-bias": "one-shot bias",
+    "sampler-gap-collapse": "sampler-gap collapse",
+    "std-bias": "SD and length bias",
+}
+"""Findings whose names in the figure are not the words of their names."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +85,13 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
     from grpobench.analysis.findings.figures import draw_all, draw_arms
 
     nano = [one for one in found if one.record.registration.scale == "nano"]
-    drawn = {f"{FIGURES}/{one.name}.svg": svg_text(draw_arms(one.record, one.result)) for one in found}
-    drawn[f"{FIGURES}/all.svg"] = svg_text(draw_all([one.result for one in nano]))
+    drawn = {}
+    for one in found:
+        names = {name for run in one.record.states for name in run[:2]}
+        figure = draw_arms(one.record, one.result, labels_of(names))
+        drawn[f"{FIGURES}/{one.name}.svg"] = svg_text(figure)
+    figure = draw_all([one.result for one in nano], {**algorithm_labels(), **TITLES})
+    drawn[f"{FIGURES}/all.svg"] = svg_text(figure)
     known = {one.study.finding.name for one in found}
     text = environment.get_template("findings.md.j2").render(
         rows=[row(one) for one in nano],
@@ -242,13 +257,13 @@ def _body(block: Block, path: Path, tables: Path) -> str:
 
 def _lines(block: Block, place: Path) -> list[str]:
     """The block that a kind makes of a kept table."""
-    from grpobench.analysis import kept
+    from grpobench.analysis import kept, kept_tables
     from grpobench.analysis.calibration import markdown as calibration
     from grpobench.analysis.calibration import table
 
     if block.name == table.NAME:
         return calibration.render(table.read(place), block.kind)
-    return kept.render(kept.read(place), block.kind, block.options)
+    return kept_tables.render(kept.read(place), block.kind, block.options)
 
 
 TEMPLATES = Path(__file__).parent / "templates"

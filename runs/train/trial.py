@@ -154,6 +154,14 @@ class Rewarded:
     def generated(self, count: int) -> None:
         self.inner.generated = count
 
+    @property
+    def sampler_tokens(self) -> float:
+        return self.inner.sampler_tokens
+
+    @sampler_tokens.setter
+    def sampler_tokens(self, count: float) -> None:
+        self.inner.sampler_tokens = count
+
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:
         groups = self.inner.gather(step, attempt, index)
         if self.rewards == "real":

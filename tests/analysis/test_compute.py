@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.kept import read, render
+from grpobench.analysis.kept import read
+from grpobench.analysis.kept_tables import render
 from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load

@@ -19,7 +19,7 @@ from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
 import grpobench
-from grpobench.analysis import kept
+from grpobench.analysis import kept, kept_tables
 from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
@@ -152,7 +152,7 @@ def test_a_kept_table_has_the_control_and_its_pairs(root: Path, tmp_path: Path) 
     (tmp_path / "kept.json").write_text(kept.as_text(content))
     table = kept.read(tmp_path / "kept.json")
     assert table.control == "mine"
-    rows = [line for line in kept.render(table, "comparisons", {}) if line.startswith("| arithmetic")]
+    rows = [line for line in kept_tables.render(table, "comparisons", {}) if line.startswith("| arithmetic")]
     assert [row.split("|")[2].strip() for row in rows] == ["mine − grpo", "mine − dapo", "mine − ppo"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.pages import drawing
 from helpers.synthetic import Synthetic
-from matplotlib.collections import LineCollection
+from scipy import stats
 
 from grpobench.analysis.figures.style import TEXT
 from grpobench.analysis.report.report import write_report
@@ -111,14 +111,22 @@ def test_curves_match_their_rows_and_stand_where_runs_were_trained(root: Path) -
     assert set(models["place"]) == {here, elsewhere} and set(models["arm"]) == {"nano"}
 
 
-def test_every_seed_has_a_line_of_its_own(root: Path) -> None:
+def test_bands_are_the_t_interval_over_seeds(root: Path) -> None:
     experiment, frame = curves(root)
+    second = (frame["seed"] == 2) & (frame["policy"] == "final")
+    frame.loc[second, "value"] -= 0.1
     drawing = draw_sampling(experiment, frame, TEXT)
     assert drawing is not None
     votes = [axes for axes in drawing.figure.axes if axes.get_xlabel() == "samples k"]
-    faint = [one for one in votes[0].collections if isinstance(one, LineCollection)]
-    assert sum(len(one.get_segments()) for one in faint) == 4  # two seeds before training and two after
+    assert len(votes[0].collections) == 2  # before training and after; the model has no seeds
     assert len(votes[0].lines) == 3  # their means, and the model
+    axes = drawing.figure.axes[0]
+    after = frame[(frame["place"] == axes.get_title()) & (frame["policy"] == "final")]
+    values = after[(after["kind"] == "pass") & (after["k"] == 1)]["value"].to_numpy()
+    low, high = stats.t.interval(0.95, 1, values.mean(), stats.sem(values))
+    (band,) = axes.collections[1].get_paths()
+    heights = sorted({float(y) for x, y in band.vertices if x == 1})
+    assert [heights[0], heights[-1]] == pytest.approx([max(low, 0), min(high, 1)])
     assert draw_sampling(experiment, frame.iloc[:0], TEXT) is None
 
 

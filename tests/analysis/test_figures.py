@@ -13,16 +13,17 @@ import pytest
 import seaborn as sns
 from helpers.synthetic import Synthetic
 from matplotlib.backends import _backend_pdf_ps
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 from matplotlib.ft2font import FT2Font
-from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
+from scipy import stats
 
 from grpobench.analysis.figures import drawing as files
 from grpobench.analysis.figures.drawing import DEFINITIONS, Drawing, svg_text
-from grpobench.analysis.figures.panels import spread
-from grpobench.analysis.figures.scales import plain, scale_of
+from grpobench.analysis.figures.scales import plain, scale_of, ticks_at
 from grpobench.analysis.figures.style import COLUMN, PALETTE, STYLE, TEXT, _Cutter, cut_in_two_steps, look
 from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.runfolder.experiment import Experiment
@@ -108,10 +109,13 @@ def test_an_outlier_does_not_flatten_a_panel_and_is_marked() -> None:
     assert scale_of([0.0] * 8 + [50.0] * 2).high > 50
 
 
-def test_the_figure_says_where_and_how_far_values_lie_outside(experiment: Experiment) -> None:
-    axes = drawn(experiment, "explained_variance").figure.axes[0]
-    assert axes.get_ylim()[0] > -1
-    assert "down to −100" in [text.get_text() for text in axes.texts]
+def test_the_figure_says_where_and_how_far_means_lie_outside(experiment: Experiment) -> None:
+    """One seed of three explains −100 at step 4, the others .14 and .34: a mean of −33."""
+    drawing = drawn(experiment, "explained_variance")
+    axes = drawing.figure.axes[0]
+    assert axes.get_ylim()[0] > -2
+    assert "down to −33" in [text.get_text() for text in axes.texts]
+    assert "A triangle at an edge marks means beyond it." in drawing.caption
     marks = [line for line in axes.get_lines() if line.get_marker() == "v" and not line.get_clip_on()]
     assert [list(np.asarray(line.get_xdata())) for line in marks] == [[4.0]]
 
@@ -142,7 +146,7 @@ def test_figures_keep_their_width_legible_letters_and_words_for_metrics(
             if drawing is None:
                 continue
             figure = drawing.figure
-            assert figure.get_figwidth() <= sheet.width
+            assert figure.get_figwidth() == sheet.width
             assert figure.get_figheight() <= 9, name  # with its caption, what a page has room for
             slug = r"\b(policy|trained|groups|reward|length|critic|grad_norm)/"
             assert not re.search(slug, drawing.caption), name
@@ -162,35 +166,47 @@ def test_figures_keep_their_width_legible_letters_and_words_for_metrics(
             assert box.x0 > -0.03 and box.x1 < figure.get_figwidth() + 0.03, name
 
 
-def test_arms_are_named_beside_curves_that_end_apart_and_above_others(tmp_path: Path) -> None:
-    for level, beside in (({"a": 0.3, "b": 0.6, "c": 0.9}, 3), ({"a": 0.5, "b": 0.5, "c": 0.5}, 0)):
-        root = Synthetic(  # type: ignore[arg-type]
-            **SMALL,
-            arms=("a", "b", "c"),
-            tasks=("arithmetic",),
-            name=f"m{beside}",
-            accuracy=lambda arm, task, seed, level=level: level[arm],
-        ).write(tmp_path)
-        figure = drawn(load(root), "accuracy_updates").figure
-        texts = [text.get_text() for text in figure.axes[0].texts if isinstance(text, Annotation)]
-        assert len(texts) == beside
-        assert bool(figure.legends) == (beside == 0)
+def test_arms_are_named_in_a_legend_and_no_line_leads_to_a_name(experiment: Experiment) -> None:
+    for name in ("accuracy_updates", "accuracy_tokens", "accuracy_seconds", "reward"):
+        figure = drawn(experiment, name).figure
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["grpo", "dapo", "ppo"]
+        assert not [text for axes in figure.axes for text in axes.texts if isinstance(text, Annotation)]
 
 
-def test_labels_stand_apart_in_curve_order_and_inside_the_panel() -> None:
-    placed = spread({"a": 0.99, "b": 0.98, "c": 0.2, "d": 0.97}, 0.1)
-    assert list(placed) == ["c", "d", "b", "a"]
-    heights = list(placed.values())
-    assert all(after - before >= 0.1 - 1e-9 for before, after in itertools.pairwise(heights))
-    assert heights[0] >= 0 and heights[-1] <= 1 + 1e-9
-
-
-def test_seeds_are_faint_under_a_band(experiment: Experiment) -> None:
+def test_a_band_is_the_t_interval_of_the_mean_and_no_seed_has_a_line(experiment: Experiment) -> None:
     axes = drawn(experiment, "reward").figure.axes[0]
-    faint = [one for one in axes.collections if one.get_alpha() is not None]
-    assert len(faint) == 6 and max(one.get_alpha() for one in faint) < 0.3  # type: ignore[type-var]
-    thick = [line for line in axes.get_lines() if isinstance(line, Line2D) and line.get_linewidth() > 1]
-    assert len(thick) == 3
+    assert len(axes.collections) == 3 and len(axes.get_lines()) == 3  # a band and a mean per arm
+    rows = experiment.select("reward/mean").query("arm == 'grpo' and task == 'arithmetic' and step == 4")
+    values = rows["value"].to_numpy()
+    low, high = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
+    (band,) = axes.collections[0].get_paths()
+    heights = sorted({float(y) for x, y in band.vertices if x == 4})
+    assert [heights[0], heights[-1]] == pytest.approx([low, high], rel=1e-9)
+
+
+def test_few_evaluations_have_bars_and_ticks_at_their_steps(experiment: Experiment) -> None:
+    drawing = drawn(experiment, "accuracy_updates")
+    axes = drawing.figure.axes[0]
+    assert list(axes.get_xticks()) == [0, 3, 6]
+    bars = [one.get_segments() for one in axes.collections if isinstance(one, LineCollection)]
+    assert [len(one) for one in bars] == [3, 3, 3]
+    assert "Bars are 95% t intervals of the mean over seeds" in drawing.caption
+
+
+@pytest.mark.parametrize(
+    ("steps", "most", "ticks"),
+    [
+        ([0, 5, 10], 5, [0, 5, 10]),
+        (list(range(0, 101, 10)), 6, [0, 20, 40, 60, 80, 100]),  # every second, with the last
+        (list(range(0, 71, 10)), 4, [0, 30, 60]),  # 7 steps: every third, though the last has no tick
+        ([0, 2, 3, 40], 3, [0, 40]),  # where data stand, however uneven
+    ],
+)
+def test_ticks_stand_at_data(steps: list[float], most: int, ticks: list[float]) -> None:
+    axes = Figure().add_subplot()
+    axes.plot(steps, steps)
+    ticks_at(axes, steps, most)
+    assert list(axes.get_xticks()) == ticks
 
 
 def test_svg_tells_the_values_of_a_curve_and_of_a_mean(experiment: Experiment) -> None:
@@ -211,10 +227,12 @@ def test_the_command_writes_figures_with_captions_in_order_of_a_list(
     out = tmp_path / "paper"
     words = ["--width", "column", "--format", "pdf,svg", "--out", str(out)]
     assert cli.main(["figure", "kl", str(root), *words]) == 0
-    assert capsys.readouterr().out.split() == [str(out / f"kl.{ending}") for ending in ("pdf", "svg", "tex")]
+    endings = ("pdf", "svg", "tex", "txt")
+    assert capsys.readouterr().out.split() == [str(out / f"kl.{ending}") for ending in endings]
     tex = (out / "kl.tex").read_text()
     assert r"\includegraphics{kl.pdf}" in tex and r"\label{fig:kl}" in tex and "3.4 inches" in tex
-    assert r"\caption{Divergence of the policy. KL to old policy: " in tex and "figure*" not in tex
+    assert r"\caption{Divergence of the policy. KL to old policy (nats/token): " in tex
+    assert "figure*" not in tex and r"% \graphicspath{{figures/}}" in tex
     first = (out / "kl.pdf").read_bytes()
     assert cli.main(["figure", "kl", str(root), *words]) == 0
     assert (out / "kl.pdf").read_bytes() == first

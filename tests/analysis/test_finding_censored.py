@@ -56,17 +56,19 @@ def recorded(contrast: Mapping[str, float], end: float = END) -> Record:
     return Record(rule, {"lasts": values}, (), (), states, 0.0, provenance, horizons)
 
 
-def test_an_arm_s_interval_ends_where_its_runs_end() -> None:
-    """By hand for a: mean 109.5, s 29.7, t(7) 2.365: 84.7 to 134.3, of which 120 are possible."""
+def test_an_arm_s_mean_is_restricted_to_the_planned_updates() -> None:
+    """By hand for a: mean 109.5 of 120, error 29.70/√8 = 10.5, t(7) 2.365, on the scale log(m/(120 − m)):
+    2.345 ± 2.365 · 10.5 · 120/(109.5 · 10.5) = 2.345 ± 2.592, back 52.6 and 119.1. For c: 19.5, error
+    10.2."""
     found = {one.arm: one for one in arm_means(recorded({"a": 1, "b": -1}), "lasts")}
     assert found["a"].mean.value == 109.5
-    assert (found["a"].mean.low, found["a"].mean.high) == (pytest.approx(84.67, abs=0.01), 120.0)
-    assert found["c"].mean.low == 0.0  # 19.5 − 24.1
+    assert (found["a"].mean.low, found["a"].mean.high) == pytest.approx((52.6, 119.1), abs=0.1)
+    assert 0 < found["c"].mean.low < 19.5 < found["c"].mean.high < 120
     assert [found[arm].reached for arm in "abc"] == [7, 8, 0]
     shown = {arm: description.arm_words(one, "updates") for arm, one in found.items()}
-    assert shown["a"] == "≥ 109.5 (84.7 to ≥ 120; 7 of 8 reached the end)"
-    assert shown["b"] == "≥ 120 (8 of 8 reached the end)"
-    assert shown["c"] == "19.5 (0.0 to 43.6)"
+    assert shown["a"] == "109.5 of 120 (52.6 to 119.1; 7 of 8 reached the end)"
+    assert shown["b"] == "120.0 of 120 (8 of 8 reached the end)"
+    assert shown["c"].startswith("19.5 of 120 (")
 
 
 def test_difference_lies_within_run_updates_and_tells_censored_count() -> None:
@@ -152,6 +154,6 @@ def test_the_page_prints_no_update_beyond_the_end() -> None:
         (end,) = {end for own in record.horizons.values() for end in own.values()}
         part = page.partition(f"\n## {record.registration.finding.name}\n")[2].partition("\n## ")[0]
         arms = next(line for line in part.splitlines() if line.startswith("- Each arm"))
-        bounds = re.findall(r"\(([\d.]+) to (?:≥ )?([\d.]+)", arms)
+        bounds = re.findall(r"\(([\d.]+) to ([\d.]+)", arms)
         assert bounds and all(0 <= float(low) <= float(high) <= end for low, high in bounds), arms
         assert "8 of 8 reached the end" in arms and "reached the end" in part.partition("- Each arm")[0]

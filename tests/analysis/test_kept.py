@@ -10,7 +10,8 @@ import pytest
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.calibration import table as calibration
-from grpobench.analysis.kept import as_text, keep, read, render
+from grpobench.analysis.kept import as_text, keep, read
+from grpobench.analysis.kept_tables import render
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import shorten_paths

@@ -13,9 +13,10 @@ from helpers.synthetic import Synthetic
 
 from grpobench.analysis.report import runs as views
 from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.methods import describe_methods
 from grpobench.analysis.report.page import inline
 from grpobench.analysis.report.runs import difference, find_samples, shortened
-from grpobench.analysis.report.text import describe_methods, make_bibtex
+from grpobench.analysis.report.text import make_bibtex
 from grpobench.analysis.runfolder.load import load
 
 SMALL = {"steps": 12, "every": 3, "problems": 4, "test_problems": 8}
@@ -101,7 +102,9 @@ def test_runs_with_events_stand_first_with_their_curves_and_files(
 def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
     facts = gather(load(root))
     told = describe_methods(facts, PAPERS)
-    assert told.startswith("We trained grpo, ppo on arithmetic with 2 seeds per arm, from the policy nano")
+    assert told.startswith(
+        "We trained grpo, ppo on arithmetic with 2 seeds (1, 2) per arm, from the policy nano"
+    )
     assert "16 prompts with 8 completions each" in told and "torch 2.13.0" in told
     entries = make_bibtex(facts.experiment, PAPERS)
     assert re.findall(r"@misc\{(.*),", entries) == [

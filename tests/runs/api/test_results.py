@@ -191,7 +191,7 @@ def test_a_single_figure_has_the_bytes_of_the_report(
         assert (tmp_path / f"one.{suffix}").read_bytes() == kept.read_bytes()
     figure = results.figure("final_accuracy", tmp_path / "one.png")
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
-    assert figure.get_axes()[0].get_title() == "arithmetic"
+    assert figure.get_axes()[0].get_title().startswith("arithmetic\nbefore training")
     with pytest.raises(ValueError, match="a figure is saved as"):
         results.figure("final_accuracy", tmp_path / "one.txt")
     with pytest.raises(ValueError, match="no figure 'acuracy' in these results"):

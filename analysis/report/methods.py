@@ -1,0 +1,257 @@
+"""The methods paragraph: models, tasks, budgets, seeds, rewards, curricula, rates, tests and exclusions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.report.text import used_papers, versions
+from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
+from grpobench.analysis.statistics.comparison import MOST_ARMS
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.statistics.verdicts import points as margin_points
+from grpobench.analysis.tools.text import NONE, count, escape, listed
+from grpobench.analysis.topics.accuracy import WITHOUT_DATA, describe_decoding, headline_of
+from grpobench.analysis.topics.budgets import sum_costs
+from grpobench.analysis.topics.captions import joined, problems_in_words
+from grpobench.analysis.topics.runs import Setting
+from grpobench.analysis.topics.search import describe_search
+
+MOST = 20
+"""Most arms or tasks that are named."""
+DOSES = {"reward.flip": "0", "reward.scale": "1", "reward.offset": "0", "reward.outliers": "0"}
+"""Settings that change training rewards on purpose, and their values that change nothing."""
+
+
+def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
+    """A paragraph for the methods section of a paper. It leaves out what the runs did not record."""
+    settings = {one.key: one for one in facts.settings}
+    known = facts.numbers.shown.labels
+
+    def label(name: str) -> str:
+        return known.get(name, name)
+
+    return joined(
+        [
+            _what(facts, settings, label),
+            _algorithms(facts.experiment, papers, label),
+            _tasks(facts.experiment, label),
+            _steps(settings),
+            _spent(facts.experiment),
+            _rates(settings, label),
+            _rewards(settings),
+            _curricula(settings),
+            _accuracy(facts.experiment, label),
+            _tests(facts.experiment, label),
+            f"{search}." if (search := describe_search(facts.experiment)) else "",
+            _exclusions(facts),
+            _software(facts.experiment),
+        ]
+    )
+
+
+def methods_tex(facts: Facts, papers: Mapping[str, str]) -> str:
+    """The paragraph for LaTeX."""
+    return f"\\paragraph{{Methods.}} {escape(describe_methods(facts, papers))}\n"
+
+
+Label = Callable[[str], str]
+"""The name of an arm or a task in the text."""
+
+
+def said(settings: Mapping[str, Setting], key: str, label: Label = str) -> str:
+    """The value of a setting that all arms share, or each value with its arms; empty if no run recorded
+    it."""
+    one = settings.get(key)
+    if one is None:
+        return ""
+    if not one.differs:
+        return next(iter(one.values.values()))
+    arms: dict[str, list[str]] = {}
+    for arm, value in one.values.items():
+        if value != NONE:
+            arms.setdefault(value, []).append(label(arm))
+    return ", ".join(f"{value} ({', '.join(names)})" for value, names in arms.items())
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """`0 to 7`, or each seed where one is missing."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return listed(seeds, MOST)
+
+
+def _what(facts: Facts, settings: Mapping[str, Setting], label: Label) -> str:
+    experiment = facts.experiment
+    seeds = (
+        f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)} ({seeds_text(experiment.seeds)})"
+    )
+    arms, tasks = (listed(list(map(label, names)), MOST) for names in (experiment.arms, experiment.tasks))
+    text = f"We trained {arms} on {tasks} with {seeds} per arm"
+    model, dtype = said(settings, "model.name", label), said(settings, "model.dtype", label)
+    text += f", from the policy {model}" if model else ""
+    text += f" in {dtype}" if model and dtype else ""
+    warm = said(settings, "model.warm_start", label)
+    return f"{text}." + (f" Supervised updates before training: {warm}." if warm not in ("", "0") else "")
+
+
+def _algorithms(experiment: Experiment, papers: Mapping[str, str], label: Label) -> str:
+    sources = "; ".join(f"{label(name)}: {paper}" for name, paper in used_papers(experiment, papers).items())
+    return f"The algorithms are those of {sources}." if sources else ""
+
+
+def _tasks(experiment: Experiment, label: Label) -> str:
+    """The settings of tasks that have some."""
+    parts = []
+    for task in experiment.tasks:
+        configs = [run.config.get("task", {}) for run in experiment.runs if run.task == task and run.config]
+        config = configs[0] if configs else {}
+        own = config.get("settings", {}) if isinstance(config, Mapping) else {}
+        words = ", ".join(
+            f"{key.replace('_', ' ')} {value}" for key, value in own.items() if value not in ([], "")
+        )
+        parts += [f"{label(task)} ({words})"] if words else []
+    return f"Settings of tasks: {'; '.join(parts)}." if parts else ""
+
+
+def _steps(settings: Mapping[str, Setting]) -> str:
+    steps = said(settings, "train.steps")
+    prompts, group = said(settings, "train.prompts_per_step"), said(settings, "train.group_size")
+    if not (prompts and group):
+        return f"A run has {steps} steps." if steps else ""
+    text = f"A step samples {prompts} prompts with {group} completions each"
+    minibatches, epochs = said(settings, "train.num_minibatches"), said(settings, "train.epochs")
+    text += f" and makes {minibatches} optimizer updates per pass" if minibatches else ""
+    text += f" in {epochs} pass{'es' * (epochs != '1')}" if minibatches and epochs else ""
+    temperature = said(settings, "sampler.temperature")
+    text += f", at temperature {temperature}" if temperature else ""
+    return f"{text}; a run has {steps} steps." if steps else f"{text}."
+
+
+def _spent(experiment: Experiment) -> str:
+    """The range of what runs spent, over arms and tasks."""
+    frame = sum_costs(experiment)
+    parts = []
+    for column, words in (("generated_tokens", "generated tokens"), ("train_seconds", "seconds of training")):
+        values = frame[column].dropna()
+        if len(values):
+            ends = dict.fromkeys(count(value) for value in (values.min(), values.max()))
+            parts.append(f"{' to '.join(ends)} {words}")
+    return f"Depending on arm and task, a run spent {' and '.join(parts)}." if parts else ""
+
+
+def _rates(settings: Mapping[str, Setting], label: Label) -> str:
+    """Learning rates by role, the policy's first."""
+    roles = [key.rpartition(".")[2] for key in settings if key.startswith(f"{RATE}.")]
+    roles.sort(key=lambda role: (role != "policy", role))
+    rates = [f"{role.replace('_', ' ')} {said(settings, f'{RATE}.{role}', label)}" for role in roles]
+    if not rates:
+        return ""
+    optimizer, schedule = said(settings, "train.optimizer", label), said(settings, "train.schedule", label)
+    text = f"Learning rates: {'; '.join(rates)}"
+    text += f", with {optimizer}" if optimizer else ""
+    text += f" and a {schedule} schedule" if optimizer and schedule else ""
+    return f"{text}."
+
+
+RATE = "train.learning_rate"
+
+
+def _rewards(settings: Mapping[str, Setting]) -> str:
+    """What is rewarded, where it is not the task's own score, and changes of the rewards."""
+    kind, weights = (
+        said(settings, "reward.kind"),
+        sorted(k for k in settings if k.startswith("reward.weights")),
+    )
+    own = [
+        f"{key.removeprefix('reward.weights.')} {said(settings, key)}"
+        for key in weights
+        if key != "reward.weights"
+    ]
+    changed = [
+        f"{key.rpartition('.')[2]} {said(settings, key)}"
+        for key, neutral in DOSES.items()
+        if said(settings, key) not in ("", neutral)
+    ]
+    if not kind:
+        return ""
+    if kind == "task" and not own:
+        text = "Rewards are those of the tasks"
+    else:
+        text = f"Rewards: {kind}" + (f" with weights {', '.join(own)}" if own else "")
+    return f"{text}{f', changed on purpose: {listed(changed)}' if changed else ''}."
+
+
+def _curricula(settings: Mapping[str, Setting]) -> str:
+    """How problems are chosen, where that is not the algorithm's own way."""
+    parts = []
+    if (own := said(settings, "train.curriculum")) not in ("", "–"):
+        parts.append(f"curriculum {own}")
+    if (sampling := said(settings, "modify.dynamic_sampling")) not in ("", "0"):
+        parts.append(f"dynamic sampling {sampling}")
+    if (schedule := said(settings, "modify.schedule")) not in ("", "uniform"):
+        parts.append(f"schedule of problems {schedule}")
+    if parts:
+        return f"Problems of a step: {', '.join(parts)}."
+    return (
+        "Every algorithm chooses the problems of a step in its own way."
+        if "train.curriculum" in settings
+        else ""
+    )
+
+
+def _accuracy(experiment: Experiment, label: Label) -> str:
+    headlines = {task: headline_of(experiment, task) for task in experiment.tasks}
+    modes = sorted({describe_decoding(experiment, one.mode) for one in headlines.values()})
+    splits = sorted({one.split for one in headlines.values()})
+    problems = problems_in_words(experiment, {task: one.split for task, one in headlines.items()}, label)
+    text = f"Accuracy is measured on the {' and '.join(splits)} split by {' and '.join(modes)} after the "
+    text += f"last update ({problems})"
+    if len(experiment.seeds) > 1:
+        text += ", mean over seeds with a t interval of 95%"
+    return f"{text}."
+
+
+def _tests(experiment: Experiment, label: Label) -> str:
+    """How arms are compared, and when they are called equivalent."""
+    if len(experiment.arms) < 2 or len(experiment.seeds) < 2 or experiment.apart or experiment.sweep_values:
+        return ""
+    correction = (
+        "Holm's correction over the pairs of a task and interim analyses"
+        if experiment.plan
+        else "correction over the pairs of a task by closed max-T tests with joint sign flips (Westfall and "
+        "Young, 1993)"
+    )
+    against = experiment.control or (experiment.arms[0] if len(experiment.arms) > MOST_ARMS else "")
+    who = f"Each arm is compared with {label(against)}" if against else "Arms are compared"
+    text = (
+        f"{who} in pairs of equal seeds by an exact two-sided sign-flip permutation test at "
+        f"{ALPHA:.0%}, with {correction}. Arms are called equivalent if two one-sided tests of the same "
+        "kind, after Holm's correction over the pairs of a task, reject a difference of "
+        f"{margin_points(experiment.margin)} points or more."
+    )
+    return f"{text} {experiment.plan.words}" if experiment.plan else text
+
+
+def _exclusions(facts: Facts) -> str:
+    """Which runs count as 0, and which are left out."""
+    statuses = dict(facts.accounting)
+    diverged, collapsed = statuses.pop("diverged", 0), statuses.pop("collapsed", 0)
+    left_out = {name: n for name, n in statuses.items() if name != FINISHED}
+    parts = (
+        [f"{diverged} of {sum(facts.accounting.values())} runs diverged and count as 0"] if diverged else []
+    )
+    parts += [f"{collapsed} collapsed and count with their last accuracy"] if collapsed else []
+    if left_out:
+        names = ", ".join(
+            f"{n} {'without data' if name == WITHOUT_DATA else name}" for name, n in left_out.items()
+        )
+        parts.append(f"{sum(left_out.values())} without a result are left out ({names})")
+    whole = f"All {statuses.get(FINISHED, 0)} runs finished, and none is excluded."
+    rule = "A run that diverges counts as 0."
+    return f"{rule} {'; '.join(parts)}." if parts else f"{rule} {whole}"
+
+
+def _software(experiment: Experiment) -> str:
+    installed = ", ".join(f"{name} {' and '.join(known)}" for name, known in versions(experiment).items())
+    return f"Software: {installed}." if installed else ""
