@@ -18,6 +18,7 @@ from grpobench.analysis.topics.bias import bias_metrics
 from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_with_base
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
+from grpobench.analysis.topics.overview import Overview, make_overview
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
 from grpobench.analysis.topics.sweep import Cell, classify_runs, group_cells
 
@@ -68,6 +69,11 @@ class Numbers:
     def against_base(self) -> Sequence[Comparison]:
         """Every arm on every task against its accuracy before training; empty for a map."""
         return () if self.experiment.sweep_values else compare_arms_with_base(self.experiment, self.runs)
+
+    @cached_property
+    def overview(self) -> Overview:
+        """All arms on all tasks, with the verdicts of `against_base` and `compared`."""
+        return make_overview(self.experiment, self.runs, self.against_base, self.compared)
 
     @cached_property
     def bias(self) -> pd.DataFrame:
