@@ -23,6 +23,8 @@ from grpobench.analysis.topics.sweep import axes_of, find_frontiers
 Arms: TypeAlias = frozenset[str]
 MOST_CLAUSES = 3
 """Most groups of arms or tasks that a clause names; the table below the sentence has all."""
+MOST_EQUIVALENT = 2
+"""Most equivalent pairs that are named."""
 MOST_NAMES = 4
 """Most arms or tasks that a list names."""
 
@@ -160,13 +162,13 @@ def describe_differences(numbers: Numbers) -> str:
         return f"no pair of arms can be told apart with {seeds} ({seeds_needed(ALPHA)} are needed)"
     what = f"{differ} of {len(compared)} pairs differ{'s' * (differ == 1)}" if differ else "no pair differs"
     parts = [f"{what}{': ' * bool(differ)}{', '.join(_losers(compared, numbers.experiment.arms))}"]
-    if counts["equivalent"]:
-        verb = "is" if counts["equivalent"] == 1 else "are"
-        margin = margin_points(compared[0].margin)
-        parts.append(f"{counts['equivalent']} {verb} equivalent within {margin} points")
+    if equivalent := [pair for pair in compared if pair.verdict == "equivalent"]:
+        names = [f"{pair.first} and {pair.second} on {pair.task}" for pair in equivalent]
+        shown = joined(names) if len(names) <= MOST_EQUIVALENT else f"{len(names)} pairs"
+        parts.append(f"{shown} are equivalent within {margin_points(compared[0].margin)} points")
     if open_pairs:
-        parts.append(f"{open_pairs} {'is' if open_pairs == 1 else 'are'} unresolved")
-    return f"{parts[0]}; {joined(parts[1:])}" if parts[1:] else parts[0]
+        parts.append(f"{open_pairs} pair{'s are' if open_pairs > 1 else ' is'} unresolved")
+    return "; ".join(filter(None, (parts[0], ", ".join(parts[1:]))))
 
 
 def _losers(compared: Sequence[Comparison], arms: Sequence[str]) -> list[str]:

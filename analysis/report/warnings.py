@@ -154,12 +154,15 @@ def _other_problems(checked: Checked) -> Iterator[ReportWarning]:
 def _budgets(checked: Checked) -> Iterator[ReportWarning]:
     """Pairs whose verdict depends on what is held equal."""
     pairs = [one for one in checked.numbers.on_axes if one.depends]
+    turned = [
+        one for one in pairs if {"better", "worse"} <= {pair.verdict for pair in one.comparisons.values()}
+    ]
     if pairs:
         yield ReportWarning(
             f"The verdict on validation accuracy depends on what is held equal (updates, generated tokens or "
             f"seconds) for {len(pairs)} of {len(checked.numbers.on_axes)} pairs",
             [one.sentence for one in pairs],
-            Gravity.NOTE,
+            Gravity.DOUBT if turned else Gravity.NOTE,
             "The table of verdicts at equal budgets shows each.",
         )
 

@@ -175,6 +175,7 @@ def seeds_for(
     return math.inf
 
 
+@lru_cache(maxsize=4096)
 def seeds_for_equivalence(margin: float, pairs: int, alpha: float = 0.05, least: int = 1) -> float:
     """Fewest seeds, from `least`, that show equal arms to be equivalent within a margin (in standard
     deviations) in 80 % of repetitions; inf for more than `MOST_SEEDS` and for no margin.

@@ -241,7 +241,7 @@ def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None =
             "that level over the analyses. For equivalence, it is the smallest p of an analysis divided by "
             "its share of the level. MDE and power are those of the last analysis."
         )
-    return _table("comparisons", "Head to head", compared, note)
+    return _table("comparisons", "Every pair with all numbers", compared, note)
 
 
 def against_base_table(compared: Sequence[Comparison]) -> Table:

@@ -56,16 +56,22 @@ class OverviewCell:
         return ", ".join(f"{count} {what}" for count, what in counts if count)
 
     @property
+    def final_text(self) -> str:
+        """The final accuracy in percent."""
+        return percent(self.final)
+
+    @property
+    def gain_text(self) -> str:
+        """The gain in points; empty where it is unknown."""
+        return "" if math.isnan(self.gain) else points(self.gain)
+
+    @property
     def text(self) -> str:
         """The cell as printed: ``66.6 (+27.5 better) a``."""
-        gain = " ".join(filter(None, (points(self.gain), self.verdict)))
-        parts = (
-            percent(self.final),
-            f"({gain})" if self.gain == self.gain else "",
-            self.mark,
-            self.runs_text,
+        gain = " ".join(filter(None, (self.gain_text, self.verdict)))
+        return " ".join(
+            filter(None, (self.final_text, f"({gain})" if gain else "", self.mark, self.runs_text))
         )
-        return " ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
