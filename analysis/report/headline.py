@@ -188,8 +188,8 @@ def _grouped(better: Sequence[Comparison], arms: Sequence[str], turned: bool) ->
         one, other = (pair.second, pair.first) if turned else (pair.first, pair.second)
         others.setdefault((one, pair.task), set()).add(other)
     tasks: dict[tuple[str, Arms], list[str]] = {}
-    for (one, task), theirs in others.items():
-        tasks.setdefault((one, frozenset(theirs)), []).append(task)
+    for (one, task), of_task in others.items():
+        tasks.setdefault((one, frozenset(of_task)), []).append(task)
     word = "worse" if turned else "better"
     ordered = sorted(tasks.items(), key=lambda entry: -len(entry[0][1]) * len(entry[1]))
     clauses = []
