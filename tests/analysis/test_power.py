@@ -41,6 +41,14 @@ def test_a_detectable_effect_is_found_in_four_of_five_repetitions(seeds: int, pa
     assert found(seeds, pairs, power.detectable(seeds, pairs)) == pytest.approx(0.8, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("level", [0.05, 0.001, 0.0])
+def test_power_of_the_t_test_is_that_of_the_noncentral_t(level: float) -> None:
+    seeds = np.array([3, 6, 8, 12, 20, 60, 300, 1000])
+    for effect in (0.0, 0.1, 0.5, 2.0, 6.0, 50.0):  # the last two beyond what doubles can tell from 1
+        expected = stats.nct.sf(-stats.t.ppf(level / 2, seeds - 1), seeds - 1, effect * np.sqrt(seeds))
+        assert power._power_of_t(seeds, effect, level) == pytest.approx(expected, abs=1e-12)
+
+
 def test_seeds_for_equivalence_show_it_in_four_of_five_repetitions() -> None:
     needed = int(power.seeds_for_equivalence(1.0, 1))
     shown = {}
