@@ -71,7 +71,7 @@ def describe_gains(numbers: Numbers) -> str:
     if not pairs:
         return describe_levels(numbers)
     if max(len(pair.seeds) for pair in pairs) < seeds_needed(ALPHA):
-        return _unconfirmed(pairs)
+        return _unconfirmed(pairs, alone=not numbers.compared)
     arms = numbers.experiment.arms
     clauses = [
         *_changes(pairs, arms, "better", ("gains", "gain")),
@@ -84,8 +84,9 @@ def describe_gains(numbers: Numbers) -> str:
     return ", ".join(clauses[:MOST_CLAUSES] + [f"and {more} more changes"] * (more > 0))
 
 
-def _unconfirmed(pairs: Sequence[Comparison]) -> str:
-    """The changes of mean accuracy where there are too few seeds for any verdict."""
+def _unconfirmed(pairs: Sequence[Comparison], alone: bool) -> str:
+    """The changes of mean accuracy where there are too few seeds for any verdict. `alone`: no clause about
+    pairs of arms follows, which would say so."""
     seeds = max(len(pair.seeds) for pair in pairs)
     changes: dict[str, list[float]] = {}
     for pair in pairs:
@@ -95,7 +96,7 @@ def _unconfirmed(pairs: Sequence[Comparison]) -> str:
         for task, sizes in changes.items()
     ]
     confirm = f"which {seeds} seed{'s' * (seeds > 1)} cannot confirm ({seeds_needed(ALPHA)} are needed)"
-    return f"mean accuracy changes by {joined(named)}, {confirm}"
+    return f"mean accuracy changes by {joined(named)}" + f", {confirm}" * alone
 
 
 def describe_levels(numbers: Numbers) -> str:
@@ -159,7 +160,10 @@ def describe_differences(numbers: Numbers) -> str:
     largest = max(len(pair.seeds) for pair in compared)
     if not differ and not counts["equivalent"] and largest < seeds_needed(ALPHA):
         seeds = f"{largest} seed{'s' * (largest != 1)}"
-        return f"no pair of arms can be told apart with {seeds} ({seeds_needed(ALPHA)} are needed)"
+        verb = "confirms" if largest == 1 else "confirm"
+        return (
+            f"{seeds} {verb} neither changes nor differences between arms ({seeds_needed(ALPHA)} are needed)"
+        )
     what = f"{differ} of {len(compared)} pairs differ{'s' * (differ == 1)}" if differ else "no pair differs"
     parts = [f"{what}{': ' * bool(differ)}{', '.join(_losers(compared, numbers.experiment.arms))}"]
     if equivalent := [pair for pair in compared if pair.verdict == "equivalent"]:

@@ -31,7 +31,8 @@ from grpobench.analysis.topics.runs import MOST_COLUMNS
 LARGEST_SVG = 1_000_000
 """Characters of SVG beyond which the page embeds a PNG instead."""
 SCREEN = 1.8
-"""Screen pixels per point of a figure: a figure made for a 7 inch column fills the page."""
+"""Screen pixels per point of a figure: a figure made for a 7 inch column fills the page. In print it has its
+own size."""
 COLOR = re.compile("#[0-9a-fA-F]{6}")
 THEMED = {
     "#ffffff": "var(--paper)",
@@ -70,7 +71,7 @@ def inline(svg: str, name: str, title: str) -> str:
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
     points = float(re.search(r'width="([\d.]+)pt"', body)[1])  # type: ignore[index]  # matplotlib always says
     body = re.sub(r'\b(width|height)="[\d.]+pt" ?', "", body, count=2)
-    style = f"width:{points * SCREEN:.0f}px"
+    style = f"--size:{points * SCREEN:.0f}px"
     body = COLOR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), body)
     return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
 

@@ -101,6 +101,10 @@ LINES = (
     "end of a run that diverged, collapsed or crashed, and a triangle at an edge marks values beyond it. "
     "Point at a line to read its values."
 )
+MOST_OPEN = 40
+"""Most rows of a table that is not folded."""
+MOST_PRINTED = 60
+"""Most rows of a table that is printed."""
 FIRST: Sequence[str] = ("final_accuracy",)
 """Figures of the first screen."""
 SECTIONS: Sequence[Section] = (
@@ -168,6 +172,18 @@ def anchor_of(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
+def _shown(part: Part, item: EmbeddedFigure | Table) -> ShownPart:
+    """A part with what it shows. A long table is folded, and a very long one is not printed."""
+    fold, caption = part.fold, item.caption if isinstance(item, EmbeddedFigure) else item.note
+    if isinstance(item, Table):
+        if len(item.rows) > MOST_PRINTED:
+            fold = Fold.SCREEN
+        elif len(item.rows) > MOST_OPEN and fold == Fold.OPEN:
+            fold = Fold.PAPER
+    first, rest = split_caption(caption.strip())
+    return ShownPart(part.kind, part.name, fold.value, item.title, first, rest, item)
+
+
 def shown_sections(
     drawn: Mapping[str, EmbeddedFigure], made: Mapping[str, Table], sections: Sequence[Section] = SECTIONS
 ) -> list[ShownSection]:
@@ -178,9 +194,7 @@ def shown_sections(
         for part in section.parts:
             item = (drawn if part.kind == "figure" else made).get(part.name)
             if item is not None:
-                caption = item.caption if isinstance(item, EmbeddedFigure) else item.note
-                first, rest = split_caption(caption.strip())
-                parts.append(ShownPart(part.kind, part.name, part.fold.value, item.title, first, rest, item))
+                parts.append(_shown(part, item))
         if parts:
             shown.append(ShownSection(section.title, anchor_of(section.title), section.lead, parts))
     return shown

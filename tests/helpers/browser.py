@@ -128,9 +128,10 @@ class Browser:
         answer = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
         return base64.b64decode(answer["data"])
 
-    def picture(self) -> bytes:
-        """What the window shows, as PNG."""
-        answer = self.call("Page.captureScreenshot")
+    def picture(self, width: float, height: float) -> bytes:
+        """The top of the page as PNG."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        answer = self.call("Page.captureScreenshot", clip=clip)
         return base64.b64decode(answer["data"])
 
 
@@ -174,7 +175,8 @@ def pages_of(printed: bytes) -> int:
 
 
 def measure(page: Path, picture: Path | None = None) -> str:
-    """How many screens and pages of paper a page takes. Writes its first screen as PNG to `picture`."""
+    """How many screens and pages of paper a page takes. Writes what a report shows on its first screen to
+    `picture`, as PNG."""
     command = installed()
     if command is None:
         raise SystemExit("no Chromium is installed (Debian: apt install chromium)")
@@ -182,7 +184,8 @@ def measure(page: Path, picture: Path | None = None) -> str:
         browser.show(page, SCREEN[0], "light", height=SCREEN[1])
         screens = browser.ask("document.documentElement.scrollHeight") / SCREEN[1]
         if picture is not None:
-            picture.write_bytes(browser.picture())
+            end = browser.ask("document.getElementById('overview').getBoundingClientRect().bottom")
+            picture.write_bytes(browser.picture(SCREEN[0], min(SCREEN[1], end)))
         pages = pages_of(browser.print())
     return f"{screens:.1f} screens of {SCREEN[0]} × {SCREEN[1]} pixels, {pages} printed pages"
 
