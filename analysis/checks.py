@@ -376,6 +376,7 @@ class Alarm:
 
 DAMAGED_TITLE = "Damaged, and counted nowhere until it is mended"
 SPARED = "Damaged, and needed by no number"
+IMPORTED = "Imported from logs of others"
 
 
 def find_alarms(
@@ -393,7 +394,7 @@ CHECKS: Mapping[str, Callable[[Experiment], Iterable[str]]] = {
     "Updates left out for a loss, reward or gradient that is not finite": find_skipped_updates,
     "Logs that lack something": find_incomplete_runs,
     "Left out of what was imported": find_import_faults,
-    "Imported from logs of others": find_imported_logs,
+    IMPORTED: find_imported_logs,
     "Folders that are not what they say": find_misplaced_folders,
     "Not as planned": find_unplanned_runs,
     "Not what the search chose": find_unsearched_values,

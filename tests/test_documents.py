@@ -66,3 +66,11 @@ def test_the_readme_says_what_setting_up_takes() -> None:
     assert "nothing else" not in text.partition("## ")[0]
     assert f"{packages} packages" in text
     assert re.search(r"\d\.\d GB of disk", text) and "package index" in text
+
+
+def test_the_picture_of_the_report_is_small_enough_for_a_readme() -> None:
+    picture = ROOT / "docs" / "figures" / "report.png"
+    assert "](docs/figures/report.png)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    content = picture.read_bytes()
+    assert content.startswith(b"\x89PNG") and len(content) < 300_000
+    assert int.from_bytes(content[16:20], "big") == 1400  # the width of the screen

@@ -35,6 +35,7 @@ from grpobench.analysis.topics.costs import (
 )
 from grpobench.analysis.topics.evaluations import agreement_table, later_table
 from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.overview import overview_table
 from grpobench.analysis.topics.results import draw_differences, draw_final_accuracy, draw_validation
 from grpobench.analysis.topics.runs import runs_table
 from grpobench.analysis.topics.sampling import draw_sampling, samples_table
@@ -50,6 +51,7 @@ from grpobench.analysis.topics.training import (
     draw_training,
     rewards_table,
 )
+from grpobench.analysis.topics.unresolved import unresolved_table
 
 
 def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
@@ -63,14 +65,16 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
         maps = [table(axes, numbers.grid) for table in (map_table, frontier_table) if axes]
         return {table.name: table for table in [*maps, runs_table(experiment)] if table.rows}
     made = [
+        overview_table(numbers.overview),
+        comparisons_table(numbers.compared, experiment.plan, experiment.control),
+        unresolved_table(numbers.compared, experiment.plan),
+        against_base_table(numbers.against_base),
+        *aggregate_tables(experiment, numbers.runs),
         accuracy_table(experiment, numbers.runs, "accuracy", "Final accuracy"),
         *other_mode_tables(experiment, numbers.runs, numbers.findings),
         sources_table(numbers.sources),
         stability_table(experiment, numbers.findings, numbers.runs),
         survival_table(experiment, numbers.findings),
-        comparisons_table(numbers.compared, experiment.plan, experiment.control),
-        against_base_table(numbers.against_base),
-        *aggregate_tables(experiment, numbers.runs),
         samples_table(numbers.curves, "pass"),
         samples_table(numbers.curves, "maj"),
         budgets_table(experiment),

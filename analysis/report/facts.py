@@ -10,7 +10,9 @@ from typing import Any
 from grpobench.analysis.checks import Alarm, Pairing, check_pairing, find_alarms
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.report.catalog import make_tables
+from grpobench.analysis.report.headline import describe_headline
 from grpobench.analysis.report.sources import describe_sources
+from grpobench.analysis.report.warnings import Checked, list_warnings
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
@@ -18,6 +20,7 @@ from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.topics.accuracy import count_run_statuses
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.runs import Setting, all_settings, run_provenance
+from grpobench.analysis.topics.warnings import ReportWarning
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class Facts:
     accounting: Mapping[str, int]
     """How many planned runs have each status."""
     alarms: Sequence[Alarm]
+    headline: str
+    """What happened, in one sentence."""
+    warnings: Sequence[ReportWarning]
+    """Everything to doubt, the gravest first; the alarms are among them."""
 
     @property
     def experiment(self) -> Experiment:
@@ -43,14 +50,18 @@ def gather(logs: Experiment | Numbers) -> Facts:
     """Compute every number of the report."""
     numbers = logs if isinstance(logs, Numbers) else Numbers(logs)
     experiment = numbers.experiment
+    alarms = find_alarms(experiment, numbers.damage, numbers.spared)
+    pairing = check_pairing(experiment)
     return Facts(
         numbers=numbers,
         tables=make_tables(numbers),
         settings=all_settings(experiment),
         provenance=run_provenance(experiment),
-        pairing=check_pairing(experiment),
+        pairing=pairing,
         accounting=count_run_statuses(experiment, numbers.runs),
-        alarms=find_alarms(experiment, numbers.damage, numbers.spared),
+        alarms=alarms,
+        headline=describe_headline(numbers),
+        warnings=list_warnings(Checked(numbers, alarms, pairing)),
     )
 
 
@@ -67,6 +78,10 @@ def as_json(facts: Facts) -> dict[str, Any]:
             "seeds": list(experiment.seeds),
             "recipe": experiment.recipe,
         },
+        "headline": facts.headline,
+        "warnings": [
+            asdict(warning) | {"gravity": warning.gravity.name.lower()} for warning in facts.warnings
+        ],
         "alpha": ALPHA,
         "seeds_needed": seeds_needed(ALPHA, pairs if experiment.plan else 1),
         "runs": facts.numbers.every.to_dict("records"),

@@ -13,7 +13,8 @@ from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
 from grpobench.analysis.figures.style import SHEETS
 from grpobench.analysis.report.catalog import FIGURES, names_of
 from grpobench.analysis.report.crew import NEEDS
-from grpobench.analysis.report.page import EmbeddedFigure, element
+from grpobench.analysis.report.page import element
+from grpobench.analysis.report.sections import EmbeddedFigure
 from grpobench.analysis.tools.processes import Crew, exclude_old_objects
 from grpobench.analysis.topics.numbers import Numbers
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,26 +16,25 @@ from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.figures.style import PALETTE
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.methods import describe_methods
+from grpobench.analysis.report.pairs import MOST_ROWS, pairs_by_task
 from grpobench.analysis.report.runs import find_samples, run_views
-from grpobench.analysis.report.sources import describe_sources
+from grpobench.analysis.report.sections import DYNAMICS, FIRST, EmbeddedFigure, shown_sections
 from grpobench.analysis.report.text import (
+    describe_decidable,
     describe_frontiers,
     describe_head,
-    describe_outlook,
     describe_subtitle,
     describe_verdict,
-    list_collapses,
-    list_failures,
     make_bibtex,
-    summarize_run_statuses,
 )
 from grpobench.analysis.topics.runs import MOST_COLUMNS
-from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings, list_constant
+from grpobench.analysis.topics.training import list_constant
 
 LARGEST_SVG = 1_000_000
 """Characters of SVG beyond which the page embeds a PNG instead."""
 SCREEN = 1.8
-"""Screen pixels per point of a figure: a figure made for a 7 inch column fills the page."""
+"""Screen pixels per point of a figure: a figure made for a 7 inch column fills the page. In print it has its
+own size."""
 COLOR = re.compile("#[0-9a-fA-F]{6}")
 THEMED = {
     "#ffffff": "var(--paper)",
@@ -57,18 +56,6 @@ THEMED = {
 """Color of a figure -> the page's variable, which has another color on a dark background."""
 
 
-@dataclass(frozen=True)
-class EmbeddedFigure:
-    """A figure as the page shows it."""
-
-    name: str
-    title: str
-    caption: str
-    markup: Markup
-    narrow: Markup
-    """The same figure at the width of a column, for narrow screens."""
-
-
 def element(drawing: Drawing, svg: str, name: str) -> Markup:
     """A figure as an element of the page with its SVG text, as an image where that is too long."""
     if len(svg) <= LARGEST_SVG:
@@ -86,38 +73,21 @@ def inline(svg: str, name: str, title: str) -> str:
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
     points = float(re.search(r'width="([\d.]+)pt"', body)[1])  # type: ignore[index]  # matplotlib always says
     body = re.sub(r'\b(width|height)="[\d.]+pt" ?', "", body, count=2)
-    style = f"width:{points * SCREEN:.0f}px"
+    style = f"--size:{points * SCREEN:.0f}px"
     body = COLOR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), body)
     return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
 
 
-LINES = "Captions say what lines, bars and bands are. Point at a line to read its values."
-SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
-    ("Stability map", "", ("map",), ("frontier", "map")),
-    ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy")),
-    ("Where a gain comes from", "", (), ("sources",)),
-    ("Stability", "", ("survival",), ("stability", "survival")),
-    ("Many samples", "", ("sampling",), ("pass_at_k", "majority")),
-    ("Head to head", "", ("differences",), ("comparisons", "against_base", "aggregate", "improvement")),
-    (
-        "Learning curves",
-        LINES,
-        ("accuracy_updates", "accuracy_tokens", "accuracy_seconds", "compute_curve", "reward"),
-        ("equal_budgets", "axes", "compute_curves", "budgets"),
-    ),
-    ("Rewards", LINES, ("components",), ("rewards",)),
-    (
-        "Training dynamics",
-        LINES,
-        ("entropy", "kl", "clip", "gradient", "length", "zero_signal", "sampled", "explained_variance"),
-        ("critic",),
-    ),
-    ("Bias", "", ("bias", "bias_updates"), ("bias", "probes")),
-    ("Later evaluations", "", (), ("evaluations", "agreement")),
-    ("Costs", "", ("seconds", "rates"), ("costs",)),
-    ("Search of settings", "", (), ("search",)),
-)
-"""(title, lead, figures, tables) of the page's sections in order. Empty sections are left out."""
+MOST_DOUBTS = 5
+"""Most warnings of the first screen; the section Warnings has all."""
+VERDICTS: Mapping[str, tuple[str, str]] = {
+    "better": ("▲", "a gain is shown"),
+    "worse": ("▼", "a loss is shown"),
+    "equivalent": ("≈", "equivalent to before training"),
+    "unresolved": ("?", "no change is shown"),
+    "": ("", ""),
+}
+"""Verdict on an arm against its base -> its sign in the overview, and what it means."""
 
 
 def render_page(
@@ -133,37 +103,33 @@ def render_page(
         lstrip_blocks=True,
     )
     by_name = {embedded.name: embedded for embedded in drawn}
-    sections = []
-    for title, lead, figure_names, table_names in SECTIONS:
-        embedded = [by_name[name] for name in figure_names if name in by_name]
-        tables = [facts.tables[name] for name in table_names if name in facts.tables]
-        if embedded or tables:
-            if title == "Training dynamics":
-                lead = " ".join([lead, *list_constant(facts.experiment)])
-            sections.append({"title": title, "lead": lead, "figures": embedded, "tables": tables})
-    experiment = facts.experiment
+    sections = shown_sections(by_name, facts.tables)
+    if constant := list_constant(facts.experiment):
+        sections = [
+            dataclasses.replace(one, lead=" ".join([one.lead, *constant])) if one.title == DYNAMICS else one
+            for one in sections
+        ]
+    experiment, numbers = facts.experiment, facts.numbers
     views = run_views(facts, home)
     samples, faults = find_samples(experiment)
     return environment.get_template("report.html.j2").render(
         experiment=experiment,
         head=describe_head(facts),
         subtitle=describe_subtitle(facts),
+        headline=facts.headline,
+        overview=None if experiment.sweep_values else numbers.overview,
+        verdicts=VERDICTS,
+        first=[by_name[name] for name in FIRST if name in by_name],
+        warnings=facts.warnings,
+        most_doubts=MOST_DOUBTS,
         resolved=[
-            describe_verdict(pair, facts.numbers.runs)
-            for pair in facts.numbers.compared
-            if pair.verdict != "unresolved"
+            describe_verdict(pair, numbers.runs) for pair in numbers.compared if pair.verdict != "unresolved"
         ],
-        compared=facts.numbers.compared,
-        outlook=describe_outlook(facts),
+        compared=numbers.compared,
+        pairs=pairs_by_task(numbers.compared, experiment.plan),
+        most_pairs=MOST_ROWS,
+        decidable=describe_decidable(facts),
         frontiers=describe_frontiers(facts),
-        sources=describe_sources(facts.numbers),
-        planned=summarize_run_statuses(facts),
-        alarms=facts.alarms,
-        failures=list_failures(facts),
-        collapsed=[] if experiment.sweep_values else list_collapses(facts),
-        weak_critics=list(critic_warnings(critic_explained(experiment))),
-        little=LITTLE,
-        damaged=[run for run in experiment.runs if run.cut_lines or run.rewritten_rows],
         pairing=facts.pairing,
         sections=sections,
         runs=facts.tables["runs"],

@@ -1,5 +1,4 @@
-"""Sentences of the first screen about gains that are format, policies that answer the same to everything, and
-tasks on which nothing more can be gained."""
+"""Sentences about gains that are format, and policies that answer the same to everything."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from grpobench.analysis.runfolder.experiment import finite_mean
-from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.tools.text import interval, listed, percent, points
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.sources import FORMAT, UNKNOWN, constant_answers, shorten
@@ -33,33 +31,22 @@ class SourceWarnings:
     """Changes of accuracy that are changes of readability, of the margin or more."""
     constant: Sequence[Line]
     """Arms that answer the same to everything."""
-    saturated: Sequence[Line]
-    """Tasks on which nothing more can be gained."""
 
     @property
     def lines(self) -> list[Line]:
         """All of them."""
-        return [*self.format, *self.constant, *self.saturated]
-
-    @property
-    def title(self) -> str:
-        """The heading of the box on the first screen."""
-        if changes := len(self.format):
-            return (
-                f"{changes} change{'s' * (changes > 1)} of accuracy {'are' if changes > 1 else 'is'} format."
-            )
-        return "Answers that are all the same." if self.constant else "Tasks that are saturated."
+        return [*self.format, *self.constant]
 
 
 def describe_sources(numbers: Numbers) -> SourceWarnings:
     """The sentences of an experiment; none for a map, whose arms are sweep values."""
     if numbers.experiment.sweep_values:
-        return SourceWarnings((), (), ())
+        return SourceWarnings((), ())
     rows = numbers.sources.arms.to_dict("records")
     named = [row for row in rows if row["origin"] in (FORMAT, UNKNOWN)]
     changes = [_format_line(row) for row in named if abs(row["gain"]) >= numbers.experiment.margin]
     constant = [_constant_line(*key, runs) for key, runs in constant_answers(numbers.sources).items()]
-    return SourceWarnings(changes, constant, list_saturated(numbers))
+    return SourceWarnings(changes, constant)
 
 
 def _format_line(row: Mapping[str, Any]) -> Line:
@@ -91,22 +78,3 @@ def _constant_line(task: str, arm: str, runs: pd.DataFrame) -> Line:
         names = ", ".join(dict.fromkeys(map(shorten, filter(None, runs["commonest_before"]))))
         right += f". Before training the commonest answer was {names}, {percent(before)} %"
     return Line(text, f"{right}.")
-
-
-def list_saturated(numbers: Numbers) -> list[Line]:
-    """Tasks on which no arm has room for a gain of the margin: before training, or at the end."""
-    margin = numbers.experiment.margin
-    size = f"{margin_points(margin)} points"
-    lines = []
-    for task in numbers.experiment.tasks:
-        runs = numbers.runs[numbers.runs["task"] == task]
-        base, final = (runs.groupby("arm", sort=False)[name].mean().dropna() for name in ("base", "counted"))
-        if len(base) and base.min() >= 1 - margin:
-            text = (
-                f"Before training {percent(base.min())} % were right already, so that no arm can gain {size}."
-            )
-            lines.append(Line(f"{task} is saturated", text))
-        elif len(final) > 1 and final.min() >= 1 - margin:
-            text = f"Every arm ends at {percent(final.min())} % or more, so that none can be {size} better."
-            lines.append(Line(f"{task} is saturated", text))
-    return lines

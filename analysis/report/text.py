@@ -1,4 +1,4 @@
-"""Sentences of the page: the head, failures, what these seeds can decide, and BibTeX."""
+"""Sentences of the page: the head, what these seeds can decide, and BibTeX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.runfolder.experiment import COLLAPSED, FINISHED, Experiment, attempts
+from grpobench.analysis.runfolder.experiment import COLLAPSED, Experiment, attempts
 from grpobench.analysis.statistics.comparison import Comparison, pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
 from grpobench.analysis.statistics.verdicts import ALPHA
@@ -25,10 +25,7 @@ from grpobench.analysis.tools.text import (
 )
 from grpobench.analysis.topics.accuracy import describe_decoding
 from grpobench.analysis.topics.comparisons import INTERVALS, count_shared_seeds
-from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.runs import MOST_COLUMNS, Setting
-from grpobench.analysis.topics.search import describe_limits
-from grpobench.analysis.topics.stability import event_words
 from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_with_results, axes_of, find_frontiers
 
 
@@ -54,24 +51,6 @@ def count_collapses(pair: Comparison, runs: pd.DataFrame) -> str:
         if count := int((arm_runs["run_status"] == COLLAPSED).sum()):
             text += f"; {count} of {len(arm_runs)} runs of {arm} collapsed"
     return text
-
-
-def list_collapses(facts: Facts) -> list[tuple[str, str, str]]:
-    """Every run that collapsed and did not recover: its name, the kind of collapse, and the evidence."""
-    ends = collapses(facts.experiment, facts.numbers.findings)
-    collapsed_runs = []
-    for run in facts.experiment.runs:
-        end = ends.get(run.name)
-        if end is None or run.failed:  # a divergence is listed among the failures
-            continue
-        events = facts.numbers.findings[run.name].events if run.name in facts.numbers.findings else ()
-        event = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
-        evidence = "; ".join(map(str, event.evidence)) if event else run.why
-        note = f" ({event.note})" if event and event.note else ""
-        how = f"{event_words(end.kind)} at update {end.step}"
-        how += f", stopped at {run.step}" if run.collapsed else ""
-        collapsed_runs.append((f"{run.arm} on {run.task}, seed {run.seed}", how, evidence + note))
-    return collapsed_runs
 
 
 def describe_frontiers(facts: Facts) -> list[str]:
@@ -135,7 +114,10 @@ def describe_head(facts: Facts) -> dict[str, str]:
     """What was run: arms, tasks, seeds and the most important settings."""
     experiment = facts.experiment
     axes = axes_of(experiment.sweep_values)
+    arms = axes.arms if axes else experiment.arms
+    sizes = ((arms, "arm"), (experiment.tasks, "task"), (experiment.seeds, "seed"))
     return {
+        "counts": " × ".join(f"{len(every)} {what}{'s' * (len(every) != 1)}" for every, what in sizes),
         "arms": listed(arms_with_results(facts.numbers.grid) if axes else experiment.arms, 40),
         "sweep_values": list_sweep_values(axes) if axes else "",
         "tasks": ", ".join(experiment.tasks),
@@ -174,16 +156,6 @@ def summarize_run_statuses(facts: Facts) -> str:
     return f"{planned}; and {extra} that were not planned" if extra else planned
 
 
-def list_failures(facts: Facts) -> list[tuple[str, str, str, str]]:
-    """Every run without a final accuracy, and why it has none."""
-    run_status = {(r.arm, r.task, r.seed): r.run_status for r in facts.numbers.runs.itertuples()}
-    return [
-        (f"{run.arm} on {run.task}, seed {run.seed}", how, f"at update {run.step}", run.why)
-        for run in facts.experiment.runs
-        if (how := run_status[run.arm, run.task, run.seed]) not in (FINISHED, COLLAPSED)
-    ]
-
-
 def _common(settings: Sequence[Setting], key: str) -> str:
     """The value of a setting that all arms share, or one value per arm."""
     for setting in settings:
@@ -194,21 +166,6 @@ def _common(settings: Sequence[Setting], key: str) -> str:
                 return "; ".join(f"{value}: {arms}" for value, arms in setting.shared())
             return "; ".join(f"{arm}: {value}" for arm, value in setting.values.items())
     return NONE
-
-
-def describe_outlook(facts: Facts) -> list[str]:
-    """What this many seeds can decide, and where another way of comparing changes a conclusion. One paragraph
-    each."""
-    return [
-        paragraph
-        for paragraph in (
-            describe_decidable(facts),
-            describe_crossed(facts),
-            describe_axes(facts),
-            describe_limits(facts.experiment),
-        )
-        if paragraph
-    ]
 
 
 def describe_decidable(facts: Facts) -> str:
@@ -252,27 +209,6 @@ def _which_pairs(experiment: Experiment, pairs: int) -> str:
     if pairs < len(experiment.arms) * (len(experiment.arms) - 1) // 2:
         return f"Each of the {len(experiment.arms)} arms is compared with the first, {experiment.arms[0]}. "
     return ""
-
-
-def describe_axes(facts: Facts) -> str:
-    """A sentence about the pairs whose verdict depends on what is held equal; empty where there are none."""
-    pairs = [f"{one.first} − {one.second} on {one.task}" for one in facts.numbers.on_axes if one.depends]
-    if not pairs:
-        return ""
-    return (
-        "The verdict on validation accuracy depends on what is held equal (updates, generated tokens or "
-        f"seconds) for {listed(pairs)}. The table of verdicts at equal budgets shows each."
-    )
-
-
-def describe_crossed(facts: Facts) -> str:
-    """A sentence about the pairs whose conclusion changes if problems are resampled too; empty where there
-    are none."""
-    pairs = [f"{p.first} − {p.second} on {p.task}" for p in facts.numbers.compared if p.disagrees]
-    if not pairs:
-        return ""
-    count = f"{len(pairs)} of {len(facts.numbers.compared)} comparisons"
-    return f"In {count}, resampling problems as well as seeds changes the conclusion: {listed(pairs)}."
 
 
 # BibTeX

@@ -19,6 +19,8 @@ ALPHA = 0.05
 SAME = 1e-12
 """Differences of accuracies below this are rounding errors."""
 Verdict: TypeAlias = Literal["better", "worse", "equivalent", "unresolved"]
+WAITS = "waits for runs without a result"
+"""How the reason begins where a run of the pair has no result yet."""
 TURNED: Mapping[Verdict, Verdict] = {"better": "worse", "worse": "better"}
 """Verdict on the first arm -> verdict on the second, where they differ."""
 
@@ -71,7 +73,7 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
         missing_runs = "; ".join(
             f"{arm} seed {', '.join(seed_names)}" for arm, seed_names in known.late.items() if seed_names
         )
-        return "unresolved", f"waits for runs without a result: {missing_runs}"
+        return "unresolved", f"{WAITS}: {missing_runs}"
     if seeds == 0:
         return "unresolved", f"the arms share no seed; needs {needed}"
     within, close = known.p_equivalence <= known.alpha, f"within {points(known.margin)} points"

@@ -251,7 +251,7 @@ def comparisons_table(
         )
     if control:
         note = f"Only pairs with the control {control} are compared and corrected. {note}"
-    return _table("comparisons", "Head to head", compared, note)
+    return _table("comparisons", "Every pair with all numbers", compared, note)
 
 
 def against_base_table(compared: Sequence[Comparison]) -> Table:

@@ -19,6 +19,7 @@ from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_wit
 from grpobench.analysis.topics.compute import ComputeCurve, fit_curves, trajectories
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
+from grpobench.analysis.topics.overview import Overview, make_overview
 from grpobench.analysis.topics.parts import Part
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
 from grpobench.analysis.topics.sources import Sources, find_sources
@@ -89,6 +90,11 @@ class Numbers:
     def sources(self) -> Sources:
         """Where the gain of every run and arm comes from."""
         return find_sources(self.experiment, self.runs)
+
+    @cached_property
+    def overview(self) -> Overview:
+        """All arms on all tasks, with the verdicts of `against_base` and `compared`."""
+        return make_overview(self.experiment, self.runs, self.against_base, self.compared)
 
     @cached_property
     def bias(self) -> pd.DataFrame:

@@ -23,7 +23,6 @@ from grpobench.analysis.report.crew import FORMATS, drawing_crew
 from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.figures import begin
 from grpobench.analysis.report.report import demand_known, write
-from grpobench.analysis.report.sources import describe_sources
 from grpobench.analysis.runfolder import load as logs
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
@@ -163,9 +162,19 @@ class Results:
         return [*self._numbers.damage, *self._numbers.spared]
 
     @property
+    def headline(self) -> str:
+        """What happened, in the report's first sentence."""
+        return self.facts.headline
+
+    @property
+    def warnings(self) -> Mapping[str, Sequence[str]]:
+        """Everything that the report tells a reader to doubt, the gravest first: title -> details. The
+        `alarms` are among them."""
+        return {warning.title: tuple(warning.lines) for warning in self.facts.warnings}
+
+    @property
     def alarms(self) -> Mapping[str, Sequence[str]]:
-        """Warnings that the report prints before all numbers: runs that are not uniform, logs that lack
-        rows."""
+        """Warnings about the runs themselves: runs that are not uniform, logs that lack rows."""
         return {alarm.title: tuple(alarm.lines) for alarm in self.facts.alarms}
 
     @property
@@ -309,14 +318,14 @@ class Results:
         return write(self.facts, figures, formats, None if path is None else Path(path), papers)
 
     def _head(self) -> list[str]:
-        """The state of the runs, and the report's warnings."""
+        """The state of the runs, the report's first sentence, and its warnings."""
         experiment = self.experiment
         counts = experiment.statuses["state"].value_counts()
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        warned = [f"The report warns: {title}." for title in self.alarms]
-        warned += [f"The report warns: {line.bold}." for line in describe_sources(self._numbers).lines]
+        warned = [f"The report warns: {title}." for title in self.warnings]
         return [
             (f"Results {experiment.name}: {len(experiment.runs)} runs, {states}; {experiment.folder}"),
+            self.headline,
             *warned,
         ]
 

@@ -21,6 +21,8 @@ FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 FIGURE_FORMATS = ("pdf", "svg", "pgf", "png")
 LEFT_OUT = ("val. best", "val. last")
 """Columns that the report has and a terminal has no room for."""
+MOST_WARNINGS = 5
+"""Most warnings that a terminal shows."""
 CALIBRATE = "grpobench calibrate"
 
 
@@ -76,25 +78,25 @@ def write_report(
 
 
 def accuracy_lines(facts: Facts) -> list[str]:
-    """The accuracies of a report as a terminal shows them, with the cells that the report itself prints.
+    """What a report says first, as a terminal shows it, with the cells that the report itself prints.
 
-    One line per task and arm: accuracy before and after in percent, the interval over seeds, each seed;
-    below them the verdicts, the titles of the report's alarms, gains that are format, constant answers and
-    saturated tasks. No table where no run was evaluated."""
+    The sentence that says what happened; one line per task and arm: accuracy before and after in percent,
+    the interval over seeds, each seed; the verdicts; and the titles of the gravest warnings. No table where
+    no run was evaluated."""
     from grpobench.analysis.figures.table import text_lines
-    from grpobench.analysis.report.sources import describe_sources
     from grpobench.analysis.report.terminal import verdict_lines
 
-    warnings = [f"The report warns: {alarm.title}." for alarm in facts.alarms]
-    warnings += [f"The report warns: {line.bold}." for line in describe_sources(facts.numbers).lines]
+    warnings = [f"The report warns: {warning.title}." for warning in facts.warnings[:MOST_WARNINGS]]
+    if (more := len(facts.warnings) - MOST_WARNINGS) > 0:
+        warnings.append(f"The report has {more} more warning{'s' * (more > 1)}.")
     table = facts.tables.get("accuracy")
     if table is None:
-        return warnings
+        return [facts.headline, *warnings]
     kept = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
     rows = [[str(row[index]) for index in kept] for row in (table.header, *table.rows)]
     verdicts = verdict_lines(facts.numbers.compared, facts.experiment.control)
-    title = f"{table.title}, in percent; the report says what is certain of it:"
-    return [title, *text_lines(rows), *verdicts, *warnings]
+    title = f"{table.title}, in percent:"
+    return [facts.headline, title, *text_lines(rows), *verdicts, *warnings]
 
 
 @click.argument("name", metavar="NAME", help="One of grpobench list figures, or all that the logs allow.")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.browser import Browser, browsing, installed
+from helpers.browser import Browser, browsing, installed, pages_of
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.report.report import write_report
@@ -23,7 +23,7 @@ OUTSIDE = """
 (() => {
   const wide = document.documentElement.clientWidth, found = [];
   for (const part of document.querySelectorAll('body *')) {
-    if (SCROLLS && part.closest('.scroll, pre, .narrow svg, .wide svg, .run svg')) continue;
+    if (SCROLLS && part.closest('nav, .scroll, pre, .narrow svg, .wide svg, .run svg')) continue;
     if (part.closest('svg') && part.tagName !== 'svg') continue;
     const box = part.getBoundingClientRect();
     if (box.width && (box.right > wide + 1 || box.left < -1)) found.push(part.tagName + ' ' + part.className);
@@ -175,20 +175,72 @@ def test_the_field_of_a_table_finds_the_sentences_below_it(browser: Browser, tmp
         assert len(shown) == 3 and all("nanobias" in text and "gspo" in text for text in shown)
 
 
-def test_on_paper_all_is_open_and_no_column_is_cut(browser: Browser, page: Path) -> None:
+BROKEN = """
+(() => {
+  const found = [], range = document.createRange();
+  const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    if (node.parentElement.closest('svg, pre, dd')) continue;
+    for (const word of node.textContent.matchAll(/[\\p{L}\\p{N}_.]+/gu)) {
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const tops = [...range.getClientRects()].filter(box => box.width).map(box => box.top);
+      if (tops.length && Math.max(...tops) - Math.min(...tops) > 4) found.push(word[0]);
+    }
+  }
+  return found;
+})()
+"""
+"""Words that a line break divides; a break after a hyphen divides none."""
+
+
+@pytest.mark.parametrize(("width", "media"), [(1400, "screen"), (PAPER, "print")])
+def test_no_word_is_divided(browser: Browser, page: Path, width: int, media: str) -> None:
+    browser.show(page, width, "light", media=media)
+    browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert browser.ask(BROKEN) == []
+
+
+def test_a_divided_word_would_be_seen(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text('<main><p style="width: 2em; overflow-wrap: anywhere">unbreakable well-known</p></main>')
+    browser.show(page, 1400, "light")
+    assert "unbreakable" in browser.ask(BROKEN)
+
+
+def test_the_first_screen_has_sentence_overview_doubts_and_figure(browser: Browser, page: Path) -> None:
+    browser.show(page, 1400, "light")
+    parts = (".headline", "#table-overview", ".doubts", "#figure-final_accuracy .wide")
+    ends = [browser.ask(f"document.querySelector('{part}').getBoundingClientRect().bottom") for part in parts]
+    assert all(0 < end <= 900 for end in ends)
+    browser.ask("scrollTo(0, document.documentElement.scrollHeight)")
+    top = browser.ask("document.querySelector('nav').getBoundingClientRect().top")
+    assert abs(top) < 1  # it stays
+    current = "[...document.querySelectorAll('nav [aria-current]')].map(one => one.textContent)"
+    wait = f"new Promise(done => setTimeout(() => done({current}), 100))"
+    assert browser.ask(wait) != ["Overview"] and len(browser.ask(wait)) == 1
+
+
+def test_on_paper_what_matters_is_open_and_no_column_is_cut(browser: Browser, page: Path) -> None:
     browser.show(page, PAPER, "dark", media="print")
     assert luminance(browser.ask("getComputedStyle(document.body).backgroundColor")) > 0.9 or (
         browser.ask("getComputedStyle(document.body).backgroundColor") == "rgba(0, 0, 0, 0)"
     )  # paper is white whatever the screen was
-    closed = browser.ask("document.querySelectorAll('details:not([open])').length")
+    closed = browser.ask("document.querySelectorAll('details.paper:not([open])').length")
     assert closed > 0
     browser.ask("dispatchEvent(new Event('beforeprint'))")
-    assert browser.ask("document.querySelectorAll('details:not([open])').length") == 0
+    assert browser.ask("document.querySelectorAll('details.paper:not([open])').length") == 0
+    assert browser.ask("document.querySelector('#table-comparisons table').getBoundingClientRect().height")
+    left_out = "[...document.querySelectorAll('details.screen, details.section:not(.paper)')]"
+    assert browser.ask(f"{left_out}.length") and not browser.ask(
+        f"{left_out}.some(one => one.getBoundingClientRect().height)"
+    )
+    assert browser.ask("document.querySelector('.on-paper').getBoundingClientRect().height")  # says what
     assert browser.ask(OUTSIDE.replace("SCROLLS", "false")) == []
     browser.ask("dispatchEvent(new Event('afterprint'))")
-    assert browser.ask("document.querySelectorAll('details:not([open])').length") == closed
+    assert browser.ask("document.querySelectorAll('details.paper:not([open])').length") == closed
     printed = browser.print()
-    assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) > 3
+    assert printed.startswith(b"%PDF") and 3 < pages_of(printed) < 12
 
 
 def test_a_link_to_a_closed_run_opens_it(browser: Browser, page: Path) -> None:

@@ -167,7 +167,7 @@ def test_report_and_figure_of_an_experiment(tmp_path: Path) -> None:
     out = tmp_path / "figures"
     assert cli.main(["figure", "compute_curve", str(root), "--format", "svg", "--out", str(out)]) == 0
     svg = (out / "compute_curve.svg").read_text()
-    assert "grpo on arithmetic: ceiling " in svg and "at the end predicted" in svg
+    assert "GRPO on arithmetic: ceiling " in svg and "at the end predicted" in svg
 
 
 def test_older_logs_lack_flops_and_say_so(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_critic_below_the_level_is_named_with_its_seeds(tmp_path: Path) -> Non
     root = write(tmp_path, tasks=("arithmetic", "nanobias"), explained=lambda task, seed, step: share[seed])
     page = words(root)
     write_report(root, ["json", "csv", "tex"])
-    assert "Critics that explain less than 10 % of the returns." in page
+    assert "Critics that explain less than 10 % of the returns: ppo on arithmetic and 1 more" in page
     assert (
         "ppo on arithmetic, seeds 2, 3: the critic explained −3 to 2 % of the variance of the returns" in page
     )

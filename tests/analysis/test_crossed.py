@@ -138,7 +138,8 @@ def test_report_crosses_evaluation_answers_and_says_where_they_disagree(tmp_path
     expected = crossed_interval(answers["a"] - answers["b"])
     assert pair["problems"] == 24 and pair["verdict"] == "better"
     assert (pair["crossed"], pair["crossed_low"]) == pytest.approx((expected.value, expected.low), abs=1e-12)
-    says = "In 1 of 1 comparisons, resampling problems as well as seeds changes the conclusion: a − b"
+    says = "In 1 of 1 comparisons, resampling problems as well as seeds changes the conclusion (1 of them"
+    assert (says in page) == ("a − b on arithmetic (better): the interval over seeds" in page)
     assert (says in page) == bool(pair["disagrees"]) == (expected.low <= 0)
 
 
@@ -183,9 +184,8 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
     )
     assert one.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
     page = words(root)
-    assert (
-        "depends on what is held equal (updates, generated tokens or seconds) for a − b on arithmetic" in page
-    )
+    assert "depends on what is held equal (updates, generated tokens or seconds) for 1 of 1 pairs" in page
+    assert f"<li>{one.sentence}</li>" in page
 
 
 def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path: Path) -> None:

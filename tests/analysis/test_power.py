@@ -15,7 +15,7 @@ from scipy import stats
 
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import compare
-from grpobench.analysis.statistics.permutation import holm, seeds_needed, sign_flip_p
+from grpobench.analysis.statistics.permutation import equivalence_p, holm, seeds_needed, sign_flip_p
 
 REPETITIONS = 2000
 TOLERANCE = 0.03
@@ -39,6 +39,33 @@ def found(seeds: int, pairs: int, effect: float, repetitions: int = REPETITIONS)
 @pytest.mark.parametrize(("seeds", "pairs"), [(6, 1), (8, 1), (8, 3), (8, 6), (10, 6)])
 def test_a_detectable_effect_is_found_in_four_of_five_repetitions(seeds: int, pairs: int) -> None:
     assert found(seeds, pairs, power.detectable(seeds, pairs)) == pytest.approx(0.8, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.001, 0.0])
+def test_power_of_the_t_test_is_that_of_the_noncentral_t(level: float) -> None:
+    seeds = np.array([3, 6, 8, 12, 20, 60, 300, 1000])
+    for effect in (0.0, 0.1, 0.5, 2.0, 6.0, 50.0):  # the last two beyond what doubles can tell from 1
+        expected = stats.nct.sf(-stats.t.ppf(level / 2, seeds - 1), seeds - 1, effect * np.sqrt(seeds))
+        assert power._power_of_t(seeds, effect, level) == pytest.approx(expected, abs=1e-12)
+
+
+def test_seeds_for_equivalence_show_it_in_four_of_five_repetitions() -> None:
+    needed = int(power.seeds_for_equivalence(1.0, 1))
+    shown = {}
+    for seeds in (needed - 2, needed):
+        drawn = np.random.default_rng(seeds).standard_normal((REPETITIONS, seeds))
+        shown[seeds] = np.mean([equivalence_p(row, 1.0) <= 0.05 for row in drawn])
+    assert shown[needed] >= 0.8 - TOLERANCE and shown[needed - 2] < 0.8
+    # twice the margin in SD needs fewer seeds, more pairs need more, and no margin is never shown
+    assert power.seeds_for_equivalence(2.0, 1) < needed < power.seeds_for_equivalence(1.0, 10)
+    assert power.seeds_for_equivalence(1.0, 1, least=30) == 30
+    assert math.isinf(power.seeds_for_equivalence(0.0, 1))
+
+
+@pytest.mark.parametrize("margin", [0.4, 0.7, 1.3])
+def test_the_search_for_equivalence_finds_what_trying_all_finds(margin: float) -> None:
+    tried = next(seeds for seeds in range(8, 200) if power.detectable_margin(seeds, 10) <= margin)
+    assert power.seeds_for_equivalence(margin, 10, least=8) == pytest.approx(tried, abs=1)
 
 
 def test_holm_misses_what_plain_standard_error_calls_detectable() -> None:

@@ -11,8 +11,8 @@ from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.report.facts import Facts, as_json, gather
+from grpobench.analysis.report.methods import describe_methods
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.report.text import describe_methods, describe_outlook
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.runfolder.search import SearchRecord, Stage, Trial, read_record, record_of
@@ -132,7 +132,7 @@ def test_the_report_says_how_equal_the_search_was_and_what_it_left_out(tmp_path:
         "runs of 8 steps for each of grpo, gspo. Values ran on rungs of 1 and 3 seeds (seeds 90, 91, 92). "
         "The best half of a rung, rounded up and at least two, went on to the next one."
     ) in methods
-    limits = describe_outlook(facts)[-1]
+    (limits,) = next(one.lines for one in facts.warnings if one.title == "The search of settings has limits")
     assert "at the edge of what it tried for grpo (learning rate 2e−4)." in limits
     assert "within noise for gspo (policy)" in limits
     assert "Not searched: the arms dapo; settings in which the arms differ: algorithm.clip_high" in limits
@@ -158,7 +158,7 @@ def test_the_page_has_the_search_and_none_without_one(tmp_path: Path) -> None:
     plain = Synthetic(arms=("grpo",), tasks=("arithmetic",), seeds=(1,), steps=4, every=2, problems=8)
     none = gather(load(plain.write(tmp_path / "without")))
     assert "search" not in none.tables and as_json(none)["search"] is None
-    assert "searched" not in describe_methods(none, {}) + " ".join(describe_outlook(none))
+    assert "searched" not in describe_methods(none, {}) + " ".join(one.title for one in none.warnings)
 
 
 def test_a_damaged_search_in_experiment_json_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.pages import words
-from helpers.synthetic import Synthetic, toml
+from helpers.synthetic import toml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -208,7 +208,8 @@ def test_answers_cut_before_the_letter_are_a_format_gain_in_every_headline(tmp_p
     assert row["commonest_share_after"] == 0.75
     said = "grpo on bbq: the gain of +37.5 points is format"
     page = words(root)
-    assert "1 change of accuracy is format." in page and f"<b>{said}.</b>" in page
+    assert said in facts.headline and said in [one.title for one in facts.warnings]
+    assert page.count(said) > 1
     assert "0.0 % of its answers could be read before training and 100.0 % after" in page
     assert "By likelihood 37.5 % were right before and 37.5 % after." in page
     assert f"The report warns: {said}." in accuracy_lines(facts)
@@ -227,7 +228,7 @@ def test_better_answers_are_no_format_and_no_box(tmp_path: Path) -> None:
     facts = gather(load(root))
     (row,) = facts.tables["sources"].frame.to_dict("records")
     assert (row["origin"], row["readable_part"]) == (ANSWERS, 0.0)
-    assert not describe_sources(facts.numbers).lines and 'id="sources"' not in words(root)
+    assert not describe_sources(facts.numbers).lines and "points is format" not in words(root)
 
 
 def test_a_gain_below_the_margin_is_in_the_table_alone(tmp_path: Path) -> None:
@@ -302,16 +303,3 @@ def test_long_answers_and_control_characters_do_not_reach_the_sentence(tmp_path:
     root = folder_of(tmp_path, before="A" * 16, after=["\x1b[2J" + "x" * 100] * 16)
     (line,) = describe_sources(Numbers(load(root))).constant
     assert "\x1b" not in line.bold and len(line.bold) < 120
-
-
-def test_tasks_without_room_are_saturated(tmp_path: Path) -> None:
-    def lines(name: str, **changes: Any) -> list[str]:
-        small = {"steps": 2, "every": 2, "problems": 2, "test_problems": 2, "tasks": ("arithmetic",)}
-        root = Synthetic(**small, arms=("a", "b"), name=name, **changes).write(tmp_path)  # type: ignore[arg-type]
-        return [f"{one.bold}. {one.rest}" for one in describe_sources(Numbers(load(root))).saturated]
-
-    assert lines("low", accuracy=lambda *_: 0.97) == []
-    assert lines("one", accuracy=lambda arm, *_: 0.99 if arm == "a" else 0.9) == []
-    assert lines("high", accuracy=lambda arm, *_: 0.99 if arm == "a" else 1.0) == [
-        "arithmetic is saturated. Every arm ends at 99.0 % or more, so that none can be 2 points better."
-    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,9 @@ def test_a_run_that_its_recipe_stopped_counts_as_it_ended(tmp_path: Path) -> Non
 
 def test_the_page_says_who_collapsed_before_any_comparison(report: Path) -> None:
     page = (report / "index.html").read_text()
-    assert "<b>2 of 8 runs collapsed.</b>" in page
-    assert "gspo on arithmetic, seed 1: <b>" in page and "collapse at update 20</b>" in page
-    assert page.index('id="collapsed"') < page.index("comparisons resolved")
+    assert ">2 of 8 runs collapsed</summary>" in page
+    assert re.search(r"<li>gspo on arithmetic, seed 1: accuracy collapse at update 20; ", page)
+    assert page.index("2 runs collapsed: gspo on arithmetic 2 of 4") < page.index("comparisons resolved")
     assert "8 planned: 6 finished, 2 collapsed" in page
     assert page.count("(collapsed at 20)") >= 1
     assert 'id="table-stability"' in page and 'id="figure-survival"' in page

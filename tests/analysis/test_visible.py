@@ -97,7 +97,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_report_of_hostile_names_holds_nothing_raw(report: Path) -> None:
     texts = {path: path.read_bytes().decode() for path in report.rglob("*.*") if path.suffix != ".pdf"}
-    assert {path.suffix for path in texts} == {".html", ".svg", ".csv", ".tex", ".json"}
+    assert {path.suffix for path in texts} == {".html", ".svg", ".csv", ".tex", ".bib", ".json"}
     for path, text in texts.items():
         assert not RAW & {*text}, path
         assert '<b>"' not in text or path.suffix in (".csv", ".json"), path

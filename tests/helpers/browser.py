@@ -1,6 +1,9 @@
 """Chromium without a window, driven over its debugging pipe: JSON messages that end with a zero byte.
 
-Nothing but the standard library is needed, and no port is opened.
+Nothing but the standard library is needed, and no port is opened. As a command it measures a page, and writes
+a picture of its first screen:
+
+python tests/helpers/browser.py results/quickstart/report/index.html docs/figures/report.png
 """
 
 from __future__ import annotations
@@ -9,9 +12,12 @@ import base64
 import fcntl
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -122,9 +128,10 @@ class Browser:
         answer = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
         return base64.b64decode(answer["data"])
 
-    def picture(self) -> bytes:
-        """The whole page as PNG."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+    def picture(self, width: float, height: float) -> bytes:
+        """The top of the page as PNG."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        answer = self.call("Page.captureScreenshot", clip=clip)
         return base64.b64decode(answer["data"])
 
 
@@ -156,3 +163,34 @@ def browsing(command: str, profile: Path) -> Iterator[Browser]:
         except subprocess.TimeoutExpired:
             started.kill()
             started.wait()
+
+
+SCREEN = (1400, 900)
+"""Pixels of a screen."""
+
+
+def pages_of(printed: bytes) -> int:
+    """The number of pages of a PDF."""
+    return len(re.findall(rb"/Type\s*/Page\b", printed))
+
+
+def measure(page: Path, picture: Path | None = None) -> str:
+    """How many screens and pages of paper a page takes. Writes what a report shows on its first screen to
+    `picture`, as PNG."""
+    command = installed()
+    if command is None:
+        raise SystemExit("no Chromium is installed (Debian: apt install chromium)")
+    with tempfile.TemporaryDirectory() as profile, browsing(command, Path(profile)) as browser:
+        browser.show(page, SCREEN[0], "light", height=SCREEN[1])
+        screens = browser.ask("document.documentElement.scrollHeight") / SCREEN[1]
+        if picture is not None:
+            end = browser.ask("document.getElementById('overview').getBoundingClientRect().bottom")
+            picture.write_bytes(browser.picture(SCREEN[0], min(SCREEN[1], end)))
+        pages = pages_of(browser.print())
+    return f"{screens:.1f} screens of {SCREEN[0]} × {SCREEN[1]} pixels, {pages} printed pages"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        raise SystemExit("usage: python tests/helpers/browser.py PAGE [PICTURE]")
+    print(measure(*map(Path, sys.argv[1:])))

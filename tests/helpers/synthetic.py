@@ -231,7 +231,7 @@ class Synthetic:
                         "problem": f"p{problem}",
                         "sample": sample,
                         "scores": {"correct": correct, "format": 1.0},
-                        "answer": "66",
+                        "answer": str(problem) if correct else "none",
                         "outcome": "graded",
                         "length": 25,
                         "stopped": True,

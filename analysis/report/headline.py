@@ -1,0 +1,277 @@
+"""What happened, in one sentence made of verdicts. It stands first on the page and in the terminal.
+
+Each function of `PARTS` gives one clause, or an empty text where it has nothing to say. A topic adds a clause
+by adding its function.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from grpobench.analysis.report.sources import describe_sources
+from grpobench.analysis.runfolder.experiment import DIVERGED
+from grpobench.analysis.statistics.comparison import Comparison
+from grpobench.analysis.statistics.permutation import seeds_needed
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.statistics.verdicts import points as margin_points
+from grpobench.analysis.tools.text import listed, number, percent, points, sweep_value, sweep_values_in_words
+from grpobench.analysis.topics.events import collapses
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.sweep import axes_of, find_frontiers
+
+Arms: TypeAlias = frozenset[str]
+MOST_CLAUSES = 3
+"""Most groups of arms or tasks that a clause names; the table below the sentence has all."""
+MOST_EQUIVALENT = 2
+"""Most equivalent pairs that are named."""
+MOST_NAMES = 4
+"""Most arms or tasks that a list names."""
+
+
+def describe_headline(numbers: Numbers) -> str:
+    """One sentence: what each arm gained, which pairs differ, and which runs collapsed."""
+    clauses = [clause for part in PARTS if (clause := part(numbers))]
+    if not clauses:
+        return "No run has a result yet."
+    text = "; ".join(clauses)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def joined(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """`a, b and c`; from the `most`-th on, how many more there are."""
+    if len(names) > most:
+        return listed(names, most - 1)
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def arms_in_words(arms: Iterable[str], every: Sequence[str]) -> str:
+    """Some of the arms, in the order of the recipe: `all arms`, `all arms but ppo`, `grpo and ppo`."""
+    chosen = [arm for arm in every if arm in {*arms}]
+    left = [arm for arm in every if arm not in chosen]
+    if not left:
+        return f"all {len(every)} arms" if len(every) > 2 else joined(chosen)
+    if len(chosen) > 2 and len(left) <= 2:
+        return f"all arms but {joined(left)}"
+    return joined(chosen)
+
+
+def span_in_words(effects: Sequence[float]) -> str:
+    """Sizes of effects in points: `24 to 33`, or one number where both round alike."""
+    ends = [number(100 * abs(effect), 0) for effect in (min(effects, key=abs), max(effects, key=abs))]
+    return " to ".join(dict.fromkeys(ends))
+
+
+# Gains over the policy before training
+
+
+def describe_gains(numbers: Numbers) -> str:
+    """Which arms gain or lose on which tasks, by the verdicts on each arm against its base."""
+    pairs = [pair for pair in numbers.against_base if pair.seeds]
+    if not pairs:
+        return describe_levels(numbers)
+    if max(len(pair.seeds) for pair in pairs) < seeds_needed(ALPHA):
+        return _unconfirmed(pairs, alone=not numbers.compared)
+    arms = numbers.experiment.arms
+    clauses = [
+        *_changes(pairs, arms, "better", ("gains", "gain")),
+        *_changes(pairs, arms, "worse", ("loses", "lose")),
+    ]
+    without = _tasks_without(numbers.experiment.tasks, pairs)
+    if without:
+        clauses.append(f"no gain is shown on {joined(without)}")
+    more = len(clauses) - MOST_CLAUSES
+    return ", ".join(clauses[:MOST_CLAUSES] + [f"and {more} more changes"] * (more > 0))
+
+
+def _unconfirmed(pairs: Sequence[Comparison], alone: bool) -> str:
+    """The changes of mean accuracy where there are too few seeds for any verdict. `alone`: no clause about
+    pairs of arms follows, which would say so."""
+    seeds = max(len(pair.seeds) for pair in pairs)
+    changes: dict[str, list[float]] = {}
+    for pair in pairs:
+        changes.setdefault(pair.task, []).append(pair.effect)
+    named = [
+        f"{' to '.join(dict.fromkeys(points(end) for end in (min(sizes), max(sizes))))} points on {task}"
+        for task, sizes in changes.items()
+    ]
+    confirm = f"which {seeds} seed{'s' * (seeds > 1)} cannot confirm ({seeds_needed(ALPHA)} are needed)"
+    return f"mean accuracy changes by {joined(named)}" + f", {confirm}" * alone
+
+
+def describe_levels(numbers: Numbers) -> str:
+    """The final accuracies by task where none is known from before training."""
+    finals = numbers.runs.dropna(subset=["counted"]).groupby(["task", "arm"], sort=False)["counted"].mean()
+    if finals.empty or numbers.experiment.sweep_values:
+        return ""
+    named = [
+        f"{' to '.join(dict.fromkeys(map(percent, (of_task.min(), of_task.max()))))} % on {task}"
+        for task, of_task in finals.groupby("task", sort=False)
+    ]
+    return f"mean final accuracy is {joined(named)}"
+
+
+def _changes(
+    pairs: Sequence[Comparison], arms: Sequence[str], verdict: str, verbs: tuple[str, str]
+) -> list[str]:
+    """One clause for each set of arms with this verdict, with the tasks on which it is this set."""
+    effects: dict[str, dict[str, float]] = {}
+    for pair in pairs:
+        if pair.verdict == verdict:
+            effects.setdefault(pair.task, {})[pair.first] = pair.effect
+    tasks_by_arms: dict[Arms, list[str]] = {}
+    for task, by_arm in effects.items():
+        tasks_by_arms.setdefault(frozenset(by_arm), []).append(task)
+    clauses = []
+    for group, tasks in sorted(tasks_by_arms.items(), key=lambda one: -len(one[0]) * len(one[1])):
+        verb = verbs[len(group) > 1]
+        where = _sizes({task: [*effects[task].values()] for task in tasks})
+        clauses.append(f"{arms_in_words(group, arms)} {verb} {where}")
+    return clauses
+
+
+def _sizes(effects: Mapping[str, Sequence[float]]) -> str:
+    """`20 to 27 points on a and 38 to 46 on b`; one range where there are many tasks."""
+    if len(effects) > MOST_CLAUSES:
+        together = [effect for of_task in effects.values() for effect in of_task]
+        return f"{span_in_words(together)} points on {joined([*effects])}"
+    first, *rest = (f"{span_in_words(sizes)} points on {task}" for task, sizes in effects.items())
+    return joined([first, *(text.replace(" points", "", 1) for text in rest)])
+
+
+def _tasks_without(tasks: Sequence[str], pairs: Sequence[Comparison]) -> list[str]:
+    """Tasks with comparisons on which no arm gains or loses."""
+    verdicts: dict[str, set[str]] = {}
+    for pair in pairs:
+        verdicts.setdefault(pair.task, set()).add(pair.verdict)
+    return [task for task in tasks if task in verdicts and not verdicts[task] & {"better", "worse"}]
+
+
+# Pairs of arms
+
+
+def describe_differences(numbers: Numbers) -> str:
+    """How many pairs differ and which, how many are equivalent, how many unresolved."""
+    compared = numbers.compared
+    if not compared:
+        return ""
+    counts = Counter(pair.verdict for pair in compared)
+    differ, open_pairs = counts["better"] + counts["worse"], counts["unresolved"]
+    largest = max(len(pair.seeds) for pair in compared)
+    if not differ and not counts["equivalent"] and largest < seeds_needed(ALPHA):
+        seeds = f"{largest} seed{'s' * (largest != 1)}"
+        verb = "confirms" if largest == 1 else "confirm"
+        return (
+            f"{seeds} {verb} neither changes nor differences between arms ({seeds_needed(ALPHA)} are needed)"
+        )
+    what = f"{differ} of {len(compared)} pairs differ{'s' * (differ == 1)}" if differ else "no pair differs"
+    parts = [f"{what}{': ' * bool(differ)}{', '.join(_losers(compared, numbers.experiment.arms))}"]
+    if equivalent := [pair for pair in compared if pair.verdict == "equivalent"]:
+        names = [f"{pair.first} and {pair.second} on {pair.task}" for pair in equivalent]
+        shown = joined(names) if len(names) <= MOST_EQUIVALENT else f"{len(names)} pairs"
+        parts.append(f"{shown} are equivalent within {margin_points(compared[0].margin)} points")
+    if open_pairs:
+        parts.append(f"{open_pairs} pair{'s are' if open_pairs > 1 else ' is'} unresolved")
+    return "; ".join(filter(None, (parts[0], ", ".join(parts[1:]))))
+
+
+def _losers(compared: Sequence[Comparison], arms: Sequence[str]) -> list[str]:
+    """The pairs that differ, one clause for each set of worse arms or of better arms, whichever is fewer."""
+    differing = [pair if pair.verdict == "better" else pair.turned() for pair in compared]
+    differing = [pair for pair in differing if pair.verdict == "better"]
+    ways = [_grouped(differing, arms, turned) for turned in (False, True)]
+    clauses = min(ways, key=len)
+    more = len(clauses) - MOST_CLAUSES
+    return clauses[:MOST_CLAUSES] + [f"and {more} more"] * (more > 0)
+
+
+def _grouped(better: Sequence[Comparison], arms: Sequence[str], turned: bool) -> list[str]:
+    """Clauses about the better arms, or `turned` about the worse ones."""
+    others: dict[tuple[str, str], set[str]] = {}
+    for pair in better:
+        one, other = (pair.second, pair.first) if turned else (pair.first, pair.second)
+        others.setdefault((one, pair.task), set()).add(other)
+    tasks: dict[tuple[str, Arms], list[str]] = {}
+    for (one, task), of_task in others.items():
+        tasks.setdefault((one, frozenset(of_task)), []).append(task)
+    word = "worse" if turned else "better"
+    ordered = sorted(tasks.items(), key=lambda entry: -len(entry[0][1]) * len(entry[1]))
+    clauses = []
+    for (one, theirs), where in ordered:
+        rest = [arm for arm in arms if arm != one]
+        names = "all others" if len(rest) > 1 and theirs == {*rest} else arms_in_words(theirs, rest)
+        clauses.append(f"{one} is {word} than {names} on {joined(where)}")
+    return clauses
+
+
+# Runs that collapsed
+
+
+def describe_collapsed_runs(numbers: Numbers) -> str:
+    """How many runs collapsed or diverged, by arm and task."""
+    experiment = numbers.experiment
+    if experiment.sweep_values:  # each arm is a sweep value, and most collapse on purpose
+        return ""
+    ends = collapses(experiment, numbers.findings)
+    counts: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    diverged = 0
+    for run in experiment.runs:
+        sizes[run.arm, run.task] += 1
+        if run.name in ends:
+            counts[run.arm, run.task] += 1
+            diverged += run.state == DIVERGED
+    if not counts:
+        return ""
+    total = sum(counts.values())
+    named = [f"{arm} on {task} {count} of {sizes[arm, task]}" for (arm, task), count in counts.most_common()]
+    extra = f" ({diverged} of them diverged)" if diverged and diverged < total else ""
+    what = "diverged" if diverged == total else "collapsed"
+    return f"{total} run{'s' * (total > 1)} {what}{extra}: {listed(named, MOST_CLAUSES)}"
+
+
+# Maps
+
+
+def describe_reach(numbers: Numbers) -> str:
+    """How far each arm of a map goes before more than a third of its seeds collapse; empty without a map."""
+    axes = axes_of(numbers.experiment.sweep_values)
+    if axes is None:
+        return ""
+    what = sweep_values_in_words([axes.key])
+    furthest: dict[str, list[int]] = {}
+    for frontier in find_frontiers(numbers.grid):
+        if frontier.measured:
+            place = -1 if frontier.at is None else axes.sweep_values.index(frontier.at.sweep_value)
+            furthest.setdefault(frontier.arm, []).append(place)
+    reached = []
+    for arm, places in furthest.items():
+        ends = [
+            sweep_value(axes.sweep_values[place]) if place >= 0 else "below the grid"
+            for place in (min(places), max(places))
+        ]
+        reached.append(f"{arm} {' to '.join(dict.fromkeys(ends))}")
+    if not reached:
+        return ""
+    return f"the largest {what} without a collapse in more than a third of the seeds: {listed(reached, 6)}"
+
+
+# Gains that are format
+
+
+def describe_format(numbers: Numbers) -> str:
+    """Which changes of accuracy are changes of readability, or may be."""
+    lines = [line.bold for line in describe_sources(numbers).format]
+    more = len(lines) - MOST_CLAUSES
+    return ", ".join(lines[:MOST_CLAUSES] + [f"and {more} more"] * (more > 0))
+
+
+PARTS: Sequence[Callable[[Numbers], str]] = (
+    describe_reach,
+    describe_gains,
+    describe_format,
+    describe_differences,
+    describe_collapsed_runs,
+)
+"""The clauses in their order."""

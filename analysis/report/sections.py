@@ -1,0 +1,206 @@
+"""The sections of the page in order, and which of their figures and tables are folded.
+
+A part is always visible, folded on the screen and printed, or folded and left out of print. A topic adds its
+figures and tables to a section, or a section of its own; a section without anything to show is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from markupsafe import Markup
+
+from grpobench.analysis.figures.table import Table
+
+Kind: TypeAlias = Literal["figure", "table"]
+
+
+class Fold(Enum):
+    """Where a part can be seen without a click."""
+
+    OPEN = "open"
+    """On the screen and in print."""
+    PAPER = "paper"
+    """In print; folded on the screen."""
+    SCREEN = "screen"
+    """Nowhere: folded on the screen and left out of print."""
+
+
+@dataclass(frozen=True)
+class EmbeddedFigure:
+    """A figure as the page shows it."""
+
+    name: str
+    title: str
+    caption: str
+    markup: Markup
+    narrow: Markup
+    """The same figure at the width of a column, for narrow screens."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A figure or a table of a section, by its name."""
+
+    kind: Kind
+    name: str
+    fold: Fold = Fold.OPEN
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page; `lead` says how to read its figures, and is folded."""
+
+    title: str
+    parts: Sequence[Part]
+    lead: str = ""
+
+
+@dataclass(frozen=True)
+class ShownPart:
+    """A part with what it shows."""
+
+    kind: Kind
+    name: str
+    fold: str
+    title: str
+    first: str
+    """The first sentence of the caption, which always stands there unless it is long."""
+    rest: str
+    """The other sentences, which are folded."""
+    item: EmbeddedFigure | Table
+
+
+@dataclass(frozen=True)
+class ShownSection:
+    """A section with its parts."""
+
+    title: str
+    anchor: str
+    lead: str
+    parts: Sequence[ShownPart]
+
+
+def figures(*names: str, fold: Fold = Fold.OPEN) -> tuple[Part, ...]:
+    """Figures as parts."""
+    return tuple(Part("figure", name, fold) for name in names)
+
+
+def tables(*names: str, fold: Fold = Fold.OPEN) -> tuple[Part, ...]:
+    """Tables as parts."""
+    return tuple(Part("table", name, fold) for name in names)
+
+
+LINES = "Captions say what lines, bars and bands are. Point at a line to read its values."
+DYNAMICS = "Training dynamics"
+MOST_OPEN = 40
+"""Most rows of a table that is not folded."""
+MOST_PRINTED = 60
+"""Most rows of a table that is printed."""
+FIRST: Sequence[str] = ("final_accuracy",)
+"""Figures of the first screen."""
+SECTIONS: Sequence[Section] = (
+    Section("Stability map", (*figures("map"), *tables("frontier", "map"))),
+    Section(
+        "Head to head",
+        (
+            *figures("differences"),
+            *tables("comparisons", fold=Fold.PAPER),
+            *tables("unresolved", "against_base", "aggregate", "improvement", fold=Fold.SCREEN),
+        ),
+    ),
+    Section(
+        "Accuracy",
+        (*tables("accuracy"), *tables("accuracy_sampled", "accuracy_greedy", fold=Fold.SCREEN)),
+    ),
+    Section("Where a gain comes from", tables("sources", fold=Fold.PAPER)),
+    Section(
+        "Stability",
+        (*figures("survival"), *tables("stability"), *tables("survival", fold=Fold.SCREEN)),
+    ),
+    Section(
+        "Learning curves",
+        (
+            *figures("accuracy_updates"),
+            *figures("accuracy_tokens", "accuracy_seconds", fold=Fold.SCREEN),
+            *figures("reward"),
+            *tables("equal_budgets"),
+            *tables("axes", "budgets", fold=Fold.SCREEN),
+        ),
+        LINES,
+    ),
+    Section(
+        "Compute curves",
+        (
+            *figures("compute_curve", fold=Fold.PAPER),
+            *tables("compute_curves", fold=Fold.SCREEN),
+        ),
+        LINES,
+    ),
+    Section("Rewards", (*figures("components"), *tables("rewards")), LINES),
+    Section(
+        DYNAMICS,
+        (
+            *figures("entropy"),
+            *figures("kl", "gradient", "length", "zero_signal", fold=Fold.PAPER),
+            *figures("clip", "sampled", "explained_variance", fold=Fold.SCREEN),
+            *tables("critic"),
+        ),
+        LINES,
+    ),
+    Section(
+        "Bias", (*figures("bias"), *figures("bias_updates", fold=Fold.SCREEN), *tables("bias", "probes"))
+    ),
+    Section("Many samples", (*figures("sampling"), *tables("pass_at_k", "majority"))),
+    Section("Later evaluations", tables("evaluations", "agreement")),
+    Section("Costs", (*tables("costs", "gaps"), *figures("seconds", "rates", fold=Fold.SCREEN))),
+    Section("Search of settings", tables("search", fold=Fold.SCREEN)),
+)
+"""The page's sections in order."""
+LONGEST_FIRST = 160
+"""Longer first sentences (characters) are folded with the others: they define a metric in full."""
+SENTENCE = re.compile(r"(.+?[.?!]) +(?=[A-Z0-9(×])", re.DOTALL)
+
+
+def split_caption(text: str) -> tuple[str, str]:
+    """The first sentence of a caption, and the other sentences; a long first sentence is among these."""
+    found = SENTENCE.match(text)
+    first, rest = (found[1], text[found.end() :]) if found else (text, "")
+    return (first, rest) if len(first) <= LONGEST_FIRST else ("", text)
+
+
+def anchor_of(title: str) -> str:
+    """The id of a section."""
+    return title.lower().replace(" ", "-")
+
+
+def _shown(part: Part, item: EmbeddedFigure | Table) -> ShownPart:
+    """A part with what it shows. A long table is folded, and a very long one is not printed."""
+    fold, caption = part.fold, item.caption if isinstance(item, EmbeddedFigure) else item.note
+    if isinstance(item, Table):
+        if len(item.rows) > MOST_PRINTED:
+            fold = Fold.SCREEN
+        elif len(item.rows) > MOST_OPEN and fold == Fold.OPEN:
+            fold = Fold.PAPER
+    first, rest = split_caption(caption.strip())
+    return ShownPart(part.kind, part.name, fold.value, item.title, first, rest, item)
+
+
+def shown_sections(
+    drawn: Mapping[str, EmbeddedFigure], made: Mapping[str, Table], sections: Sequence[Section] = SECTIONS
+) -> list[ShownSection]:
+    """The sections with something to show, of the figures and tables that exist."""
+    shown = []
+    for section in sections:
+        parts = []
+        for part in section.parts:
+            item = (drawn if part.kind == "figure" else made).get(part.name)
+            if item is not None:
+                parts.append(_shown(part, item))
+        if parts:
+            shown.append(ShownSection(section.title, anchor_of(section.title), section.lead, parts))
+    return shown

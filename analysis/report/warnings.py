@@ -1,0 +1,257 @@
+"""Every warning of a report, the gravest first.
+
+The first screen shows the first few titles, and the section Warnings all of them with their details. A topic
+contributes by adding a function to `WARNINGS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from grpobench.analysis.checks import IMPORTED, SPARED, Alarm, Pairing
+from grpobench.analysis.report.sources import describe_sources
+from grpobench.analysis.runfolder.experiment import COLLAPSED, FINISHED
+from grpobench.analysis.statistics.comparison import pairs_of
+from grpobench.analysis.statistics.permutation import seeds_needed
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.topics.bias import caveats
+from grpobench.analysis.topics.comparisons import count_shared_seeds
+from grpobench.analysis.topics.events import collapses
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.search import describe_limits
+from grpobench.analysis.topics.stability import event_words
+from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings
+from grpobench.analysis.topics.warnings import (
+    Gravity,
+    ReportWarning,
+    warn_of_repeated_numbers,
+    warn_of_saturation,
+)
+
+MILD = (SPARED, IMPORTED)
+"""Titles of alarms on which no number depends."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What warnings are made from."""
+
+    numbers: Numbers
+    alarms: Sequence[Alarm]
+    pairing: Pairing
+
+
+def list_warnings(checked: Checked) -> list[ReportWarning]:
+    """All warnings, the gravest first; of equally grave ones, in the order of `WARNINGS`."""
+    found = [warning for warn in WARNINGS for warning in warn(checked)]
+    return sorted(found, key=lambda warning: -warning.gravity)
+
+
+def _alarms(checked: Checked) -> Iterator[ReportWarning]:
+    """What is damaged, not uniform, not as planned, or missing."""
+    for alarm in checked.alarms:
+        gravity = Gravity.NOTE if alarm.title in MILD else Gravity.FAULT
+        yield ReportWarning(alarm.title, alarm.lines, gravity)
+
+
+def _failures(checked: Checked) -> Iterator[ReportWarning]:
+    """Runs without a final accuracy, and why they have none."""
+    runs = checked.numbers.experiment.runs
+    status = {(r.arm, r.task, r.seed): r.run_status for r in checked.numbers.runs.itertuples()}
+    lines = [
+        f"{run.arm} on {run.task}, seed {run.seed}: {how} at update {run.step}"
+        + f", {run.why}" * bool(run.why)
+        for run in runs
+        if (how := status[run.arm, run.task, run.seed]) not in (FINISHED, COLLAPSED)
+    ]
+    if lines:
+        yield ReportWarning(
+            f"{len(lines)} of {len(runs)} runs {'has' if len(lines) == 1 else 'have'} no final accuracy",
+            lines,
+            Gravity.FAULT,
+            "A run that diverged counts as accuracy 0, because the algorithm failed. Runs that crashed (out "
+            "of memory, or another fault of the machine or the program), runs that are not finished and "
+            "runs whose logs lack the accuracy are left out. Their comparisons stay unresolved.",
+        )
+
+
+def _format_gains(checked: Checked) -> Iterator[ReportWarning]:
+    """Changes of accuracy that are changes of readability, or may be."""
+    for line in describe_sources(checked.numbers).format:
+        yield ReportWarning(line.bold, [line.rest], Gravity.DOUBT)
+
+
+def _constant_answers(checked: Checked) -> Iterator[ReportWarning]:
+    """Policies that answer the same to everything."""
+    found = describe_sources(checked.numbers).constant
+    if found:
+        more = f"; and {len(found) - 1} more" * (len(found) > 1)
+        yield ReportWarning(
+            f"Constant answers: {found[0].bold}{more}",
+            [f"{line.bold}. {line.rest}" for line in found],
+            Gravity.FAULT,
+            "A policy that ignores the problem earns whatever share of the problems its answer fits. Compare "
+            "its accuracy with that of always giving this answer.",
+        )
+
+
+def _search_limits(checked: Checked) -> Iterator[ReportWarning]:
+    """Searched values at the edge of their grid, and what was not searched."""
+    limits = describe_limits(checked.numbers.experiment)
+    if limits:
+        yield ReportWarning("The search of settings has limits", [limits], Gravity.NOTE)
+
+
+def _few_seeds(checked: Checked) -> Iterator[ReportWarning]:
+    """Too few seeds for any verdict."""
+    experiment, needed = checked.numbers.experiment, seeds_needed(ALPHA)
+    if not checked.numbers.compared or not pairs_of(experiment.arms):
+        return
+    seeds = count_shared_seeds(experiment)
+    if seeds < needed:
+        planned = experiment.plan is not None and len(experiment.plan.seeds) >= needed
+        beside = "; the plan has more" * planned
+        yield ReportWarning(
+            f"{seeds} seed{'s' * (seeds != 1)} allow{'s' * (seeds == 1)} no verdict on two arms, whatever "
+            f"their accuracies are; {needed} are needed{beside}"
+        )
+
+
+def _collapsed_runs(checked: Checked) -> Iterator[ReportWarning]:
+    """Runs that collapsed and did not recover. Not of a map, whose arms are sweep values."""
+    experiment, findings = checked.numbers.experiment, checked.numbers.findings
+    if experiment.sweep_values:
+        return
+    ends, lines = collapses(experiment, findings), []
+    for run in experiment.runs:
+        end = ends.get(run.name)
+        if end is None or run.failed:  # a divergence is listed among the failures
+            continue
+        events = findings[run.name].events if run.name in findings else ()
+        event = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
+        evidence = "; ".join(map(str, event.evidence)) if event else run.why
+        note = f" ({event.note})" if event and event.note else ""
+        how = f"{event_words(end.kind)} at update {end.step}"
+        how += f", stopped at {run.step}" if run.collapsed else ""
+        lines.append(f"{run.arm} on {run.task}, seed {run.seed}: {how}; {evidence}{note}")
+    if lines:
+        yield ReportWarning(
+            f"{len(lines)} of {len(experiment.runs)} runs collapsed",
+            lines,
+            Gravity.DOUBT,
+            "They lost what they had learned and did not recover by the end of their logs. They count with "
+            "the accuracy that they ended with, and the tables mark them.",
+        )
+
+
+def _weak_critics(checked: Checked) -> Iterator[ReportWarning]:
+    """Critics that explain too little."""
+    lines = list(critic_warnings(critic_explained(checked.numbers.experiment)))
+    if lines:
+        yield ReportWarning(
+            f"Critics that explain less than {100 * LITTLE:.0f} % of the returns: {_where(lines)}",
+            lines,
+            Gravity.DOUBT,
+            "Predicting the mean return explains 0. With a critic this weak, the arm says nothing about "
+            "methods with a critic. If the other rollouts of a group explain no more than the critic, the "
+            "returns may not be predictable at all.",
+        )
+
+
+def _where(lines: Sequence[str]) -> str:
+    """The arm and task of the first line, and how many more there are."""
+    first = lines[0].partition(", seed")[0]
+    return f"{first} and {len(lines) - 1} more" if len(lines) > 1 else first
+
+
+def _other_problems(checked: Checked) -> Iterator[ReportWarning]:
+    """Pairs whose conclusion changes if problems are resampled too."""
+    compared = checked.numbers.compared
+    pairs = [pair for pair in compared if pair.disagrees]
+    if pairs:
+        resolved = sum(pair.verdict != "unresolved" for pair in pairs)
+        yield ReportWarning(
+            f"In {len(pairs)} of {len(compared)} comparisons, resampling problems as well as seeds changes "
+            f"the conclusion ({resolved} of them resolved)",
+            [f"{p.first} − {p.second} on {p.task} ({p.verdict}): {p.disagrees}" for p in pairs],
+            Gravity.DOUBT if resolved else Gravity.NOTE,
+        )
+
+
+def _budgets(checked: Checked) -> Iterator[ReportWarning]:
+    """Pairs whose verdict depends on what is held equal."""
+    pairs = [one for one in checked.numbers.on_axes if one.depends]
+    turned = [
+        one for one in pairs if {"better", "worse"} <= {pair.verdict for pair in one.comparisons.values()}
+    ]
+    if pairs:
+        yield ReportWarning(
+            f"The verdict on validation accuracy depends on what is held equal (updates, generated tokens or "
+            f"seconds) for {len(pairs)} of {len(checked.numbers.on_axes)} pairs",
+            [one.sentence for one in pairs],
+            Gravity.DOUBT if turned else Gravity.NOTE,
+            "The table of verdicts at equal budgets shows each.",
+        )
+
+
+def _pairing(checked: Checked) -> Iterator[ReportWarning]:
+    """Runs of a seed that do not begin alike."""
+    pairing = checked.pairing
+    if pairing.odd:
+        groups = pairing.base_groups + pairing.first_groups
+        yield ReportWarning(
+            f"Runs of one seed begin differently in {len(pairing.odd)} of {groups} checks of the pairing",
+            pairing.odd,
+            Gravity.DOUBT,
+            "Equal weights and schedules give equal accuracies before training and equal first rollouts. A "
+            "warm start, a sampler or a curriculum of an arm's own breaks this. The tests stay valid, but "
+            "pairing removes less noise.",
+        )
+
+
+def _interrupted_logs(checked: Checked) -> Iterator[ReportWarning]:
+    """Logs with half-written lines or rows written twice."""
+    lines = []
+    for run in checked.numbers.experiment.runs:
+        faults = []
+        if run.cut_lines:
+            faults.append(f"{run.cut_lines} half-written last line{'s' * (run.cut_lines > 1)} left out")
+        if run.rewritten_rows:
+            faults.append(f"{run.rewritten_rows} rows written again after a restart; the later rows count")
+        if faults:
+            lines.append(f"{run.name}: {'; '.join(faults)}")
+    if lines:
+        count = f"{len(lines)} run{'s' * (len(lines) > 1)}"
+        yield ReportWarning(f"Logs that were interrupted: {count}", lines, Gravity.NOTE)
+
+
+def _known_weaknesses(checked: Checked) -> Iterator[ReportWarning]:
+    """What is known to be wrong with a task's numbers."""
+    known = caveats(checked.numbers.experiment, checked.numbers.later)
+    if known:
+        yield ReportWarning(
+            f"Known weaknesses of a task's numbers: {', '.join(known)}",
+            [f"{task}: {caveat}" for task, caveat in known.items()],
+            Gravity.NOTE,
+        )
+
+
+WARNINGS: Sequence[Callable[[Checked], Iterable[ReportWarning]]] = (
+    _alarms,
+    _failures,
+    _format_gains,
+    _constant_answers,
+    lambda known: warn_of_repeated_numbers(known.numbers.experiment, known.numbers.runs),
+    _few_seeds,
+    _collapsed_runs,
+    lambda known: warn_of_saturation(known.numbers.experiment, known.numbers.runs),
+    _pairing,
+    _weak_critics,
+    _other_problems,
+    _budgets,
+    _search_limits,
+    _interrupted_logs,
+    _known_weaknesses,
+)
+"""What each topic warns of; equally grave warnings keep this order."""
