@@ -64,8 +64,8 @@ def search_table(record: SearchRecord) -> Table:
                     }
                 )
     header = ["rate of", "arm", "value", "seeds", "mean", "each seed", "", "choice"]
-    unit = " in percent" * record.is_accuracy
-    note = f"{describe_rule(record)} Mean: {describe_outcome(record)}{unit}, over tasks and seeds."
+    unit = ", in percent" * record.is_accuracy
+    note = f"{describe_rule(record)} Mean: {describe_outcome(record)}, over tasks and seeds{unit}."
     return Table(
         "search",
         "Settings that were tried before these runs",
@@ -241,7 +241,7 @@ def describe_limits(experiment: Experiment) -> str:
     """What a reader must know of the search: choices at an edge or not clear, and what was not searched.
     Empty without a search."""
     record = experiment.search
-    if record is None:
+    if record is None or not searched_stages(record):
         return ""
     at_edge, unclear = [], []
     for stage in searched_stages(record):
@@ -250,7 +250,7 @@ def describe_limits(experiment: Experiment) -> str:
                 at_edge.append(f"{arm} ({describe_grid_value(stage, arm)})")
             if not select(record.by_value(stage, arm)).clear:
                 unclear.append(f"{arm} ({stage.role})")
-    parts = []
+    parts = [f"Settings were searched before these runs, on other seeds: {describe_budget(record)}."]
     if at_edge:
         what = "The search chose a value at the edge of what it tried for"
         parts.append(f"{what} {listed(at_edge, MOST_NAMED)}.")

@@ -241,21 +241,19 @@ def sources_table(sources: Sources) -> Table:
         ]
         for row in sources.arms.to_dict("records")
     ]
-    header = ["task", "arm", "gain", "readable", "right if readable", "right by likelihood"]
-    header += ["commonest answer", "from readable answers (95% interval)", "from better answers", "origin"]
+    header = ["task", "arm", "gain", "readable", "right of these", "by likelihood"]
+    header += ["commonest", "of readable (95% interval)", "of better", "origin"]
     note = (
         "Shares before → after training in percent, gains in points, mean over the seeds with both "
         "evaluations. With the share r of readable answers and the accuracy a among them, the gain is "
         "exactly "
-        "(r₁ − r₀)(a₀ + a₁)/2 from readable answers and (a₁ − a₀)(r₀ + r₁)/2 from better ones. If nothing "
+        "(r₁ − r₀)(a₀ + a₁)/2 of readable answers and (a₁ − a₀)(r₀ + r₁)/2 of better ones. If nothing "
         "was readable, the accuracy by likelihood (of the likeliest option) stands in for a. The origin is "
         f"{FORMAT} or {ANSWERS} if that part makes more than half of the gain and its interval excludes 0, "
         f"and {UNKNOWN} if nothing was readable and there are no likelihoods. Intervals: t over seeds; with "
         f"fewer than {FEWEST_SEEDS} seeds over problems (jackknife), which says nothing about other seeds."
     )
-    return Table(
-        "sources", "Where a gain comes from", header, rows, sources.arms, text_columns=2, wide=1, note=note
-    )
+    return Table("sources", "Where a gain comes from", header, rows, sources.arms, text_columns=2, note=note)
 
 
 def _change(row: Mapping[str, Any], name: str) -> str:

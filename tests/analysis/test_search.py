@@ -133,6 +133,7 @@ def test_the_report_says_how_equal_the_search_was_and_what_it_left_out(tmp_path:
         "The best half of a rung, rounded up and at least two, went on to the next one."
     ) in methods
     (limits,) = next(one.lines for one in facts.warnings if one.title == "The search of settings has limits")
+    assert limits.startswith("Settings were searched before these runs, on other seeds: policy, 3 values (")
     assert "at the edge of what it tried for grpo (learning rate 2e−4)." in limits
     assert "within noise for gspo (policy)" in limits
     assert "Not searched: the arms dapo; settings in which the arms differ: algorithm.clip_high" in limits
