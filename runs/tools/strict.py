@@ -372,7 +372,9 @@ def construct(
             raise
         frame = innermost(error, files_of(cls))
         told = (
-            frame.message if frame else f"{whose(cls)} cannot be made with its settings: {describe_error(error)}"
+            frame.message
+            if frame
+            else f"{whose(cls)} cannot be made with its settings: {describe_error(error)}"
         )
         faults.append(f"{path_of('') or cls.__name__}: {told}")
         return BAD
