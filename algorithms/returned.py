@@ -85,7 +85,7 @@ def nonfinite(value: torch.Tensor) -> str:
     if not count:
         return ""
     first = tuple(wrong.nonzero()[0].tolist())
-    kind = float(value[first])
+    kind = value[first].item()
     return f"{kind} in {count} of {value.numel()} values, first at {list(first)}"
 
 

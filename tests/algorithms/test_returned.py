@@ -25,7 +25,7 @@ from grpobench.algorithms.algorithm import (
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.algorithms.returned import ReturnError, observe
+from grpobench.algorithms.returned import ReturnError, finite_values, observe
 
 HERE = Path(__file__).name
 BATCH = rollouts([[3, 5], [5, 2]], [[1.0, 0.0], [0.0, 1.0]])
@@ -187,6 +187,57 @@ def test_what_is_returned_in_a_wrong_shape_or_type_is_refused(
     told = complaint(around.around(Wrong(base, method, change).algorithm))
     assert re.match(rf"{re.escape(HERE)}:\d+ Mine\.{method} returned ", told), told
     assert said in told
+
+
+FINITE: list[tuple[str, Any, str]] = [
+    (
+        "compute_signal",
+        replaced(advantage=lambda a: a * torch.nan),
+        "advantage with nan in 20 of 20 values, first at [0, 0]",
+    ),
+    ("loss", replaced(terms=lambda t: t + torch.inf * (t.detach() == t.detach()[1, 2])), "terms with "),
+    ("loss_weights", lambda w: w.masked_fill(w == w[3, 1], torch.inf), "weights with inf in "),
+    (
+        "advantage",
+        lambda a: a.new_tensor([0.0, 1.0, -torch.inf, 2.0]),
+        "with -inf in 1 of 4 values, first at [2]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "change", "said"), FINITE, ids=[case[0] for case in FINITE])
+def test_values_are_finite_where_that_is_asked(method: str, change: Any, said: str) -> None:
+    """In a trial. In a run an update with such values is left out, and nothing waits for a GPU."""
+    algorithm: Algorithm[Any] = Wrong(GRPO, method, change).algorithm
+    backward(algorithm, models_for(algorithm, "llama"), BATCH)
+    with finite_values():
+        told = complaint(algorithm)
+        assert (
+            f"Mine.{method} returned " in told and said in told and told.endswith("expected finite numbers")
+        )
+        backward(GRPO(), models_for(GRPO(), "llama"), BATCH)
+    backward(algorithm, models_for(algorithm, "llama"), BATCH)
+
+
+def test_a_metric_may_be_undefined() -> None:
+    """NaN in a metric says so."""
+    change = replaced(metrics=lambda m: {"x": torch.full((4, 5), torch.nan)})
+    with finite_values():
+        algorithm: Algorithm[Any] = Wrong(GRPO, "loss", change).algorithm
+        backward(algorithm, models_for(algorithm, "llama"), BATCH)
+
+
+def test_tensors_are_where_the_batch_is() -> None:
+    change = replaced(advantage=lambda a: a.to("meta"))
+    said = "Mine.compute_signal returned advantage on meta, expected it on cpu, like the batch"
+    assert said in complaint(Wrong(GRPO, "compute_signal", change).algorithm)
+
+
+def test_double_precision_is_a_floating_dtype() -> None:
+    algorithm: Algorithm[Any] = Wrong(
+        GRPO, "compute_signal", replaced(advantage=lambda a: a.double())
+    ).algorithm
+    backward(algorithm, models_for(algorithm, "llama"), BATCH)
 
 
 def test_an_inherited_method_is_named_with_whose_it_is() -> None:

@@ -100,7 +100,7 @@ def test_crashed_runs_raise_error_naming_them_and_results_of_others(stands: None
     crash = tmp_path / "m" / "raise-sums-s0" / "crash.txt"
     assert told[0] == "1 of 3 runs failed"  # that one diverged is a result
     assert re.match(r"  raise-sums-s0: crashed: stand_ins\.py:\d+ execute raised ArithmeticError", told[1])
-    assert told[1].endswith(f"): ArithmeticError: it went wrong; see {crash}")
+    assert told[1].endswith(f"ArithmeticError: it went wrong; see {crash}")
     assert told[2] == f"  results of the other runs: grpobench.load({str(tmp_path / 'm')!r})"
     assert places(caught.value.outcome) == {"fine": "finished", "raise": "crashed", "diverge": "diverged"}
     results = grpobench.run(given, tmp_path, workers=2, progress=False, check=False)

@@ -62,8 +62,18 @@ def test_an_index_that_no_problem_has_is_refused(drawn: Any, said: str, mine: An
 @pytest.mark.parametrize("drawn", [None, 3, "01"])
 def test_a_draw_is_a_list(drawn: Any, mine: Any) -> None:
     mine.drawn = drawn
-    with pytest.raises(ReturnError, match=rf"returned {drawn!r} at step 1, expected a list of indices"):
+    said = rf"returned {drawn!r} of type {type(drawn).__name__} at step 1, expected a list of indices"
+    with pytest.raises(ReturnError, match=said):
         Checked(mine, 6).draw(1, 0)
+
+
+def test_a_step_draws_something_and_a_refill_may_draw_nothing(mine: Any) -> None:
+    mine.drawn = []
+    with pytest.raises(
+        ReturnError, match=r"mine:Mine\.draw returned no index at step 1, expected at least one"
+    ):
+        Checked(mine, 6).draw(1, 0)
+    assert Checked(mine, 6).draw(1, 1) == []
 
 
 @pytest.mark.parametrize("drawn", [[0, 5], (0, 5), np.array([0, 5]), [np.int64(0), 5], range(0, 6, 5)])
@@ -76,7 +86,8 @@ def test_every_whole_number_of_a_problem_is_an_index(drawn: Any, mine: Any) -> N
 @pytest.mark.parametrize("accepted", [None, [True], [True] * 3, ["yes", "no"], True])
 def test_what_is_accepted_is_told_of_every_problem(accepted: Any, mine: Any) -> None:
     mine.accepted = accepted
-    said = f"mine:Mine.accept returned {accepted!r} at step 1, expected True or False for each of 2 problems"
+    what = f"{accepted!r} of type {type(accepted).__name__}"
+    said = f"mine:Mine.accept returned {what} at step 1, expected True or False for each of 2 problems"
     with pytest.raises(ReturnError, match=re.escape(said)):
         Refilled(Checked(mine, 6), 2).accept(1, [0, 1], [[0.0, 1.0]] * 2)
 

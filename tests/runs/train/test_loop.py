@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from helpers.toys import Letters, resting_run
 from helpers.whole_runs import after, configure, last_step, rows, run, timeless, transcript, weights
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.algorithms.algorithm import Algorithm, Loss, Signal
+from grpobench.algorithms.algorithm import Advantage, Algorithm, Loss, Signal
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
@@ -385,8 +386,10 @@ def test_bad_preference_row_names_file_and_line(policy: str, tmp_path: Path) -> 
         ("{", "not JSON"),
         ('{"prompt": "a", "chosen": "b", "rejected": "c\\ud800"}', "'rejected' holds"),
         ('{"prompt": "a", "chosen": "b", "rejected": "c", "margin": NaN}', "'margin' is NaN"),
+        ('{"prompt": "a", "chosen": "\xe9"}', "not UTF-8 .byte 0xe9 at 28.; save the file as UTF-8"),
     ):
-        file.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + text + "\n")
+        whole = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + text + "\n"
+        file.write_bytes(whole.encode("latin-1"))
         config = configure(policy, DPO(), sampler=SamplerConfig(kind="preferences", path=str(file)))
         with pytest.raises(DataError, match=rf"pairs\.jsonl:2.*{message}|pairs\.jsonl:2: {message}"):
             run(config, tmp_path / message.replace(" ", ""))
@@ -438,6 +441,29 @@ def test_four_bad_steps_in_a_row_diverge_with_finite_weights_on_disk(policy: str
     saved = [*tmp_path.glob("checkpoints/*/*.safetensors"), *tmp_path.glob("final/*.safetensors")]
     assert saved
     assert all(t.isfinite().all() for path in saved for t in weights(path).values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Undefined(GRPO):
+    """GRPO whose advantages are NaN from step 2 on."""
+
+    def compute_signal(self, batch: Any, models: Any) -> Advantage:
+        made = super().compute_signal(batch, models)
+        return dataclasses.replace(made, advantage=made.advantage * math.nan) if batch.step > 1 else made
+
+
+def test_a_divergence_by_what_an_algorithm_returned_names_the_method(policy: str, tmp_path: Path) -> None:
+    config = configure(policy, Undefined(), evaluate=EvaluateConfig(0, 0, 0, 0))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
+    line = Undefined.compute_signal.__code__.co_firstlineno
+    where = (
+        rf"test_loop\.py:{line} Undefined\.compute_signal returned advantage with nan in (\d+) of \1 values"
+    )
+    with pytest.warns(UserWarning, match=f"an update of step 2 is left out: {where}") as caught:
+        run(config, tmp_path)
+    assert sum("is left out" in str(one.message) for one in caught) == 1  # and not at each later step
+    assert status(tmp_path)["state"] == "diverged"
+    assert re.search(rf"4 steps in a row, the last at step 5: {where}", status(tmp_path)["why"])
 
 
 def test_three_bad_steps_are_counted_over_a_resume(policy: str, tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""What a task returns against its protocol is refused with its method, line and what is expected."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.toys import Letters
+
+from grpobench.algorithms.returned import ReturnError
+from grpobench.runs.reward.verdicts import demand_summary, demand_verdicts
+from grpobench.tasks.task import Problem, Verdict
+
+PROBLEMS = [Problem("p", "Q", 1), Problem("q", "Q", 2)]
+EPISODES = [[("a",), ("b",)], [("c",)]]
+GOOD = Verdict({"correct": 1.0, "short": True, "consistent": np.float32(0)}, "a")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Letters):
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return []
+
+
+@dataclasses.dataclass(frozen=True)
+class Batched(Mine):
+    def verify_all(self, problems: Any, episodes: Any) -> list[list[Verdict]]:
+        return []
+
+
+def scores(**changes: Any) -> Verdict:
+    return Verdict({**GOOD.scores, **changes}, "a")
+
+
+WRONG: list[tuple[Any, str]] = [
+    (None, "verify returned None of type NoneType, expected a list for each of 2 problems"),
+    ([[GOOD, GOOD]], "verify returned 1 of them, expected a list for each of 2 problems"),
+    ([[GOOD], [GOOD]], "verify returned 1 of them for problem p, expected a list of 2 Verdicts"),
+    ([[GOOD, GOOD], None], "verify returned None of type NoneType for problem q, expected a list of 1 Ver"),
+    ([[GOOD, GOOD], [0.5]], "verify returned 0.5 of type float for problem q, expected a Verdict"),
+    (
+        [[GOOD, GOOD], [Verdict({"correct": 1.0}, "a")]],
+        "verify returned a Verdict without the score 'short' for problem q, expected one with it",
+    ),
+    (
+        [[scores(correct="1"), GOOD], [GOOD]],
+        "verify returned the score correct = '1' of type str for problem p, expected a number",
+    ),
+]
+
+
+@pytest.mark.parametrize(("judged", "said"), WRONG, ids=[said[:50] for _, said in WRONG])
+@pytest.mark.parametrize(("task", "method"), [(Mine(), "verify"), (Batched(), "verify_all")])
+def test_what_is_no_verdict_is_refused(task: Mine, method: str, judged: Any, said: str) -> None:
+    with pytest.raises(ReturnError) as caught:
+        demand_verdicts(task, PROBLEMS, EPISODES, judged)
+    line = getattr(type(task), method).__code__.co_firstlineno
+    head = f"test_verdicts.py:{line} {type(task).__name__}."
+    assert str(caught.value).startswith(head + said.replace("verify", method, 1))
+
+
+def test_verdicts_pass_as_they_are() -> None:
+    ungraded = Verdict({}, None, "infra_error")  # its scores mean nothing
+    judged = [[GOOD, ungraded], (GOOD,)]
+    assert demand_verdicts(Mine(), PROBLEMS, EPISODES, judged) == [[GOOD, ungraded], [GOOD]]
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        (None, "None of type NoneType, expected a number by the name"),
+        ({"x": [1.0]}, r"x = \[1.0\] of type list"),
+    ],
+)
+def test_a_summary_is_a_number_by_name(summary: Any, said: str) -> None:
+    with pytest.raises(ReturnError, match=rf"^toys\.py:\d+ Mine\.summarize returned {said}"):
+        demand_summary(Mine(), summary)
+    assert re.match("0.5", str(demand_summary(Mine(), {"x": np.float64(0.5)})["x"]))
