@@ -115,8 +115,13 @@ def preview(
         workers=min(workers, max(1, sum(run.state == "waiting" for run in runs))),
         estimate=estimate(runs, workers),
         prompts=prompts(configs),
-        trial=tuple(trial.carry_out(trial.distinct(configs, everything=True))) if try_code else (),
+        trial=try_out(configs) if try_code else (),
     )
+
+
+def try_out(configs: Sequence[RunConfig]) -> tuple[Tried, ...]:
+    """The trials of all code, without a large model."""
+    return tuple(trial.carry_out([trial.moved(config) for config in trial.distinct(configs, True)]))
 
 
 def plan(run: Run) -> str:

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -27,7 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.experiment import preflight
+from grpobench.runs.experiment import preflight, watchdog
 from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.worker import mistakes
 from grpobench.runs.runfolder import provenance
@@ -37,6 +38,7 @@ from grpobench.runs.settings.observe import TRACKERS
 from grpobench.runs.tools import files, machine
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.process import die_with, environment, output_to, without_interrupts, without_main
+from grpobench.runs.tools.progress import duration
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
 
@@ -149,7 +151,13 @@ def is_large(model: str) -> bool:
 
 def described(config: RunConfig) -> str:
     """A run of a trial in words."""
-    return f"arm {config.arm} on {config.task.name}"
+    stand_in = f" with {STAND_IN} for its model" if has_stand_in(config) else ""
+    return f"arm {config.arm} on {config.task.name}{stand_in}"
+
+
+def has_stand_in(config: RunConfig) -> bool:
+    """Whether a run's model is in the place of another, as `moved` leaves it."""
+    return config.model.name == STAND_IN and config.model.long_prompts == "drop"
 
 
 # Before an experiment
@@ -185,7 +193,8 @@ def demand(configs: Sequence[RunConfig], folder: Path, where: Where, say: Callab
 
 
 def moved(config: RunConfig) -> RunConfig:
-    """The run as it is tried here although other machines execute it: a large model has a stand-in."""
+    """The run as a dry run tries it, or as it is tried here although other machines execute it: a large model
+    has a stand-in."""
     if not is_large(config.model.name):
         return config
     model = dataclasses.replace(config.model, name=STAND_IN, dtype="float32", long_prompts="drop")
@@ -247,8 +256,11 @@ def heard(connection: Connection, chosen: Sequence[RunConfig]) -> Iterator[Tried
     for config in chosen:
         if not gone:
             try:
-                yield connection.recv()
-                continue
+                patience = watchdog.patience()
+                if connection.poll(None if math.isinf(patience) else patience):
+                    yield connection.recv()
+                    continue
+                gone = f"no sign of the process that tries it in {duration(patience)}"
             except (EOFError, OSError):
                 gone = "the process that tries it has ended"
         yield Tried(described(config), skipped=gone)
@@ -285,7 +297,7 @@ def tried(config: RunConfig, room: Path) -> Tried:
         attempt(config, room)
     except DataError as error:
         # The stand-in's short context may have no room for any prompt.
-        if config.model.name == STAND_IN and config.model.long_prompts == "drop":
+        if has_stand_in(config):
             return Tried(name, skipped=str(error))
         return failed(config, error)
     except BaseException as error:

@@ -394,7 +394,9 @@ def test_a_large_model_is_loaded_once_for_each_piece_of_code(
     runs = read_recipe(str(path)).runs()
     for everything in (False, True):
         assert named(distinct(runs, everything)) == ["half on nanobias, seed 0"]
-    assert trial.moved(runs[0]).model.name == "nano"  # where another machine has the model
+    there = trial.moved(runs[0])  # where another machine has the model
+    assert there.model.name == "nano"
+    assert trial.described(there) == "arm grpo on nanobias with nano for its model"
 
 
 def test_a_trial_is_tiny_and_takes_the_steps_in_which_code_differs() -> None:

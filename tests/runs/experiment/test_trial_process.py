@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,21 @@ def test_code_that_does_not_return_is_given_up_by_its_line(
 def test_a_process_that_dies_is_no_fault_of_the_code(mine: Path) -> None:
     (only,) = trial.carry_out([run(mine, "gone")])
     assert (only.fault, only.skipped) == ("", "the process that tries it has ended")
+
+
+@pytest.mark.slow
+def test_the_program_stops_before_its_first_run(tmp_path: Path) -> None:
+    """As a user starts it: a process that spawns another."""
+    (tmp_path / "mine.py").write_text(CODE)
+    run(tmp_path, "wrong")
+    command = [sys.executable, "-m", "grpobench", "run", "study.toml", "--workers", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert done.stdout == "trial of the recipe's own code: arm wrong on arithmetic\n"
+    first, fault, remedy = done.stderr.splitlines()
+    assert first.endswith("the trial before the first run found 1 fault, and nothing was started:")
+    assert fault.startswith(
+        "  mine.py:15 the reward mine:wrong returned 'nothing' of type str; return a list"
+    )
+    assert remedy.startswith("tracebacks are in ")
+    assert [path.name for path in (tmp_path / "results" / "study").iterdir()] == ["lock"]

@@ -300,7 +300,7 @@ def test_changed_code_is_refused_and_failing_code_is_named(
         "    return [0.0] * len(completions)\n"
     )
     (study / "mine.py").write_text(CODE + late)
-    only = ("--set", "tasks=listed", "--set", "arms=grpo")
+    only = ("--set", "tasks=listed", "--set", "arms=grpo", "--no-trial")  # which would find it first
     code, experiment = run(study, *only)
     status = json.loads((experiment / "grpo-listed-s0" / "status.json").read_text())
     line = (CODE + late).count("\n", 0, (CODE + late).index("raise KeyError")) + 1
