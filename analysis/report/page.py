@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,12 +102,6 @@ def render_page(
         lstrip_blocks=True,
     )
     by_name = {embedded.name: embedded for embedded in drawn}
-    sections = shown_sections(by_name, facts.tables)
-    if constant := list_constant(facts.experiment):
-        sections = [
-            dataclasses.replace(one, lead=" ".join([one.lead, *constant])) if one.title == DYNAMICS else one
-            for one in sections
-        ]
     experiment, numbers = facts.experiment, facts.numbers
     views = run_views(facts, home)
     samples, faults = find_samples(experiment)
@@ -131,7 +124,7 @@ def render_page(
         decidable=describe_decidable(facts),
         frontiers=describe_frontiers(facts),
         pairing=facts.pairing,
-        sections=sections,
+        sections=shown_sections(by_name, facts.tables, {DYNAMICS: list_constant(experiment)}),
         runs=facts.tables["runs"],
         settings=facts.settings,
         most_columns=MOST_COLUMNS,

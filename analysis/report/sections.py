@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page; `lead` says how to read its figures, and is folded."""
+    """A section of the page, with a sentence about its figures."""
 
     title: str
     parts: Sequence[Part]
@@ -83,6 +83,11 @@ class ShownSection:
     anchor: str
     lead: str
     parts: Sequence[ShownPart]
+
+    @property
+    def printed(self) -> bool:
+        """Whether any of it is printed."""
+        return any(part.fold != Fold.SCREEN.value for part in self.parts)
 
 
 def figures(*names: str, fold: Fold = Fold.OPEN) -> tuple[Part, ...]:
@@ -139,9 +144,8 @@ SECTIONS: Sequence[Section] = (
             *figures("compute_curve", fold=Fold.PAPER),
             *tables("compute_curves", fold=Fold.SCREEN),
         ),
-        LINES,
     ),
-    Section("Rewards", (*figures("components"), *tables("rewards")), LINES),
+    Section("Rewards", (*figures("components"), *tables("rewards"))),
     Section(
         DYNAMICS,
         (
@@ -150,7 +154,6 @@ SECTIONS: Sequence[Section] = (
             *figures("clip", "sampled", "explained_variance", fold=Fold.SCREEN),
             *tables("critic"),
         ),
-        LINES,
     ),
     Section(
         "Bias", (*figures("bias"), *figures("bias_updates", fold=Fold.SCREEN), *tables("bias", "probes"))
@@ -191,16 +194,18 @@ def _shown(part: Part, item: EmbeddedFigure | Table) -> ShownPart:
 
 
 def shown_sections(
-    drawn: Mapping[str, EmbeddedFigure], made: Mapping[str, Table], sections: Sequence[Section] = SECTIONS
+    drawn: Mapping[str, EmbeddedFigure], made: Mapping[str, Table], notes: Mapping[str, Sequence[str]]
 ) -> list[ShownSection]:
-    """The sections with something to show, of the figures and tables that exist."""
+    """The sections with something to show, of the figures and tables that exist. `notes` are sentences about
+    these runs, by the section that has them."""
     shown = []
-    for section in sections:
+    for section in SECTIONS:
         parts = []
         for part in section.parts:
             item = (drawn if part.kind == "figure" else made).get(part.name)
             if item is not None:
                 parts.append(_shown(part, item))
         if parts:
-            shown.append(ShownSection(section.title, anchor_of(section.title), section.lead, parts))
+            lead = " ".join(filter(None, (section.lead, *notes.get(section.title, ()))))
+            shown.append(ShownSection(section.title, anchor_of(section.title), lead, parts))
     return shown

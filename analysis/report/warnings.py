@@ -106,7 +106,7 @@ def _search_limits(checked: Checked) -> Iterator[ReportWarning]:
 def _few_seeds(checked: Checked) -> Iterator[ReportWarning]:
     """Too few seeds for any verdict."""
     experiment, needed = checked.numbers.experiment, seeds_needed(ALPHA)
-    if not checked.numbers.compared or not pairs_of(experiment.arms):
+    if not checked.numbers.compared or not pairs_of(experiment.arms, experiment.control):
         return
     seeds = count_shared_seeds(experiment)
     if seeds < needed:

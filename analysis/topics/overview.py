@@ -134,12 +134,13 @@ def _marks(
     marks: dict[tuple[str, str], str] = {}
     by_task = {task: [pair for pair in compared if pair.task == task] for task in experiment.tasks}
     shared = set.intersection(*({pair.first, pair.second} for pair in compared)) if compared else set()
+    control = experiment.control if experiment.control in shared else ""
     complete = all(
         len(pairs) == len([*combinations({arm for pair in pairs for arm in (pair.first, pair.second)}, 2)])
         for pairs in by_task.values()
     )
-    if not complete:
-        against = next((arm for arm in experiment.arms if arm in shared), "")
+    if control or not complete:
+        against = control or next((arm for arm in experiment.arms if arm in shared), "")
         for pair in compared if against else ():
             arm, verdict = (
                 (pair.second, TURNED.get(pair.verdict, pair.verdict))

@@ -16,7 +16,7 @@ from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.permutation import seeds_needed
-from grpobench.analysis.statistics.verdicts import ALPHA, WAITS, correction_of, spread_of
+from grpobench.analysis.statistics.verdicts import ALPHA, WAITS, spread_of
 from grpobench.analysis.tools.text import NONE, points
 
 
@@ -74,12 +74,7 @@ def seeds_to_resolve(
     needed = seeds_needed(alpha)
     if seeds < needed:
         return SeedsToResolve(float(needed), equivalence, True)
-    difference = math.nan
-    if not math.isnan(deviation):
-        difference = power.seeds_for(
-            pair.effect / deviation, pair.pairs, alpha, max(needed, seeds + 1), correction_of(False)
-        )
-    return SeedsToResolve(difference, equivalence, False)
+    return SeedsToResolve(pair.seeds_wanted, equivalence, False)
 
 
 def unresolved_table(compared: Sequence[Comparison], plan: InterimPlan | None = None) -> Table:

@@ -1,4 +1,4 @@
-"""Warnings about what was measured: numbers that repeat, tasks without room, policies with one answer.
+"""Warnings about what was measured: numbers that repeat, and tasks without room.
 
 A warning is a sentence with details. `report.warnings` collects the warnings of all topics and of the checks,
 and the first screen shows the gravest.
