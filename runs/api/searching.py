@@ -94,6 +94,7 @@ def search(
     folder: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     progress: Progress = "auto",
+    trial: bool = True,
     on: On = "local",
     address: str = "",
     gpus_per_run: float | None = None,
@@ -118,7 +119,8 @@ def search(
     target = target_of(found) if to is None else Path(to)
     where = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
     console = console_for(progress)
-    end = Searcher(plan, Path(out), target, found.name, workers, console, where, console.print).search()
+    searcher = Searcher(plan, Path(out), target, found.name, workers, console, where, trial, console.print)
+    end = searcher.search()
     if end.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call goes on")
     if end.record is None or end.recipe is None:

@@ -15,6 +15,7 @@ from grpobench.runs.commands.options import (
     Options,
     data_options,
     flag,
+    no_trial_option,
     out_option,
     remote_options,
     seed_list,
@@ -81,8 +82,10 @@ DEFAULT = "search-nano"
 @workers_option
 @flag(
     "--dry-run",
-    "Check everything, try all code and show the runs and what they may take. Starts and writes nothing.",
+    "Check everything, try all code and show the runs and what they may take. Starts no run and writes "
+    "nothing.",
 )
+@no_trial_option
 @flag("--json", "With --dry-run: print JSON.")
 @remote_options
 @data_options
@@ -102,7 +105,7 @@ def search_command(options: Options) -> int:
     plan = make_plan(recipe, options.over, seeds_of(options), rungs_of(options), options.keep)
     target = options.to or target_of(recipe)
     searcher = Searcher(plan, options.out, target, source_of(options), options.workers)
-    searcher.where, searcher.say = where_of(options), rung
+    searcher.where, searcher.say, searcher.try_code = where_of(options), rung, not options.no_trial
     return dry_run(searcher, options) if options.dry_run else carry_out(searcher)
 
 
@@ -180,19 +183,18 @@ def dry_run(searcher: Searcher, options: Options) -> int:
         options.workers or searcher.plan.recipe.head.workers or machine.worker_slots(options.gpus_per_run)
     )
     found = [
-        preview(recipe, searcher.folder, workers, try_code=not index)
+        preview(recipe, searcher.folder, workers, try_code=searcher.try_code and not index)
         for index, recipe in enumerate(forecast(searcher.plan))
     ]
     if options.json:
         say(as_json([one.row() for one in found]))
-        return DONE
-    for line in describe_plan(searcher.plan):
-        say(line)
-    for index, one in enumerate(found):
-        say("\n".join(["", *as_lines(dataclasses.replace(one, prompts=() if index else one.prompts))]))
+    else:
+        say("\n".join(describe_plan(searcher.plan)))
+        for index, one in enumerate(found):
+            say("\n".join(["", *as_lines(dataclasses.replace(one, prompts=() if index else one.prompts))]))
+        say(f"\nwould write {searcher.target}")
     if any(tried.fault for tried in found[0].trial):
         raise TrialError(found[0].trial)
-    say(f"\nwould write {searcher.target}")
     return DONE
 
 

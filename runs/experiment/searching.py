@@ -77,6 +77,8 @@ class Searcher:
     workers: int | None = None
     console: Console | None = None
     where: Where = HERE
+    try_code: bool = True
+    """Whether a trial of others' code comes before the first run."""
     say: Callable[[str], None] = lambda _: None
     """Is told which rung begins."""
     execute: str = EXECUTE
@@ -181,7 +183,13 @@ class Searcher:
 
     def run(self, recipe: Recipe) -> Outcome:
         return run_experiment(
-            recipe, self.folder, self.workers, where=self.where, console=self.console, execute=self.execute
+            recipe,
+            self.folder,
+            self.workers,
+            where=self.where,
+            execute=self.execute,
+            console=self.console,
+            try_code=self.try_code,
         )
 
     def trial(

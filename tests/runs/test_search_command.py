@@ -55,7 +55,7 @@ def test_search_then_run(
     assert cli.main([*WORDS, "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "2 values on 1 seed: 2 runs for each of grpo, half" in told
-    assert "policy: 4 runs (4 arms, 1 task, 1 seed); nothing is started or written" in told
+    assert "policy: 4 runs (4 arms, 1 task, 1 seed); no run is started, nothing is written" in told
     # 4 runs of 1 step with 2 × 2 rollouts of 40 tokens at most
     assert f"at most {4 * 2 * 2 * 40} tokens sampled in training" in told
     assert cli.main([*WORDS, "--dry-run", "--json"]) == 0
