@@ -197,7 +197,7 @@ def extrapolate(
     wide. The band is for the measured mean of as many seeds. It adds the noise of an evaluation of that mean:
     the scatter of seeds about their own levels, or that of the mean about the curve if it is larger. It also
     adds an error of the curve itself, since no three parameters describe training exactly: normal, common to
-    all evaluations and within `shape` as often as the band's level says.
+    all evaluations and the ceiling, and within `shape` as often as the band's level says.
     """
     seeds = len(accuracy)
     if seeds < 2 or not PARAMETERS < fitted <= accuracy.shape[1]:
@@ -213,15 +213,15 @@ def extrapolate(
     same = np.broadcast_to(spent[:fitted], (RESAMPLES, fitted))
     curves = fit_many(same, resampled(first), resampled(start))
     noise = _noise(first, curve(spent[:fitted])) * rng.standard_normal((RESAMPLES, len(spent)))
-    noise += shape / float(special.ndtri(_tails()[1])) * rng.standard_normal((RESAMPLES, 1))
-    low, high = np.clip(np.quantile(curves(spent) + noise, _tails(), axis=0), 0.0, 1.0)
+    off = shape / float(special.ndtri(_tails()[1])) * rng.standard_normal((RESAMPLES, 1))
+    low, high = np.clip(np.quantile(curves(spent) + noise + off, _tails(), axis=0), 0.0, 1.0)
 
     def interval(value: float, values: Floats) -> Estimate:
         return Estimate(value, *map(float, np.quantile(values, _tails())))
 
     return Extrapolation(
         curve,
-        interval(curve.ceiling, curves.ceiling),
+        interval(curve.ceiling, np.clip(curves.ceiling + off[:, 0], 0.0, 1.0)),
         interval(curve.exponent, curves.exponent),
         interval(curve.midpoint, curves.midpoint),
         low,

@@ -153,6 +153,7 @@ def test_an_error_of_the_curve_widens_the_band_by_as_much() -> None:
     found = extrapolate(compute, exact, start, FITTED, rng, shape=0.02)
     np.testing.assert_allclose(found.high - curve(ALONG), 0.02, rtol=0.2)
     np.testing.assert_allclose(curve(ALONG) - found.low, 0.02, rtol=0.2)
+    assert found.ceiling.high - 0.8 == pytest.approx(0.02, rel=0.2)
     bare = extrapolate(compute, exact, start, FITTED, rng)
     np.testing.assert_allclose(bare.high - bare.low, 0, atol=1e-4)
 
