@@ -6,7 +6,7 @@ ScaleRL (arXiv:2510.13786) describes the accuracy R after compute C by
 
 with the accuracy R_0 before training, the ceiling A, the exponent B (how sharply the curve bends) and the
 midpoint C_mid, at which half of the gain is reached. Before the bend, A and B are nearly free: many pairs of
-them fit. `extrapolate` therefore gives intervals over seeds, and `topics.compute_curves` refuses a fit whose
+them fit. `extrapolate` therefore gives intervals over seeds, and `topics.compute` refuses a fit whose
 ceiling they leave open.
 
 Accuracies are shares from 0 to 1. Compute has any unit; the curve is the same in each.

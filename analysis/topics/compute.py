@@ -293,7 +293,8 @@ def compute_table(curves: Sequence[ComputeCurve]) -> Table:
     note = (
         "Validation accuracy R after compute C as R₀ + (A − R₀)/(1 + (midpoint/C)^exponent), A the ceiling, "
         f"fitted to the mean over seeds in the first {SHARE:.0%} of the compute. In brackets: {LEVEL:.0%} "
-        "intervals over seeds. Predicted and measured: accuracy in percent at the last evaluation. Inside: "
+        "intervals over seeds; those of ceiling and prediction also allow for an error of the curve within "
+        "the margin. Predicted and measured: accuracy in percent at the last evaluation. Inside: "
         "how many of the later evaluations lie in the band. Ceiling, exponent and prediction are those "
         "against FLOPs, else tokens."
     )
@@ -413,7 +414,8 @@ def draw_compute_curves(
         "Compute curves",
         "Validation accuracy against compute, mean over seeds. Each curve is fitted to the filled points, "
         f"which lie in the first {SHARE:.0%} of the compute, and held against the hollow ones. The band is "
-        f"the {LEVEL:.0%} band for the mean of as many seeds. The table says why an arm has no curve.",
+        f"the {LEVEL:.0%} band for the mean of as many seeds, with an error of the curve. The table "
+        "says why an arm has no curve.",
         figure,
     )
 
