@@ -109,9 +109,10 @@ class Profiler:
     def parts_of(
         self, algorithm: str, rates: Mapping[str, float], chosen: Sequence[str], ladder: bool = True
     ) -> list[Part]:
-        """The runs of the chosen probes at these rates, and those of the ladder."""
+        """The runs of the chosen probes at these rates, and with `ladder` those of the ladder. Without it the
+        rates are no rungs: a ladder is averaged over the rates of the search."""
         own = [self.probes[name] for name in chosen if self.probes[name].runs == "own"]
-        parts = [self._part(probe, algorithm, rates) for probe in own]
+        parts = [self._part(probe, algorithm, rates, ladder) for probe in own]
         if ladder and any(self.probes[name].runs == "ladder" for name in chosen):
             others = [rate for rate in self.shared["search"]["rates"] if rate != rates["policy"]]
             gate = self.probes[GATE]
@@ -137,12 +138,13 @@ class Profiler:
         arm = arm_of(probe, f"{probe.name}-{name}", control.algorithm, own, settings)
         return Part(arm, name, (probe,), own)
 
-    def _part(self, probe: Probe, algorithm: str, rates: Mapping[str, float]) -> Part:
+    def _part(self, probe: Probe, algorithm: str, rates: Mapping[str, float], ladder: bool = True) -> Part:
         label = "-".join(f"{rate:g}" for rate in rates.values()).replace(".", "_")
         arm = arm_of(probe, f"{probe.name}-{label}", algorithm, rates)
         served = [probe]
         if probe.name == GATE:
-            served += [one for one in self.probes.values() if one.runs in ("learn", "ladder")]
+            shared = ("learn", "ladder") if ladder else ("learn",)
+            served += [one for one in self.probes.values() if one.runs in shared]
         return Part(arm, algorithm, tuple(served), rates)
 
 

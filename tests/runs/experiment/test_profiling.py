@@ -88,3 +88,11 @@ def test_an_algorithm_of_a_file_is_found_and_another_one_named(tmp_path: Path) -
     assert roles_of("mine_profiled:Half", tmp_path) == ("policy",)
     with pytest.raises(ConfigError, match="did you mean"):
         roles_of("grpa", tmp_path)
+
+
+def test_rates_around_the_searched_one_are_no_rungs_of_the_ladder(profiler: Profiler) -> None:
+    """9e-3 is no rate of the search: a seed that has it would have a rung more than the others."""
+    for ladder, expected in ((True, True), (False, False)):
+        parts = profiler.parts_of("grpo", {"policy": 9e-3}, ["learn", "ladder"], ladder=ladder)
+        served = [probe.name for part in parts if part.rates["policy"] == 9e-3 for probe in part.probes]
+        assert ("ladder" in served) == expected and "learn" in served
