@@ -17,7 +17,7 @@ from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.methods import describe_methods
 from grpobench.analysis.report.pairs import MOST_ROWS, pairs_by_task
 from grpobench.analysis.report.runs import find_samples, run_views
-from grpobench.analysis.report.sections import DYNAMICS, FIRST, EmbeddedFigure, shown_sections
+from grpobench.analysis.report.sections import DYNAMICS, FIRST, EmbeddedFigure, visible_sections
 from grpobench.analysis.report.text import (
     describe_decidable,
     describe_frontiers,
@@ -124,7 +124,7 @@ def render_page(
         decidable=describe_decidable(facts),
         frontiers=describe_frontiers(facts),
         pairing=facts.pairing,
-        sections=shown_sections(by_name, facts.tables, {DYNAMICS: list_constant(experiment)}),
+        sections=visible_sections(by_name, facts.tables, {DYNAMICS: list_constant(experiment)}),
         runs=facts.tables["runs"],
         settings=facts.settings,
         most_columns=MOST_COLUMNS,

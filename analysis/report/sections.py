@@ -193,7 +193,7 @@ def _shown(part: Part, item: EmbeddedFigure | Table) -> ShownPart:
     return ShownPart(part.kind, part.name, fold.value, item.title, first, rest, item)
 
 
-def shown_sections(
+def visible_sections(
     drawn: Mapping[str, EmbeddedFigure], made: Mapping[str, Table], notes: Mapping[str, Sequence[str]]
 ) -> list[ShownSection]:
     """The sections with something to show, of the figures and tables that exist. `notes` are sentences about

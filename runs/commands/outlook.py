@@ -55,7 +55,7 @@ def questions_of(recipe: Recipe, folder: Path, plan: InterimPlan | None = None) 
         if not pairs or recipe.sweep_values:
             continue
         seeds = len(set.intersection(*({*recipe.head.seeds, *runs.get(arm, {})} for arm in configs)))
-        spread = UNKNOWN if seeds < 2 else known_spread(runs, task, control, kept)
+        spread = UNKNOWN if seeds < 2 else observed_sd(runs, task, control, kept)
         margin = recipe.head.margin / 100
         if plan:
             level = plan.alpha * plan.weights[-1]
@@ -80,7 +80,7 @@ def runs_there(folder: Path, task: str, arms: Iterable[str]) -> dict[str, dict[i
     return found
 
 
-def known_spread(
+def observed_sd(
     runs: Mapping[str, Mapping[int, Path]], task: str, control: str, kept: KeptTable | None
 ) -> Spread:
     """How far differences scatter in the experiment's own runs, or else in the recipe's kept results."""

@@ -333,7 +333,7 @@ def watch(
     owned = others.files(config)
     since, last = time.monotonic(), ""
     while not over.wait(LOOK):
-        place = own_place(sys._current_frames().get(thread), owned)
+        place = location_in_own_code(sys._current_frames().get(thread), owned)
         if place != last:
             since, last = time.monotonic(), place
         if last and time.monotonic() - since >= seconds:
@@ -344,7 +344,7 @@ def watch(
             os._exit(1)
 
 
-def own_place(frame: Any, owned: Iterable[Path]) -> str:
+def location_in_own_code(frame: Any, owned: Iterable[Path]) -> str:
     """``FILE:LINE FUNCTION`` of the outermost call into others' code; empty outside of it."""
     found = ""
     while frame is not None:

@@ -359,7 +359,7 @@ def study(folder: Path, arms: str = "", **more: str) -> Path:
     return path
 
 
-def named(configs: Sequence[RunConfig]) -> list[str]:
+def run_names(configs: Sequence[RunConfig]) -> list[str]:
     return [f"{config.arm} on {config.task.name}, seed {config.seed}" for config in configs]
 
 
@@ -372,12 +372,12 @@ def test_each_piece_of_the_users_code_is_tried_once_on_every_task(tmp_path: Path
     runs = read_recipe(str(path)).runs()
     assert len(runs) == 3 * 5
     # Seeds make no difference, nor does another factor; a factor of 0 may go another way through the code.
-    assert named(distinct(runs)) == ["half on arithmetic, seed 0", "half-2 on arithmetic, seed 0"]
-    assert named(distinct(runs, everything=True)) == [
+    assert run_names(distinct(runs)) == ["half on arithmetic, seed 0", "half-2 on arithmetic, seed 0"]
+    assert run_names(distinct(runs, everything=True)) == [
         *("grpo on arithmetic, seed 0", "half on arithmetic, seed 0", "half-2 on arithmetic, seed 0"),
     ]
     path.write_text(path.read_text().replace("tasks = [", 'tasks = ["nanobias", '))
-    assert named(distinct(read_recipe(str(path), ["arms=half"]).runs())) == [
+    assert run_names(distinct(read_recipe(str(path), ["arms=half"]).runs())) == [
         *("half on nanobias, seed 0", "half on arithmetic, seed 0"),
     ]
     plain = read_recipe("quickstart", ["tasks=arithmetic"]).runs()
@@ -393,7 +393,7 @@ def test_a_large_model_is_loaded_once_for_each_piece_of_code(
     path.write_text(path.read_text().replace("tasks = [", 'tasks = ["nanobias", '))
     runs = read_recipe(str(path)).runs()
     for everything in (False, True):
-        assert named(distinct(runs, everything)) == ["half on nanobias, seed 0"]
+        assert run_names(distinct(runs, everything)) == ["half on nanobias, seed 0"]
     there = trial.moved(runs[0])  # where another machine has the model
     assert there.model.name == "nano"
     assert trial.described(there) == "arm grpo on nanobias with nano for its model"
@@ -427,7 +427,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
 
     def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[Tried]:
-        seen.extend(named(chosen))
+        seen.extend(run_names(chosen))
         return [Tried(trial.described(config)) for config in chosen]
 
     monkeypatch.setattr(trial, "carry_out", carry_out)
