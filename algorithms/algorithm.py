@@ -203,6 +203,9 @@ class Algorithm(ABC, Generic[S]):
     """Whether rollouts of another policy (a replay of base rollouts, a preference data set) may be used."""
     reads_components: ClassVar[bool] = False
     """Whether `compute_signal` reads the components of the reward by the names in `Batch.weights`."""
+    reward_bounds: ClassVar[tuple[str, str]] = ("", "")
+    """Names of the settings that hold the least and the greatest reward possible; empty: it needs none. Who
+    knows the rewards of a run, such as a probe, sets them."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """The metrics that `loss` and `observe` return."""
 

@@ -50,6 +50,7 @@ class BNPO(ClippedRatio):
         "two special cases by closed forms"
     )
     minimum_group = 2
+    reward_bounds = ("lowest", "highest")
     metrics = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,

@@ -45,6 +45,7 @@ class NegativeGRPO(ClippedRatio):
         "train_scripts/train_qwen2.5-math-7b_ngrpo.sh); advantages equal GRPO's on a batch that holds those "
         "completions"
     )
+    reward_bounds = ("", "max_reward")
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"

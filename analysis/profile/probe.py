@@ -45,6 +45,8 @@ class Probe:
     """See `measure.Measure`."""
     zero: float
     one: float
+    rewards: tuple[float, float]
+    """The least and the greatest reward possible, for algorithms that must know them."""
     expect: str
     """What theory expects of which algorithm."""
     high: tuple[str, ...] = ()
@@ -71,6 +73,8 @@ class Probe:
         Measure.read(self.outcome)
         if not (math.isfinite(self.zero) and math.isfinite(self.one) and self.zero != self.one):
             raise ValueError("zero: zero and one must be different finite numbers")
+        if not -math.inf < self.rewards[0] < self.rewards[1] < math.inf:
+            raise ValueError("rewards: must be the least and the greatest reward, finite and different")
         if not 0 < self.rate < math.inf:
             raise ValueError(f"rate: must be a positive factor, not {self.rate}")
 

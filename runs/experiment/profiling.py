@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from grpobench.algorithms.algorithm import Algorithm
 from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.kept import Row, outcome_of
 from grpobench.analysis.profile.probe import Control, Probe
@@ -140,7 +141,8 @@ class Profiler:
 
     def _part(self, probe: Probe, algorithm: str, rates: Mapping[str, float], ladder: bool = True) -> Part:
         label = "-".join(f"{rate:g}" for rate in rates.values()).replace(".", "_")
-        arm = arm_of(probe, f"{probe.name}-{label}", algorithm, rates)
+        bounds = bounds_of(probe, algorithm, self.folder)
+        arm = arm_of(probe, f"{probe.name}-{label}", algorithm, rates, {"settings": bounds} if bounds else {})
         served = [probe]
         if probe.name == GATE:
             shared = ("learn", "ladder") if ladder else ("learn",)
@@ -155,13 +157,26 @@ def rows_of(outcome: Outcome, recipe: Recipe, parts: Sequence[Part]) -> Iterator
         yield from by_arm[run.config.arm].rows(run.config.seed, steps, run.state)
 
 
-def roles_of(algorithm: str, folder: Path) -> tuple[str, ...]:
-    """The roles that an algorithm trains with its default settings."""
+def class_of(algorithm: str, folder: Path) -> type[Algorithm[Any]]:
+    """The class of an algorithm. Raises ConfigError where there is none."""
     faults: list[str] = []
-    cls = registries.find_class("algorithm", algorithm, folder, "algorithm", faults)
+    cls: type[Algorithm[Any]] | None = registries.find_class(
+        "algorithm", algorithm, folder, "algorithm", faults
+    )
     if cls is None:
         raise ConfigError(faults)
-    return tuple(cls().trained_roles)
+    return cls
+
+
+def roles_of(algorithm: str, folder: Path) -> tuple[str, ...]:
+    """The roles that an algorithm trains with its default settings."""
+    return tuple(class_of(algorithm, folder)().trained_roles)
+
+
+def bounds_of(probe: Probe, algorithm: str, folder: Path) -> dict[str, float]:
+    """The settings that tell an algorithm the least and the greatest reward of a probe; most need none."""
+    names = class_of(algorithm, folder).reward_bounds
+    return {name: bound for name, bound in zip(names, probe.rewards, strict=True) if name}
 
 
 def safe(algorithm: str) -> str:

@@ -26,6 +26,7 @@ def probe(name: str, against: str = "", high: Sequence[str] = (), low: Sequence[
         outcome="mean:score",
         zero=0.0,
         one=1.0,
+        rewards=(0.0, 1.0),
         expect=f"Theory of {name}.",
         high=tuple(high),
         low=tuple(low),

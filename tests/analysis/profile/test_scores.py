@@ -24,6 +24,7 @@ def probe(name: str, **changes: object) -> Probe:
         "outcome": "mean:score/solved",
         "zero": 0.125,
         "one": 1.0,
+        "rewards": (0.0, 1.5),
         "expect": "",
     }
     return Probe(name, **{**settings, **changes})  # type: ignore[arg-type]

@@ -96,3 +96,15 @@ def test_rates_around_the_searched_one_are_no_rungs_of_the_ladder(profiler: Prof
         parts = profiler.parts_of("grpo", {"policy": 9e-3}, ["learn", "ladder"], ladder=ladder)
         served = [probe.name for part in parts if part.rates["policy"] == 9e-3 for probe in part.probes]
         assert ("ladder" in served) == expected and "learn" in served
+
+
+def test_an_algorithm_that_must_know_its_rewards_is_told_their_bounds(profiler: Profiler) -> None:
+    """BNPO and NGRPO refuse a reward beyond what they were told; 1.5 is the most that `learn` pays, and
+    outliers of 20 go beyond it on both sides."""
+    wanted = {"bnpo": {"lowest", "highest"}, "negative_grpo": {"max_reward"}, "grpo": set()}
+    for algorithm, names in wanted.items():
+        parts = profiler.parts_of(algorithm, {"policy": 1e-3}, ["learn", "outliers"], ladder=False)
+        assert all(set(part.arm.get("settings", {})) == names for part in parts)
+    for algorithm in ("bnpo", "negative_grpo"):
+        parts = profiler.parts_of(algorithm, {"policy": 1e-3}, ["outliers"], ladder=False)
+        assert {row.state for row in profiler.run(f"profile-{algorithm}", parts, [0, 1])} == {"finished"}
