@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.report.text import used_papers, versions
+from grpobench.analysis.report.text import CITED, LIBRARIES, bibtex_key, used_papers, versions
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics.comparison import MOST_ARMS
 from grpobench.analysis.statistics.verdicts import ALPHA
@@ -23,8 +24,9 @@ DOSES = {"reward.flip": "0", "reward.scale": "1", "reward.offset": "0", "reward.
 """Settings that change training rewards on purpose, and their values that change nothing."""
 
 
-def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
-    """A paragraph for the methods section of a paper. It leaves out what the runs did not record."""
+def describe_methods(facts: Facts, papers: Mapping[str, str], cite: bool = False) -> str:
+    """A paragraph for the methods section of a paper. It leaves out what the runs did not record. With
+    `cite` a paper is ` [arXiv:NUMBER]` in the place of its title."""
     settings = {one.key: one for one in facts.settings}
     known = facts.numbers.shown.labels
 
@@ -34,25 +36,33 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
     return joined(
         [
             _what(facts, settings, label),
-            _algorithms(facts.experiment, papers, label),
+            _algorithms(facts.experiment, papers, label, cite),
             _tasks(facts.experiment, label),
             _steps(settings),
             _spent(facts.experiment),
             _rates(settings, label),
-            _rewards(settings),
-            _curricula(settings),
+            _rewards(settings, label),
+            _curricula(settings, label),
             _accuracy(facts.experiment, label),
             _tests(facts.experiment, label),
             f"{search}." if (search := describe_search(facts.experiment)) else "",
             _exclusions(facts),
-            _software(facts.experiment),
+            _software(facts.experiment, cite),
         ]
     )
 
 
 def methods_tex(facts: Facts, papers: Mapping[str, str]) -> str:
-    """The paragraph for LaTeX."""
-    return f"\\paragraph{{Methods.}} {escape(describe_methods(facts, papers))}\n"
+    """The paragraph for LaTeX, which cites the entries of `make_bibtex`."""
+    text = escape(describe_methods(facts, papers, cite=True))
+    return f"\\paragraph{{Methods.}} {MARKED.sub(_cite, text)}\n"
+
+
+MARKED = re.compile(r" \[arXiv:([0-9.]+)\]")
+
+
+def _cite(marked: re.Match[str]) -> str:
+    return f"~\\cite{{{bibtex_key(marked[1])}}}"
 
 
 Label = Callable[[str], str]
@@ -95,9 +105,28 @@ def _what(facts: Facts, settings: Mapping[str, Setting], label: Label) -> str:
     return f"{text}." + (f" Supervised updates before training: {warm}." if warm not in ("", "0") else "")
 
 
-def _algorithms(experiment: Experiment, papers: Mapping[str, str], label: Label) -> str:
-    sources = "; ".join(f"{label(name)}: {paper}" for name, paper in used_papers(experiment, papers).items())
-    return f"The algorithms are those of {sources}." if sources else ""
+def _algorithms(experiment: Experiment, papers: Mapping[str, str], label: Label, cite: bool) -> str:
+    used = used_papers(experiment, papers)
+    if cite:
+        sources = [f"{label(name)}{_marks(paper)}" for name, paper in used.items()]
+    else:
+        sources = [f"{label(name)} ({paper})" for name, paper in used.items()]
+    sources += [f"{label(name)} (our own, {own})" for name, own in own_classes(experiment).items()]
+    return f"Sources of algorithms: {'; '.join(sources)}." if sources else ""
+
+
+def own_classes(experiment: Experiment) -> dict[str, str]:
+    """Algorithm -> its class, such as `mine:Half`, for algorithms of the user's."""
+    tables = [config.get("algorithm") for config in experiment.configs.values()]
+    return {
+        str(table.get("name")): str(table["class"])
+        for table in tables
+        if isinstance(table, Mapping) and table.get("class")
+    }
+
+
+def _marks(paper: str) -> str:
+    return "".join(f" [arXiv:{citation['number']}]" for citation in CITED.finditer(paper)) or f" ({paper})"
 
 
 def _tasks(experiment: Experiment, label: Label) -> str:
@@ -157,21 +186,21 @@ def _rates(settings: Mapping[str, Setting], label: Label) -> str:
 RATE = "train.learning_rate"
 
 
-def _rewards(settings: Mapping[str, Setting]) -> str:
+def _rewards(settings: Mapping[str, Setting], label: Label) -> str:
     """What is rewarded, where it is not the task's own score, and changes of the rewards."""
     kind, weights = (
-        said(settings, "reward.kind"),
+        said(settings, "reward.kind", label),
         sorted(k for k in settings if k.startswith("reward.weights")),
     )
     own = [
-        f"{key.removeprefix('reward.weights.')} {said(settings, key)}"
+        f"{key.removeprefix('reward.weights.')} {said(settings, key, label)}"
         for key in weights
         if key != "reward.weights"
     ]
     changed = [
-        f"{key.rpartition('.')[2]} {said(settings, key)}"
+        f"{key.rpartition('.')[2]} {said(settings, key, label)}"
         for key, neutral in DOSES.items()
-        if said(settings, key) not in ("", neutral)
+        if said(settings, key, label) not in ("", neutral)
     ]
     if not kind:
         return ""
@@ -182,14 +211,14 @@ def _rewards(settings: Mapping[str, Setting]) -> str:
     return f"{text}{f', changed on purpose: {listed(changed)}' if changed else ''}."
 
 
-def _curricula(settings: Mapping[str, Setting]) -> str:
+def _curricula(settings: Mapping[str, Setting], label: Label) -> str:
     """How problems are chosen, where that is not the algorithm's own way."""
     parts = []
-    if (own := said(settings, "train.curriculum")) not in ("", "–"):
+    if (own := said(settings, "train.curriculum", label)) not in ("", "–"):
         parts.append(f"curriculum {own}")
-    if (sampling := said(settings, "modify.dynamic_sampling")) not in ("", "0"):
+    if (sampling := said(settings, "modify.dynamic_sampling", label)) not in ("", "0"):
         parts.append(f"dynamic sampling {sampling}")
-    if (schedule := said(settings, "modify.schedule")) not in ("", "uniform"):
+    if (schedule := said(settings, "modify.schedule", label)) not in ("", "uniform"):
         parts.append(f"schedule of problems {schedule}")
     if parts:
         return f"Problems of a step: {', '.join(parts)}."
@@ -252,6 +281,10 @@ def _exclusions(facts: Facts) -> str:
     return f"{rule} {'; '.join(parts)}." if parts else f"{rule} {whole}"
 
 
-def _software(experiment: Experiment) -> str:
-    installed = ", ".join(f"{name} {' and '.join(known)}" for name, known in versions(experiment).items())
+def _software(experiment: Experiment, cite: bool) -> str:
+    installed = ", ".join(
+        f"{name} {' and '.join(known)}"
+        + (f" [arXiv:{LIBRARIES[name][1]}]" if cite and name in LIBRARIES else "")
+        for name, known in versions(experiment).items()
+    )
     return f"Software: {installed}." if installed else ""

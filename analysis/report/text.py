@@ -264,12 +264,19 @@ def make_bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:
     return "\n\n".join(bibtex_entry(number, title) for number, title in entries.items())
 
 
+def bibtex_key(number: str) -> str:
+    """What a paper calls the entry of an arXiv number."""
+    return f"arxiv-{number}"
+
+
 def bibtex_entry(number: str, title: str) -> str:
-    """A BibTeX entry of a preprint; arXiv numbers begin with year and month."""
+    """A BibTeX entry of a preprint; arXiv numbers begin with year and month. Without authors, styles sort by
+    `key`."""
     return "\n".join(
         [
-            f"@misc{{arxiv-{number},",
+            f"@misc{{{bibtex_key(number)},",
             f"  title = {{{{{title}}}}},",
+            f"  key = {{{title}}},",
             f"  year = {{20{number[:2]}}},",
             f"  eprint = {{{number}}},",
             "  archivePrefix = {arXiv},",

@@ -115,14 +115,16 @@ def measure(
     rows = kept.read_all(folders).get(algorithm, [])
     path = kept.file_of(table, algorithm)
     name = safe(algorithm)
-    parts = profiler.parts_of(algorithm, rates, chosen)
+    parts, refused = profiler.fitting(profiler.parts_of(algorithm, rates, chosen))
+    for probe, why in refused.items():
+        say(f"{algorithm}: left out {probe}: {why}", flush=True)
     for wanted, left in parts_by_seeds(parts, seeds, rows):
         words = f"{len(wanted) * len(left)} runs at {rates['policy']:g}"
         say(f"{algorithm}: {words}", flush=True)
         write(path, profiler.run(f"profile-{name}", wanted, left))
     for factor in (1 / AROUND, AROUND) if around else ():
         near = {**rates, "policy": float(f"{rates['policy'] * factor:.1g}")}
-        parts = profiler.parts_of(algorithm, near, chosen, ladder=False)
+        parts, _ = profiler.fitting(profiler.parts_of(algorithm, near, chosen, ladder=False))
         for wanted, left in parts_by_seeds(parts, seeds[:AROUND_SEEDS], rows):
             write(path, profiler.run(f"around-{name}", wanted, left))
 

@@ -71,6 +71,20 @@ class Profiler:
         self.stopped = False
         """Whether a signal ended an experiment."""
 
+    def fitting(self, parts: Sequence[Part]) -> tuple[list[Part], dict[str, str]]:
+        """The parts that can run, and why probes cannot: an algorithm that reads scores beside the reward,
+        say, under doses that change the reward alone. Raises ConfigError if the gate is among these."""
+        fit, refused = [], {}
+        for part in parts:
+            try:
+                read_table(recipe_table("fit", [part.arm], [0]), "", "fit", self.folder, source="fit")
+                fit.append(part)
+            except ConfigError as error:
+                if part.probes[0].name == GATE:
+                    raise
+                refused[part.probes[0].name] = "; ".join(error.faults)
+        return fit, refused
+
     def run(self, name: str, parts: Sequence[Part], seeds: Sequence[int]) -> list[Row]:
         """The outcomes of all parts with all seeds. Runs that have a result are not repeated."""
         if not parts or not seeds or self.stopped:

@@ -113,7 +113,7 @@ def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
         "arxiv-1506.02438",
         "arxiv-1912.01703",
     ]
-    assert "title = {{Proximal Policy Optimization Algorithms}},\n  year = {2017}" in entries
+    assert "  key = {Proximal Policy Optimization Algorithms},\n  year = {2017}" in entries
     assert "dpo" not in told and "2305.18290" not in entries
 
 

@@ -21,7 +21,8 @@ from grpobench.analysis.figures.sheets import WIDTHS, sheet_of, takes_both_colum
 from grpobench.analysis.figures.style import PALETTE
 from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.report.facts import gather
-from grpobench.analysis.report.methods import describe_methods
+from grpobench.analysis.report.methods import describe_methods, methods_tex
+from grpobench.analysis.report.text import make_bibtex
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import seed_mean, seed_means
@@ -468,7 +469,7 @@ def test_methods_name_what_a_reader_needs(tmp_path: Path) -> None:
     text = describe_methods(facts, {"grpo": "DeepSeekMath, arXiv:2402.03300"})
     for words in (
         "We trained GRPO, ppo, low on arithmetic with 8 seeds (1 to 8) per arm, from the policy nano in ",
-        "The algorithms are those of GRPO: DeepSeekMath, arXiv:2402.03300.",
+        "Sources of algorithms: GRPO (DeepSeekMath, arXiv:2402.03300).",
         "A step samples 16 prompts with 8 completions each",
         "a run has 6 steps",
         "generated tokens and",
@@ -481,6 +482,16 @@ def test_methods_name_what_a_reader_needs(tmp_path: Path) -> None:
         "torch 2.13.0",
     ):
         assert words in text, words
+
+
+def test_every_citation_of_the_methods_is_an_entry_and_every_entry_is_cited(tmp_path: Path) -> None:
+    experiment = load(marked_experiment(tmp_path))
+    papers = {"grpo": "Deep_Seek & Math, arXiv:2402.03300", "ppo": "an unpublished note"}
+    tex = methods_tex(gather(Numbers(experiment)), papers)
+    cited = set(re.findall(r"~\\cite\{(.*?)\}", tex))
+    assert cited == set(re.findall(r"@misc\{(.*?),", make_bibtex(experiment, papers)))
+    assert "grpo~\\cite{arxiv-2402.03300}" in tex and "torch 2.13.0" in tex and "Deep" not in tex
+    assert "ppo (an unpublished note)" in tex
 
 
 def test_methods_and_figures_name_the_control_by_its_label(tmp_path: Path) -> None:

@@ -108,3 +108,16 @@ def test_an_algorithm_that_must_know_its_rewards_is_told_their_bounds(profiler: 
     for algorithm in ("bnpo", "negative_grpo"):
         parts = profiler.parts_of(algorithm, {"policy": 1e-3}, ["outliers"], ladder=False)
         assert {row.state for row in profiler.run(f"profile-{algorithm}", parts, [0, 1])} == {"finished"}
+
+
+def test_a_probe_that_an_algorithm_cannot_run_is_left_out_with_the_reason(profiler: Profiler) -> None:
+    """VAPO reads the score `correct` beside the reward, which flips of the reward do not reach."""
+    rates = {"policy": 1e-3, "critic": 1e-3}
+    profiling.common()["train"]["steps"] = 20  # its critic warms up for ten
+    parts = profiler.parts_of("vapo", rates, ["learn", "flips", "offset"], ladder=False)
+    fit, refused = profiler.fitting(parts)
+    assert [part.probes[0].name for part in fit] == ["learn", "offset"]
+    assert list(refused) == ["flips"] and "reward.flip does not reach" in refused["flips"]
+    broken = profiler.parts_of("grpo", {"policy": -1.0}, ["learn"], ladder=False)
+    with pytest.raises(ConfigError, match="learning_rate"):
+        profiler.fitting(broken)
