@@ -172,7 +172,18 @@ def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
     ]
     head = ["probe", "difference (95 % interval)", "verdict", "mechanism"]
     note = f"Told apart: q ≤ {FDR} over the probes of this table, of differences larger than {RESOLUTION}."
-    return [*text, *markdown(head, rows), "", note]
+    return [*text, fold(_told_apart(compared, clean(baseline))), "", *markdown(head, rows), "", note]
+
+
+def _told_apart(compared: Sequence[Change], baseline: str) -> str:
+    """In a sentence, on which probes an algorithm is told from its baseline."""
+    told = [f"{one.probe.title} ({one.verdict})" for one in compared if one.verdict != "not told apart"]
+    if told:
+        return f"Told apart on {len(told)} of {len(compared)} probes: {listed(told, len(told))}."
+    return (
+        f"None of {len(compared)} probes tells it from {baseline}: either what it changes is smaller than these "
+        "intervals, or no probe shows it."
+    )
 
 
 # Rates, seeds, cost

@@ -72,6 +72,9 @@ def test_a_change_names_the_mechanism_only_where_it_is_told_apart() -> None:
     assert "What flips isolates." in text
     assert "What credit isolates." in text
     assert "What learn isolates." not in text
+    assert "Told apart on 2 of 3 probes: the flips (higher), the credit (lower)." in text
+    alike = profile(OTHERS | {"mine": dict(OTHERS["other0"])}, PROBES)
+    assert f"None of {len(PROBES)} probes tells it from other0:" in page(alike, "mine", "other0")
     credit = next(one.pair for one in changes(made, "mine", "other0") if one.probe.name == "credit")
     assert credit.difference == pytest.approx(-0.3)
     assert f"| −0.30 ({credit.low:.2f}".replace("-", "−") in text
