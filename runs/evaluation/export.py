@@ -16,6 +16,7 @@ from grpobench.runs.evaluation.question import Subject, subjects
 from grpobench.runs.evaluation.records import newest, put, warm_up, weights_damage
 from grpobench.runs.models import adapters, loading, model_files
 from grpobench.runs.runfolder import fingerprints
+from grpobench.runs.runfolder.checkpoints import write_tensors
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
@@ -140,7 +141,9 @@ def write_weights(
     if subject.model.warm_start or loaded.provenance["from"] in ("built in", "package"):
         base = f"{name}/{BASE}"
         plain.to(precision).save_pretrained(aside / BASE)
-    adapters.write_peft(aside, loaded.model, base, precision)
+    text, tensors = adapters.as_peft(loaded.model, base, precision)
+    (aside / adapters.CONFIG).write_text(text, encoding="utf-8")
+    write_tensors(aside / adapters.WEIGHTS, tensors)
     return base
 
 

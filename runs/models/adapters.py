@@ -20,7 +20,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -36,6 +35,8 @@ HEADS = re.compile(r"embed|lm_head|wte|wpe")
 """Names of matrices that are no linear layers of a trunk."""
 NAME = "default"
 """What peft calls an adapter that nobody named."""
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of an adapter in a folder of peft's."""
 PEFT_PREFIX = "base_model.model."
 """What the names of a `PeftModel`'s weights begin with."""
 
@@ -191,22 +192,15 @@ def adopt_merged(plain: Any, language: Any) -> None:
             plain.get_submodule(name).weight = torch.nn.Parameter(merged(layer), requires_grad=False)
 
 
-def write_peft(folder: Path, language: Any, base: str, dtype: torch.dtype) -> None:
-    """The adapter of a language model in an existing folder, as `PeftModel.from_pretrained` reads it: peft's
-    adapter_config.json and adapter_model.safetensors. `base` is the model that it belongs to."""
-    from safetensors.torch import save_file
-
+def as_peft(language: Any, base: str, dtype: torch.dtype) -> tuple[str, dict[str, torch.Tensor]]:
+    """The adapter of a language model as `PeftModel.from_pretrained` reads it: the text of `CONFIG` and the
+    tensors of `WEIGHTS`. `base` is the model that it belongs to."""
     config = copy.copy(language.peft_config[NAME])
     config.base_model_name_or_path, config.inference_mode = base, True
     # peft holds the targets as a set, whose order changes from process to process.
     text = json.dumps(config.to_dict(), indent=2, sort_keys=True, default=sorted)
-    (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
-    weights = {
-        PEFT_PREFIX + name.replace(f".{NAME}.", "."): p.detach().to("cpu", dtype).contiguous()
+    tensors = {
+        PEFT_PREFIX + name.replace(f".{NAME}.", "."): p.detach().to(dtype)
         for name, p in trained(language).items()
     }
-    path = folder / "adapter_model.safetensors"
-    path.touch()
-    allowed = path.stat().st_mode
-    save_file(weights, path, metadata={"format": "pt"})
-    path.chmod(allowed)  # save_file makes a file that only its owner may read
+    return text + "\n", tensors

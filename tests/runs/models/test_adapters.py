@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.sampling import EXACT, requests, sampler
 from helpers.toys import ARCHITECTURES, rollouts, tiny
+from safetensors.torch import save_file
 
 from grpobench.runs.models import adapters
 from grpobench.runs.models.adapters import Adapter, merged_weights
@@ -253,7 +254,9 @@ def test_peft_reads_the_adapter_and_gives_the_same_logits(architecture: str, tmp
     from peft import PeftModel
 
     models = adapted(architecture)
-    adapters.write_peft(tmp_path, models.language, "some/model", torch.float32)
+    text, tensors = adapters.as_peft(models.language, "some/model", torch.float32)
+    (tmp_path / adapters.CONFIG).write_text(text)
+    save_file(tensors, tmp_path / adapters.WEIGHTS)
     theirs: Any = PeftModel.from_pretrained(tiny(architecture), tmp_path).eval()
     tokens = torch.tensor([[5, 7, 11, 13, 17]])
     with torch.no_grad():
