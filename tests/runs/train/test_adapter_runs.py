@@ -146,8 +146,8 @@ def test_smollm2_with_an_adapter_learns_bbq_and_survives_kills(
     sets = [
         *("model.name=smollm2-135m", "model.adapter.rank=16", 'tasks=["bbq"]', "train.steps=10"),
         *("model.warm_start=10", "model.warm_start_batch=8", "model.warm_start_learning_rate=5e-5"),
-        *("train.learning_rate.policy=1e-4", "train.prompts_per_step=2", "evaluate.every=0"),
-        *("evaluate.problems=2", "evaluate.test_problems=2", "checkpoint.every=4"),
+        *("train.learning_rate.policy=1e-4", "train.prompts_per_step=2", "sampler.max_completion_tokens=4"),
+        *("evaluate.every=0", "evaluate.problems=2", "evaluate.test_problems=2", "checkpoint.every=4"),
     ]
     torture.prepare(tmp_path / "asked", name)
     configs = read_recipe(str(tmp_path / "asked" / "torture.toml"), sets).configs
