@@ -119,12 +119,13 @@ def eval_command(options: Options) -> int:
 @click.argument("run", type=PATH, metavar="RUN", help="A run folder: results/EXPERIMENT/ARM-TASK-sSEED.")
 @click.argument("folder", type=PATH, metavar="DIR", help="The folder to write; it must not exist.")
 @click.option("--dtype", type=DTYPE, default="float32", help="Default: the run's own, float32.")
+@flag("--merged", "Of a run that trained an adapter: write whole weights, not a folder for peft.")
 @model_option
 @trust_option
 def export_command(options: Options) -> int:
     from grpobench.runs.evaluation.export import export
 
-    exported = export(options.run, options.folder, options.dtype)
+    exported = export(options.run, options.folder, options.dtype, options.merged)
     if exported.caution:
         say(f"careful: these are {exported.caution}", file=sys.stderr)
     say(f"{exported.folder}: the policy after step {exported.step}; its README.md says how to load it")

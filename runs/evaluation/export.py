@@ -13,9 +13,10 @@ from typing import Any, Literal
 from grpobench.analysis.runfolder.files import LogError, read_lines
 from grpobench.analysis.tools.text import shorten_paths, why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
-from grpobench.runs.evaluation.records import newest, put, weights_damage
-from grpobench.runs.models import loading, model_files
+from grpobench.runs.evaluation.records import newest, put, warm_up, weights_damage
+from grpobench.runs.models import adapters, loading, model_files
 from grpobench.runs.runfolder import fingerprints
+from grpobench.runs.runfolder.checkpoints import write_tensors
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
@@ -40,9 +41,7 @@ CARD = """---
 ## Loading
 
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained({folder})
+{loading}
 tokenizer = AutoTokenizer.from_pretrained({folder})
 {prompt}
 answer = model.generate(**inputs, max_new_tokens={limit})
@@ -50,8 +49,22 @@ print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_t
 ```
 
 The run's prompts were {prompts}.
-`vllm serve FOLDER` and `lm_eval --model hf --model_args pretrained=FOLDER` read the folder as well.
+{readers}
 """
+WHOLE = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained({folder})"""
+BESIDE = """from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained({base})
+model = PeftModel.from_pretrained(model, {folder})"""
+READERS = (
+    "`vllm serve FOLDER` and `lm_eval --model hf --model_args pretrained=FOLDER` read the folder as well."
+)
+MERGING = "`grpobench export RUN DIR --merged` writes whole weights, for programs that read no adapters."
+BASE = "base"
+"""The folder of an exported adapter that holds the weights beneath it, if nobody else has them."""
 PLAIN = """inputs = tokenizer({text}, return_tensors="pt", return_token_type_ids=False)"""
 TEMPLATED = """inputs = tokenizer.apply_chat_template(
     [{{"role": "user", "content": {text}}}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
@@ -70,13 +83,12 @@ class Exported:
     """Why these are not the weights of a finished run; empty if they are."""
 
 
-def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
+def export(run: Path, folder: Path, dtype: DType = "float32", merged: bool = False) -> Exported:
     """Write the final weights of a run, or those of its newest checkpoint, to a new folder: config.json,
     model.safetensors, generation_config.json, the tokenizer with its chat template, and a model card. In
-    float32 the weights are exactly the run's. Raises DataError with the remedy, ModelError if the run's model
-    has changed."""
-    import torch
-
+    float32 the weights are exactly the run's. Of a run that trained an adapter it is a folder of peft's, or
+    with `merged` the sum of weights and adapter, computed in float32. Raises DataError with the remedy,
+    ModelError if the run's model has changed."""
     if folder.exists():
         raise DataError(f"{folder} already exists; give another folder or remove it")
     subject = of_run(run)
@@ -86,25 +98,53 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
     if found is None:
         raise DataError(f"{run} has neither final weights nor a checkpoint; run it first")
     step, path = found
+    if merged and subject.model.adapter is None:
+        raise DataError(f"{run} trained no adapter, so its weights are whole; leave --merged away")
     demand_same_base(run, subject.model.name)
     loaded = loading.load(subject.model.name)
-    put(loaded, path)
-    caution = caution_of(run, step, path)
-    loaded.model.to(getattr(torch, dtype))
-    if (
-        loaded.model.generation_config is not None
-    ):  # Generation ends at the token that ended the run's completions.
-        loaded.model.generation_config.eos_token_id = list(loaded.end)
+    made = Exported(folder, step, caution_of(run, step, path))
     files.writable(folder.absolute().parent, "DIR")
-    made = Exported(folder, step, caution)
     with files.becoming(folder) as aside:
-        loaded.model.save_pretrained(aside)
+        base = write_weights(subject, loaded, path, aside, folder.name, dtype, merged)
         point("export")
         loaded.tokenizer.save_pretrained(aside)
-        details = Details(dtype, loaded.templated, limit_of(subject))
+        details = Details(dtype, loaded.templated, limit_of(subject), base)
         text = card(subject, loaded.provenance, run, made, details)
         (aside / "README.md").write_text(text, encoding="utf-8")
     return made
+
+
+def write_weights(
+    subject: Subject, loaded: loading.Loaded, path: Path, aside: Path, name: str, dtype: DType, merged: bool
+) -> str:
+    """Write the weights in `path` to the folder `aside`, which will be called `name`. Returns where the model
+    beneath an adapter is read from; empty for whole weights."""
+    import torch
+
+    precision, adapter = getattr(torch, dtype), subject.model.adapter
+    if loaded.model.generation_config is not None:
+        # Generation ends at the token that ended the run's completions.
+        loaded.model.generation_config.eos_token_id = list(loaded.end)
+    if adapter is None:
+        put(loaded, path)
+        loaded.model.to(precision).save_pretrained(aside)
+        return ""
+    warm_up(subject, loaded)
+    plain = adapters.sharing(loaded.model)
+    put(loaded, path, adapter)
+    if merged:
+        adapters.adopt_merged(plain, loaded.model)
+        plain.to(precision).save_pretrained(aside)
+        return ""
+    base = subject.model.name
+    # What is built in, in a package or warm-started is on no hub: it comes along.
+    if subject.model.warm_start or loaded.provenance["from"] in ("built in", "package"):
+        base = f"{name}/{BASE}"
+        plain.to(precision).save_pretrained(aside / BASE)
+    text, tensors = adapters.as_peft(loaded.model, base, precision)
+    (aside / adapters.CONFIG).write_text(text, encoding="utf-8")
+    write_tensors(aside / adapters.WEIGHTS, tensors)
+    return base
 
 
 @dataclass(frozen=True)
@@ -116,6 +156,8 @@ class Details:
     """Whether prompts go through a chat template."""
     limit: int
     """Longest completion of the run, in tokens."""
+    base: str = ""
+    """Where the model beneath an adapter is read from; empty for whole weights."""
 
 
 def limit_of(subject: Subject) -> int:
@@ -167,7 +209,7 @@ def card(subject: Subject, provenance: Mapping[str, str], run: Path, made: Expor
     accuracies = accuracies_of(run, made.step)
     front: dict[str, Any] = {"base_model": provenance["name"]} if provenance["from"] == "hub" else {}
     front |= {
-        "library_name": "transformers",
+        "library_name": "peft" if details.base else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["grpobench", algorithm],
     }
@@ -186,6 +228,10 @@ def card(subject: Subject, provenance: Mapping[str, str], run: Path, made: Expor
         task=task,
         rows="\n".join(f"| {name} | {cell(value)} |" for name, value in facts.items()),
         folder=json.dumps(made.folder.name),
+        loading=(BESIDE if details.base else WHOLE).format(
+            folder=json.dumps(made.folder.name), base=json.dumps(details.base)
+        ),
+        readers=MERGING if details.base else READERS,
         prompt=(TEMPLATED if details.templated else PLAIN).format(text=text),
         limit=details.limit,
         prompts="written through the tokenizer's chat template"

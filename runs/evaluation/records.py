@@ -37,12 +37,14 @@ from grpobench.runs.evaluation.question import (
     subjects,
 )
 from grpobench.runs.metrics.evaluator import Evaluator, Row, rows_of, summarize
+from grpobench.runs.models import adapters, model_files
+from grpobench.runs.models.adapters import Adapter
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.model_files import locate
+from grpobench.runs.models.model_files import locate, weights_hash
 from grpobench.runs.models.optimizer import MOMENT
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.warmstart import warm_start
-from grpobench.runs.runfolder import checkpoints, provenance
+from grpobench.runs.runfolder import checkpoints, fingerprints, provenance
 from grpobench.runs.runfolder.logs import result_damage, status
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.in_process import HFSampler
@@ -54,6 +56,8 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
 
 Numbers = Mapping[str, float]
+BENEATH = ("model weights", "warm start")
+"""Fingerprints of the weights that an adapter was trained on."""
 ROWS = 256
 """Sequences that our sampler decodes at once."""
 
@@ -177,9 +181,13 @@ class EvaluationCache:
             if shared not in self.bases:
                 self.bases[shared] = self._ask(self._base_model(subject), plan, through, name)
             return self.bases[shared]
-        loaded, trained = self._model(subject), newest(subject.evals_parent)
+        trained, adapter = newest(subject.evals_parent), subject.model.adapter
         assert trained is not None
-        put(loaded, trained[1])
+        # An adapter belongs to the weights that training began with; others are replaced one by one.
+        loaded = self._base_model(subject) if adapter else self._model(subject)
+        put(loaded, trained[1], adapter)
+        if adapter:
+            self.loaded = None  # The model has an adapter now, which the next subject's may not.
         return self._ask(loaded, plan, through, name)
 
     def _model(self, subject: Subject) -> Loaded:
@@ -191,10 +199,7 @@ class EvaluationCache:
     def _base_model(self, subject: Subject) -> Loaded:
         self.loaded = None  # The weights in memory may be a trained policy's.
         loaded = self._model(subject)
-        if subject.model.warm_start:
-            own = subject.trained_task
-            assert own is not None
-            warm_start(loaded, own, subject.model, lambda *_: None)
+        warm_up(subject, loaded)
         return loaded
 
     def _ask(
@@ -314,14 +319,37 @@ def weights_damage(place: Path) -> str:
     return f"{path}: was changed since it was written (its sha256 differs); restore it, or {remedy}"
 
 
-def put(loaded: Loaded, path: Path) -> None:
-    """Load a run's weights into its model, without the optimizer's moments. Raises DataError for weights of
-    another model."""
+def warm_up(subject: Subject, loaded: Loaded) -> None:
+    """Give a run's model the weights that training began with. Raises DataError where only an adapter was
+    trained, and the weights beneath it are not the run's any more."""
+    found = {}
+    if subject.model.warm_start:
+        own = subject.trained_task
+        assert own is not None
+        found["warm start"] = weights_hash(warm_start(loaded, own, subject.model, lambda *_: None))
+    if subject.model.adapter is None:
+        return
+    told = files.read_json(subject.evals_parent / "provenance.json") or {}
+    kept = told.get("fingerprints", {})
+    now = found | model_files.fingerprint(subject.model.name)
+    changes = fingerprints.differences({name: kept[name] for name in BENEATH if name in kept}, now)
+    if changes:
+        raise DataError(
+            f"{subject.evals_parent} trained an adapter, and the weights beneath it are others now "
+            f"({'; '.join(changes)}); put the model's files back, or the warm start's folder in the cache"
+        )
+
+
+def put(loaded: Loaded, path: Path, adapter: Adapter | None = None) -> None:
+    """Load a run's weights into its model, without the optimizer's moments; with an `adapter`, into one that
+    the model then has. Raises DataError for weights of another model."""
     import torch
     from safetensors.torch import load_file
 
     weights = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(MOMENT)}
-    parameters = dict(loaded.model.named_parameters())
+    if adapter:
+        adapters.attach(loaded.model, adapter)
+    parameters = adapters.trained(loaded.model) if adapter else dict(loaded.model.named_parameters())
     if weights.keys() != parameters.keys():
         raise DataError(f"{path} has the weights of another model; restore the run folder")
     with torch.no_grad():

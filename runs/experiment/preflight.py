@@ -11,7 +11,8 @@ from pathlib import Path
 
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.models import model_files
-from grpobench.runs.models.sizes import held
+from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.sizes import held, shapes
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL, beside, remove, sync_folder
 from grpobench.runs.tools.lock import FolderError
@@ -70,8 +71,10 @@ def probe(folder: Path) -> None:
 
 def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable[[str], None]) -> None:
     """Compare the free space with what the runs keep. Raises FolderError without room for one."""
-    counts = {name: weights(name) for name in {config.model.name for config in waiting}}
-    known = [(config, counts[config.model.name]) for config in waiting if counts[config.model.name]]
+    models = {(config.model.name, config.model.adapter) for config in waiting}
+    counts = {model: weights(*model) for model in models}
+    found = [(config, counts[config.model.name, config.model.adapter]) for config in waiting]
+    known = [(config, count) for config, count in found if count]
     if not known:
         return
     free = shutil.disk_usage(folder).free
@@ -92,13 +95,16 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
         )
 
 
-def weights(model: str) -> int:
-    """Number of weights in a model's files on this machine; 0 if only the hub could tell."""
+def weights(model: str, adapter: Adapter | None = None) -> int:
+    """Number of weights in a model's files on this machine, or of an adapter for it; 0 if only the hub could
+    tell."""
     found = model_files.folder_of(model)
     folder = found[1] if found else None
     if model in model_files.PACKAGED and not found:
         folder = model_files.unpacked_folder(model, model_files.PACKAGED[model].file)
     files = sorted(folder.glob("*.safetensors")) if folder else []
+    if adapter is not None:
+        return adapter.elements(shapes(files))
     return held(files).elements if files else 0
 
 

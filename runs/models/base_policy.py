@@ -17,14 +17,14 @@ class BasePolicy:
     """The policy as it is when this is made, which must be before its first update and before a checkpoint is
     restored: model and warm start are then loaded anew, bit for bit.
 
-    A reference that never moves is the base policy. Without one, a copy in float32 lies in the memory of the
-    CPU, and goes to the device while it is read: before a step's updates, when no gradient exists, so that it
-    takes no more room there than the gradients will.
+    A reference that never moves is the base policy, and so is a policy without its adapter. Where there is
+    neither, a copy in float32 lies in the memory of the CPU, and goes to the device while it is read: before
+    a step's updates, when no gradient exists, so that it takes no more room there than the gradients will.
     """
 
     def __init__(self, models: RoleModels, fixed_reference: bool) -> None:
         self.models, self.kept = models, None
-        if not fixed_reference:
+        if not fixed_reference and models.plain is None:
             tensors = [*models.language.parameters(), *models.language.buffers()]
             # deepcopy takes what the memo has instead of copying: no second copy on the device.
             memo = {id(one): _on_cpu(one) for one in tensors}
@@ -34,7 +34,12 @@ class BasePolicy:
     def network(self) -> Iterator[Network]:
         """The base policy on the models' device."""
         if self.kept is None:
-            yield self.models.networks["reference"]
+            plain = self.models.plain
+            yield (
+                self.models.networks["reference"]
+                if plain is None
+                else Network(plain.base_model, plain.get_output_embeddings())
+            )
             return
         self.kept.to(self.models.device)
         try:

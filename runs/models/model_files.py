@@ -222,7 +222,9 @@ def locate(name: str) -> str:
 
 def folder_of(name: str) -> tuple[str, Path] | None:
     """The local folder of a model, and what kind of place it is in."""
-    folders = {"built in": POLICIES / name, "folder": Path(name).expanduser()}
+    path = Path(name).expanduser()
+    # An absolute path is no name of ours, although joined to our folder it is itself.
+    folders = {"folder": path} if path.is_absolute() else {"built in": POLICIES / name, "folder": path}
     if directory := model_folder():
         folders["model folder"] = directory / name
     for kind, folder in folders.items():

@@ -17,6 +17,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
+from grpobench.runs.models import adapters
+from grpobench.runs.models.adapters import Adapter
 from grpobench.runs.models.flops import FlopCount, weights_per_token
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
@@ -86,8 +88,8 @@ class MicroBatches:
 class RoleWeights:
     """The weights of a run's roles: what an update changes and a checkpoint holds."""
 
-    def __init__(self, language: Any, networks: dict[str, Network]) -> None:
-        self.language, self.networks = language, networks
+    def __init__(self, language: Any, networks: dict[str, Network], adapter: Adapter | None = None) -> None:
+        self.language, self.networks, self.adapter = language, networks, adapter
         self.optimizers: dict[Role, Optimizer] = {}
         self.moved = False
         """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
@@ -102,15 +104,16 @@ class RoleWeights:
     def named_parameters(self, role: Role) -> dict[str, nn.Parameter]:
         """The parameters that a role's optimizer updates, tied ones once."""
         if role == "policy":
-            return dict(self.language.named_parameters())
+            return adapters.trained(self.language) if self.adapter else dict(self.language.named_parameters())
         if role == "value_head":
             assert self.networks["policy"].value is not None
             return dict(self.networks["policy"].value.named_parameters())
         network = self.networks[role]
         parts = {"trunk": network.trunk, "head": network.head, "value": network.value}
-        return {
+        every = {
             f"{n}.{k}": p for n, part in parts.items() if part is not None for k, p in part.named_parameters()
         }
+        return {n: p for n, p in every.items() if p.requires_grad} if self.adapter else every
 
     def optimize(
         self,
@@ -159,6 +162,11 @@ class RoleWeights:
 
     def follow(self, mix: float) -> None:
         """Move the reference toward the policy: ref ← mix·policy + (1 − mix)·ref."""
+        if self.adapter:
+            raise ModelError(
+                "the reference cannot move: under model.adapter it shares the policy's weights, which stay; "
+                'set modify.reference_every = 0 or model.adapter = "none"'
+            )
         self.moved = True
         with torch.no_grad():
             reference, policy = self.networks["reference"], self.networks["policy"]
@@ -217,7 +225,8 @@ class RoleWeights:
 
 class RoleModels(RoleWeights):
     """The roles of one run, with their forward passes. `language` is an `AutoModelForCausalLM`, the policy;
-    further roles start as copies of it."""
+    further roles start as copies of it. With an `adapter` the policy gets one, in place; the other roles then
+    share its weights, and a critic has an adapter of its own."""
 
     def __init__(
         self,
@@ -230,11 +239,16 @@ class RoleModels(RoleWeights):
         budget: int = 0,
         share: bool = True,
         chunk: int = CHUNK,
+        adapter: Adapter | None = None,
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
+        self.plain: Any = adapters.sharing(language) if adapter else None
+        """The language model without its adapter, over the same weights; None if there is no adapter."""
+        if adapter:
+            adapters.attach(language, adapter)
         trunk, head = trunk_and_head(language)
-        super().__init__(language, {"policy": Network(trunk, head)})
+        super().__init__(language, {"policy": Network(trunk, head)}, adapter)
         self.temperature = temperature or 1.0
         self.dtype = getattr(torch, dtype)
         self.share = share
@@ -248,7 +262,12 @@ class RoleModels(RoleWeights):
             {
                 role: weights_per_token(network.trunk, network.head, language.config)
                 for role, network in self.networks.items()
-            }
+            },
+            {
+                role: weights_per_token(self.plain.base_model, network.head, language.config)
+                for role, network in self.networks.items()
+                if self.plain is not None
+            },
         )
         demand_same_reading(self)
 
@@ -256,10 +275,13 @@ class RoleModels(RoleWeights):
         """The networks of further roles."""
         policy = self.networks["policy"]
         if "reference" in roles:
-            frozen = copy.deepcopy(self.language).requires_grad_(False)
+            frozen = self.plain or copy.deepcopy(self.language).requires_grad_(False)
             self.networks["reference"] = Network(*trunk_and_head(frozen))
         if "critic" in roles:
-            self.networks["critic"] = Network(copy.deepcopy(policy.trunk), None, self._value_layer())
+            trunk = adapters.sharing(self.plain.base_model) if self.plain else copy.deepcopy(policy.trunk)
+            if self.adapter:
+                adapters.attach(trunk, self.adapter)
+            self.networks["critic"] = Network(trunk, None, self._value_layer())
         if "value_head" in roles:
             policy.value = self._value_layer()
 

@@ -90,19 +90,24 @@ def fitting(location: str, **where: Any) -> Held | None:
 
 def held(files: list[Path]) -> Held:
     """Read off the headers of safetensors files; of others only the size is known. Raises SafetensorError."""
-    from safetensors import safe_open
-
     size = sum(file.stat().st_size for file in files)
     headed = [file for file in files if file.suffix == ".safetensors"]
     if len(headed) < len(files):
         return Held(size, size, size)  # a weight, and a tensor, takes a byte at least
-    tensors = elements = 0
-    for file in headed:
+    found = shapes(headed)
+    return Held(len(found), sum(map(math.prod, found.values())), size)
+
+
+def shapes(files: list[Path]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in safetensors files, by name, read off their headers."""
+    from safetensors import safe_open
+
+    found = {}
+    for file in files:
         with safe_open(file, framework="np") as opened:
             for key in opened.keys():  # noqa: SIM118
-                tensors += 1
-                elements += math.prod(opened.get_slice(key).get_shape())
-    return Held(tensors, elements, size)
+                found[key] = tuple(opened.get_slice(key).get_shape())
+    return found
 
 
 def check_counts(config: Mapping[str, Any], weights: Held) -> None:

@@ -6,6 +6,11 @@ of a product. The trunk's own modules are not called, so the weights are copied,
 computes in it (autocast would cast every weight at every token). A copy is valid for one call of the sampler:
 between two calls the weights may change.
 
+Layers may have an adapter. In float32 the copy is of W + s·BA, which costs nothing at any token. In bfloat16
+that sum rounds to W until the adapter has moved a weight by some thousandths of itself, so that the sampler
+would go on with the base policy. There the columns of A are part of the same product as W, and only the
+product with s·B is one more.
+
 Only models whose layers have the parts listed here, and no others, are decoded this way. A probe
 (`decoding.ways`) compares the result, so that a model with another norm, scale or cap in the same parts is
 decoded by its own forward pass.
@@ -13,12 +18,15 @@ decoded by its own forward pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from grpobench.runs.models import adapters
 
 if TYPE_CHECKING:
     from grpobench.runs.models.roles import RoleModels
@@ -34,18 +42,37 @@ MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One layer's weights. Matrices are (in, out)."""
+class Product:
+    """The linear layers that one product computes."""
 
-    qkv: torch.Tensor
-    """(H, (A + 2 K) × D): queries scaled for the softmax, keys, values."""
+    weight: torch.Tensor
+    """(in, out), or (in, out + rank) with the columns of A behind those of W."""
+    up: torch.Tensor | None = None
+    """s·B, (rank, out), of an adapter beside W; None: there is none, or W holds it."""
+
+    def __call__(self, states: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """(R, in) to (R, out)."""
+        if self.up is None:
+            return states @ self.weight if bias is None else torch.addmm(bias, states, self.weight)
+        out = self.up.shape[1]
+        both = states @ self.weight
+        found = torch.addmm(both[:, :out], both[:, out:], self.up)
+        return found if bias is None else found + bias
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's weights."""
+
+    qkv: Product
+    """H to (A + 2 K) × D: queries scaled for the softmax, keys, values."""
     qkv_bias: torch.Tensor | None
-    out: torch.Tensor
-    """(A × D, H)."""
-    gate_up: torch.Tensor
-    """(H, 2 I)."""
-    down: torch.Tensor
-    """(I, H)."""
+    out: Product
+    """A × D to H."""
+    gate_up: Product
+    """H to 2 I."""
+    down: Product
+    """I to H."""
     epsilon: tuple[float, float]
     """Of the norm before attention, and of the one before the feed-forward layer."""
 
@@ -71,7 +98,6 @@ class Fused:
         before, behind = layer.input_layernorm, layer.post_attention_layernorm
         scaled = (attention.scaling, 1.0, 1.0)
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-        qkv = torch.cat([part.weight * scale for part, scale in zip(parts, scaled, strict=True)])
         biases = [part.bias for part in parts]
         bias = None
         if any(one is not None for one in biases):
@@ -81,15 +107,36 @@ class Fused:
                     for part, scale in zip(parts, scaled, strict=True)
                 ]
             )
-        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
         return Layer(
-            qkv=self._laid_out(qkv * before.weight),
+            qkv=self._product(parts, before.weight, scaled),
             qkv_bias=None if bias is None else bias.to(self.dtype),
-            out=self._laid_out(attention.o_proj.weight),
-            gate_up=self._laid_out(gate_up * behind.weight),
-            down=self._laid_out(mlp.down_proj.weight),
+            out=self._product([attention.o_proj]),
+            gate_up=self._product([mlp.gate_proj, mlp.up_proj], behind.weight),
+            down=self._product([mlp.down_proj]),
             epsilon=(float(before.variance_epsilon), float(behind.variance_epsilon)),
         )
+
+    def _product(
+        self, parts: Sequence[Any], norm: torch.Tensor | None = None, scales: Sequence[float] = ()
+    ) -> Product:
+        """Layers behind a norm whose weight is `norm` (in,), if any, as one product, each times its scale."""
+        scales = scales or [1.0] * len(parts)
+        beside = [
+            adapters.low_rank(part) if self.dtype != torch.float32 and adapters.is_adapted(part) else None
+            for part in parts
+        ]
+        rows = [
+            part.weight if low else adapters.merged(part) for part, low in zip(parts, beside, strict=True)
+        ]
+        rows = [row if scale == 1 else row * scale for row, scale in zip(rows, scales, strict=True)]
+        ups = [
+            (low[1] * scale).t() if low else torch.zeros(0, len(row), device=row.device)
+            for row, low, scale in zip(rows, beside, scales, strict=True)
+        ]
+        rows += [low[0] for low in beside if low]
+        whole = torch.cat(rows) if len(rows) > 1 else rows[0]
+        weight = self._laid_out(whole if norm is None else whole * norm)
+        return Product(weight, torch.block_diag(*ups).to(self.dtype) if any(beside) else None)
 
     def _laid_out(self, weight: torch.Tensor) -> torch.Tensor:
         return weight.to(self.dtype).t().contiguous()
@@ -107,12 +154,7 @@ class Fused:
         token's embedding, `cos` and `sin` (R, 1, D) are those of its position."""
         rows, turned = len(x), self.heads + self.key_heads
         for layer, held in zip(self.layers, run.cache.layers, strict=True):
-            states = normed(x, layer.epsilon[0]).to(self.dtype)
-            states = (
-                states @ layer.qkv
-                if layer.qkv_bias is None
-                else torch.addmm(layer.qkv_bias, states, layer.qkv)
-            )
+            states = layer.qkv(normed(x, layer.epsilon[0]).to(self.dtype), layer.qkv_bias)
             states = states.float().view(rows, turned + self.key_heads, self.size)
             both = states[:, :turned]
             both = (both * cos).addcmul_(both.roll(self.size // 2, -1), sin)
@@ -120,16 +162,16 @@ class Fused:
             query = both[:, : self.heads].view(rows, self.key_heads, -1, self.size)
             seen = run.attention(held, query.to(keys.dtype), keys, values)
             x = self._added(x, seen.reshape(rows, -1), layer.out)
-            states = normed(x, layer.epsilon[1]).to(self.dtype) @ layer.gate_up
+            states = layer.gate_up(normed(x, layer.epsilon[1]).to(self.dtype))
             gate, up = states.chunk(2, -1)
             x = self._added(x, F.silu(gate).mul_(up), layer.down)
         return F.linear((normed(x, self.epsilon) * self.norm).to(self.dtype), self.head).float()
 
-    def _added(self, x: torch.Tensor, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """x (R, H) plus the product of `states` and `weight`. The residual stays in float32."""
+    def _added(self, x: torch.Tensor, states: torch.Tensor, product: Product) -> torch.Tensor:
+        """x (R, H) plus the product with `states`. The residual stays in float32."""
         if self.dtype == torch.float32:
-            return torch.addmm(x, states, weight)
-        return x + (states.to(self.dtype) @ weight).float()
+            return torch.addmm(x, states, product.weight)
+        return x + product(states.to(self.dtype)).float()
 
 
 def normed(x: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -185,8 +227,8 @@ def silu() -> type[nn.Module]:
 
 
 def plain(module: Any) -> bool:
-    """Whether a layer is linear and nothing else: no adapter, no quantized weights."""
-    return type(module) is nn.Linear
+    """Whether a layer is linear, maybe with an adapter of ours, and nothing else: no quantized weights."""
+    return type(module) is nn.Linear or adapters.is_adapted(module)
 
 
 def root_mean_square(norm: Any) -> bool:

@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Interval
 
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
+from grpobench.runs.models.adapters import Adapter
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.tools import strict
@@ -43,6 +44,9 @@ class ModelConfig:
     """A built-in model (`grpobench list models`), a local folder or a hub id."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Autocast precision of forward passes."""
+    adapter: Adapter | None = None
+    """A LoRA adapter, `{ rank = 16, alpha = 32, targets = [], dropout = 0 }`: only it is trained and saved,
+    and reference and critic share the policy's weights. "none" trains all weights."""
     deterministic: bool = False
     """Whether a GPU may only use operators that add in one order; one that has none ends the run by its name.
     Without it such operators warn, and last digits may differ between two equal runs. What it costs is not

@@ -298,7 +298,12 @@ def build_sections(
         def path_of(key: str) -> KeyPath:
             return paths.get((section, key), inside(path, key))
 
-        return strict.construct(cls, values[section], faults, path_of)
+        whole = dict(values[section])
+        for key, value in whole.items():
+            if isinstance(value, Mapping) and strict.is_table(hint := strict.hints(cls)[key]):
+                whole[key] = strict.convert(value, hint, path_of(key), faults)
+        broken = any(value is strict.BAD for value in whole.values())
+        return strict.BAD if broken else strict.construct(cls, whole, faults, path_of)
 
     return {section: build(section, cls) for section, cls in {**SECTIONS, SETTINGS: arm.algorithm}.items()}
 

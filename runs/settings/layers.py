@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +119,8 @@ def read_layer(tables: Mapping[str, Any], scope: Scope, faults: list[str]) -> La
         path = scope.prefix + (scope.label if section == SETTINGS else section)
         table, renamed = widen(section, tables[section]), renamed_keys(section, scope.prefix)
         for key, value in strict.check(cls, table, path, faults, elsewhere, renamed).items():
-            values[section, key] = value
+            # A table within a field stays one, so that the next layer adds to it; `expand` converts it again.
+            values[section, key] = table[key] if dataclasses.is_dataclass(value) else value
             paths[section, key] = f"{path}.{key}"
     return Layer(values, paths, scope.arm, scope.task)
 

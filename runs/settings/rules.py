@@ -53,6 +53,7 @@ def incompatible(config: RunConfig) -> list[str]:
         *of_batch(config),
         *of_preferences(config),
         *of_doses(config),
+        *of_adapter(config),
     ]
     faults = unserved(config) + unmet(rules)
     faults += [why] if (why := untrained(config)) else []
@@ -139,6 +140,23 @@ def of_modifiers(config: RunConfig) -> list[Rule]:
             config.reward.kind != "constant" or not modify.zero_variance_filter,
             'modify.zero_variance_filter leaves out equal rewards, and reward.kind is "constant"; set '
             "modify.zero_variance_filter = false",
+        ),
+    ]
+
+
+def of_adapter(config: RunConfig) -> list[Rule]:
+    """What cannot be done while the policy's weights are frozen."""
+    off = 'model.adapter = "none"'
+    return [
+        Rule(
+            config.model.adapter is None or not config.modify.reference_every,
+            "modify.reference_every moves a reference, and under model.adapter the reference shares the "
+            f"policy's frozen weights; set modify.reference_every = 0 or {off}",
+        ),
+        Rule(
+            config.model.adapter is None or config.train.backend != "trl",
+            'model.adapter is trained by our own loop alone, and train.backend is "trl"; set train.backend = '
+            f'"grpobench" or {off}',
         ),
     ]
 

@@ -228,6 +228,8 @@ def read_union(optional: bool, value: Any, read: Callable[[Any], Any]) -> Any:
         return read(value)
     except ValidationError as error:
         sentences = [text for one in error.errors() for text in sentences_of(one, {})]
+        if inside := [text for text in sentences if HERE in text]:
+            raise ValueError(*inside) from None  # it is a table, and these are the places in it
         raise ValueError(", ".join([*sentences, *([f'or "{NONE}"'] * optional)])) from None
 
 
@@ -296,6 +298,12 @@ def sentences_of(error: ErrorDetails, bounds: Mapping[str, float]) -> list[str]:
     if kind in OUT_OF_BOUNDS:
         return [f"must be {within(bounds, value)}, not {describe(value)}"]
     return [f"must be {WANTED[kind]}, not {describe(value)}" if kind in WANTED else error["msg"]]
+
+
+def is_table(hint: Any) -> bool:
+    """Whether a type is that of a table with keys of its own, or such a table or none."""
+    choices = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return any(dataclasses.is_dataclass(one) for one in choices)
 
 
 def quoted(expected: str) -> list[str]:

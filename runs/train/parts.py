@@ -173,7 +173,7 @@ def provenance_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
 def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> RoleModels:
     """The models of all roles, with an optimizer for each trained one."""
     train = config.train
-    # New value heads draw random numbers: arms with the same seed start from the same generator.
+    # New value heads and adapters draw random numbers: arms with the same seed start from the same generator.
     torch.manual_seed(config.seed)
     models = RoleModels(
         loaded.model,
@@ -182,6 +182,7 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
         temperature=config.sampler.temperature,
         dtype=config.model.dtype,
         budget=train.micro_batch_tokens,
+        adapter=config.model.adapter,
     )
     wanted = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}

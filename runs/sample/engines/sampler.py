@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from grpobench.runs.models.adapters import merged_weights
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.engines.engine import Drawn, Engine
@@ -206,11 +207,11 @@ def stretched(prompt: Sequence[int], least: int, most: int) -> tuple[int, ...]:
 
 
 def checkpoint_weights(language: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters by the names and in the shapes of the model's checkpoints, tied ones once."""
+    """Parameters by the names and in the shapes of the model's checkpoints, tied ones once. An adapter is
+    added to copies of its layers' weights, so that the engine needs to know nothing of it."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    held = {name: parameter.detach() for name, parameter in language.named_parameters()}
-    yield from revert_weight_conversion(language, held).items()
+    yield from revert_weight_conversion(language, merged_weights(language)).items()
 
 
 @contextlib.contextmanager

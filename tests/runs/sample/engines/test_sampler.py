@@ -22,6 +22,7 @@ from helpers.toys import Copy, tiny
 from helpers.whole_runs import after
 
 from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.models.adapters import Adapter
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
@@ -127,6 +128,23 @@ def test_engine_has_the_trainers_weights_after_every_sync() -> None:
         assert source.sync()["gap/sync"] < 1e-4
         held = other.models.language.state_dict()
         assert all(torch.equal(held[name], p) for name, p in models.language.state_dict().items())
+
+
+def test_engine_that_knows_no_adapters_gets_the_sum_of_weights_and_adapter() -> None:
+    models = RoleModels(tiny(), ("policy",), adapter=Adapter(rank=4, alpha=8.0))
+    models.optimize({"policy": 3e-2}, (0.9, 0.95), 0.0, 1.0)
+    before = {name: p.clone() for name, p in models.language.named_parameters() if "lora" not in name}
+    source = sampler(models, Copy(tiny()))
+    for _ in range(2):
+        update(models)
+        assert source.sync()["gap/sync"] < 1e-4
+    ours = source.sample(requests(), 9, 1.0)
+    theirs = HFSampler(models, END, 0, 64, 128).sample(requests(), 9, 1.0)
+    assert [[r.completion for r in group] for group in ours] == [
+        [r.completion for r in group] for group in theirs
+    ]
+    held = dict(models.language.named_parameters())
+    assert all(torch.equal(held[name], p) for name, p in before.items())
 
 
 def names() -> list[str]:

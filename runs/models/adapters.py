@@ -1,0 +1,206 @@
+"""Low-rank adapters (LoRA: Hu et al., arXiv:2106.09685), made by peft.
+
+An adapted linear layer computes W x + s·B A x with s = alpha / rank. W is frozen; A (rank, in) and B
+(out, rank) are trained, and B starts at 0.
+
+Policy, critic and reference share W. Each has modules of its own over the same weights: the reference has
+plain ones, policy and critic have an adapter each. Nothing is switched. In peft's own way, one tree of
+modules whose adapters are switched on and off, a forward pass that is repeated in the backward pass
+(activation checkpointing) would run with the adapter of that moment.
+
+W is never changed, not even for a moment: in bfloat16 W + s·BA − s·BA is not W. The sum is always a new
+tensor, computed in float32 (`merged`).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from annotated_types import Ge, Gt, Interval
+
+from grpobench.runs.models.token_budgets import ModelError, first_line
+from grpobench.runs.tools.strict import Rule, demand, nearest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+HEADS = re.compile(r"embed|lm_head|wte|wpe")
+"""Names of matrices that are no linear layers of a trunk."""
+NAME = "default"
+"""What peft calls an adapter that nobody named."""
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of an adapter in a folder of peft's."""
+PEFT_PREFIX = "base_model.model."
+"""What the names of a `PeftModel`'s weights begin with."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter: the policy's weights W stay as they are, and A and B in W + alpha/rank · B A are
+    trained. Both are float32 whatever W is."""
+
+    rank: Annotated[int, Ge(1)] = 16
+    """Rows of A and columns of B."""
+    alpha: Annotated[float, Gt(0), Interval(lt=math.inf)] = 32.0
+    """Numerator of the scale s = alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Names of the linear layers that get an adapter, such as `q_proj`; empty: all of the trunk. Embeddings
+    and the output head get none."""
+    dropout: float = 0.0
+    """0, as peft's `lora_dropout` must be here."""
+
+    def __post_init__(self) -> None:
+        demand(
+            self,
+            Rule(
+                self.dropout == 0,
+                "dropout: must be 0: the sampler and log π_old have no dropout, so that with it the ratio "
+                "π/π_old would differ from 1 before any update; lower rank or raise train.weight_decay",
+            ),
+            Rule(len(set(self.targets)) == len(self.targets), "targets: lists a layer twice"),
+        )
+
+    def elements(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """About how many weights the adapter of a model has, whose files hold tensors of these shapes."""
+        total = 0
+        for name, shape in shapes.items():
+            layer = name.removesuffix(".weight").rpartition(".")[2]
+            wanted = layer in self.targets if self.targets else not HEADS.search(name)
+            total += self.rank * sum(shape) if len(shape) == 2 and wanted else 0
+        return total
+
+
+def sharing(module: Any) -> Any:
+    """A copy of a module's tree over the same parameters and buffers: it takes no memory for weights."""
+    tensors = [*module.parameters(), *module.buffers()]
+    # deepcopy takes what the memo has instead of copying it.
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
+
+
+def linear_layers(module: nn.Module) -> list[str]:
+    """What the linear layers inside a module are called, each name once."""
+    names = {name for name, layer in module.named_modules() if type(layer) is torch.nn.Linear}
+    return sorted({name.rpartition(".")[2] for name in names})
+
+
+def targets_of(adapter: Adapter, trunk: nn.Module) -> list[str]:
+    """The layers of a trunk that get an adapter. Raises ModelError for one that the trunk does not have."""
+    present = linear_layers(trunk)
+    if not present:
+        raise ModelError(
+            f"{type(trunk).__name__} has no layers of type torch.nn.Linear, to which model.adapter could be "
+            'added; set model.adapter = "none"'
+        )
+    for name in adapter.targets:
+        if name not in present:
+            guess = nearest(name, present)
+            did = f"; did you mean {guess!r}?" if guess else ""
+            raise ModelError(
+                f"model.adapter.targets: {type(trunk).__name__} has no linear layer {name!r}{did}; it has "
+                f"{', '.join(present)}"
+            )
+    return sorted(adapter.targets) or present
+
+
+def attach(module: Any, adapter: Adapter) -> None:
+    """Add a new adapter to the linear layers of a language model's trunk, or of a trunk, in place. All other
+    weights are frozen. A is drawn from the global generator. Raises ModelError where that is not possible."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    trunk = module.base_model
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,  # type: ignore[arg-type]
+        target_modules=targets_of(adapter, trunk),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    try:
+        inject_adapter_in_model(config, module, NAME)
+    except ValueError as error:
+        raise ModelError(
+            f"{type(module).__name__} cannot have this adapter: {first_line(error)}; choose other "
+            f"model.adapter.targets among {', '.join(linear_layers(trunk))}"
+        ) from error
+    for parameter in trained(module).values():
+        # peft gives them the base's dtype, and in bfloat16 small updates would be rounded away.
+        parameter.data = parameter.data.float()
+    module.eval()
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a module's adapters."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def is_adapted(layer: Any) -> bool:
+    """Whether a layer is a plain linear one with one adapter beside it, as `attach` makes them."""
+    if not hasattr(layer, "lora_A"):
+        return False
+    from peft.tuners.lora import Linear
+
+    return (
+        type(layer) is Linear
+        and type(layer.base_layer) is torch.nn.Linear
+        and list(layer.lora_A) == [NAME]
+        and not (layer.merged or layer.disable_adapters or layer.lora_variant)
+    )
+
+
+def low_rank(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A (rank, in) and s·B (out, rank) of an adapted layer."""
+    return layer.lora_A[NAME].weight, layer.lora_B[NAME].weight * layer.scaling[NAME]
+
+
+def merged(layer: Any) -> torch.Tensor:
+    """W + s·BA (out, in) of an adapted layer, in float32 and a new tensor; W itself of a plain layer."""
+    if not is_adapted(layer):
+        return layer.weight  # type: ignore[no-any-return]
+    down, up = low_rank(layer)
+    return torch.addmm(layer.base_layer.weight.float(), up.float(), down.float())
+
+
+@torch.no_grad()
+def merged_weights(language: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters of a language model as if it had no adapter, by the names of one that has none; those of
+    adapted layers with BA added, in new tensors. Tied ones once."""
+    adapted = {name: layer for name, layer in language.named_modules() if is_adapted(layer)}
+    held = {}
+    for name, parameter in language.named_parameters():
+        layer, _, kind = name.partition(".base_layer.")
+        if layer in adapted and kind:
+            held[f"{layer}.{kind}"] = merged(adapted[layer]) if kind == "weight" else parameter.detach()
+        elif not any(name.startswith(f"{other}.") for other in adapted):
+            held[name] = parameter.detach()
+    return held
+
+
+@torch.no_grad()
+def adopt_merged(plain: Any, language: Any) -> None:
+    """Give a plain model that shares the weights of an adapted one (`sharing`) weights of its own, with BA
+    added, where the other has an adapter. The adapted model stays as it is."""
+    for name, layer in language.named_modules():
+        if is_adapted(layer):
+            plain.get_submodule(name).weight = torch.nn.Parameter(merged(layer), requires_grad=False)
+
+
+def as_peft(language: Any, base: str, dtype: torch.dtype) -> tuple[str, dict[str, torch.Tensor]]:
+    """The adapter of a language model as `PeftModel.from_pretrained` reads it: the text of `CONFIG` and the
+    tensors of `WEIGHTS`. `base` is the model that it belongs to."""
+    config = copy.copy(language.peft_config[NAME])
+    config.base_model_name_or_path, config.inference_mode = base, True
+    # peft holds the targets as a set, whose order changes from process to process.
+    text = json.dumps(config.to_dict(), indent=2, sort_keys=True, default=sorted)
+    tensors = {
+        PEFT_PREFIX + name.replace(f".{NAME}.", "."): p.detach().to(dtype)
+        for name, p in trained(language).items()
+    }
+    return text + "\n", tensors
