@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
+from grpobench.runs.models.activation_checkpointing import checkpointed, layers_of
 from grpobench.runs.models.flops import FlopCount, weights_per_token
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
@@ -78,7 +79,8 @@ class MicroBatches:
             raise NoRoom(
                 f"out of memory with {len(rows)} row{'s' * (len(rows) > 1)} of {size:,} tokens (prompt "
                 f"{max(lengths[0]):,}, longest completion {max(lengths[1]):,}), which cannot be split: "
-                f"{why}; at {self.token_budget.limit:,} {self.token_budget.of} and {self.dtype}, {REMEDY}"
+                f"{why}; at {self.token_budget.limit:,} {self.token_budget.of} and {self.dtype}, set "
+                f"train.activation_checkpointing = true, {REMEDY}"
             )
         self.token_budget.lower(size, why)
 
@@ -230,6 +232,7 @@ class RoleModels(RoleWeights):
         budget: int = 0,
         share: bool = True,
         chunk: int = CHUNK,
+        activation_checkpointing: bool = False,
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
@@ -239,6 +242,7 @@ class RoleModels(RoleWeights):
         self.dtype = getattr(torch, dtype)
         self.share = share
         self.chunk = chunk
+        self.activation_checkpointing = activation_checkpointing and bool(layers_of(trunk))
         self.device = next(trunk.parameters()).device
         most = budget or (1024 if self.device.type == "cpu" else 16384)
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
@@ -420,7 +424,11 @@ class RoleModels(RoleWeights):
         if batch.mixture is not None:
             plain = trunk.get_input_embeddings()(layout.tokens)  # type: ignore[operator]
             inputs = {"inputs_embeds": replay(plain, trunk, layout, batch)}
-        output = trunk(**inputs, attention_mask=layout.mask(), position_ids=layout.position, use_cache=False)
+        again = self.activation_checkpointing and torch.is_grad_enabled()
+        with checkpointed(trunk) if again else contextlib.nullcontext():
+            output = trunk(
+                **inputs, attention_mask=layout.mask(), position_ids=layout.position, use_cache=False
+            )
         # Not [layout.source]: a prompt's last state predicts the first token of each completion, and threads
         # add up the gradient of an index in whichever order they arrive.
         return output.last_hidden_state.flatten(0, 1).index_select(0, layout.source)  # type: ignore[no-any-return]

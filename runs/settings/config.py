@@ -267,6 +267,9 @@ class TrainConfig:
     micro_batch_tokens: NonNegativeInt = 0
     """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU (what its caches like) and
     16,384 on a GPU. Changes memory and speed, never the gradient; halved where memory does not hold it."""
+    activation_checkpointing: bool = False
+    """Whether updates keep only the input of each layer and run the layer again in the backward pass: much
+    less memory for about a third more computing, and the same gradient."""
     learning_rate: Mapping[Role, Rate] = field(default_factory=lambda: {"policy": 1e-5})
     """Peak learning rate per trained role; a role that is left out takes the policy's. In a recipe a plain
     number sets the policy's."""

@@ -182,6 +182,7 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
         temperature=config.sampler.temperature,
         dtype=config.model.dtype,
         budget=train.micro_batch_tokens,
+        activation_checkpointing=train.activation_checkpointing,
     )
     wanted = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}
