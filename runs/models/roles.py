@@ -23,8 +23,10 @@ from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
+from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
 from grpobench.runs.models.token_budgets import REMEDY, ModelError, NoRoom, TokenBudget, retry_smaller
 from grpobench.runs.tools.process import safe_point
+from grpobench.runs.tools.seeds import derive
 
 T = TypeVar("T")
 PAST = "past"
@@ -121,22 +123,23 @@ class RoleWeights:
         weight_decay: float,
         max_grad_norm: float,
         make: Callable[[list[Any], float], torch.optim.Optimizer] | None = None,
+        store: Callable[[Mapping[str, nn.Parameter], Role], StoredWeights] = stored,
     ) -> None:
         """Give every role in `rates` its optimizer: AdamW, or the result of `make` for parameters and a rate.
-        Raises ModelError if that fails for these parameters."""
+        `store` says how it sees the weights. Raises ModelError if that fails for these parameters."""
 
         def adamw(parameters: list[Any], rate: float) -> torch.optim.Optimizer:
             return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay, fused=True)
 
         for role, rate in rates.items():
-            parameters = self.named_parameters(role)
+            weights = store(self.named_parameters(role), role)
             try:
-                inner = (make or adamw)(list(parameters.values()), rate)
+                inner = (make or adamw)(list(weights.targets.values()), rate)
             except (TypeError, ValueError) as error:
                 raise ModelError(
                     f"train.optimizer cannot be made of the {role}'s weights: {error}; use another"
                 ) from error
-            self.optimizers[role] = Optimizer(parameters, inner, rate, max_grad_norm)
+            self.optimizers[role] = Optimizer(weights, inner, rate, max_grad_norm)
 
     def step(self, roles: Iterable[Role], scale: float) -> dict[str, float]:
         """Update each role with its accumulated gradient. Returns the gradient norms before clipping. Raises
@@ -162,10 +165,15 @@ class RoleWeights:
     def follow(self, mix: float) -> None:
         """Move the reference toward the policy: ref ← mix·policy + (1 − mix)·ref."""
         self.moved = True
+        reference, policy = self.networks["reference"], self.networks["policy"]
+        seed = derive(self.optimizers["policy"].updates if "policy" in self.optimizers else 0, "reference")
+        generator = torch.Generator(next(policy.trunk.parameters()).device).manual_seed(seed)
         with torch.no_grad():
-            reference, policy = self.networks["reference"], self.networks["policy"]
             for ours, theirs in zip(reference.parameters(), policy.parameters(), strict=True):
-                ours.lerp_(theirs, mix)
+                if ours.dtype == torch.float32 or mix == 1:
+                    ours.lerp_(theirs, mix)
+                else:  # a small step would be lost in bfloat16
+                    ours.copy_(round_stochastically(ours.float().lerp(theirs.float(), mix), generator))
 
     def clear(self) -> None:
         """Drop the gradients."""
@@ -247,6 +255,8 @@ class RoleModels(RoleWeights):
         most = budget or (1024 if self.device.type == "cpu" else 16384)
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
         self.cost = estimate(trunk, language.config)
+        # Before further networks take room: the check needs some.
+        demand_same_reading(self)
         self._add_networks({*trains, *reads})
         self.flops = FlopCount(
             {
@@ -254,7 +264,6 @@ class RoleModels(RoleWeights):
                 for role, network in self.networks.items()
             }
         )
-        demand_same_reading(self)
 
     def _add_networks(self, roles: Collection[Role]) -> None:
         """The networks of further roles."""
@@ -284,8 +293,8 @@ class RoleModels(RoleWeights):
         self.token_budget.limit = tokens
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
-        """Autocast, if the model computes in another precision than float32. The weights stay as they are:
-        in bfloat16 small updates would be rounded away."""
+        """Autocast, if the model computes in another precision than float32. The weights stay as they are
+        stored: float32, or bfloat16 (`model.weights`)."""
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)

@@ -94,7 +94,12 @@ class Base:
                 config.sampler.max_batch_size,
                 config.sampler.temperature,
             ],
-            "model": [config.model.dtype, config.model.long_prompts, config.train.micro_batch_tokens],
+            "model": [
+                config.model.dtype,
+                config.model.weights,
+                config.model.long_prompts,
+                config.train.micro_batch_tokens,
+            ],
             "backend": config.train.backend,
             "code": provenance.code("runs/train/run_loop.py", task),
             "versions": dict(provenance.versions()),
