@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.runs.models.activation_checkpointing import checkpointed, layers_of
+from grpobench.runs.models.attention import UNSPLIT, PackedAttention
 from grpobench.runs.models.flops import FlopCount, weights_per_token
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
@@ -241,6 +242,7 @@ class RoleModels(RoleWeights):
         share: bool = True,
         chunk: int = CHUNK,
         activation_checkpointing: bool = False,
+        attention: str = "auto",
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
@@ -254,6 +256,7 @@ class RoleModels(RoleWeights):
         self.device = next(trunk.parameters()).device
         most = budget or (1024 if self.device.type == "cpu" else 16384)
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
+        self.attention = PackedAttention(language, attention, self.device)
         self.cost = estimate(trunk, language.config)
         # Before further networks take room: the check needs some.
         demand_same_reading(self)
@@ -336,7 +339,7 @@ class RoleModels(RoleWeights):
             whole = torch.zeros_like(batch.sampler_logp)
             for rows in micro_batches:
                 part = batch[rows]
-                layout = pack(part, self.cost, self.share)
+                layout = self._pack(part)
                 with self.precision():
                     states = [self._states(network.trunk, layout, part) for network in networks]
                     flat = token_kl(states, [one.head for one in networks], self.temperature, self.chunk)
@@ -373,7 +376,7 @@ class RoleModels(RoleWeights):
     ) -> dict[Role, ModelOutput]:
         """The output of each role for one micro-batch, with gradient where it is enabled. Roles on one trunk
         share its forward pass."""
-        layout = pack(batch, self.cost, self.share)
+        layout = self._pack(batch)
         states: dict[int, torch.Tensor] = {}
         outputs: dict[Role, ModelOutput] = {}
         for role in roles:
@@ -427,17 +430,20 @@ class RoleModels(RoleWeights):
         value = network.value(hidden.float()).squeeze(-1)
         return ModelOutput(nothing, nothing, scatter(value, layout.flat_index, batch.completion.shape))
 
+    def _pack(self, batch: Batch) -> Pack:
+        """The layout of a micro-batch. Where masked pairs cost nothing, no group is split."""
+        return pack(batch, UNSPLIT if self.attention.flex else self.cost, self.share)
+
     def _states(self, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:
         """Final hidden states (N, H) that predict the tokens that the policy wrote."""
         inputs: dict[str, torch.Tensor] = {"input_ids": layout.tokens}
         if batch.mixture is not None:
             plain = trunk.get_input_embeddings()(layout.tokens)  # type: ignore[operator]
             inputs = {"inputs_embeds": replay(plain, trunk, layout, batch)}
+        mask = self.attention.mask(trunk, layout)
         again = self.activation_checkpointing and torch.is_grad_enabled()
         with checkpointed(trunk) if again else contextlib.nullcontext():
-            output = trunk(
-                **inputs, attention_mask=layout.mask(), position_ids=layout.position, use_cache=False
-            )
+            output = trunk(**inputs, attention_mask=mask, position_ids=layout.position, use_cache=False)
         # Not [layout.source]: a prompt's last state predicts the first token of each completion, and threads
         # add up the gradient of an index in whichever order they arrive.
         return output.last_hidden_state.flatten(0, 1).index_select(0, layout.source)  # type: ignore[no-any-return]

@@ -46,6 +46,10 @@ class ModelConfig:
     weights: Literal["float32", "bfloat16"] = "float32"
     """Type in which all roles store their weights. In bfloat16 (with `dtype` the same) they take half of the
     memory; `train.master_weights` says how they are updated. A warm start is made in float32 before."""
+    attention: Literal["auto", "sdpa", "flex"] = "auto"
+    """How packed sequences attend: `sdpa` with a dense mask, `flex` by FlexAttention, which leaves out blocks
+    of masked pairs and needs a GPU; `auto` is `flex` on a GPU from 1,024 tokens on if it computes the same
+    there, and `sdpa` otherwise."""
     deterministic: bool = False
     """Whether a GPU may only use operators that add in one order; one that has none ends the run by its name.
     Without it such operators warn, and last digits may differ between two equal runs. What it costs is not

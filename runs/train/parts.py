@@ -189,6 +189,7 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
         dtype=config.model.dtype,
         budget=train.micro_batch_tokens,
         activation_checkpointing=train.activation_checkpointing,
+        attention=config.model.attention,
     )
     wanted = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}

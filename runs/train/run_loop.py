@@ -97,6 +97,7 @@ class Base:
             "model": [
                 config.model.dtype,
                 config.model.weights,
+                config.model.attention,
                 config.model.long_prompts,
                 config.train.micro_batch_tokens,
             ],
