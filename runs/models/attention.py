@@ -86,7 +86,7 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
     on a pack of several blocks."""
     embeddings: Any = trunk.get_input_embeddings()  # type: ignore[operator]
     device = embeddings.weight.device
-    positions = getattr(trunk.config, "max_position_embeddings", None) or BLOCK  # type: ignore[union-attr]
+    positions = getattr(trunk.config, "max_position_embeddings", None) or BLOCK
     half = max(1, min(BLOCK, positions) // 2)  # of a prompt, and of each completion
     count = 3 * BLOCK // half
     numbers = torch.arange(half)
