@@ -13,12 +13,23 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from grpobench.benchmarks.cases import KEEPING, LAUNCHER, SCALING, STEPPED, Course, chosen, shape
+from grpobench.benchmarks.cases import (
+    ALONE,
+    KEEPING,
+    LAUNCHER,
+    MEMORY,
+    SCALING,
+    STEPPED,
+    Course,
+    chosen,
+    shape,
+)
 from grpobench.benchmarks.compare import Facts, compare
 from grpobench.benchmarks.floor import NOT_IN_IT
 from grpobench.benchmarks.grid import grid
 from grpobench.benchmarks.keeping import PARTS, keeping
 from grpobench.benchmarks.launching import launching
+from grpobench.benchmarks.memory import memory
 from grpobench.benchmarks.scaling import scaling
 from grpobench.benchmarks.sides import PHASES, Start, facts, process
 from grpobench.runs.models.model_files import missing
@@ -42,6 +53,8 @@ def show(outcome: Mapping[str, Any], console: Console) -> None:
         show_launcher(outcome["launcher"], console)
     if "keeping" in outcome:
         show_keeping(outcome["keeping"], console)
+    if "memory" in outcome:
+        show_memory(outcome["memory"], console)
     if "grid" in outcome:
         show_grid(outcome["grid"], console)
 
@@ -122,6 +135,21 @@ def show_keeping(keeping: Mapping[str, Any], console: Console) -> None:
     )
 
 
+def show_memory(memory: Mapping[str, Any], console: Console) -> None:
+    """The peak memory of our step by setting."""
+    rows = table("train settings", "peak memory", "beyond libraries", "step", "backward")
+    for one in memory["settings"]:
+        seconds = (f"{one[name]:.2f} s" for name in ("step_s", "backward_s"))
+        rows.add_row(one["train"], f"{one['peak_gb']:.2f} GiB", f"{one['own_gb']:.2f} GiB", *seconds)
+    console.print(rows)
+    console.print(
+        "{prompts} prompts of {prompt_tokens} tokens × {completions} completions of {completion_tokens}; "
+        "each setting in a process of its own; highest peak of two steps, seconds of the second".format(
+            **memory
+        )
+    )
+
+
 def show_scaling(scaling: Mapping[str, Any], console: Console) -> None:
     """The cost of a step along each axis, and the exponents."""
     rows = table("our step against", "sizes", "seconds", "exponent", "GiB", "exponent", words=(0, 1, 2, 4))
@@ -183,7 +211,7 @@ def main(model: str, wanted: Sequence[str] = (), as_json: bool = False) -> None:
     """Bench one model and print the outcome. Raises ConfigError or DataError for errors that the user can
     correct, ChildProcessError if a side dies."""
     names = chosen(model, wanted)
-    if set(names) - {SCALING, LAUNCHER, KEEPING} and importlib.util.find_spec("trl") is None:
+    if set(names) - ALONE and importlib.util.find_spec("trl") is None:
         raise ConfigError(["bench compares with TRL, which is not installed: pip install 'trl==1.16.*'"])
     if why := missing(model):
         raise ModelError(why)
@@ -211,6 +239,8 @@ def measure(model: str, names: Sequence[str], start: Start, course: Course) -> d
             more[name], seen = launching(course.tell), {**facts(), "threads": 1}
         elif name == KEEPING:
             more[name], seen = keeping(course.tell), {**facts(), "threads": 1}
+        elif name == MEMORY:
+            more[name], seen = memory(model, start, course.tell)
         else:
             more[name] = grid(course.tell, [f"model.name={model}"])
             seen = {**facts(), "threads": 1, "trl": version()}

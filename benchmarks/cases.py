@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -22,8 +22,10 @@ from grpobench.tasks.workers.pool import cores
 
 STEPPED: Final = ("short", "long-prompt")
 """Cases in which both sides make one step after the other."""
-GRID, SCALING, LAUNCHER, KEEPING = "grid", "scaling", "launcher", "keeping"
-NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING)
+GRID, SCALING, LAUNCHER, KEEPING, MEMORY = "grid", "scaling", "launcher", "keeping", "memory"
+NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING, MEMORY)
+ALONE: Final = frozenset({SCALING, LAUNCHER, KEEPING, MEMORY})
+"""Cases without TRL."""
 SMALL: Final = ("nano", "nano-moe")
 """Small built-in models. Other models get fewer prompts per step, and by default only the long cases."""
 MOST_WARM_UP: Final = 2
@@ -45,6 +47,8 @@ class Case:
     threads: int = 1
     texts: tuple[str, ...] = ()
     """The prompts, which the first side generates and the other one receives."""
+    train: tuple[tuple[str, Any], ...] = ()
+    """Further settings of the section `train` of our side."""
 
     @property
     def tokens(self) -> int:

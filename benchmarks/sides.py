@@ -327,6 +327,7 @@ def our_trainer(case: Case) -> Trainer:
             prompts_per_step=case.prompts,
             group_size=case.group,
             learning_rate={"policy": LEARNING_RATE},
+            **dict(case.train),
         ),
         evaluate=config.EvaluateConfig(),
         checkpoint=config.CheckpointConfig(),

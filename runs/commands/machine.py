@@ -15,7 +15,7 @@ from grpobench.runs.commands.options import (
 )
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, say
 
-CASES = ("short", "long-prompt", "grid", "scaling", "launcher", "keeping")
+CASES = ("short", "long-prompt", "grid", "scaling", "launcher", "keeping", "memory")
 PREFLIGHT = "quickstart"
 """The recipe that `doctor --deep` checks where none is named."""
 
@@ -74,7 +74,8 @@ def deep_command(options: Options) -> int:
     multiple=True,
     help="May be repeated. Steps with short or long prompts, each against TRL's; a grid of whole runs "
     "against TRL's; scaling of our own step; what the launcher spends on a run; what keeping a run "
-    "(checkpoints and logs) costs of its steps. Default: short and long-prompt for nano and nano-moe, "
+    "(checkpoints and logs) costs of its steps; peak memory of our step with and without activation "
+    "checkpointing. Default: short and long-prompt for nano and nano-moe, "
     "long-prompt for others.",
 )
 @flag("--sandbox", "Measure programs a minute in each tier instead.")

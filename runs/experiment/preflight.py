@@ -18,7 +18,9 @@ from grpobench.runs.tools.files import FULL, beside, remove, sync_folder
 from grpobench.runs.tools.lock import FolderError
 
 BYTES = 4
-"""Bytes of a weight, and of each moment of an optimizer: all are float32."""
+"""Bytes of a float32 weight, and of each moment of an optimizer."""
+WEIGHT = {"float32": BYTES, "bfloat16": 2}
+"""Bytes of a weight by `model.weights`."""
 MOMENTS = 2
 """AdamW's."""
 
@@ -120,12 +122,15 @@ def checkpoints(config: RunConfig, count: int) -> int:
 
 def state(config: RunConfig, count: int) -> int:
     """Bytes of one checkpoint: weights and moments of each role, and the policy's earlier weights."""
-    return BYTES * count * ((1 + MOMENTS) * roles(config) + config.sampler.lag)
+    weight = WEIGHT[config.model.weights]
+    master = BYTES if weight != BYTES and config.train.master_weights else 0
+    return count * ((weight + master + BYTES * MOMENTS) * roles(config) + weight * config.sampler.lag)
 
 
 def result(config: RunConfig, count: int) -> int:
     """Bytes that a finished run keeps: the policy, and the state from which it can continue."""
-    return BYTES * count + (state(config, count) if config.checkpoint.final else 0)
+    weights = WEIGHT[config.model.weights] * count
+    return weights + (state(config, count) if config.checkpoint.final else 0)
 
 
 def size(count: int) -> str:

@@ -197,8 +197,12 @@ def moved(config: RunConfig) -> RunConfig:
     has a stand-in."""
     if not is_large(config.model.name):
         return config
-    model = dataclasses.replace(config.model, name=STAND_IN, dtype="float32", long_prompts="drop")
-    return dataclasses.replace(config, model=model)
+    model = dataclasses.replace(
+        config.model, name=STAND_IN, dtype="float32", weights="float32", long_prompts="drop"
+    )
+    # Without the large model's memory there is nothing to save, and float32 weights have no other rounding.
+    train = dataclasses.replace(config.train, master_weights=True)
+    return dataclasses.replace(config, model=model, train=train)
 
 
 def key(config: RunConfig) -> str:

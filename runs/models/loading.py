@@ -118,7 +118,7 @@ def window(config: Any) -> int:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready for a run: float32 weights, its tokenizer, and where both came from."""
+    """A model ready for a run: its weights, its tokenizer, and where both came from."""
 
     model: Any
     tokenizer: Any
@@ -167,8 +167,8 @@ class Loaded:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
-def load(name: str, device: str | None = None) -> Loaded:
-    """Load a model and its tokenizer in float32. Raises ModelError naming the remedy."""
+def load(name: str, device: str | None = None, weights_in: str = "float32") -> Loaded:
+    """Load a model and its tokenizer, in float32 or ``bfloat16``. Raises ModelError naming the remedy."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -184,7 +184,7 @@ def load(name: str, device: str | None = None) -> Loaded:
             config = AutoConfig.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
             with torch.device("meta"):
                 sizes.check_model(AutoModelForCausalLM.from_config(config, **settings), config, weights)
-        settings |= {"dtype": torch.float32, "output_loading_info": True}
+        settings |= {"dtype": getattr(torch, weights_in), "output_loading_info": True}
         read: Any = AutoModelForCausalLM.from_pretrained(location, **settings, **where)
         model, info = read
         if lost := sorted(info["missing_keys"]):  # these would be random numbers

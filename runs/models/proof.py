@@ -135,9 +135,17 @@ def log_probabilities(models: ProbedModels, tokens: torch.Tensor) -> torch.Tenso
 
 @contextlib.contextmanager
 def plainly(models: ProbedModels) -> Iterator[None]:
-    """Float32 within, so that rounding is not mistaken for a wrong model."""
+    """Float32 within, so that rounding is not mistaken for a wrong model. Weights in another type are
+    replaced for the time."""
     kept, models.dtype = models.dtype, torch.float32
+    coarse = [(p, p.data) for p in models.language.parameters() if p.dtype != torch.float32]
+    with torch.inference_mode(False):  # a parameter cannot hold a tensor of that mode
+        for p, weight in coarse:
+            p.data = weight.float()
     try:
         yield
     finally:
         models.dtype = kept
+        with torch.inference_mode(False):
+            for p, weight in coarse:
+                p.data = weight

@@ -19,13 +19,17 @@ from torch.utils.checkpoint import checkpoint
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.runs.models import adapters
 from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.activation_checkpointing import checkpointed, layers_of
+from grpobench.runs.models.attention import UNSPLIT, PackedAttention
 from grpobench.runs.models.flops import FlopCount, weights_per_token
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
+from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
 from grpobench.runs.models.token_budgets import REMEDY, ModelError, NoRoom, TokenBudget, retry_smaller
 from grpobench.runs.tools.process import safe_point
+from grpobench.runs.tools.seeds import derive
 
 T = TypeVar("T")
 PAST = "past"
@@ -80,7 +84,8 @@ class MicroBatches:
             raise NoRoom(
                 f"out of memory with {len(rows)} row{'s' * (len(rows) > 1)} of {size:,} tokens (prompt "
                 f"{max(lengths[0]):,}, longest completion {max(lengths[1]):,}), which cannot be split: "
-                f"{why}; at {self.token_budget.limit:,} {self.token_budget.of} and {self.dtype}, {REMEDY}"
+                f"{why}; at {self.token_budget.limit:,} {self.token_budget.of} and {self.dtype}, set "
+                f"train.activation_checkpointing = true, {REMEDY}"
             )
         self.token_budget.lower(size, why)
 
@@ -122,22 +127,23 @@ class RoleWeights:
         weight_decay: float,
         max_grad_norm: float,
         make: Callable[[list[Any], float], torch.optim.Optimizer] | None = None,
+        store: Callable[[Mapping[str, nn.Parameter], Role], StoredWeights] = stored,
     ) -> None:
         """Give every role in `rates` its optimizer: AdamW, or the result of `make` for parameters and a rate.
-        Raises ModelError if that fails for these parameters."""
+        `store` says how it sees the weights. Raises ModelError if that fails for these parameters."""
 
         def adamw(parameters: list[Any], rate: float) -> torch.optim.Optimizer:
             return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay, fused=True)
 
         for role, rate in rates.items():
-            parameters = self.named_parameters(role)
+            weights = store(self.named_parameters(role), role)
             try:
-                inner = (make or adamw)(list(parameters.values()), rate)
+                inner = (make or adamw)(list(weights.targets.values()), rate)
             except (TypeError, ValueError) as error:
                 raise ModelError(
                     f"train.optimizer cannot be made of the {role}'s weights: {error}; use another"
                 ) from error
-            self.optimizers[role] = Optimizer(parameters, inner, rate, max_grad_norm)
+            self.optimizers[role] = Optimizer(weights, inner, rate, max_grad_norm)
 
     def step(self, roles: Iterable[Role], scale: float) -> dict[str, float]:
         """Update each role with its accumulated gradient. Returns the gradient norms before clipping. Raises
@@ -168,10 +174,15 @@ class RoleWeights:
                 'set modify.reference_every = 0 or model.adapter = "none"'
             )
         self.moved = True
+        reference, policy = self.networks["reference"], self.networks["policy"]
+        seed = derive(self.optimizers["policy"].updates if "policy" in self.optimizers else 0, "reference")
+        generator = torch.Generator(next(policy.trunk.parameters()).device).manual_seed(seed)
         with torch.no_grad():
-            reference, policy = self.networks["reference"], self.networks["policy"]
             for ours, theirs in zip(reference.parameters(), policy.parameters(), strict=True):
-                ours.lerp_(theirs, mix)
+                if ours.dtype == torch.float32 or mix == 1:
+                    ours.lerp_(theirs, mix)
+                else:  # a small step would be lost in bfloat16
+                    ours.copy_(round_stochastically(ours.float().lerp(theirs.float(), mix), generator))
 
     def clear(self) -> None:
         """Drop the gradients."""
@@ -240,6 +251,8 @@ class RoleModels(RoleWeights):
         share: bool = True,
         chunk: int = CHUNK,
         adapter: Adapter | None = None,
+        activation_checkpointing: bool = False,
+        attention: str = "auto",
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
@@ -253,10 +266,14 @@ class RoleModels(RoleWeights):
         self.dtype = getattr(torch, dtype)
         self.share = share
         self.chunk = chunk
+        self.activation_checkpointing = activation_checkpointing and bool(layers_of(trunk))
         self.device = next(trunk.parameters()).device
         most = budget or (1024 if self.device.type == "cpu" else 16384)
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
+        self.attention = PackedAttention(language, attention, self.device)
         self.cost = estimate(trunk, language.config)
+        # Before further networks take room: the check needs some.
+        demand_same_reading(self)
         self._add_networks({*trains, *reads})
         self.flops = FlopCount(
             {
@@ -269,7 +286,6 @@ class RoleModels(RoleWeights):
                 if self.plain is not None
             },
         )
-        demand_same_reading(self)
 
     def _add_networks(self, roles: Collection[Role]) -> None:
         """The networks of further roles."""
@@ -302,8 +318,8 @@ class RoleModels(RoleWeights):
         self.token_budget.limit = tokens
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
-        """Autocast, if the model computes in another precision than float32. The weights stay as they are:
-        in bfloat16 small updates would be rounded away."""
+        """Autocast, if the model computes in another precision than float32. The weights stay as they are
+        stored: float32, or bfloat16 (`model.weights`)."""
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
@@ -345,7 +361,7 @@ class RoleModels(RoleWeights):
             whole = torch.zeros_like(batch.sampler_logp)
             for rows in micro_batches:
                 part = batch[rows]
-                layout = pack(part, self.cost, self.share)
+                layout = self._pack(part)
                 with self.precision():
                     states = [self._states(network.trunk, layout, part) for network in networks]
                     flat = token_kl(states, [one.head for one in networks], self.temperature, self.chunk)
@@ -382,7 +398,7 @@ class RoleModels(RoleWeights):
     ) -> dict[Role, ModelOutput]:
         """The output of each role for one micro-batch, with gradient where it is enabled. Roles on one trunk
         share its forward pass."""
-        layout = pack(batch, self.cost, self.share)
+        layout = self._pack(batch)
         states: dict[int, torch.Tensor] = {}
         outputs: dict[Role, ModelOutput] = {}
         for role in roles:
@@ -436,13 +452,20 @@ class RoleModels(RoleWeights):
         value = network.value(hidden.float()).squeeze(-1)
         return ModelOutput(nothing, nothing, scatter(value, layout.flat_index, batch.completion.shape))
 
+    def _pack(self, batch: Batch) -> Pack:
+        """The layout of a micro-batch. Where masked pairs cost nothing, no group is split."""
+        return pack(batch, UNSPLIT if self.attention.flex else self.cost, self.share)
+
     def _states(self, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:
         """Final hidden states (N, H) that predict the tokens that the policy wrote."""
         inputs: dict[str, torch.Tensor] = {"input_ids": layout.tokens}
         if batch.mixture is not None:
             plain = trunk.get_input_embeddings()(layout.tokens)  # type: ignore[operator]
             inputs = {"inputs_embeds": replay(plain, trunk, layout, batch)}
-        output = trunk(**inputs, attention_mask=layout.mask(), position_ids=layout.position, use_cache=False)
+        mask = self.attention.mask(trunk, layout)
+        again = self.activation_checkpointing and torch.is_grad_enabled()
+        with checkpointed(trunk) if again else contextlib.nullcontext():
+            output = trunk(**inputs, attention_mask=mask, position_ids=layout.position, use_cache=False)
         # Not [layout.source]: a prompt's last state predicts the first token of each completion, and threads
         # add up the gradient of an index in whichever order they arrive.
         return output.last_hidden_state.flatten(0, 1).index_select(0, layout.source)  # type: ignore[no-any-return]

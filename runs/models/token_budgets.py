@@ -147,10 +147,9 @@ def explain_out_of_memory() -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise NoRoom(
-            f"out of memory ({summarize_error(error)}) where it does not matter how much is read at "
-            f"once: weights, "
-            "gradients and the optimizer's state do not fit; take a smaller model or another "
-            f"train.optimizer, or {MORE}"
+            f"out of memory ({summarize_error(error)}) where it does not matter how much is read at once: "
+            "weights, gradients and the optimizer's state do not fit; set train.offload_optimizer = true, "
+            f"take a smaller model or another train.optimizer, or {MORE}"
         ) from error
 
 

@@ -67,6 +67,9 @@ def key(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], warm_start
         "device": models.device.type,
         "torch": str(torch.__version__),
     }
+    stored = next(models.language.parameters()).dtype
+    if stored != torch.float32:
+        facts["weights"] = str(stored)
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -18,7 +18,18 @@ from typing import Any
 
 from grpobench.runs.settings import plugins
 
-PACKAGES = ("torch", "transformers", "peft", "numpy", "safetensors", "math-verify", "sympy", "grpobench")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "peft",
+    "numpy",
+    "safetensors",
+    "math-verify",
+    "sympy",
+    "torchao",
+    "bitsandbytes",
+    "grpobench",
+)
 ROOMS = Path(__file__).resolve().parents[2]
 CODE_ROOMS = ("algorithms/", "tasks/", "runs/")
 """The sub-packages that can affect a run's numbers."""

@@ -38,7 +38,7 @@ ANSWERS = ("reference", "distribution")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The initial policy. Master weights are always float32."""
+    """The initial policy."""
 
     name: str = "nano"
     """A built-in model (`grpobench list models`), a local folder or a hub id."""
@@ -47,6 +47,13 @@ class ModelConfig:
     adapter: Adapter | None = None
     """A LoRA adapter, `{ rank = 16, alpha = 32, targets = [], dropout = 0 }`: only it is trained and saved,
     and reference and critic share the policy's weights. "none" trains all weights."""
+    weights: Literal["float32", "bfloat16"] = "float32"
+    """Type in which all roles store their weights. In bfloat16 (with `dtype` the same) they take half of the
+    memory; `train.master_weights` says how they are updated. A warm start is made in float32 before."""
+    attention: Literal["auto", "sdpa", "flex"] = "auto"
+    """How packed sequences attend: `sdpa` with a dense mask, `flex` by FlexAttention, which leaves out blocks
+    of masked pairs and needs a GPU; `auto` is `flex` on a GPU from 1,024 tokens on if it computes the same
+    there, and `sdpa` otherwise."""
     deterministic: bool = False
     """Whether a GPU may only use operators that add in one order; one that has none ends the run by its name.
     Without it such operators warn, and last digits may differ between two equal runs. What it costs is not
@@ -73,6 +80,10 @@ class ModelConfig:
         demand(
             self,
             Rule(bool(self.name), "name: must not be empty"),
+            Rule(
+                self.weights in ("float32", self.dtype),
+                f'weights: {self.weights} weights are computed with as such; set dtype = "{self.weights}"',
+            ),
             Rule(
                 known,
                 f"warm_start_answers: must be {', '.join(ANSWERS)} or the path of a .jsonl file, not "
@@ -271,6 +282,9 @@ class TrainConfig:
     micro_batch_tokens: NonNegativeInt = 0
     """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU (what its caches like) and
     16,384 on a GPU. Changes memory and speed, never the gradient; halved where memory does not hold it."""
+    activation_checkpointing: bool = False
+    """Whether updates keep only the input of each layer and run the layer again in the backward pass: much
+    less memory for about a third more computing, and the same gradient."""
     learning_rate: Mapping[Role, Rate] = field(default_factory=lambda: {"policy": 1e-5})
     """Peak learning rate per trained role; a role that is left out takes the policy's. In a recipe a plain
     number sets the policy's."""
@@ -285,9 +299,17 @@ class TrainConfig:
     floor: Share = 0.0
     """Where `linear` and `cosine` end, as a fraction of the learning rate."""
     optimizer: str = "adamw"
-    """`adamw`, one of torch's (`torch:SGD`), or `module:Name`; one for each trained role."""
+    """`adamw`, one of torch's (`torch:SGD`), of torchao's or bitsandbytes' (`torchao:AdamW8bit`), or
+    `module:Name`; one for each trained role."""
     optimizer_settings: Mapping[str, Any] = field(default_factory=dict)
     """What an optimizer other than `adamw` is called with, beside the learning rate."""
+    offload_optimizer: bool = False
+    """Whether master weights, gradients and the optimizer's state lie in the memory of the CPU, which also
+    computes the update; the device then holds weights and activations alone."""
+    master_weights: bool = True
+    """Whether bfloat16 weights have a float32 copy that the optimizer updates. Without it, each update is
+    computed in float32 and rounded up or down at random so that its mean is exact (stochastic rounding);
+    gradients are then added up in bfloat16. Float32 weights need neither."""
     betas: tuple[Rate, Rate] = (0.9, 0.95)
     """AdamW's decay rates."""
     weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
@@ -314,6 +336,11 @@ class TrainConfig:
                 f"curriculum: must be module:Name or what a package calls one, not {self.curriculum!r}",
             ),
             Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
+            Rule(
+                self.master_weights or not self.offload_optimizer,
+                "master_weights: an optimizer on the CPU has them there; set master_weights = true or "
+                "offload_optimizer = false",
+            ),
             *self.choices(),
         )
 

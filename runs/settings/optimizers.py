@@ -8,6 +8,7 @@ What makes the updates: `train.optimizer` as the function that makes one, tried 
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -150,8 +151,10 @@ def fault(message: str) -> ConfigError:
 
 ADAMW = "adamw"
 """The default: torch's, fused, with `train.betas` and `train.weight_decay`."""
-LIBRARIES = ("torch:", "transformers:")
+LIBRARIES = ("torch:", "transformers:", "torchao:", "bitsandbytes:")
 """What begins like a module's name and is a library's own name: its code is pinned by its version."""
+MODULES = {"torch": "torch.optim", "torchao": "torchao.optim", "bitsandbytes": "bitsandbytes.optim"}
+"""Where libraries keep their optimizers."""
 Maker = Callable[[list[Any], float], Any]
 """Makes a torch optimizer of parameters and a learning rate."""
 
@@ -161,7 +164,10 @@ def maker(train: TrainConfig, folder: Path | None = None) -> Maker | None:
     for one that is not there."""
     if train.optimizer == ADAMW:
         return None
-    found: Any = plugins.load(train.optimizer.replace("torch:", "torch.optim:", 1), folder)
+    library, _, name = train.optimizer.partition(":")
+    if library in MODULES and importlib.util.find_spec(library) is None:
+        raise fault(f"{train.optimizer} is in a package that is not installed: pip install {library}")
+    found: Any = plugins.load(f"{MODULES.get(library, library)}:{name}", folder)
     settings = dict(train.optimizer_settings)
     return lambda parameters, rate: found(parameters, lr=rate, **settings)
 
@@ -188,18 +194,21 @@ def tried(make: Maker, train: TrainConfig) -> None:
     import torch
 
     from grpobench.runs.models.optimizer import Optimizer
+    from grpobench.runs.models.stored_weights import StoredWeights
 
-    # Every language model has experiments and, in its norms, vectors; some optimizers take only one of the
-    # two.
-    parameters = {size: torch.nn.Parameter(torch.zeros(size)) for size in ((2, 2), (2,))}
+    # Every language model has matrices and, in its norms, vectors; some optimizers take only one of the two,
+    # and those of 8 bits keep the state of less than 4,096 weights as it is.
+    parameters = {size: torch.nn.Parameter(torch.zeros(size)) for size in ((64, 64), (2,))}
     for parameter in parameters.values():
         parameter.grad = torch.ones_like(parameter)
     try:
         made = make([*parameters.values()], 1e-3)
         if not isinstance(made, torch.optim.Optimizer):
             raise TypeError(f"it is {type(made).__name__}, no torch.optim.Optimizer")
-        own = Optimizer({str(size): one for size, one in parameters.items()}, made, 1e-3, 1.0)
-        own.update(1.0)
+        weights = StoredWeights({str(size): one for size, one in parameters.items()})
+        own = Optimizer(weights, made, 1e-3, 1.0)
+        with torch.compiler.set_stance("force_eager"):  # one small update is not worth compiling
+            own.update(1.0)
         own.plain()
     except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way
         given = f" with {dict(train.optimizer_settings)}" if train.optimizer_settings else ""

@@ -51,6 +51,7 @@ def incompatible(config: RunConfig) -> list[str]:
         *of_sampler(config),
         *of_modifiers(config),
         *of_batch(config),
+        *of_precision(config),
         *of_preferences(config),
         *of_doses(config),
         *of_adapter(config),
@@ -176,6 +177,17 @@ def of_batch(config: RunConfig) -> list[Rule]:
             f"{train.prompts_per_step}, and groups "
             f"are never split; set train.num_minibatches = {train.prompts_per_step} or less",
         ),
+    ]
+
+
+def of_precision(config: RunConfig) -> list[Rule]:
+    """Which weights can do without master weights."""
+    return [
+        Rule(
+            config.train.master_weights or config.model.weights != "float32",
+            "train.master_weights = false rounds updates of bfloat16 weights, and model.weights is "
+            '"float32"; set model.weights = "bfloat16" or train.master_weights = true',
+        )
     ]
 
 

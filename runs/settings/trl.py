@@ -50,7 +50,7 @@ def refusals(config: RunConfig) -> list[str]:
     entry = TABLE.get(config.algorithm.name)
     if entry is None:
         return faults
-    rules = of_pairs(config) if entry.pairs else of_samples(config)
+    rules = [*(of_pairs(config) if entry.pairs else of_samples(config)), *of_memory(config)]
     return faults + [f"TRL's {entry.trainer}Trainer {message}, or {STAY}" for message in unmet(rules)]
 
 
@@ -122,6 +122,20 @@ def of_samples(config: RunConfig) -> list[Rule]:
         Rule(
             not sampler.lag,
             f"samples with its current weights, and sampler.lag is {sampler.lag}; set it to 0",
+        ),
+    ]
+
+
+def of_memory(config: RunConfig) -> list[Rule]:
+    """What no trainer of TRL's does to save memory."""
+    return [
+        Rule(
+            config.model.weights == "float32",
+            f'has no master weights, and model.weights is "{config.model.weights}"; set it to "float32"',
+        ),
+        Rule(
+            not config.train.offload_optimizer,
+            "keeps its optimizer beside the model; set train.offload_optimizer = false",
         ),
     ]
 

@@ -6,6 +6,7 @@ Builds the parts of a run, in a fixed order, for the trainer.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_files import weights_hash
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.stored_weights import cast_weights, stored
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction
@@ -87,7 +89,10 @@ def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..
     the training problems for an algorithm that needs it."""
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
-    loaded = load(config.model.name)
+    # A warm start is made in float32, whatever the run's weights are.
+    loaded = load(
+        config.model.name, weights_in="float32" if config.model.warm_start else config.model.weights
+    )
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
     provenance, fingerprints = provenance_of(config, loaded), dict[str, str]()
     # Before the roles are made: reference and critic start as copies of the warm-started policy.
@@ -95,6 +100,7 @@ def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..
         where = warm_start(loaded, config.task, config.model, warmstart_reporter(tell))
         provenance["warm_start"] = where.name
         fingerprints["warm start"] = weights_hash(where)
+        cast_weights(loaded.model, getattr(torch, config.model.weights))
     models = models_for(config, algorithm, loaded)
     sampler = sampler_for(config, models, loaded)
     source = source_for(config, algorithm, loaded, sampler, clock, models)
@@ -183,11 +189,19 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
         dtype=config.model.dtype,
         budget=train.micro_batch_tokens,
         adapter=config.model.adapter,
+        activation_checkpointing=train.activation_checkpointing,
+        attention=config.model.attention,
     )
     wanted = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}
     make = maker(train, beside(config))
-    models.optimize(trained, train.betas, train.weight_decay, train.max_grad_norm, make)
+    store = functools.partial(
+        stored,
+        master=train.master_weights,
+        offload=train.offload_optimizer,
+        seed=config.seed,
+    )
+    models.optimize(trained, train.betas, train.weight_decay, train.max_grad_norm, make, store)
     models.keep_past(config.sampler.lag)
     return models
 

@@ -87,6 +87,7 @@ def common_arguments(trainer: Trainer, place: Path) -> dict[str, Any]:
     train = trainer.config.train
     return {
         **plain_arguments(str(place)),
+        "gradient_checkpointing": train.activation_checkpointing,
         "learning_rate": train.learning_rate["policy"],
         "max_grad_norm": train.max_grad_norm,
         "bf16": trainer.config.model.dtype == "bfloat16",

@@ -19,6 +19,7 @@ from grpobench.runs.models.loading import load
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.stored_weights import StoredWeights
 from grpobench.runs.prepare import warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.tools import machine
@@ -47,7 +48,7 @@ def elsewhere() -> RoleModels:
     models = RoleModels.__new__(RoleModels)
     parameters = {"weight": torch.nn.Parameter(torch.empty(3, 2, device="meta"))}
     adam = torch.optim.AdamW(parameters.values())
-    models.optimizers = {"policy": Optimizer(parameters, adam, 1e-3, 1.0)}
+    models.optimizers = {"policy": Optimizer(StoredWeights(parameters), adam, 1e-3, 1.0)}
     models.moved = False
     models.past = PastWeights({}, 0)
     return models

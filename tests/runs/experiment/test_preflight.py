@@ -16,7 +16,7 @@ from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment import preflight
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.models.model_files import POLICIES
-from grpobench.runs.settings.config import CheckpointConfig, SamplerConfig
+from grpobench.runs.settings.config import CheckpointConfig, ModelConfig, SamplerConfig, TrainConfig
 from grpobench.runs.tools.lock import FolderError
 
 NANO = preflight.weights("nano")
@@ -25,6 +25,16 @@ NANO = preflight.weights("nano")
 def test_a_sound_folder_is_left_as_it_was(tmp_path: Path) -> None:
     preflight.probe(tmp_path)
     assert not [*tmp_path.iterdir()]
+
+
+def test_bfloat16_weights_take_two_bytes_and_four_more_with_master_weights() -> None:
+    """Beside Adam's eight, for 10 weights."""
+    model = ModelConfig("nano", dtype="bfloat16", weights="bfloat16")
+    master, rounded = (
+        configure("nano", model=model, train=TrainConfig(master_weights=kept)) for kept in (True, False)
+    )
+    assert (preflight.state(master, 10), preflight.state(rounded, 10)) == (140, 100)
+    assert preflight.result(rounded, 10) == 100 + 20
 
 
 @pytest.mark.parametrize(

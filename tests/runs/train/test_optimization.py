@@ -12,10 +12,17 @@ import torch
 from helpers.whole_runs import configure, last_step, run, timeless
 
 from grpobench.runs.models.optimizer import Optimizer
+from grpobench.runs.models.stored_weights import StoredWeights
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings import optimizers, stored
-from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.strict import ConfigError
 
@@ -60,12 +67,18 @@ def mine(tmp_path: Path) -> Path:
     return folder
 
 
-def config(policy: str, folder: Path, **train: Any) -> RunConfig:
+def config(policy: str, folder: Path, weights: str = "float32", **train: Any) -> RunConfig:
+    model: Any = {"name": policy, "dtype": weights, "weights": weights}
     usual: dict[str, Any] = {"steps": 5, "prompts_per_step": 2, "group_size": 4, "num_minibatches": 2}
     given = TrainConfig(**{**usual, "learning_rate": {"policy": 1e-2}, **train})
     quiet = EvaluateConfig(every=0, problems=0, test_problems=0)
     return configure(
-        policy, train=given, evaluate=quiet, checkpoint=CheckpointConfig(every=2), beside=str(folder)
+        policy,
+        model=ModelConfig(**model),
+        train=given,
+        evaluate=quiet,
+        checkpoint=CheckpointConfig(every=2),
+        beside=str(folder),
     )
 
 
@@ -81,6 +94,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "factored": {"optimizer": "torch:Adafactor"},
     "nadam": {"optimizer": "torch:NAdam", "schedule": "transformers:cosine_with_restarts"},
     "averaged": {"optimizer": "torch:ASGD"},
+    "master weights": {"weights": "bfloat16"},
+    "stochastic rounding": {"weights": "bfloat16", "master_weights": False},
+    "on the CPU": {"weights": "bfloat16", "offload_optimizer": True, "optimizer": "torch:Adafactor"},
     "one's own": {"optimizer": "mine:Counting", "schedule": "mine:down", "warmup_steps": 1},
 }
 
@@ -125,7 +141,7 @@ def test_the_optimizer_gets_the_rate_and_the_settings_of_the_recipe() -> None:
     train = TrainConfig(optimizer="torch:SGD", optimizer_settings={"momentum": 0.5})
     make = optimizers.maker(train)
     assert make is not None
-    made = Optimizer({"weight": parameter}, make([parameter], 0.1), 0.1, math.inf)
+    made = Optimizer(StoredWeights({"weight": parameter}), make([parameter], 0.1), 0.1, math.inf)
     for scale in (1.0, 0.5):
         parameter.grad = torch.ones(1)
         made.update(scale)
@@ -135,7 +151,7 @@ def test_the_optimizer_gets_the_rate_and_the_settings_of_the_recipe() -> None:
 def test_adamw_has_nothing_beside_its_tensors(policy: str, mine: Path, tmp_path: Path) -> None:
     """So that its settings at a resume are the recipe's, also where a change of them is allowed."""
     parameter = torch.nn.Parameter(torch.ones(2))
-    made = Optimizer({"weight": parameter}, torch.optim.AdamW([parameter], 1e-3), 1e-3, 1.0)
+    made = Optimizer(StoredWeights({"weight": parameter}), torch.optim.AdamW([parameter], 1e-3), 1e-3, 1.0)
     parameter.grad = torch.ones(2)
     made.update(0.5)
     assert made.plain() == {}
@@ -215,6 +231,12 @@ def test_a_recipe_chooses_both_and_run_toml_keeps_them(mine: Path) -> None:
         ('optimizer = "mine:Hoarding"', "its state holds all, a list, which a checkpoint cannot keep"),
         ('optimizer = "mine:down"', "train.optimizer: mine:down cannot be used: TypeError"),
         ('optimizer = "mine:Conting"', "did you mean mine:Counting?"),
+        ('[model]\nweights = "bfloat16"', 'computed with as such; set dtype = "bfloat16"'),
+        ("master_weights = false", 'set model.weights = "bfloat16" or train.master_weights = true'),
+        (
+            "master_weights = false\noffload_optimizer = true",
+            "train.master_weights: an optimizer on the CPU has them there",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(line: str, said: str, mine: Path) -> None:

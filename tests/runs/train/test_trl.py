@@ -651,6 +651,8 @@ def test_overlong_completions_are_punished_in_the_reward(policy: str, backend: A
         (["sampler.old_logp=sampler"], 'set it to "auto"'),
         (["sampler.correction=tis"], 'set it to "none"'),
         (["sampler.lag=2"], "sampler.lag is 2; set it to 0"),
+        (["model.dtype=bfloat16", "model.weights=bfloat16"], 'set it to "float32"'),
+        (["train.offload_optimizer=true"], "set train.offload_optimizer = false"),
         (["sampler.max_batch_size=64"], "set sampler.max_batch_size = 128"),
         (["train.group_size=1"], "set train.group_size = 2"),
         (["train.num_minibatches=5"], "set it to 4"),

@@ -1,0 +1,58 @@
+"""Activation checkpointing: of each layer only its input is kept, and the backward pass runs it once more.
+
+The switch of transformers (`gradient_checkpointing_enable`) acts only on models in training mode, which also
+turns dropout on. The models of a run stay in evaluation mode, so their layers are wrapped here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from grpobench.runs.models.token_budgets import ModelError
+
+
+def layers_of(trunk: nn.Module) -> list[nn.Module]:
+    """The layers that are checkpointed: those that transformers would checkpoint. Raises ModelError for a
+    trunk without any."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers: list[nn.Module] = [
+        module for module in trunk.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
+    # Layers inside a layer run again with it.
+    inner = {id(module) for layer in layers for module in layer.modules() if module is not layer}
+    if found := [layer for layer in layers if id(layer) not in inner]:
+        return found
+    raise ModelError(
+        f"{type(trunk).__name__} has no layers that can be checkpointed; set train.activation_checkpointing "
+        "= false"
+    )
+
+
+@contextlib.contextmanager
+def checkpointed(trunk: nn.Module) -> Iterator[None]:
+    """Within, forward passes of the trunk keep only the inputs of its layers for the backward pass, which may
+    run outside.
+
+    Nothing stays on the layers afterwards: a copy of the model must not call the layers of the original.
+    """
+    layers = layers_of(trunk)
+    replaced = [vars(layer).get("forward") for layer in layers]
+    for layer in layers:
+        # No random numbers to repeat: dropout is off.
+        layer.forward = functools.partial(
+            checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
+        )
+    try:
+        yield
+    finally:
+        for layer, before in zip(layers, replaced, strict=True):
+            if before is None:
+                del layer.forward
+            else:
+                layer.forward = before
