@@ -110,6 +110,15 @@ DROP_SHARE = 8
 """Finished sequences are dropped from the batch when they are at least one in so many."""
 PREFILL = 2**15
 """Most tokens of prompts that go forward at once."""
+SAME = 1e-3
+"""Nats by which two ways to decode may differ in float32, for every token of the vocabulary: far more than
+the order of sums can change."""
+COARSER = 2.0
+"""How many times as far from float32 as repeated prompts another way may be in a lower precision, in the mean
+over the vocabulary. The largest difference says nothing: a logit of 16 to 32 has steps of .125 in bfloat16.
+Each way rounds the same sums in other places, so that all are about equally far off: .7 to 1.3 times as far
+on tiny models, `nano` and `smollm2-135m` (there .05 nats). A part that is twice as far off computes more
+coarsely than the model does."""
 SHARED = "grpobench_shared_prompt"
 """The name under which transformers knows the attention function below."""
 
@@ -444,8 +453,8 @@ def attend(
 
 def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
     """Whether decoding with shared prompts gives what decoding with repeated prompts gives, and whether fused
-    layers do. Raises ModelError where the latter is not what the model's own forward pass gives, in
-    float32."""
+    layers do: in float32, and in the run's own precision up to `COARSER`. Raises ModelError where repeated
+    prompts do not give what the model's own forward pass gives, in float32."""
     whole = length(models)
     tokens = random_tokens(models, 2, whole)
     prompts = [
@@ -454,7 +463,7 @@ def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
     ]
     with plainly(models):
         try:
-            repeated, texts = forced(models, prompts, pad, share=False)
+            exact, texts = forced(models, prompts, pad, share=False)
         except Exception as error:  # an architecture fails as it likes
             if is_out_of_memory(error):
                 raise
@@ -462,18 +471,26 @@ def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
         expected = torch.stack(
             [log_probabilities(models, torch.tensor([text], device=models.device))[0, -1] for text in texts]
         )
-        demand_equal(models, expected, repeated, "decoded tokens")
-    if models.dtype != torch.float32:
-        repeated, _ = forced(models, prompts, pad, share=False)
+        demand_equal(models, expected, exact, "decoded tokens")
+
+    def off(fused: bool | None) -> torch.Tensor:
+        """Distance from float32 in nats (3, V). None: of repeated prompts."""
+        copied = Fused(models, keep=False) if fused else None
+        found, _ = forced(models, prompts, pad, share=fused is not None, fused=copied)
+        return (found - exact).abs()
+
+    rounds = models.dtype != torch.float32
+    usual = off(None).mean().item() if rounds else 0.0
 
     def same(fused: bool) -> bool:
         try:
-            shared, _ = forced(models, prompts, pad, share=True, fused=Fused(models) if fused else None)
+            with plainly(models):
+                proved = off(fused).max().item() <= SAME
+            return proved and (not rounds or off(fused).mean().item() <= COARSER * usual)
         except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             return False
-        return torch.allclose(repeated, shared, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
 
     shares = same(fused=False)
     return shares, shares and fits(models) and same(fused=True)
