@@ -185,6 +185,27 @@ def test_a_probe_in_float32_copies_one_layer_at_a_time(monkeypatch: pytest.Monke
     assert len(most) >= 12 and max(most) == 2, "the one in use, and the next"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("share", "fuse"), [(False, False), (True, False), (True, True)])
+@torch.inference_mode()
+def test_keys_and_values_are_kept_in_the_runs_own_precision(share: bool, fuse: bool, dtype: str) -> None:
+    """Two layers, two heads of size 8, keys and values: 64 numbers a column."""
+    models = RoleModels(tiny(), dtype=dtype)
+    run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share, fused=Fused(models) if fuse else None)
+    for _ in range(2):
+        run.advance(torch.full((len(OWNER),), 3), None, None)
+    width, numbers = max(map(len, PROMPTS)), 2 * 2 * 8 * 2
+    columns = len(PROMPTS) * width + len(OWNER) * 7 if share else len(OWNER) * (width + 7)
+    kept = [tensor for layer in run.cache.layers for tensor in layer.store]
+    if share:
+        kept += [tensor for layer in run.cache.layers for tensor in (layer.prompt_keys, layer.prompt_values)]
+    assert {tensor.dtype for tensor in kept} == {models.dtype}
+    bytes_of_a_number = 4 if dtype == "float32" else 2
+    assert sum(tensor.numel() * tensor.element_size() for tensor in kept) == (
+        columns * numbers * bytes_of_a_number
+    )
+
+
 class Casts(TorchDispatchMode):
     """Counts casts to bfloat16 of whole weights."""
 
