@@ -22,14 +22,23 @@ from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
-from grpobench.runs.models.token_budgets import REMEDY, ModelError, NoRoom, TokenBudget, retry_smaller
+from grpobench.runs.models.token_budgets import (
+    REMEDY,
+    ModelError,
+    NoRoom,
+    TokenBudget,
+    gpu_memory,
+    most_logits,
+    retry_smaller,
+)
 from grpobench.runs.tools.process import safe_point
 
 T = TypeVar("T")
 PAST = "past"
 """The name under which a checkpoint keeps the policy's earlier weights, beside the roles."""
 CHUNK = 2**25
-"""Most logits (tokens × vocabulary) held at once. More are computed in pieces, and again for the gradient."""
+"""Most logits (tokens × vocabulary) held at once on a CPU, and on a GPU of up to 8 GiB. More are computed in
+pieces, and again for the gradient."""
 
 
 class Ruined(Exception):
@@ -229,7 +238,7 @@ class RoleModels(RoleWeights):
         dtype: str = "float32",
         budget: int = 0,
         share: bool = True,
-        chunk: int = CHUNK,
+        chunk: int = 0,
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
@@ -238,8 +247,8 @@ class RoleModels(RoleWeights):
         self.temperature = temperature or 1.0
         self.dtype = getattr(torch, dtype)
         self.share = share
-        self.chunk = chunk
         self.device = next(trunk.parameters()).device
+        self.chunk = chunk or most_logits(gpu_memory(self.device), CHUNK)
         most = budget or (1024 if self.device.type == "cpu" else 16384)
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
         self.cost = estimate(trunk, language.config)

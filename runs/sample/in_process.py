@@ -14,7 +14,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.models.token_budgets import TokenBudget, portions
+from grpobench.runs.models.token_budgets import TokenBudget, portions, retry_smaller
 from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout, demand_room
@@ -49,6 +49,7 @@ class HFSampler:
         self.end = torch.tensor(sorted(end), device=models.device)
         self.pad = pad
         self.token_budget = TokenBudget("sequences decoded (sampler.max_batch_size)", rows)
+        self.copies = TokenBudget("copies of the policy's weights to decode with", 1, least=0)
         self.context = context
         self.exact = models.dtype == torch.float32
         self.max_logprob_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
@@ -87,7 +88,7 @@ class HFSampler:
         jobs.sort(key=lambda job: len(requests[job[0]].prompt))
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
         kept = None if self.history is None or mixing is not None else History()
-        fused = Fused(self.models) if self.shares and self.fuses else None
+        fused = self._fused()
 
         def decode(chosen: range) -> None:
             part = jobs[chosen.start : chosen.stop]
@@ -106,6 +107,15 @@ class HFSampler:
         if self.history is not None:
             self.history = kept or History()
         return [[rollout for rollout in group if rollout is not None] for group in out]
+
+    def _fused(self) -> Fused | None:
+        """A copy of the weights as they are now; None where a probe did not confirm it. Where memory does not
+        hold it, the run goes on without copies, by the model's own forward pass."""
+
+        def copied() -> Fused | None:
+            return Fused(self.models) if self.shares and self.fuses and self.copies.limit else None
+
+        return retry_smaller(copied, lambda why: self.copies.lower(1, why))
 
     def _decode(
         self,

@@ -129,8 +129,10 @@ class Trainer:
 
     def token_budgets(self) -> dict[str, TokenBudget]:
         """The token budgets, by the name under which a checkpoint keeps them."""
-        decoded = {"decoding": self.sampler.token_budget} if isinstance(self.sampler, HFSampler) else {}
-        return {"reading": self.models.token_budget, **decoded}
+        budgets = {"reading": self.models.token_budget}
+        if isinstance(self.sampler, HFSampler):
+            budgets |= {"decoding": self.sampler.token_budget, "copies": self.sampler.copies}
+        return budgets
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
         """Continue from the weights and the `state` of a checkpoint."""
