@@ -27,7 +27,15 @@ from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packe
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
-from grpobench.runs.models.token_budgets import REMEDY, ModelError, NoRoom, TokenBudget, retry_smaller
+from grpobench.runs.models.token_budgets import (
+    REMEDY,
+    ModelError,
+    NoRoom,
+    TokenBudget,
+    gpu_memory,
+    most_logits,
+    retry_smaller,
+)
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
 
@@ -35,7 +43,8 @@ T = TypeVar("T")
 PAST = "past"
 """The name under which a checkpoint keeps the policy's earlier weights, beside the roles."""
 CHUNK = 2**25
-"""Most logits (tokens × vocabulary) held at once. More are computed in pieces, and again for the gradient."""
+"""Most logits (tokens × vocabulary) held at once on a CPU, and on a GPU of up to 8 GiB. More are computed in
+pieces, and again for the gradient."""
 
 
 class Ruined(Exception):
@@ -249,7 +258,7 @@ class RoleModels(RoleWeights):
         dtype: str = "float32",
         budget: int = 0,
         share: bool = True,
-        chunk: int = CHUNK,
+        chunk: int = 0,
         adapter: Adapter | None = None,
         activation_checkpointing: bool = False,
         attention: str = "auto",
@@ -265,9 +274,9 @@ class RoleModels(RoleWeights):
         self.temperature = temperature or 1.0
         self.dtype = getattr(torch, dtype)
         self.share = share
-        self.chunk = chunk
         self.activation_checkpointing = activation_checkpointing and bool(layers_of(trunk))
         self.device = next(trunk.parameters()).device
+        self.chunk = chunk or most_logits(gpu_memory(self.device), CHUNK)
         most = budget or (1024 if self.device.type == "cpu" else 16384)
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
         self.attention = PackedAttention(language, attention, self.device)

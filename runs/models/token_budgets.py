@@ -55,6 +55,8 @@ class TokenBudget:
     of: str
     """What it counts, and the setting that fixes it: ``tokens (train.micro_batch_tokens)``."""
     limit: int
+    least: int = 1
+    """The limit is not lowered below it: 0 for what can be done without."""
     initial: int = field(init=False)
     """The limit before it was lowered."""
     lowered: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +69,7 @@ class TokenBudget:
 
     def lower(self, size: int, why: str) -> None:
         """From now on, take half of `size`, at which memory ran out."""
-        before, self.limit = self.limit, max(1, min(self.limit, size) // 2)
+        before, self.limit = self.limit, max(self.least, min(self.limit, size) // 2)
         self.times += 1
         self.lowered.append({"of": self.of, "before": before, "now": self.limit, "why": why})
         warnings.warn(
@@ -87,6 +89,25 @@ class TokenBudget:
         """The inverse of `state`. A state for another initial limit is ignored: the setting has changed."""
         if state and state["asked"] == self.initial:
             self.limit, self.times = state["most"], state["times"]
+
+
+BYTES_PER_LOGIT = 16
+"""Of a piece of logits while its gradient is computed: in the model's precision, in float32, its exponentials
+and their gradient."""
+LOGITS_SHARE = 16
+"""Logits may take one in so many parts of a GPU's memory."""
+
+
+def most_logits(memory: int | None, least: int) -> int:
+    """Most logits (tokens × vocabulary) held at once on a GPU with so many bytes of memory; `least` on a CPU
+    (None), where larger pieces are no faster. Depends on all memory, not on what is free now: how logits are
+    cut decides how they are rounded, which must not differ between equal runs."""
+    return least if memory is None else max(least, memory // (LOGITS_SHARE * BYTES_PER_LOGIT))
+
+
+def gpu_memory(device: torch.device) -> int | None:
+    """Bytes of a GPU's memory; None for a CPU."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
 def retry_smaller(attempt: Callable[[], T], smaller: Callable[[str], None]) -> T:

@@ -18,7 +18,7 @@ decoded by its own forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +77,24 @@ class Layer:
     """Of the norm before attention, and of the one before the feed-forward layer."""
 
 
-class Fused:
-    """A copy of the current weights of `models`' policy: A attention heads that share K heads of keys."""
+class Passing:
+    """The layers of a trunk as `Layer`s that are made one after the other, each when its turn comes."""
 
-    def __init__(self, models: RoleModels) -> None:
+    def __init__(self, make: Callable[[Any], Layer], layers: Iterable[Any]) -> None:
+        self.make, self.layers = make, layers
+
+    def __iter__(self) -> Iterator[Layer]:
+        return map(self.make, self.layers)
+
+
+class Fused:
+    """A copy of the current weights of `models`' policy: A attention heads that share K heads of keys.
+
+    Without `keep`, a layer is copied at every token and dropped behind it: a probe in float32 of a model that
+    runs in bfloat16 needs the memory of one layer, and not of the model.
+    """
+
+    def __init__(self, models: RoleModels, keep: bool = True) -> None:
         network = models.networks["policy"]
         trunk: Any = network.trunk
         head: Any = network.head
@@ -88,7 +102,8 @@ class Fused:
         config = trunk.config
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.size: int = trunk.layers[0].self_attn.head_dim
-        self.layers = [self._layer(layer) for layer in trunk.layers]
+        layers = Passing(self._layer, trunk.layers)
+        self.layers: Iterable[Layer] = [*layers] if keep else layers
         self.epsilon = float(trunk.norm.variance_epsilon)
         self.norm: torch.Tensor = trunk.norm.weight.detach()
         self.head: torch.Tensor = head.weight.to(self.dtype)

@@ -14,7 +14,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.models.token_budgets import TokenBudget, portions
+from grpobench.runs.models.token_budgets import TokenBudget, portions, retry_smaller
 from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout, demand_room
@@ -27,6 +27,9 @@ LARGEST_ROUNDED_GAP = 0.2
 measurements). A sampler with other weights or prompts is off by whole nats."""
 NEVER = -1e4
 """Nats: finite, unlike −∞, and its exponential is 0 in float64. So p·log p is 0 at p = 0, and not NaN."""
+ONE = 2.0**60
+"""A probability of 1 as an integer of 64 bits: a power of two, so that float64 probabilities above 2^-8 keep
+all their digits, and small enough that no sum over a vocabulary overflows."""
 CHECK_INTERVAL, CHECK_INTERVAL_CPU = 8, 1
 """Tokens between two checks which sequences of a batch have ended. A check waits until a GPU has finished all
 its work; on a CPU it costs nothing."""
@@ -46,6 +49,7 @@ class HFSampler:
         self.end = torch.tensor(sorted(end), device=models.device)
         self.pad = pad
         self.token_budget = TokenBudget("sequences decoded (sampler.max_batch_size)", rows)
+        self.copies = TokenBudget("copies of the policy's weights to decode with", 1, least=0)
         self.context = context
         self.exact = models.dtype == torch.float32
         self.max_logprob_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
@@ -84,7 +88,7 @@ class HFSampler:
         jobs.sort(key=lambda job: len(requests[job[0]].prompt))
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
         kept = None if self.history is None or mixing is not None else History()
-        fused = Fused(self.models) if self.shares and self.fuses else None
+        fused = self._fused()
 
         def decode(chosen: range) -> None:
             part = jobs[chosen.start : chosen.stop]
@@ -103,6 +107,15 @@ class HFSampler:
         if self.history is not None:
             self.history = kept or History()
         return [[rollout for rollout in group if rollout is not None] for group in out]
+
+    def _fused(self) -> Fused | None:
+        """A copy of the weights as they are now; None where a probe did not confirm it. Where memory does not
+        hold it, the run goes on without copies, by the model's own forward pass."""
+
+        def copied() -> Fused | None:
+            return Fused(self.models) if self.shares and self.fuses and self.copies.limit else None
+
+        return retry_smaller(copied, lambda why: self.copies.lower(1, why))
 
     def _decode(
         self,
@@ -126,8 +139,8 @@ class HFSampler:
             safe_point()
             logits = batch.logits if temperature in (0.0, 1.0) else batch.logits / temperature
             logp = logits.log_softmax(-1)
-            drawn = draws.draw(t, batch.alive, logp, written.entropy)
-            written.add(t, batch.alive, drawn, logp, self.end)
+            drawn, entropy = draws.draw(t, batch.alive, logp)
+            written.add(t, batch.alive, drawn, logp, entropy, self.end)
             checks = (t + 1) % interval == 0
             if t + 1 == limit or (checks and bool(written.stopped[batch.alive].all())):
                 break
@@ -173,13 +186,17 @@ class Draws:
         """Bool (jobs,): decoded greedily although the batch is sampled."""
         self.some_greedy = GREEDY in seeds
 
-    def draw(self, t: int, alive: torch.Tensor, logp: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
-        """The t-th tokens (R,) of the jobs `alive` (R,) from logp (R, V). Their entropies are written to
-        `entropy` (jobs, limit)."""
+    def draw(
+        self, t: int, alive: torch.Tensor, logp: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The t-th tokens (R,) of the jobs `alive` (R,) from logp (R, V), and the entropies (R,) in nats of
+        what they were drawn from; None in a greedy batch."""
         if self.noise is None:
-            return logp.argmax(-1)
-        drawn, entropy[alive, t] = draw(logp, self.noise[alive, t])
-        return torch.where(self.greedy[alive], logp.argmax(-1), drawn) if self.some_greedy else drawn
+            return logp.argmax(-1), None
+        drawn, entropy = draw(logp, self.noise[alive, t])
+        if self.some_greedy:
+            drawn = torch.where(self.greedy[alive], logp.argmax(-1), drawn)
+        return drawn, entropy
 
 
 class MixedFeeds:
@@ -217,6 +234,9 @@ class Written:
     """The tokens that the jobs of a batch have written so far, at most `limit` each."""
 
     def __init__(self, jobs: int, limit: int, pad: int, device: torch.device) -> None:
+        self.pad, self.jobs = pad, torch.arange(jobs, device=device)
+        self.alive = self.place = self.jobs
+        """The jobs (R,) that wrote last, and where each job (jobs,) stands among them, if it does."""
         self.tokens = torch.full((jobs, limit), pad, device=device)
         self.logp = torch.zeros(jobs, limit, device=device)
         self.entropy = torch.zeros_like(self.logp)
@@ -224,17 +244,35 @@ class Written:
         self.stopped = torch.zeros(jobs, dtype=torch.bool, device=device)
 
     def add(
-        self, t: int, alive: torch.Tensor, drawn: torch.Tensor, logp: torch.Tensor, end: torch.Tensor
+        self,
+        t: int,
+        alive: torch.Tensor,
+        drawn: torch.Tensor,
+        logp: torch.Tensor,
+        entropy: torch.Tensor | None,
+        end: torch.Tensor,
     ) -> None:
-        """Add the t-th tokens `drawn` (R,), from `logp` (R, V), of the jobs `alive` (R,). A token of `end`
-        stops its job."""
-        self.tokens[alive, t] = drawn
-        self.logp[alive, t] = logp.gather(-1, drawn[:, None]).squeeze(-1)
-        before = self.stopped[alive]
-        now = before | torch.isin(drawn, end)
+        """Add the t-th tokens `drawn` (R,), from `logp` (R, V), of the jobs `alive` (R,), in their order, and
+        their `entropy` (R,). A token of `end` stops its job."""
+        # Whole columns: a GPU with deterministic operators sorts the places of every assignment to an index.
+        self.tokens[:, t] = self._of_jobs(alive, drawn, self.pad)
+        self.logp[:, t] = self._of_jobs(alive, logp.gather(-1, drawn[:, None]).squeeze(-1), 0.0)
+        if entropy is not None:
+            self.entropy[:, t] = self._of_jobs(alive, entropy, 0.0)
         # Jobs that have stopped stay in the batch until the next check: their length must not move.
-        self.length[alive] = torch.where(before | ~now, self.length[alive], t + 1)
-        self.stopped[alive] = now
+        now = self._of_jobs(alive, torch.isin(drawn, end), False) & ~self.stopped
+        self.length = torch.where(now, t + 1, self.length)
+        self.stopped = self.stopped | now
+
+    def _of_jobs(self, alive: torch.Tensor, values: torch.Tensor, other: float) -> torch.Tensor:
+        """Values (R,) of the jobs `alive` (R,) as values (jobs,) of all jobs, `other` for those that have
+        left."""
+        if len(alive) == len(self.jobs):
+            return values
+        if alive is not self.alive:
+            self.alive = alive
+            self.place = torch.searchsorted(alive, self.jobs).clamp(max=len(alive) - 1)
+        return torch.where(alive[self.place] == self.jobs, values[self.place], other)
 
     def rollouts(
         self,
@@ -275,9 +313,12 @@ def draw(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch
     # float64: in float32 the sum over a vocabulary is off by more than the probability of a rare token.
     wide = logp.clamp(min=NEVER).double()
     probability = wide.exp()
-    cumulative = probability.cumsum(-1)
-    # Scaled by the last sum, which rounding keeps from being exactly 1.
-    quantile = uniform.double()[:, None] * cumulative[:, -1:]
+    # Integers, whose sum is the same in every order. A GPU with deterministic operators sums no floats so.
+    cumulative = (probability * ONE).long().cumsum(-1)
+    # Of the last sum, which rounding keeps from being exactly `ONE`. The product may round up to it, where
+    # no token lies.
+    whole = cumulative[:, -1:]
+    quantile = torch.minimum((uniform.double()[:, None] * whole).long(), whole - 1)
     drawn = torch.searchsorted(cumulative, quantile, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
     return drawn, -wide.mul_(probability).sum(-1).to(logp.dtype)
 

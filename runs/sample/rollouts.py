@@ -147,6 +147,21 @@ def pack_groups(
     )
 
 
+def graded_rows(groups: Sequence[Group], sampled: Sequence[Group]) -> list[int]:
+    """The rows of `pack_groups(groups)` as rows of `pack_groups(sampled, ungraded=True)`; the groups are some
+    of those that were sampled."""
+    starts, rows = {}, 0
+    for group in sampled:
+        starts[id(group)] = rows
+        rows += len(group.rollouts)
+    return [
+        starts[id(group)] + index
+        for group in groups
+        for index, verdict in enumerate(group.verdicts)
+        if verdict.outcome != "infra_error"
+    ]
+
+
 RowIndex = tuple[int, int]
 """A row of a batch: (number of its group, index in the group)."""
 

@@ -31,7 +31,7 @@ from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Group, pack_groups
+from grpobench.runs.sample.rollouts import Group, graded_rows, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import peak_memory_gb
@@ -61,6 +61,9 @@ class StepRecord:
     """All groups of the step, also those that the curriculum rejected."""
     groups: Sequence[Group] = ()
     """The groups to train on."""
+    logp: torch.Tensor | None = None
+    """The current policy's log-probabilities (B, T) of everything in `sampled`, if its entropy took a forward
+    pass."""
     trained: Batch | None = None
     """The rows that the updates use; None before the rollouts are collected."""
 
@@ -129,8 +132,10 @@ class Trainer:
 
     def token_budgets(self) -> dict[str, TokenBudget]:
         """The token budgets, by the name under which a checkpoint keeps them."""
-        decoded = {"decoding": self.sampler.token_budget} if isinstance(self.sampler, HFSampler) else {}
-        return {"reading": self.models.token_budget, **decoded}
+        budgets = {"reading": self.models.token_budget}
+        if isinstance(self.sampler, HFSampler):
+            budgets |= {"decoding": self.sampler.token_budget, "copies": self.sampler.copies}
+        return budgets
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
         """Continue from the weights and the `state` of a checkpoint."""
@@ -188,7 +193,7 @@ class Trainer:
         record.trained = batch
         # Before the updates: the entropy is that of the policy that sampled.
         record.row |= sampled_metrics(record.sampled, self.categories)
-        record.row |= self.policy_metrics(record.sampled, record.step)
+        record.row |= self.policy_metrics(record.sampled, record.step, record)
         if self.config.sampler.lag:
             record.row["sampler/lag"] = float(self.models.past.staleness)
         return batch
@@ -201,9 +206,18 @@ class Trainer:
         if not self._needs_forward_for_old_logp():
             return batch
         with self.clock("forward"):
-            old_logp = self.models.forward("policy", batch).logp
+            old_logp = self._current_logp(batch, record)
         record.gap = check_gap(gap_metrics([(old_logp, batch)]), allowed_gap(self.sampler, self.models))
         return dataclasses.replace(batch, old_logp=old_logp)
+
+    def _current_logp(self, batch: Batch, record: StepRecord) -> torch.Tensor:
+        """log π (B, T) of a step's batch: from the pass that gave the entropy, if there was one with the same
+        weights."""
+        if record.logp is None:
+            return self.models.forward("policy", batch).logp
+        self.models.flops.add_forward("policy", batch)  # which nobody counted for a metric
+        rows = graded_rows(record.groups, record.sampled)
+        return record.logp[rows, : batch.completion.shape[1]]
 
     def _needs_forward_for_old_logp(self) -> bool:
         settings = self.config.sampler
@@ -277,10 +291,11 @@ class Trainer:
                 break
         return sampled, kept[:wanted]
 
-    def entropy(self, groups: Sequence[Group], step: int) -> float:
+    def entropy(self, groups: Sequence[Group], step: int, record: StepRecord | None = None) -> float:
         """Mean entropy in nats over all tokens that the policy wrote in these groups: of the distributions
         that the sampler drew them from, or, if another policy wrote the tokens, of the current one. If the
-        sampler does not report them, they are computed with the weights that it had."""
+        sampler does not report them, they are computed with the weights that it had; the `record` gets the
+        log-probabilities of that pass if these are the current weights."""
         reported = entropy(groups) if self.source.on_policy else None
         if reported is not None:
             return reported
@@ -290,12 +305,16 @@ class Trainer:
             return math.nan
         with self.clock("forward"), self.models.past.swapped_in():
             output = self.models.forward("policy", batch)
+        if record is not None and not self.models.past.staleness:
+            record.logp = output.logp
         # float64: a float32 sum over so many tokens loses digits.
         return output.entropy[batch.completion_mask].double().mean().item()
 
-    def policy_metrics(self, groups: Sequence[Group], step: int) -> dict[str, float]:
+    def policy_metrics(
+        self, groups: Sequence[Group], step: int, record: StepRecord | None = None
+    ) -> dict[str, float]:
         """Entropy of the policy in these groups of a step and, where it is due, its KL to the base policy."""
-        row = {"policy/entropy": self.entropy(groups, step)}
+        row = {"policy/entropy": self.entropy(groups, step, record)}
         settings, last = self.config.evaluate, step == self.config.train.steps
         scheduled = settings.problems and settings.every and step % settings.every == 0
         if self.base_policy and (last or scheduled):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from helpers.sampling import EXACT, PROMPTS, requests, sampler
 from helpers.toys import ARCHITECTURES, VOCABULARY, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,10 +25,10 @@ LLAMAS = ("llama", "qwen2")
 
 
 @torch.inference_mode()
-def logits(models: RoleModels, fuse: bool, mixed: bool = False) -> list[torch.Tensor]:
+def logits(models: RoleModels, fuse: bool, mixed: bool = False, share: bool = True) -> list[torch.Tensor]:
     """Log-probabilities (R, V) at each of six steps, in which rows leave the batch."""
     stopped = torch.zeros(len(OWNER), dtype=torch.bool)
-    run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, True, fused=Fused(models) if fuse else None)
+    run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share, fused=Fused(models) if fuse else None)
     found = [run.logits.log_softmax(-1)]
     for step in range(5):
         drawn = ((torch.arange(len(OWNER)) * 5 + step * 3) % VOCABULARY)[run.alive]
@@ -117,6 +119,91 @@ def test_a_sampler_follows_weights_that_move_between_two_calls() -> None:
         for source in (one, other):
             for p in source.models.language.parameters():
                 p.data.mul_(0.9)  # as an optimizer of somebody's may do it, unseen by torch
+
+
+def in_bfloat16(scale: float = 1.0) -> RoleModels:
+    """A Llama whose logits are so many times larger."""
+    language = tiny()
+    with torch.no_grad():
+        language.get_output_embeddings().weight.mul_(scale)
+    return RoleModels(language, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_logits_as_large_as_those_of_real_models_are_shared_and_fused_in_bfloat16(scale: float) -> None:
+    """Logits of 16 to 32 have steps of an eighth, so that some always differ by that much."""
+    models = in_bfloat16(scale)
+    repeated, shared = (torch.cat(logits(models, False, share=share)) for share in (False, True))
+    assert scale == 1.0 or ((repeated - shared).abs().max() > 0.1 and repeated.max() - repeated.min() > 16)
+    assert ways(models, 0) == (True, True)
+
+
+def test_a_fault_smaller_than_bfloat16_rounds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 shows it: a norm that gives one in a thousand more."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    plain = LlamaRMSNorm.forward
+    monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, states: 1.001 * plain(self, states))
+    assert ways(in_bfloat16(), 0) == (True, False)
+
+
+@pytest.mark.parametrize(("part", "bits"), [("attention", 5), ("step", 3)])
+def test_a_way_that_is_right_in_float32_alone_and_coarse_in_bfloat16_is_found(
+    part: str, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds what a part computes to fewer bits, where the run rounds to eight."""
+    owner: Any = Decoding if part == "attention" else Fused
+    plain = getattr(owner, part)
+
+    def coarse(self: Any, *given: Any) -> torch.Tensor:
+        found: torch.Tensor = plain(self, *given)
+        if (self.models if part == "attention" else self).dtype == torch.float32:
+            return found
+        mantissa, exponent = found.float().frexp()
+        return torch.ldexp((mantissa * 2**bits).round() / 2**bits, exponent).to(found.dtype)
+
+    monkeypatch.setattr(owner, part, coarse)
+    assert ways(in_bfloat16(), 0) == (part == "step", False)
+    assert ways(RoleModels(tiny()), 0) == (True, True)
+
+
+def test_a_probe_in_float32_copies_one_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {**tiny().config.to_dict(), "num_hidden_layers": 6}
+    language = transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings))
+    alive: list[weakref.ref[Any]] = []
+    most = []
+    plain = Fused._layer
+
+    def made(self: Fused, layer: Any) -> Any:
+        found = plain(self, layer)
+        alive.append(weakref.ref(found))
+        most.append(sum(one() is not None for one in alive))
+        return found
+
+    monkeypatch.setattr(Fused, "_layer", made)
+    assert ways(RoleModels(language, dtype="bfloat16"), 0) == (True, True)
+    assert len(most) >= 12 and max(most) == 2, "the one in use, and the next"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("share", "fuse"), [(False, False), (True, False), (True, True)])
+@torch.inference_mode()
+def test_keys_and_values_are_kept_in_the_runs_own_precision(share: bool, fuse: bool, dtype: str) -> None:
+    """Two layers, two heads of size 8, keys and values: 64 numbers a column."""
+    models = RoleModels(tiny(), dtype=dtype)
+    run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share, fused=Fused(models) if fuse else None)
+    for _ in range(2):
+        run.advance(torch.full((len(OWNER),), 3), None, None)
+    width, numbers = max(map(len, PROMPTS)), 2 * 2 * 8 * 2
+    columns = len(PROMPTS) * width + len(OWNER) * 7 if share else len(OWNER) * (width + 7)
+    kept = [tensor for layer in run.cache.layers for tensor in layer.store]
+    if share:
+        kept += [tensor for layer in run.cache.layers for tensor in (layer.prompt_keys, layer.prompt_values)]
+    assert {tensor.dtype for tensor in kept} == {models.dtype}
+    bytes_of_a_number = 4 if dtype == "float32" else 2
+    assert sum(tensor.numel() * tensor.element_size() for tensor in kept) == (
+        columns * numbers * bytes_of_a_number
+    )
 
 
 class Casts(TorchDispatchMode):

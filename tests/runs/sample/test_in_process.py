@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 import torch
 from helpers.sampling import END, EXACT, PROMPTS, requests, same, sampler
 from helpers.toys import ARCHITECTURES, VOCABULARY
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -142,6 +145,23 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
     assert drawn.tolist() == [1, 1, 2, 2, 4, 4]
     # ¼ ln 4 + ¼ ln 4 + ½ ln 2, whatever has probability 0; the logarithms are float32
     assert entropy.tolist() == pytest.approx([1.5 * math.log(2)] * 6, rel=1e-7)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    logits=st.lists(st.floats(-30, 30) | st.just(-math.inf), min_size=1, max_size=30),
+    uniform=st.floats(0, 1, exclude_max=True),
+)
+def test_a_draw_is_the_quantile_of_exact_sums(logits: list[float], uniform: float) -> None:
+    """Against fractions. Where a token begins or ends within the last bits of its number, either may come."""
+    assume(max(logits) > -math.inf)
+    logp = torch.tensor([logits]).log_softmax(-1)
+    drawn = int(draw(logp, torch.tensor([uniform], dtype=torch.float64))[0])
+    shares = [Fraction(p) for p in logp[0].clamp(min=-1e4).double().exp().tolist()]
+    assert shares[drawn] > 0, "never a token without probability"
+    bounds = [sum(shares[:count]) for count in range(len(shares) + 1)]
+    point, width = Fraction(uniform) * bounds[-1], Fraction(1, 2**50)
+    assert bounds[drawn] - width <= point <= bounds[drawn + 1] + width
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -297,6 +317,41 @@ class Waits(TorchDispatchMode):
         if name in self.NAMES or any(mask.dtype == torch.bool for mask in masks):
             self.found[name] += 1
         return function(*args, **(kwargs or {}))
+
+
+class Slow(TorchDispatchMode):
+    """Counts what a GPU with deterministic operators refuses (a running sum of floats) or sorts (values
+    assigned to an index)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.name().removeprefix("aten::").partition(".")[0].rstrip("_")
+        given = kwargs or {}
+        found = function(*args, **given)
+        refused = name == "cumsum" and found.is_floating_point()
+        if refused or name in ("index_put", "_index_put_impl", "put", "scatter", "index_copy", "index_add"):
+            self.found[name] += 1
+        return found
+
+
+@pytest.mark.parametrize("interval", [1, 8])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_token_needs_no_operator_that_is_slow_or_refused_where_order_is_fixed(
+    temperature: float, interval: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpobench.runs.sample.in_process.CHECK_INTERVAL_CPU", interval)
+    counted, lengths = [], set[int]()
+    for tokens in (2, 30):
+        with Slow() as slow:
+            groups = sampler().sample(requests(), tokens, temperature)
+        lengths = {rollout.length for group in groups for rollout in group}
+        assert not slow.found["cumsum"]
+        counted.append(slow.found.total())
+    assert len(lengths) > 2, "rows leave the batch, each time with a new layout of the groups"
+    assert counted[1] - counted[0] <= 2 * (len(requests()) * 3)
 
 
 @pytest.mark.parametrize("fuses", [True, False])

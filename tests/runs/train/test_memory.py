@@ -33,7 +33,14 @@ from grpobench.runs.experiment.worker import Ended, Job
 from grpobench.runs.experiment.worker import run as work
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import micro_batches, packed_tokens
-from grpobench.runs.models.token_budgets import NoRoom, TokenBudget, is_out_of_memory, portions
+from grpobench.runs.models.token_budgets import (
+    NoRoom,
+    TokenBudget,
+    gpu_memory,
+    is_out_of_memory,
+    portions,
+)
+from grpobench.runs.sample.fused import Fused
 from grpobench.runs.settings.config import CheckpointConfig
 from grpobench.runs.tools import faults
 from grpobench.runs.train.execute import execute
@@ -265,6 +272,43 @@ def test_ratios_stay_1_where_nothing_moved_and_memory_gave_out(planned: Path, tm
     row = run(config, tmp_path / "run")[-1]
     assert (planned / faults.STRUCK).exists() and row["grad_norm/policy"] > 0
     assert row["trained/ratio_min"] == row["trained/ratio_max"] == 1 and row["cost/memory_halvings"] == 1
+
+
+def test_weights_that_memory_does_not_hold_twice_are_not_copied_for_decoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, plain, later = sampler(), sampler(), sampler()
+    plain.fuses = False
+    tried = []
+
+    def full(self: Fused, models: Any, keep: bool = True) -> None:
+        tried.append(models)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Fused, "__init__", full)
+    assert source.fuses
+    with pytest.warns(UserWarning, match=r"1 copies of the policy's weights .* from now on 0: OutOfMemory"):
+        found = source.sample(requests(), 8, 1.0)
+    for ours, theirs in zip(found, plain.sample(requests(), 8, 1.0), strict=True):
+        assert all(map(same, ours, theirs))
+    later.copies.restore(source.copies.state())
+    for one in (source, later):  # a resumed run computes as the run that was interrupted
+        one.sample(requests(), 8, 1.0)
+    assert len(tried) == 1 and source.token_budget.limit == 64
+
+
+@pytest.mark.parametrize(
+    ("memory", "pieces"), [(None, 1192), (8 * 2**30, 1192), (24 * 2**30, 397), (80 * 2**30, 119)]
+)
+def test_logits_are_cut_into_as_few_pieces_as_a_gpus_memory_allows(
+    memory: int | None, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """262,144 tokens over 152,064 others. On a CPU, and so for `nano`, pieces are as they were."""
+    monkeypatch.setattr("grpobench.runs.models.roles.gpu_memory", lambda device: memory)
+    chunk = models_for(GRPO(), "llama").chunk
+    assert -(-262_144 // (chunk // 152_064)) == pieces
+    assert memory is None or 16 * chunk <= max(memory / 16, 16 * 2**25)
+    assert gpu_memory(torch.device("cpu")) is None
 
 
 class Nobody:
