@@ -22,7 +22,14 @@ from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
-from grpobench.runs.models.token_budgets import REMEDY, ModelError, NoRoom, TokenBudget, retry_smaller
+from grpobench.runs.models.token_budgets import (
+    MICRO_BATCH_TOKENS,
+    REMEDY,
+    ModelError,
+    NoRoom,
+    TokenBudget,
+    retry_smaller,
+)
 from grpobench.runs.tools.process import safe_point
 
 T = TypeVar("T")
@@ -240,7 +247,7 @@ class RoleModels(RoleWeights):
         self.share = share
         self.chunk = chunk
         self.device = next(trunk.parameters()).device
-        most = budget or (1024 if self.device.type == "cpu" else 16384)
+        most = budget or MICRO_BATCH_TOKENS["cpu" if self.device.type == "cpu" else "gpu"]
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
         self.cost = estimate(trunk, language.config)
         self._add_networks({*trains, *reads})
