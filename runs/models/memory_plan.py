@@ -300,7 +300,7 @@ def kept_by_layers(given: MemoryInput, length: int) -> int:
     kept = 0.0
     for norm in shape.norms:
         # Its input in float32, and the normalized input, which is multiplied with the norm's weights.
-        own = FLOAT32 + given.weight_bytes * (not given.frozen)
+        own = FLOAT32 + (compute if norm.of_heads else given.weight_bytes) * (not given.frozen)
         kept += norm.count * norm.width * (given.weight_bytes if norm.fused else own)
     kept += _kept_inputs(given)
     # Queries, keys, values, the result, its log-sum-exp, and the mask's row.

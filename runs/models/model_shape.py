@@ -49,6 +49,8 @@ class Norm:
     count: int
     fused: bool
     """Whether it is torch's layer norm, which keeps its input and nothing else for the backward pass."""
+    of_heads: bool = False
+    """Whether it normalizes the heads of a linear layer's result, and not the residual stream."""
 
 
 @dataclass(frozen=True)
@@ -198,18 +200,19 @@ def _norms(trunk: Any, hidden: int, heads: int, key_heads: int) -> Iterator[Norm
     """The norms by width. One over a single head normalizes each of them."""
     from torch import nn
 
-    found: dict[tuple[int, bool], int] = {}
+    found: dict[tuple[int, bool, bool], int] = {}
     for path, module in trunk.named_modules():
         weight = getattr(module, "weight", None)
         if not type(module).__name__.endswith("Norm") or weight is None:
             continue
         width = int(weight.numel())
-        if width < hidden:
+        of_heads = width < hidden
+        if of_heads:
             width *= key_heads if OF_KEYS.search(path.rpartition(".layers.")[2]) else heads
-        key = (width, isinstance(module, nn.LayerNorm))
+        key = (width, isinstance(module, nn.LayerNorm), of_heads)
         found[key] = found.get(key, 0) + 1
-    for (width, fused), count in found.items():
-        yield Norm(width, count, fused)
+    for (width, fused, of_heads), count in found.items():
+        yield Norm(width, count, fused, of_heads)
 
 
 def _owner(trunk: Any, path: str) -> Any:
