@@ -155,7 +155,8 @@ def attempt(configs: Sequence[RunConfig], on: Device) -> tuple[list[Planned], st
 def planned(config: RunConfig, facts: Facts, on: Device) -> Planned:
     """The plan of one run, with its verdict."""
     own = replace(plan(input_of(config, facts)), notes=notes_of(config, facts))
-    smallest = plan(input_of(in_smallest_portions(config), facts)).peak
+    # Splitting is not always less: several micro-batches add their gradients up.
+    smallest = min(own.peak, plan(input_of(in_smallest_portions(config), facts)).peak)
     verdict: Verdict = "no limit"
     if on.limit is not None:
         fits, can = own.peak <= on.limit, smallest <= on.limit
@@ -259,6 +260,7 @@ def in_portions(config: RunConfig, facts: Facts, on: Device) -> Remedy | None:
 
 def candidates(config: RunConfig) -> Iterator[Changes]:
     """What could make a run smaller, what changes least of its results first."""
+    yield {"evaluate.kl_base": False}
     yield {"train.activation_checkpointing": True}
     yield {"train.offload_optimizer": True}
     yield {"train.optimizer": "torchao:AdamW8bit"}
@@ -294,7 +296,7 @@ def _fitting(
         together = {key: value for one in changes for key, value in one.items()}
         tried = with_settings(config, together)
         if tried is not None and (found := in_portions(tried, facts, on)):
-            yield Remedy(together | found.changes, found.peak)
+            yield Remedy({**together, **found.changes}, found.peak)
 
 
 def with_settings(config: RunConfig, changes: Changes) -> RunConfig | None:
@@ -304,7 +306,8 @@ def with_settings(config: RunConfig, changes: Changes) -> RunConfig | None:
     for path, value in changes.items():
         section, _, name = path.partition(".")
         settings: Any = getattr(config, section)
-        hints = strict.hints(type(settings))
+        cls: Any = type(settings)
+        hints = strict.hints(cls)
         if name not in hints:
             return None
         faults: list[str] = []

@@ -105,18 +105,25 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         adapter=adapter,
         past=config.sampler.lag,
         base_policy=config.evaluate.kl_base and "reference" not in {*trained, *read} and adapter is None,
-        # A bfloat16 model decodes with repeated prompts and its own modules.
-        fused_copy=compute == FLOAT32 and shape.trunk <= most_copied(),
-        shares_prompts=compute == FLOAT32,
-        # Keys are rotated in the type of the weights; values come from a linear layer.
-        cache_bytes=weight + compute,
         prefill=prefill_tokens(),
         chunk=chunk_size(),
         entropy_gradient=algorithm.differentiates_entropy,
         engine_weight_bytes=compute if vllm else 0,
         engine_cache=int(config.sampler.cache_gb * 2**30) if vllm else 0,
         reward_model=reward_model_bytes(config),
+        **decoding_of(shape, weight, compute),
     )
+
+
+def decoding_of(shape: ModelShape, weight: int, compute: int) -> dict[str, Any]:
+    """How a model of the Llama family is decoded in this process. In bfloat16 prompts are repeated, because the
+    check of shared ones fails on rounding for most models."""
+    return {
+        "fused_copy": compute == FLOAT32 and shape.trunk <= most_copied(),
+        "shares_prompts": compute == FLOAT32,
+        # Keys are rotated in the type of the weights; values come from a linear layer.
+        "cache_bytes": weight + compute,
+    }
 
 
 def notes_of(config: RunConfig, facts: Facts) -> tuple[str, ...]:
@@ -213,7 +220,7 @@ def packed_sizes(
     from grpobench.runs.models.packing import Cost, micro_batches, packed_size
 
     # More prompts than this would only make more micro-batches of the same size.
-    prompts = min(prompts, 1 + budget // max(1, prompt_tokens + completion))
+    prompts = min(prompts, 2 + budget // max(1, prompt_tokens + completion))
     batch = lengths_alone(prompts, group_size, prompt_tokens, completion)
     number = torch.arange(len(batch))
     row_group = batch.group * group_size + (number % group_size) // per_row_group

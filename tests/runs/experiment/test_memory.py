@@ -29,9 +29,9 @@ from grpobench.runs.experiment.memory_input import (
 from grpobench.runs.models.memory_plan import PhaseName, plan
 from grpobench.runs.models.model_shape import shape_of
 from grpobench.runs.models.packing import Cost, micro_batches, pack
-from grpobench.runs.settings.config import RunConfig, TrainConfig
+from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.tools import machine
+from grpobench.runs.tools import machine, strict
 
 RECIPE = """
 name = "m"
@@ -96,7 +96,10 @@ def test_a_7b_model_is_planned_and_refused_from_its_config_json_alone(
     # 7,615,616,512 weights of 4 bytes, and two moments of them
     assert rows["policy"] == ["28.37"] * 4 and rows["optimizer"] == ["56.74"] * 4
     assert rows["gradients"] == ["28.37"]
-    assert rows["largest:"][0] == "training,"
+    assert rows["base"] == ["policy", "28.37"]  # on the device only while nothing has a gradient
+    totals = dict(zip(lines[1].split()[1:], map(float, rows["total"]), strict=True))
+    assert rows["largest:"][0].rstrip(",") == max(totals, key=lambda name: totals[name])
+    assert totals["training"] == pytest.approx(16 * 7_615_616_512 / 2**30, abs=0.01)
     assert "note: no tokenizer: the longest prompt is taken for" in out
     assert "arm grpo on arithmetic does not fit: seven needs" in err and "76.0 GiB of the GPU" in err
     assert not (place / "results").exists()
@@ -165,6 +168,14 @@ def test_every_proposed_setting_exists_and_makes_the_run_fit(place: Path) -> Non
             fits = planned(gib, *given, *sets)
             assert fits.verdict == "fits", remedy.words
             assert fits.plan.peak == remedy.peak <= found.limit
+
+
+def test_a_7b_model_that_is_refused_is_accepted_with_an_adapter(place: Path) -> None:
+    if "adapter" not in strict.hints(ModelConfig):
+        pytest.skip("this version has no model.adapter")
+    assert planned(80, "model.name=seven").verdict == "does not fit"
+    found = planned(80, "model.name=seven", "model.dtype=bfloat16", "model.adapter.rank=16")
+    assert found.verdict == "fits"
 
 
 def test_large_micro_batches_are_no_reason_to_refuse_but_to_warn(place: Path) -> None:
