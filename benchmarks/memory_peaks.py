@@ -230,7 +230,9 @@ def batch_of(groups: Sequence[Sequence[Rollout]], limit: int, step: int, device:
         max_completion_tokens=limit,
         step=step,
     )
-    moved = {name: value.to(device) for name, value in vars(found).items() if isinstance(value, torch.Tensor)}
+    moved: dict[str, Any] = {
+        name: value.to(device) for name, value in vars(found).items() if isinstance(value, torch.Tensor)
+    }
     return replace(found, **moved, scores={"correct": reward.to(device)})
 
 

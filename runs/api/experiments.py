@@ -190,6 +190,7 @@ def run(
     cpus_per_run: int | None = None,
     job: Iterable[str] = (),
     trial: bool = True,
+    gpu_memory: float | None = None,
 ) -> Results:
     """Execute every run of a recipe that has no result yet, in `out`/NAME, and load the results.
 
@@ -202,9 +203,11 @@ def run(
     With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict, as
     with ``--until resolved``. `allow_change` resumes runs whose settings, data or code have changed. Before
     the first run a `trial` calls code of yours that the recipe names. `on`, `address`, `gpus_per_run`,
-    `cpus_per_run` and `job` say where runs are executed, like the options of ``grpobench run``.
+    `cpus_per_run` and `job` say where runs are executed, like the options of ``grpobench run``. `gpu_memory`
+    is the size in GiB of the GPU that runs must fit into, by default that of the GPU that is here.
 
-    Raises `ConfigError` for errors in the recipe and in the code that it names; `FolderError` if another
+    Raises `ConfigError` for errors in the recipe and in the code that it names, and for runs that cannot fit
+    into the memory of a GPU; `FolderError` if another
     process owns the folder, or a run in it was made with other settings; `RunError` at the end if runs
     crashed, or diverged or collapsed in a recipe with `fail_on_divergence`, unless `check` is False;
     KeyboardInterrupt when stopped, after the runs have saved a checkpoint.
@@ -215,7 +218,7 @@ def run(
     for why in found.left_out:
         console.print(Text(visible(f"left out: {why}")), soft_wrap=True)
     options: dict[str, Any] = {"allow_change": allow_change, "try_code": trial, "console": console}
-    options["where"] = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
+    options |= {"where": Where(on, address, gpus_per_run, cpus_per_run, tuple(job)), "gpu_memory": gpu_memory}
     if most_seeds is None:
         demand_unplanned(Path(out) / found.name)
         outcome = run_experiment(found, Path(out), workers, **options)

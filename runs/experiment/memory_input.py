@@ -116,8 +116,8 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
 
 
 def decoding_of(shape: ModelShape, weight: int, compute: int) -> dict[str, Any]:
-    """How a model of the Llama family is decoded in this process. In bfloat16 prompts are repeated, because the
-    check of shared ones fails on rounding for most models."""
+    """How a model of the Llama family is decoded in this process. In bfloat16 prompts are repeated, because
+    the check of shared ones fails on rounding for most models."""
     return {
         "fused_copy": compute == FLOAT32 and shape.trunk <= most_copied(),
         "shares_prompts": compute == FLOAT32,

@@ -45,6 +45,7 @@ def test_the_plan_of_the_built_in_policy_is_what_its_steps_take(name: str) -> No
     assert found.largest.ratio == pytest.approx(1, abs=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_plan_of_smollm2_is_what_its_steps_take() -> None:
     if why := missing("smollm2-135m"):
         pytest.skip(why)
