@@ -189,8 +189,8 @@ def run(
     gpus_per_run: float | None = None,
     cpus_per_run: int | None = None,
     job: Iterable[str] = (),
-    trial: bool = True,
     gpu_memory: float | None = None,
+    trial: bool = True,
 ) -> Results:
     """Execute every run of a recipe that has no result yet, in `out`/NAME, and load the results.
 
@@ -200,14 +200,11 @@ def run(
     calling program, so it needs no ``if __name__ == "__main__"``. `progress` shows a live table in a terminal
     or in a notebook's cell ("notebook" requires a notebook), and lines elsewhere; False shows nothing.
 
-    With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict, as
-    with ``--until resolved``. `allow_change` resumes runs whose settings, data or code have changed. Before
-    the first run a `trial` calls code of yours that the recipe names. `on`, `address`, `gpus_per_run`,
-    `cpus_per_run` and `job` say where runs are executed, like the options of ``grpobench run``. `gpu_memory`
-    is the size in GiB of the GPU that runs must fit into, by default that of the GPU that is here.
+    With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict.
+    `allow_change` resumes runs whose settings, data or code have changed. Before the first run a `trial`
+    calls code of yours. The arguments from `on` to `gpu_memory` are those options of ``grpobench run``.
 
-    Raises `ConfigError` for errors in the recipe and in the code that it names, and for runs that cannot fit
-    into the memory of a GPU; `FolderError` if another
+    Raises `ConfigError` for errors in the recipe and in the code that it names; `FolderError` if another
     process owns the folder, or a run in it was made with other settings; `RunError` at the end if runs
     crashed, or diverged or collapsed in a recipe with `fail_on_divergence`, unless `check` is False;
     KeyboardInterrupt when stopped, after the runs have saved a checkpoint.

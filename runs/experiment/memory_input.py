@@ -104,6 +104,7 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         dense_mask=not is_flex(config, facts.gpu),
         adapter=adapter,
         past=config.sampler.lag,
+        measures_kl=config.evaluate.kl_base,
         base_policy=config.evaluate.kl_base and "reference" not in {*trained, *read} and adapter is None,
         prefill=prefill_tokens(),
         chunk=chunk_size(),
@@ -116,10 +117,10 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
 
 
 def decoding_of(shape: ModelShape, weight: int, compute: int) -> dict[str, Any]:
-    """How a model of the Llama family is decoded in this process. In bfloat16 prompts are repeated, because
+    """How a model is decoded in this process. In bfloat16 prompts are repeated, because
     the check of shared ones fails on rounding for most models."""
     return {
-        "fused_copy": compute == FLOAT32 and shape.trunk <= most_copied(),
+        "fused_copy": compute == FLOAT32 and shape.llama_like and shape.trunk <= most_copied(),
         "shares_prompts": compute == FLOAT32,
         # Keys are rotated in the type of the weights; values come from a linear layer.
         "cache_bytes": weight + compute,

@@ -23,8 +23,11 @@ LOGIT_COPIES: Final = 5
 chosen token's logit, the shifted logits, their exponential and its product with the gradient."""
 ENTROPY_COPIES: Final = 2
 """More of them where the entropy has a gradient: the probabilities, and the gradient through them."""
-FORWARD_LOGIT_COPIES: Final = 3
-"""Without gradient: the logits, tempered ones or probabilities, and one in between."""
+FORWARD_LOGIT_COPIES: Final = 2
+"""Without gradient: the logits, and tempered ones or their probabilities."""
+KL_COPIES: Final = 5
+"""For the distance between two policies, of which half as many tokens go at once: both log-probabilities,
+probabilities, the difference, and its product with them."""
 DRAW_BYTES: Final = 36
 """Bytes per logit while tokens are drawn: three tensors in float32 (logits, tempered, log-probabilities) and
 three in float64 (log-probabilities, probabilities, their cumulative sum)."""
@@ -122,6 +125,8 @@ class MemoryInput:
     """Copies of earlier weights for a sampler that lags behind."""
     base_policy: bool = False
     """Whether the base policy is kept apart, to measure the policy's distance to it."""
+    measures_kl: bool = False
+    """Whether that distance is measured, to a base policy that is kept apart or to the reference."""
     fused_copy: bool = False
     """Whether decoding copies the policy's weights in its own layout."""
     shares_prompts: bool = True
@@ -254,7 +259,7 @@ def training(given: MemoryInput) -> dict[str, int]:
     begins = {
         "gradients": gradients if packed.several else 0,
         "activations": activations(given, packed),
-        "weight casts": cast_bytes(given, True),
+        "weight casts": cast_bytes(given),
         "logits": head_workspace(given, packed),
     }
     layer = layer_workspace(given, packed)
@@ -334,17 +339,9 @@ def _kept_inputs(given: MemoryInput) -> float:
     return kept
 
 
-def cast_bytes(given: MemoryInput, gradient: bool) -> int:
-    """Copies of float32 weights that autocast makes: it keeps those of trained weights for a whole forward
-    pass, and the backward pass needs all of them."""
-    if not given.casts:
-        return 0
-    trunks = 1 + given.critic
-    if gradient:
-        return given.compute_bytes * given.shape.multiplied * trunks
-    if given.frozen:
-        return given.compute_bytes * given.shape.largest
-    return given.compute_bytes * (given.shape.multiplied + given.shape.head)
+def cast_bytes(given: MemoryInput) -> int:
+    """Copies of float32 weights of the trunks, which autocast makes and the backward pass needs."""
+    return given.casts * given.compute_bytes * given.shape.multiplied * (1 + given.critic)
 
 
 def head_workspace(given: MemoryInput, packed: Packed) -> int:
@@ -382,17 +379,27 @@ def _tied_sum(given: MemoryInput) -> int:
 
 
 def scoring(given: MemoryInput) -> dict[str, int]:
-    """A forward pass without gradient over the largest micro-batch, also through reference and base
-    policy."""
-    packed = given.scoring
-    rows = min(packed.targets, given.chunk_rows)
-    parts = {
-        "activations": forward_workspace(given, packed.tokens, packed.pairs),
-        "logits": FORWARD_LOGIT_COPIES * FLOAT32 * rows * given.shape.vocabulary,
-        "weight casts": cast_bytes(given, False),
-    }
+    """A forward pass without gradient over the largest micro-batch, also through reference and base policy:
+    most is held in a layer of the trunk, or at the output head."""
+    packed, shape = given.scoring, given.shape
+    logits = FORWARD_LOGIT_COPIES * min(packed.targets, given.chunk_rows)
+    if given.measures_kl:
+        logits = max(logits, KL_COPIES * min(packed.targets, max(1, given.chunk_rows // 2)))
+    # Autocast keeps the copies of trained weights until the end of the trunk, and of others one at a time.
+    kept = shape.largest if given.frozen else shape.multiplied
+    moments = [
+        {
+            "activations": forward_workspace(given, packed.tokens, packed.pairs),
+            "weight casts": given.casts * given.compute_bytes * kept,
+        },
+        {
+            "logits": FLOAT32 * logits * shape.vocabulary,
+            "weight casts": given.casts * given.compute_bytes * shape.head,
+        },
+    ]
+    parts = max(moments, key=lambda parts: sum(parts.values()))
     if given.base_policy and given.gpu:
-        parts["base policy"] = given.weight_bytes * given.shape.parameters
+        parts["base policy"] = given.weight_bytes * shape.parameters
     return _some(parts)
 
 
@@ -419,7 +426,8 @@ def decoding(given: MemoryInput, decoded: Decoded) -> dict[str, int]:
     at_once = min(prompts, max(1, given.prefill // max(1, before)))
     logits = FLOAT32 * (prompts + rows) * shape.vocabulary
     copied = given.compute_bytes * (shape.multiplied + given.casts * shape.head) * given.fused_copy
-    casts = {"weight casts": copied or cast_bytes(given, False)}
+    # Under inference mode autocast keeps no copy of a weight beyond its product.
+    casts = {"weight casts": copied or given.casts * given.compute_bytes * shape.largest}
     moments = [
         {
             "key-value cache": first,

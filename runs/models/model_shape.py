@@ -18,6 +18,7 @@ TOGETHER: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that have the same input."""
 AFTER_ATTENTION: Final = ("o_proj", "out_proj", "dense")
 """Layers whose input is the result of attention, which attention keeps itself."""
+LLAMA: Final = {name for names in TOGETHER for name in names} | {"o_proj", "down_proj"}
 OF_KEYS: Final = re.compile(r"(^|\.)k_")
 """Names of norms over key heads."""
 
@@ -80,6 +81,11 @@ class ModelShape:
     norms: tuple[Norm, ...]
     context: int
     """Tokens of the longest sequence; 0 if the configuration does not say."""
+
+    @property
+    def llama_like(self) -> bool:
+        """Whether the layers have a Llama's linear layers, which decoding may fuse."""
+        return {linear.name for linear in self.linears} == LLAMA
 
     @property
     def multiplied(self) -> int:
