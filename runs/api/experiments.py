@@ -189,6 +189,7 @@ def run(
     gpus_per_run: float | None = None,
     cpus_per_run: int | None = None,
     job: Iterable[str] = (),
+    gpu_memory: float | None = None,
     trial: bool = True,
 ) -> Results:
     """Execute every run of a recipe that has no result yet, in `out`/NAME, and load the results.
@@ -199,10 +200,9 @@ def run(
     calling program, so it needs no ``if __name__ == "__main__"``. `progress` shows a live table in a terminal
     or in a notebook's cell ("notebook" requires a notebook), and lines elsewhere; False shows nothing.
 
-    With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict, as
-    with ``--until resolved``. `allow_change` resumes runs whose settings, data or code have changed. Before
-    the first run a `trial` calls code of yours that the recipe names. `on`, `address`, `gpus_per_run`,
-    `cpus_per_run` and `job` say where runs are executed, like the options of ``grpobench run``.
+    With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict.
+    `allow_change` resumes runs whose settings, data or code have changed. Before the first run a `trial`
+    calls code of yours. The arguments from `on` to `gpu_memory` are those options of ``grpobench run``.
 
     Raises `ConfigError` for errors in the recipe and in the code that it names; `FolderError` if another
     process owns the folder, or a run in it was made with other settings; `RunError` at the end if runs
@@ -215,7 +215,7 @@ def run(
     for why in found.left_out:
         console.print(Text(visible(f"left out: {why}")), soft_wrap=True)
     options: dict[str, Any] = {"allow_change": allow_change, "try_code": trial, "console": console}
-    options["where"] = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
+    options |= {"where": Where(on, address, gpus_per_run, cpus_per_run, tuple(job)), "gpu_memory": gpu_memory}
     if most_seeds is None:
         demand_unplanned(Path(out) / found.name)
         outcome = run_experiment(found, Path(out), workers, **options)

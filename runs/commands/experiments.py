@@ -15,6 +15,7 @@ from grpobench.runs.commands.options import (
     combine,
     data_options,
     flag,
+    gpu_memory_option,
     json_option,
     no_trial_option,
     out_option,
@@ -42,10 +43,11 @@ running_options = combine(
     ),
     flag(
         "--dry-run",
-        "Check everything, try all code and show the runs, what they may take and a prompt of each task. "
-        "Starts no run and writes nothing.",
+        "Check everything, try all code and show the runs, what they may take of memory and time, and a "
+        "prompt of each task. Starts no run and writes nothing.",
     ),
     no_trial_option,
+    gpu_memory_option,
     flag("--json", "With --dry-run: print JSON."),
     remote_options,
     data_options,

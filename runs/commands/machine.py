@@ -8,6 +8,7 @@ from grpobench.runs.commands.options import (
     Options,
     data_options,
     flag,
+    gpu_memory_option,
     json_option,
     out_option,
     set_option,
@@ -23,6 +24,7 @@ PREFLIGHT = "quickstart"
 @out_option("results", "Where results would go. Default: ./results.")
 @click.option("--deep", is_flag=False, flag_value=PREFLIGHT, metavar="[RECIPE]", help=".")
 @set_option("With --deep: override a value of the recipe, as with run. May be repeated.")
+@gpu_memory_option
 @json_option
 @data_options
 @trust_option
@@ -36,7 +38,7 @@ def doctor_command(options: Options) -> int:
         return deep_command(options)
     if options.sets:
         raise ConfigError(["--set: belongs to --deep RECIPE"])
-    findings = doctor.examine(options.out)
+    findings = doctor.examine(options.out, options.gpu_memory)
     if options.json:
         say(as_json(doctor.as_rows(findings)))
     else:
@@ -46,11 +48,18 @@ def doctor_command(options: Options) -> int:
 
 def deep_command(options: Options) -> int:
     """Say each verdict as soon as it is known."""
+    from grpobench.runs.experiment import memory
+    from grpobench.runs.experiment.engines import HERE
+    from grpobench.runs.experiment.memory_table import plan_lines
     from grpobench.runs.inventory.deep import examine, result
     from grpobench.runs.settings.recipe import read_recipe
     from grpobench.runs.tools.progress import Ticker
 
     recipe, ticker, checked = read_recipe(options.deep, options.sets), Ticker(), []
+    plans, why = memory.attempt(recipe.runs(), memory.device(options.gpu_memory, HERE))
+    if not options.json:
+        say("\n".join([*plan_lines(plans, why), ""]), flush=True)
+    memory.demand(plans)  # before anything is loaded
     shows = options.json or ticker.status  # the lines of the text say enough where there is no terminal
     results = examine.examine(recipe, options.out, ticker.tell if shows else lambda text: None)
     while True:
@@ -79,15 +88,18 @@ def deep_command(options: Options) -> int:
     "long-prompt for others.",
 )
 @flag("--sandbox", "Measure programs a minute in each tier instead.")
+@flag("--memory-plan", "Hold the memory plan against the peaks of steps instead.")
 @json_option
 def bench_command(options: Options) -> int:
-    from grpobench.benchmarks import bench, sandbox
+    from grpobench.benchmarks import bench, memory_peaks, sandbox
     from grpobench.runs.tools.strict import ConfigError
 
-    if options.sandbox and options.case:
-        raise ConfigError(["--sandbox measures no case; leave --case away"])
+    if len([asked for asked in (options.sandbox, options.memory_plan, options.case) if asked]) > 1:
+        raise ConfigError(["--sandbox, --memory-plan and --case: give one of them"])
     if options.sandbox:
         sandbox.main(options.json)
+    elif options.memory_plan:
+        memory_peaks.main(options.model, options.json)
     else:
         bench.main(options.model, options.case, options.json)
     return DONE

@@ -101,6 +101,13 @@ remote_options = combine(
         "slurm_partition=gpu.",
     ),
 )
+gpu_memory_option = click.option(
+    "--gpu-memory",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GIB",
+    help="Plan memory for a GPU of this size, and refuse runs that cannot fit into it. Default: the GPU that "
+    "is here.",
+)
 workers_option = click.option(
     "--workers",
     type=POSITIVE,

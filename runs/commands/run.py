@@ -10,10 +10,12 @@ from grpobench.runs.commands.options import Options
 from grpobench.runs.commands.outlook import outlook_lines
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
 from grpobench.runs.commands.reports import FORMATS, write_report
+from grpobench.runs.experiment import memory
 from grpobench.runs.experiment.dry_run import as_lines, preview
 from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until, with_seeds
+from grpobench.runs.experiment.memory_table import plan_lines
 from grpobench.runs.experiment.trial import TrialError
 from grpobench.runs.runfolder.logs import RESULTS
 from grpobench.runs.settings.recipe import Recipe
@@ -70,7 +72,7 @@ def where_of(options: Options) -> Where:
 
 def start(recipe: Recipe, options: Options, plan: InterimPlan | None, where: Where) -> Outcome:
     more: dict[str, Any] = {"allow_change": options.allow_change, "where": where}
-    more |= {"try_code": not options.no_trial}
+    more |= {"try_code": not options.no_trial, "gpu_memory": options.gpu_memory}
     if plan:
         return run_until(recipe, options.out, plan, options.workers, **more)
     demand_unplanned(options.out / recipe.name)
@@ -83,11 +85,17 @@ def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook:
         if not options.json:
             say(plan.words)
     workers = options.workers or recipe.head.workers or machine.worker_slots(options.gpus_per_run)
+    device = memory.device(options.gpu_memory, where_of(options), workers)
+    plans, why = memory.attempt(recipe.runs(), device)
+    if any(one.verdict == "does not fit" for one in plans):
+        if not options.json:
+            say("\n".join(plan_lines(plans, why)))
+        memory.demand(plans)
     found = preview(recipe, options.out, workers, options.allow_change, not options.no_trial)
     if options.json:
-        say(as_json({**found.row(), "outlook": outlook}))
+        say(as_json({**found.row(), "memory": [one.row() for one in plans], "outlook": outlook}))
     else:
-        say("\n".join([*as_lines(found), *([""] if outlook else []), *outlook]))
+        say("\n".join([*as_lines(found), "", *plan_lines(plans, why), *([""] if outlook else []), *outlook]))
     if any(one.fault for one in found.trial):
         raise TrialError(found.trial)
     return DONE

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.tools.text import visible
-from grpobench.runs.experiment import preflight, trial, watchdog
+from grpobench.runs.experiment import memory, preflight, trial, watchdog
 from grpobench.runs.experiment.engines import HERE, Where, engine
 from grpobench.runs.experiment.launcher import Launcher
 from grpobench.runs.experiment.run import Run, RunState
@@ -61,15 +61,17 @@ def run_experiment(
     execute: str = EXECUTE,
     console: Console | None = None,
     try_code: bool = True,
+    gpu_memory: float | None = None,
 ) -> Outcome:
     """Execute every run of a recipe that has no result yet, in `out`/<experiment>.
 
     `workers` overrides the recipe. 0 means as many as there is room for: on this machine one per GPU, or one
-    per core without GPUs. With `try_code`, a trial of others' code comes before the first run. `execute` is
-    the dotted name of the function that executes a run (tests replace it). Raises `FolderError` before
-    anything starts if another launcher owns the folder or a run's configuration has changed; ConfigError if
-    what `where` asks for is not available or an environment variable is not a number; TrialError, a
-    ConfigError, for code that cannot work; RuntimeError if no worker starts.
+    per core without GPUs. With `try_code`, a trial of others' code comes before the first run. `gpu_memory`
+    is the size in GiB of the GPU that the runs have, by default that of this machine's. `execute` is the
+    dotted name of the function that executes a run (tests replace it). Raises `FolderError` before anything
+    starts if another launcher owns the folder or a run's configuration has changed; ConfigError if what
+    `where` asks for is not available, an environment variable is not a number, or a run cannot fit into the
+    memory of the GPU; TrialError, a ConfigError, for code that cannot work; RuntimeError if no worker starts.
     """
     console = console or Console()
     patience = watchdog.patience()
@@ -83,8 +85,10 @@ def run_experiment(
             files.sweep(place)
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change, line_on(console))
+        waiting = [run.config for run in runs if run.state == "waiting"]
+        slots = workers or recipe.head.workers or 0
+        memory.demand_room(waiting, gpu_memory, where, slots, line_on(console))
         if try_code and execute == EXECUTE:
-            waiting = [run.config for run in runs if run.state == "waiting"]
             trial.demand(waiting, folder, where, line_on(console))
         write_experiment(folder, recipe)
         left = any(

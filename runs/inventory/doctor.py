@@ -40,13 +40,15 @@ class Finding:
     needed: bool = False
 
 
-def examine(out: Path) -> list[Finding]:
-    """All results. Failed checks do not raise."""
+def examine(out: Path, gpu_gib: float | None = None) -> list[Finding]:
+    """All results. Failed checks do not raise. `gpu_gib` is the memory of the GPU to plan for, if not of the
+    one that is here."""
     probes: list[Callable[[], Finding | list[Finding]]] = [
         python,
         threads,
         workers,
         torch_device,
+        lambda: memory(gpu_gib),
         training,
         packages,
         vllm,
@@ -112,6 +114,19 @@ def torch_device() -> list[Finding]:
         works = "ok" if total == 64 else "broken"
         found.append(Finding("gpu", works, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
     return found
+
+
+def memory(gpu_gib: float | None = None) -> Finding:
+    """What the recipe `quickstart` takes at most, and whether it fits."""
+    from grpobench.runs.experiment import memory as plan
+    from grpobench.runs.experiment.engines import HERE
+    from grpobench.runs.settings.recipe import read_recipe
+
+    device = plan.device(gpu_gib, HERE)
+    found = plan.plans(read_recipe("quickstart").runs(), device)[0]
+    limit = "" if found.limit is None else f", {found.verdict} into {plan.gib(found.limit)}"
+    detail = f"a run of quickstart takes up to {plan.gib(found.plan.peak)} ({found.plan.largest.name}){limit}"
+    return Finding("memory", "broken" if found.verdict == "does not fit" else "ok", detail)
 
 
 def training() -> Finding:

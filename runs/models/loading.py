@@ -266,9 +266,10 @@ def _demand_finite(name: str, location: str, model: Any) -> None:
         )
 
 
-def outline(name: str) -> Loaded:
-    """A model's configuration and tokenizer alone: enough to encode prompts and to know its context. Reads no
-    weights and writes nothing. Raises ModelError naming the remedy."""
+def outline(name: str, weights: bool = True) -> Loaded:
+    """A model's configuration and tokenizer alone: enough to encode prompts and to know its context. Loads no
+    weights and writes nothing. With `weights` the configuration must fit their files, which are then fetched
+    if they are on the hub. Raises ModelError naming the remedy."""
     from transformers import AutoConfig
 
     if why := missing(name):
@@ -281,7 +282,8 @@ def outline(name: str) -> Loaded:
     if not local and name in model_files.PACKAGED:
         source = source_of(model_files.PACKAGED[name].file)
         location, where["gguf_file"] = str(source.parent), source.name
-    _fitting(name, location, where)
+    if weights:
+        _fitting(name, location, where)
     tokenizer = _tokenizer(name, location, where)
     try:
         config = AutoConfig.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)

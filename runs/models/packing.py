@@ -73,6 +73,27 @@ class Pack:
 def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
     """Lay out all rows of a batch. With `share=False` every completion repeats its prompt: the plain padded
     layout, for tests and comparison."""
+    sequences, trunks, width = _arranged(batch, cost, share)
+    layout = Layout(batch, len(sequences), width)
+    for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
+        start = layout.put_prompt(index, trunk)
+        for number, row in enumerate(rows, 1):
+            start = layout.put_completion(index, row, number, start)
+    prompts = batch.prompt_length.tolist()
+    branching = any(
+        prompts[row] < prompts[t] for t, rows in zip(trunks, sequences, strict=True) for row in rows
+    )
+    return layout.pack(branching)
+
+
+def packed_size(batch: Batch, cost: Cost) -> tuple[int, int]:
+    """The number S and the length L of the sequences that `pack` lays a batch out in. Reads lengths alone."""
+    sequences, _, width = _arranged(batch, cost)
+    return len(sequences), width
+
+
+def _arranged(batch: Batch, cost: Cost, share: bool = True) -> tuple[list[list[int]], list[int], int]:
+    """(the rows of each sequence, the row with the longest prompt of each, the length of the sequences)."""
     lengths, prompts = batch.length.tolist(), batch.prompt_length.tolist()
     sequences = _sequences(batch, cost) if share else [[row] for rows in _by_group(batch) for row in rows]
     trunks = [max(rows, key=lambda row: prompts[row]) for rows in sequences]
@@ -80,15 +101,7 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
         prompts[trunk] + sum(max(0, lengths[row] - 1) for row in rows)
         for trunk, rows in zip(trunks, sequences, strict=True)
     )
-    layout = Layout(batch, len(sequences), width)
-    for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
-        start = layout.put_prompt(index, trunk)
-        for number, row in enumerate(rows, 1):
-            start = layout.put_completion(index, row, number, start)
-    branching = any(
-        prompts[row] < prompts[t] for t, rows in zip(trunks, sequences, strict=True) for row in rows
-    )
-    return layout.pack(branching)
+    return sequences, trunks, width
 
 
 class Layout:

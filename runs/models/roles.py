@@ -28,6 +28,7 @@ from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
 from grpobench.runs.models.token_budgets import (
+    MICRO_BATCH_TOKENS,
     REMEDY,
     ModelError,
     NoRoom,
@@ -277,7 +278,7 @@ class RoleModels(RoleWeights):
         self.activation_checkpointing = activation_checkpointing and bool(layers_of(trunk))
         self.device = next(trunk.parameters()).device
         self.chunk = chunk or most_logits(gpu_memory(self.device), CHUNK)
-        most = budget or (1024 if self.device.type == "cpu" else 16384)
+        most = budget or MICRO_BATCH_TOKENS["cpu" if self.device.type == "cpu" else "gpu"]
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
         self.attention = PackedAttention(language, attention, self.device)
         self.cost = estimate(trunk, language.config)

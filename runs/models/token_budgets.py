@@ -48,6 +48,10 @@ MORE = "give the run more memory (fewer runs on a device: --workers, --gpus-per-
 REMEDY = f'lower sampler.max_completion_tokens, set model.dtype = "bfloat16", take a smaller model, or {MORE}'
 
 
+MICRO_BATCH_TOKENS = {"cpu": 1024, "gpu": 16384}
+"""Most tokens of a micro-batch where `train.micro_batch_tokens` is 0."""
+
+
 @dataclass
 class TokenBudget:
     """How much of something goes through a model at once."""

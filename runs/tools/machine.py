@@ -24,6 +24,10 @@ SPIN, SPINS = "GOMP_SPINCOUNT", "1000"
 """How often torch's threads look for each other before they sleep. They hold the core while they look, by
 default for milliseconds: with one other busy program that made a step 20 times slower."""
 ASK = "import torch; print(torch.cuda.device_count())"
+ASK_MEMORY = (
+    "import torch; print(min(torch.cuda.get_device_properties(i).total_memory "
+    "for i in range(torch.cuda.device_count())))"
+)
 
 
 def threads(workers: int) -> int:
@@ -55,6 +59,19 @@ def _gpus_listed(visible: str | None) -> int:
     done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=False)
     told = done.stdout.strip()
     return int(told) if told.isdigit() else 0
+
+
+def gpu_memory() -> int | None:
+    """Bytes of memory of the smallest GPU that torch sees; None without any. A separate process looks, as in
+    `devices`."""
+    return _gpu_memory(os.environ.get(VISIBLE)) if visible_gpus() else None
+
+
+@functools.cache
+def _gpu_memory(visible: str | None) -> int | None:
+    done = subprocess.run([sys.executable, "-c", ASK_MEMORY], capture_output=True, text=True, check=False)
+    told = done.stdout.strip()
+    return int(told) if told.isdigit() else None
 
 
 def worker_slots(gpus_per_run: float | None = None) -> int:

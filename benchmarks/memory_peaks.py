@@ -1,0 +1,315 @@
+"""`grpobench bench --memory-plan`: the memory plan against what steps really take.
+
+The steps are those of a run's roles, made by hand: prompts and completions of random tokens, all of one
+length, so that the plan's assumption (every completion has the maximum length) holds. Each phase is measured
+in the second step, when the optimizer has its state. On a GPU the peak is torch's own count. On a CPU it is
+what torch's profiler records of the allocator, added to the tensors that were there when the phase began: a
+process's resident size would also count libraries, buffers of BLAS and pages that the allocator keeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.runs.experiment.memory import gib
+from grpobench.runs.models.memory_plan import MemoryPlan, PhaseName, plan
+from grpobench.runs.settings.config import RunConfig
+
+if TYPE_CHECKING:
+    from grpobench.algorithms.algorithm import Batch
+    from grpobench.runs.models.loading import Loaded
+    from grpobench.runs.models.roles import RoleModels
+    from grpobench.runs.sample.rollouts import Rollout
+
+STEPS = 2
+"""The second is measured."""
+SMALL_WORK = ("train.prompts_per_step=16", "train.group_size=8")
+LARGE_WORK = ("train.prompts_per_step=2", "train.group_size=16")
+SHAPES: Mapping[str, tuple[int, int]] = {"short prompts": (16, 24), "long prompts": (150, 8)}
+"""Tokens of prompts and completions."""
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "with a reference": ("algorithm.beta=0.04",),
+    "with a critic": ("arms=ppo", "arm.ppo.settings.critic=separate"),
+    "four minibatches": ("train.num_minibatches=4",),
+    "bfloat16": ("model.dtype=bfloat16",),
+}
+"""Settings that change what is held."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A phase, planned and measured, in bytes."""
+
+    phase: PhaseName
+    planned: int
+    measured: int
+
+    @property
+    def ratio(self) -> float:
+        """The plan over the measurement: 1 is exact, above 1 the plan says too much."""
+        return self.planned / self.measured
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The plan of a run against the peaks of its steps."""
+
+    model: str
+    device: str
+    plan: MemoryPlan
+    peaks: tuple[Peak, ...]
+
+    @property
+    def largest(self) -> Peak:
+        """Of the whole run: the largest planned phase against the largest measured one."""
+        planned = max(self.peaks, key=lambda peak: peak.planned)
+        measured = max(peak.measured for peak in self.peaks)
+        return replace(planned, measured=measured)
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        phases = {
+            peak.phase: {"planned": peak.planned, "measured": peak.measured, "ratio": peak.ratio}
+            for peak in self.peaks
+        }
+        whole = {
+            "planned": self.largest.planned,
+            "measured": self.largest.measured,
+            "ratio": self.largest.ratio,
+        }
+        return {"model": self.model, "device": self.device, "phases": phases, "peak": whole}
+
+
+def cases(model: str) -> Iterator[tuple[str, RunConfig, int]]:
+    """(what it is, the run, tokens of its prompts) of each case of a model; large models have the long
+    prompts without variants, and in bfloat16."""
+    from grpobench.benchmarks.cases import SMALL
+    from grpobench.runs.settings.recipe import read_recipe
+
+    small = model in SMALL
+    work = SMALL_WORK if small else LARGE_WORK
+    for shape, (prompt, completion) in SHAPES.items():
+        for variant, sets in VARIANTS.items():
+            if (shape == "long prompts" and variant and small) or (
+                not small and (shape != "long prompts" or variant not in ("", "bfloat16"))
+            ):
+                continue
+            lengths = (f"sampler.max_completion_tokens={completion}", "train.num_minibatches=1")
+            arms = () if any(text.startswith("arms=") for text in sets) else ("arms=grpo",)
+            chosen = (*arms, "tasks=arithmetic", f"model.name={model}")
+            recipe = read_recipe("quickstart", [*chosen, *work, *lengths, *sets])
+            yield f"{shape} {variant}".strip(), recipe.runs()[0], prompt
+
+
+def compare_plans(model: str) -> dict[str, Comparison]:
+    """The plan of each case of a model against its peak."""
+    return {name: plan_against_peak(config, prompt) for name, config, prompt in cases(model)}
+
+
+def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
+    """Make steps of a run whose prompts all have `prompt_tokens` tokens, in this process and on its device,
+    and hold their peaks against the plan. Evaluations are not made. Raises ModelError for a model that is not
+    here."""
+    import torch
+
+    from grpobench.runs.experiment.memory_input import Facts, input_of
+    from grpobench.runs.models.loading import load
+    from grpobench.runs.models.model_shape import shape_of
+    from grpobench.runs.train.parts import models_for
+
+    # What a run keeps beside its steps is left out of both.
+    config = replace(config, evaluate=replace(config.evaluate, kl_base=False))
+    gpu = torch.cuda.is_available()
+    facts = Facts(shape_of(config.model.name), prompt_tokens, gpu)
+    planned = plan(input_of(config, facts))
+    gc.collect()
+    before = held_bytes(gpu)
+    loaded = load(config.model.name)
+    algorithm = config.modify.around(config.algorithm)
+    models = models_for(config, algorithm, loaded)
+    measured: dict[PhaseName, int] = {}
+    for step in range(1, STEPS + 1):
+        measured = make_step(config, algorithm, models, loaded, prompt_tokens, step)
+    peaks = tuple(
+        Peak(phase.name, phase.total, measured[phase.name] - before)
+        for phase in planned.phases
+        if phase.name in measured
+    )
+    device = torch.cuda.get_device_name() if gpu else "cpu"
+    return Comparison(config.model.name, device, planned, peaks)
+
+
+def make_step(
+    config: RunConfig,
+    algorithm: Algorithm[Any],
+    models: RoleModels,
+    loaded: Loaded,
+    prompt_tokens: int,
+    step: int,
+) -> dict[PhaseName, int]:
+    """The peak of each phase of one step."""
+    import torch
+
+    from grpobench.runs.experiment.memory_input import completion_tokens
+    from grpobench.runs.sample.in_process import HFSampler
+    from grpobench.runs.sample.rollouts import Request
+
+    train, limit = config.train, completion_tokens(config)
+    # No token ends a completion.
+    sampler = HFSampler(models, (), loaded.pad, config.sampler.max_batch_size, loaded.context)
+    generator = torch.Generator().manual_seed(step)
+    size = (train.prompts_per_step, prompt_tokens)
+    prompts = torch.randint(0, loaded.model.config.vocab_size, size, generator=generator).tolist()
+    seeds = tuple(range(train.group_size))
+    requests = [Request(tuple(prompt), seeds) for prompt in prompts]
+    found: dict[PhaseName, int] = {}
+    with peak("sampling", found):
+        groups = sampler.sample(requests, limit, config.sampler.temperature)
+    batch = batch_of(groups, limit, step, str(models.device))
+    with peak("scoring", found), torch.no_grad():
+        models.forward("policy", batch)
+        signal = algorithm.compute_signal(batch, models)
+    with peak("training", found):
+        update(config, algorithm, models, batch, signal, step)
+    return found
+
+
+def update(
+    config: RunConfig, algorithm: Algorithm[Any], models: RoleModels, batch: Batch, signal: Any, step: int
+) -> None:
+    """All updates of a step, as the updater makes them."""
+    from grpobench.runs.models.packing import micro_batches
+    from grpobench.runs.train.update import minibatches
+
+    roles = algorithm.updated_roles(step)
+    for rows in minibatches(batch, signal.row_group, config.train.num_minibatches, seed=step):
+        part, own = batch[rows], signal[rows]
+        weights = algorithm.loss_weights(part)
+        for micro in micro_batches(part, own.row_group, models.budget):
+            now = models.forward_train(roles, part[micro], algorithm.differentiates_entropy)
+            loss = algorithm.loss(part[micro], own[micro], now)
+            (loss.terms * weights[micro]).sum().backward()
+            del now, loss
+        models.step(roles, 1.0)
+
+
+def batch_of(groups: Sequence[Sequence[Rollout]], limit: int, step: int, device: str) -> Batch:
+    """A batch of rollouts of equal lengths, every other one of which is right."""
+    import torch
+
+    from grpobench.algorithms.algorithm import Batch
+
+    rollouts = [rollout for group in groups for rollout in group]
+    rows = len(rollouts)
+    logp = torch.tensor([rollout.sampler_logp.tolist() for rollout in rollouts])
+    number = torch.arange(rows)
+    whole = torch.zeros(rows, dtype=torch.long)
+    reward = (number % 2).float()
+    found = Batch(
+        prompt=torch.tensor([rollout.prompt for rollout in rollouts]),
+        prompt_length=whole + len(rollouts[0].prompt),
+        completion=torch.tensor([rollout.completion for rollout in rollouts]),
+        length=whole + limit,
+        completion_mask=torch.ones(rows, limit, dtype=torch.bool),
+        sampler_logp=logp,
+        old_logp=logp,
+        group=number // len(groups[0]),
+        stopped=whole.bool(),
+        reward=reward,
+        scores={"correct": reward},
+        max_completion_tokens=limit,
+        step=step,
+    )
+    moved: dict[str, Any] = {
+        name: value.to(device) for name, value in vars(found).items() if isinstance(value, torch.Tensor)
+    }
+    return replace(found, **moved, scores={"correct": reward.to(device)})
+
+
+# Output
+
+
+def main(model: str, as_json: bool) -> None:
+    """Measure every case of a model and print a table. Raises ModelError for a model that is not here."""
+    found = compare_plans(model)
+    if as_json:
+        print(json.dumps({name: one.row() for name, one in found.items()}, indent=1))
+    else:
+        show(model, found, Console())
+
+
+def show(model: str, found: Mapping[str, Comparison], console: Console) -> None:
+    """A row for each case, a column for the plan over the measured peak of each phase."""
+    phases = [peak.phase for peak in next(iter(found.values())).peaks]
+    table = Table(box=None, pad_edge=False)
+    table.add_column(model)
+    for heading in ("planned", "measured", "plan ÷ peak", *phases):
+        table.add_column(heading, justify="right")
+    for name, one in found.items():
+        largest = one.largest
+        ratios = (f"{peak.ratio:.3f}" for peak in one.peaks)
+        table.add_row(name, gib(largest.planned), gib(largest.measured), f"{largest.ratio:.3f}", *ratios)
+    console.print(table)
+    console.print(
+        f"peaks of the second step on {next(iter(found.values())).device}; plan ÷ peak also by phase"
+    )
+
+
+# Measuring
+
+
+@contextlib.contextmanager
+def peak(phase: PhaseName, found: dict[PhaseName, int]) -> Iterator[None]:
+    """Measure the bytes that torch holds at most within, with those that were there before."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        yield
+        torch.cuda.synchronize()
+        found[phase] = torch.cuda.max_memory_allocated()
+        return
+    before = held_bytes(False)
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profiler:
+        yield
+    found[phase] = before + most_allocated(profiler)
+
+
+def most_allocated(profiler: Any) -> int:
+    """The largest sum of allocations so far, less what was freed."""
+    events = profiler.profiler.kineto_results.events()
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+    now = most = 0
+    for _, change in sorted(changes, key=lambda one: one[0]):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def held_bytes(gpu: bool) -> int:
+    """Bytes of the tensors of this process on its device."""
+    import torch
+
+    if gpu:
+        return torch.cuda.memory_allocated()
+    storages: dict[int, int] = {}
+    for thing in gc.get_objects():
+        # isinstance would ask proxies for their class, and import what they stand for.
+        if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu":
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())

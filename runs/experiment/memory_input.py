@@ -1,0 +1,343 @@
+"""What the memory plan needs to know of a run: the settings of its recipe as numbers."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpobench.runs.experiment import preflight
+from grpobench.runs.models import loading
+from grpobench.runs.models.memory_plan import (
+    FLOAT32,
+    NOTHING,
+    AdapterSize,
+    Decoded,
+    MemoryInput,
+    Packed,
+)
+from grpobench.runs.models.model_shape import ModelShape, shape_of
+from grpobench.runs.models.token_budgets import MICRO_BATCH_TOKENS, ModelError
+from grpobench.runs.settings import also
+from grpobench.runs.settings.config import TINY, RunConfig, TrainConfig
+from grpobench.runs.settings.optimizers import ADAMW, maker
+
+BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
+LONGEST_ENCODED = 16
+"""So many prompts are encoded to find the longest: those with the most bytes."""
+BYTES_OF_A_TOKEN = 3
+"""Bytes of text of a token where no tokenizer is there: fewer than usual, so that prompts are not taken for
+shorter than they are."""
+LEAST_FLEX = 1024
+"""Tokens of a micro-batch from which `model.attention = "auto"` needs no dense mask on a GPU."""
+TRIED = 256
+"""Rows and columns of the parameter with which an optimizer's state is measured."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a plan needs beside the settings."""
+
+    shape: ModelShape
+    prompt_tokens: int
+    """Of the longest prompt."""
+    gpu: bool
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
+
+
+def facts_of(config: RunConfig, gpu: bool) -> Facts:
+    """The facts of a run, from config.json, the tokenizer and the problems. Raises ModelError or
+    DataError."""
+    shape = shape_of(config.model.name)
+    length = longest_text(config)
+    try:
+        loaded = loading.outline(config.model.name, weights=False)
+    except ModelError:
+        assumed = 1 + length[1] // BYTES_OF_A_TOKEN
+        note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"
+        return Facts(shape, assumed, gpu, (note,))
+    tokens = max((len(loaded.encode(text)) for text in length[0]), default=1)
+    return Facts(shape, tokens, gpu)
+
+
+def longest_text(config: RunConfig) -> tuple[Sequence[str], int]:
+    """(the prompts with the most bytes, the bytes of the first) among the run's problems."""
+    task = config.task
+    texts = {problem.prompt for split in task.splits for problem in task.problems(split)}
+    chosen = sorted(texts, key=lambda text: -size(text))[:LONGEST_ENCODED]
+    return chosen, size(chosen[0]) if chosen else 0
+
+
+def size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
+    """A run as the plan sees it."""
+    algorithm, shape = config.modify.around(config.algorithm), facts.shape
+    trained, read = algorithm.trained_roles, algorithm.reference_roles
+    compute, weight = BYTES[config.model.dtype], weight_bytes(config)
+    adapter = adapter_of(config)
+    vllm = config.sampler.kind == "vllm"
+    return MemoryInput(
+        shape=shape,
+        training=packed(
+            config, facts, math.ceil(config.train.prompts_per_step / config.train.num_minibatches)
+        ),
+        scoring=packed(config, facts, config.train.prompts_per_step),
+        sampling=sampled(config, facts),
+        evaluating=evaluated(config, facts),
+        reference="reference" in {*trained, *read},
+        critic="critic" in trained,
+        value_head="value_head" in trained,
+        gpu=facts.gpu,
+        weight_bytes=weight,
+        compute_bytes=compute,
+        master=weight < FLOAT32 and option(config.train, "master_weights", True),
+        optimizer_bytes=optimizer_bytes(config.train, config.beside),
+        offload=option(config.train, "offload_optimizer", False),
+        checkpointing=option(config.train, "activation_checkpointing", False),
+        dense_mask=not is_flex(config, facts.gpu),
+        adapter=adapter,
+        past=config.sampler.lag,
+        measures_kl=config.evaluate.kl_base,
+        base_policy=config.evaluate.kl_base and "reference" not in {*trained, *read} and adapter is None,
+        prefill=prefill_tokens(),
+        chunk=chunk_size(),
+        entropy_gradient=algorithm.differentiates_entropy,
+        engine_weight_bytes=compute if vllm else 0,
+        engine_cache=int(config.sampler.cache_gb * 2**30) if vllm else 0,
+        reward_model=reward_model_bytes(config),
+        **decoding_of(shape, weight, compute),
+    )
+
+
+def decoding_of(shape: ModelShape, weight: int, compute: int) -> dict[str, Any]:
+    """How a model is decoded in this process. In bfloat16 prompts are repeated, because
+    the check of shared ones fails on rounding for most models."""
+    return {
+        "fused_copy": compute == FLOAT32 and shape.llama_like and shape.trunk <= most_copied(),
+        "shares_prompts": compute == FLOAT32,
+        # Keys are rotated in the type of the weights; values come from a linear layer.
+        "cache_bytes": weight + compute,
+    }
+
+
+def notes_of(config: RunConfig, facts: Facts) -> tuple[str, ...]:
+    """What a plan leaves out or assumes."""
+    notes = list(facts.notes)
+    if config.sampler.kind == "vllm":
+        notes.append("vLLM's own workspace is not counted")
+    if uses_reward_model(config) and not reward_model_bytes(config):
+        notes.append("the reward model is not counted: its files are not on this machine")
+    return tuple(notes)
+
+
+def option(section: object, name: str, default: Any) -> Any:
+    """A setting that not every version of the recipe's schema has."""
+    return getattr(section, name, default)
+
+
+def weight_bytes(config: RunConfig) -> int:
+    return BYTES[option(config.model, "weights", "float32")]
+
+
+def adapter_of(config: RunConfig) -> AdapterSize | None:
+    adapter = option(config.model, "adapter", None)
+    return None if adapter is None else AdapterSize(adapter.rank, tuple(adapter.targets))
+
+
+def is_flex(config: RunConfig, gpu: bool) -> bool:
+    """Whether packed sequences attend without a dense mask, if torch can compile that."""
+    attention = option(config.model, "attention", "sdpa")
+    return attention == "flex" or (attention == "auto" and gpu and budget_of(config, gpu) >= LEAST_FLEX)
+
+
+def most_copied() -> int:
+    from grpobench.runs.sample.fused import MOST_COPIED
+
+    return MOST_COPIED
+
+
+def prefill_tokens() -> int:
+    from grpobench.runs.sample.decoding import PREFILL
+
+    return PREFILL
+
+
+def chunk_size() -> int:
+    from grpobench.runs.models.roles import CHUNK
+
+    return CHUNK
+
+
+def completion_tokens(config: RunConfig) -> int:
+    """Longest completion of training."""
+    return config.sampler.max_completion_tokens or config.task.max_completion_tokens
+
+
+def budget_of(config: RunConfig, gpu: bool) -> int:
+    """Most tokens of a micro-batch."""
+    return config.train.micro_batch_tokens or MICRO_BATCH_TOKENS["gpu" if gpu else "cpu"]
+
+
+# Shapes of the work
+
+
+def packed(config: RunConfig, facts: Facts, prompts: int) -> Packed:
+    """The largest micro-batch of so many prompts, all of whose completions have the maximum length."""
+    per_row_group = 1 if config.algorithm.has_advantages else 2  # a preference pair is never split
+    return packed_sizes(
+        facts.shape,
+        prompts,
+        config.train.group_size,
+        facts.prompt_tokens,
+        completion_tokens(config),
+        budget_of(config, facts.gpu),
+        per_row_group,
+        is_flex(config, facts.gpu),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def packed_sizes(
+    shape: ModelShape,
+    prompts: int,
+    group_size: int,
+    prompt_tokens: int,
+    completion: int,
+    budget: int,
+    per_row_group: int,
+    unsplit: bool,
+) -> Packed:
+    """The largest micro-batch as `packing.py` makes it. With `unsplit` a group is one sequence whatever
+    attention costs."""
+    import torch
+
+    from grpobench.runs.models.packing import Cost, micro_batches, packed_size
+
+    # More prompts than this would only make more micro-batches of the same size.
+    prompts = min(prompts, 2 + budget // max(1, prompt_tokens + completion))
+    batch = lengths_alone(prompts, group_size, prompt_tokens, completion)
+    number = torch.arange(len(batch))
+    row_group = batch.group * group_size + (number % group_size) // per_row_group
+    parts = micro_batches(batch, row_group, budget)
+    rows = max(parts, key=len)
+    pair = 0.0 if unsplit else 2.0 * shape.hidden * shape.layers
+    cost = Cost(token=shape.used, pair=pair)
+    sequences, length = packed_size(batch[rows], cost)
+    return Packed(sequences, length, len(rows) * completion, len(parts) > 1)
+
+
+def lengths_alone(prompts: int, group_size: int, prompt_tokens: int, completion: int) -> Any:
+    """A batch of rows of equal lengths, without their tokens."""
+    import torch
+
+    from grpobench.algorithms.algorithm import Batch
+
+    rows = prompts * group_size
+    nothing = torch.zeros(rows, 0)
+    whole = torch.zeros(rows, dtype=torch.long)
+    return Batch(
+        prompt=nothing.long(),
+        prompt_length=whole + prompt_tokens,
+        completion=nothing.long(),
+        length=whole + completion,
+        completion_mask=nothing.bool(),
+        sampler_logp=nothing,
+        old_logp=nothing,
+        group=torch.arange(prompts).repeat_interleave(group_size),
+        stopped=whole.bool(),
+        reward=whole.float(),
+        scores={},
+        max_completion_tokens=completion,
+        step=1,
+    )
+
+
+def sampled(config: RunConfig, facts: Facts) -> Decoded:
+    """What the training steps decode in this process."""
+    if config.sampler.kind not in ("hf", "replay"):
+        return NOTHING
+    answers = config.train.group_size + config.algorithm.greedy_baseline
+    return decoded(config, facts, config.train.prompts_per_step, answers, completion_tokens(config))
+
+
+def evaluated(config: RunConfig, facts: Facts) -> Decoded:
+    """The largest batch that evaluations decode in this process."""
+    settings = config.evaluate
+    problems = max(settings.problems, settings.test_problems)
+    answers = settings.samples + settings.greedy
+    if config.sampler.kind in ("vllm", "vllm-server") or config.sampler.foreign or not problems * answers:
+        return NOTHING
+    tasks = (config.task, *also.tasks_beside(config))
+    most = max(config.sampler.max_completion_tokens or task.max_completion_tokens for task in tasks)
+    return decoded(config, facts, problems, answers, most)
+
+
+def decoded(config: RunConfig, facts: Facts, prompts: int, answers: int, completion: int) -> Decoded:
+    rows = min(config.sampler.max_batch_size, prompts * answers)
+    return Decoded(rows, min(prompts, math.ceil(rows / answers)), facts.prompt_tokens, completion)
+
+
+# Sizes that are measured
+
+
+def optimizer_bytes(train: TrainConfig, beside: str = "") -> float:
+    """Bytes of state that the optimizer keeps for each weight: known of AdamW, measured of others."""
+    if train.optimizer == ADAMW:
+        return 2.0 * FLOAT32
+    settings = json.dumps(dict(train.optimizer_settings), sort_keys=True, default=str)
+    return measured_state(train.optimizer, settings, train, beside)
+
+
+_measured: dict[tuple[str, str], float] = {}
+
+
+def measured_state(name: str, settings: str, train: TrainConfig, beside: str) -> float:
+    """The state after one update of one matrix, per weight. AdamW's where the optimizer cannot be made
+    here."""
+    if (name, settings) not in _measured:
+        _measured[name, settings] = _state_of(train, beside)
+    return _measured[name, settings]
+
+
+def _state_of(train: TrainConfig, beside: str) -> float:
+    from pathlib import Path
+
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(TRIED, TRIED))
+    parameter.grad = torch.ones_like(parameter)
+    try:
+        make = maker(train, Path(beside) if beside else None)
+        assert make is not None
+        made = make([parameter], 1e-3)
+        made.step()
+    except Exception:  # of a library or of a user's own file; reading the recipe has already told of it
+        return 2.0 * FLOAT32
+    state = made.state.get(parameter, {}).values()
+    tensors = [value for value in state if isinstance(value, torch.Tensor) and value.numel() > 1]
+    return sum(map(tensor_bytes, tensors)) / parameter.numel()
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """Bytes of a tensor, also of one that is made of others, as those of 8-bit optimizers."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        return sum(tensor_bytes(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
+    return int(tensor.numel() * tensor.element_size())
+
+
+def uses_reward_model(config: RunConfig) -> bool:
+    return "model" in config.reward.components(config.task) and config.reward.model != TINY
+
+
+def reward_model_bytes(config: RunConfig) -> int:
+    """Of the weights of a learned reward model, if its files are on this machine; the suite's own is tiny."""
+    if not uses_reward_model(config):
+        return 0
+    return BYTES[config.reward.model_dtype] * preflight.weights(config.reward.model)

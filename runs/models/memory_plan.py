@@ -1,0 +1,451 @@
+"""How much memory a run takes at most, part by part and phase by phase, computed before anything is loaded.
+
+Everything is counted in bytes at the moment of a phase when most is held, for completions of the maximum
+length. What is not counted: libraries and the CUDA context, gaps between allocations, the workspace of an
+engine. The formulas stand in docs/memory.md and follow the code of `roles.py`, `decoding.py` and
+transformers' models, whose modules are not replaced: norms and activation functions each keep their own input
+for the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from grpobench.runs.models.model_shape import AFTER_ATTENTION, Linear, ModelShape
+
+FLOAT32: Final = 4
+"""Bytes of a number."""
+PhaseName = Literal["sampling", "scoring", "training", "evaluating"]
+LOGIT_COPIES: Final = 5
+"""Tensors of the size of a chunk of logits in its backward pass: the logits, and in turn the gradient of the
+chosen token's logit, the shifted logits, their exponential and its product with the gradient."""
+ENTROPY_COPIES: Final = 2
+"""More of them where the entropy has a gradient: the probabilities, and the gradient through them."""
+FORWARD_LOGIT_COPIES: Final = 2
+"""Without gradient: the logits, and tempered ones or their probabilities."""
+KL_COPIES: Final = 5
+"""For the distance between two policies, of which half as many tokens go at once: both log-probabilities,
+probabilities, the difference, and its product with them."""
+DRAW_BYTES: Final = 36
+"""Bytes per logit while tokens are drawn: three tensors in float32 (logits, tempered, log-probabilities) and
+three in float64 (log-probabilities, probabilities, their cumulative sum)."""
+TEMPORARY_WEIGHTS: Final = 3
+"""Float32 tensors of one parameter's size while stochastic rounding updates it."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The largest micro-batch: S sequences of L tokens, of which `targets` tokens are predicted."""
+
+    sequences: int
+    length: int
+    targets: int
+    several: bool = False
+    """Whether there are more micro-batches of the same update, whose gradients are added up."""
+
+    @property
+    def tokens(self) -> int:
+        return self.sequences * self.length
+
+    @property
+    def pairs(self) -> int:
+        """Entries of the attention mask."""
+        return self.sequences * self.length**2
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Sequences that are decoded at once."""
+
+    rows: int
+    """0 where this process decodes nothing."""
+    prompts: int
+    """Different prompts among them."""
+    prompt_tokens: int
+    completion_tokens: int
+
+
+NOTHING: Final = Decoded(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class AdapterSize:
+    """A low-rank adapter: the trunk's weights are frozen, and each of `targets` gets two small matrices."""
+
+    rank: int
+    targets: tuple[str, ...] = ()
+    """Names of linear layers; empty: all of the trunk."""
+
+    def has(self, linear: Linear) -> bool:
+        return not self.targets or linear.name in self.targets
+
+    def weights(self, shape: ModelShape) -> int:
+        """Trained weights."""
+        each = (
+            one.weights // (one.inputs * one.outputs) * (one.inputs + one.outputs)
+            for one in shape.linears
+            if self.has(one)
+        )
+        return self.rank * sum(each)
+
+
+@dataclass(frozen=True)
+class MemoryInput:
+    """Everything that the memory of a run depends on."""
+
+    shape: ModelShape
+    training: Packed
+    scoring: Packed
+    sampling: Decoded
+    evaluating: Decoded
+    reference: bool = False
+    critic: bool = False
+    """A copy of the trunk with a value head, trained like the policy."""
+    value_head: bool = False
+    """On the policy's trunk."""
+    gpu: bool = True
+    weight_bytes: int = FLOAT32
+    """Of a stored weight of every role."""
+    compute_bytes: int = FLOAT32
+    """Of a number in a linear layer: 2 computes float32 weights under autocast."""
+    master: bool = False
+    """Whether weights of fewer bytes have a float32 copy, to which their gradients are added."""
+    optimizer_bytes: float = 8.0
+    """State of the optimizer for each trained weight; AdamW has two moments in float32."""
+    offload: bool = False
+    """Whether master weights, gradients and the optimizer's state lie in the memory of the CPU."""
+    checkpointing: bool = False
+    """Whether of each layer only the input is kept for the backward pass."""
+    dense_mask: bool = True
+    """Whether attention gets a mask of every pair, for which keys and values are repeated for each head."""
+    adapter: AdapterSize | None = None
+    past: int = 0
+    """Copies of earlier weights for a sampler that lags behind."""
+    base_policy: bool = False
+    """Whether the base policy is kept apart, to measure the policy's distance to it."""
+    measures_kl: bool = False
+    """Whether that distance is measured, to a base policy that is kept apart or to the reference."""
+    fused_copy: bool = False
+    """Whether decoding copies the policy's weights in its own layout."""
+    shares_prompts: bool = True
+    """Whether decoding keeps the keys and values of a prompt once for all of its completions."""
+    cache_bytes: int = 2 * FLOAT32
+    """Of a key and a value together, as decoding stores them."""
+    prefill: int = 2**15
+    """Most tokens of prompts that go forward at once."""
+    chunk: int = 2**25
+    """Most logits at once."""
+    entropy_gradient: bool = False
+    engine_weight_bytes: int = 0
+    """Of a weight of an engine in the same process; 0 without one."""
+    engine_cache: int = 0
+    """Bytes of that engine's key-value cache."""
+    reward_model: int = 0
+    """Bytes of the weights of a learned reward model."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the weights of the trunk have no gradient."""
+        return self.adapter is not None
+
+    @property
+    def casts(self) -> bool:
+        """Whether autocast makes copies of float32 weights."""
+        return self.compute_bytes < self.weight_bytes
+
+    @property
+    def trained(self) -> tuple[int, int]:
+        """Trained weights of the policy's network and of the critic's."""
+        shape = self.shape
+        critic = int(self.critic) * (shape.hidden + 1)
+        policy = int(self.value_head) * (shape.hidden + 1)
+        if self.adapter is not None:
+            own = self.adapter.weights(shape)
+            return policy + own, critic + own * self.critic
+        return policy + shape.parameters, critic + shape.trunk * self.critic
+
+    @property
+    def chunk_rows(self) -> int:
+        """Tokens whose logits are computed at once."""
+        return max(1, self.chunk // self.shape.vocabulary)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The moment of a phase when most is held."""
+
+    name: PhaseName
+    parts: Mapping[str, int]
+    """Bytes by what they hold."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes of a run on its device, by phase."""
+
+    phases: tuple[Phase, ...]
+    notes: tuple[str, ...] = field(default=())
+    """What is not counted or was assumed."""
+
+    @property
+    def largest(self) -> Phase:
+        return max(self.phases, key=lambda phase: phase.total)
+
+    @property
+    def peak(self) -> int:
+        return self.largest.total
+
+    def phase(self, name: PhaseName) -> Phase:
+        return next(phase for phase in self.phases if phase.name == name)
+
+
+def plan(given: MemoryInput) -> MemoryPlan:
+    """The bytes of each phase."""
+    held = standing(given)
+    found = [Phase("scoring", held | scoring(given)), Phase("training", held | training(given))]
+    for name, decoded in (("sampling", given.sampling), ("evaluating", given.evaluating)):
+        if decoded.rows:
+            found.append(Phase(name, held | decoding(given, decoded)))  # type: ignore[arg-type]
+        elif name == "sampling" and given.engine_weight_bytes:
+            found.append(Phase("sampling", held))
+    order = ("sampling", "scoring", "training", "evaluating")
+    return MemoryPlan(tuple(sorted(found, key=lambda phase: order.index(phase.name))))
+
+
+def standing(given: MemoryInput) -> dict[str, int]:
+    """What is held in every phase once the first update is made."""
+    shape, weight = given.shape, given.weight_bytes
+    policy, critic = given.trained
+    trained = policy + critic
+    own = given.adapter.weights(shape) if given.adapter else 0
+    here = not given.offload
+    parts = {
+        "policy": weight * shape.parameters + FLOAT32 * (own + given.value_head * (shape.hidden + 1)),
+        # Policy, reference and critic share the weights beside their adapters.
+        "reference": weight * shape.parameters * (given.reference and not given.adapter),
+        "critic": FLOAT32 * critic
+        if given.adapter
+        else given.critic * weight * (shape.trunk + shape.hidden + 1),
+        "master weights": FLOAT32
+        * trained
+        * (given.master and here and weight < FLOAT32 and not given.adapter),
+        "optimizer": round(given.optimizer_bytes * trained) * here,
+        "earlier weights": given.past * (FLOAT32 * own if given.adapter else weight * shape.parameters),
+        "base policy": weight * shape.parameters * (given.base_policy and not given.gpu),
+        "engine weights": given.engine_weight_bytes * shape.parameters,
+        "engine cache": given.engine_cache,
+        "reward model": given.reward_model,
+    }
+    return {name: size for name, size in parts.items() if size}
+
+
+# Training
+
+
+def training(given: MemoryInput) -> dict[str, int]:
+    """Gradients, and what a forward pass keeps for the backward pass.
+
+    Most is held when the backward pass begins, and the gradients of earlier micro-batches are there; or, with
+    one micro-batch, when it has ended and all gradients are there.
+    """
+    shape, packed = given.shape, given.training
+    gradients = gradient_bytes(given)
+    begins = {
+        "gradients": gradients if packed.several else 0,
+        "activations": activations(given, packed),
+        "weight casts": cast_bytes(given),
+        "logits": head_workspace(given, packed),
+    }
+    layer = layer_workspace(given, packed)
+    if layer > begins["logits"]:
+        begins["working memory"] = layer - begins["logits"]
+    rounds = not given.master and given.weight_bytes < FLOAT32 and not given.frozen
+    # The embeddings' gradient is complete last; the sum of earlier micro-batches is there beside it.
+    embeddings = given.weight_bytes * shape.head * packed.several * (not given.frozen) + _tied_sum(given)
+    ends = {
+        "gradients": gradients,
+        "working memory": max(TEMPORARY_WEIGHTS * FLOAT32 * shape.largest * rounds, embeddings),
+    }
+    return max((_some(begins), _some(ends)), key=lambda parts: sum(parts.values()))
+
+
+def gradient_bytes(given: MemoryInput) -> int:
+    """Of all trained weights on the device."""
+    if given.offload:  # each leaves as soon as it is complete
+        return given.weight_bytes * given.shape.largest
+    full = given.master or given.adapter is not None or given.weight_bytes == FLOAT32
+    return (FLOAT32 if full else given.weight_bytes) * sum(given.trained)
+
+
+def activations(given: MemoryInput, packed: Packed) -> int:
+    """What the trunks keep for the backward pass, and the states that the heads read."""
+    shape = given.shape
+    trunks = 1 + given.critic
+    whole = packed.tokens * kept_by_layers(given, packed.length)
+    if given.checkpointing:
+        stream = given.weight_bytes * shape.hidden
+        # The inputs of all layers, and everything that one of them keeps while it is run again.
+        whole = packed.tokens * shape.layers * stream + whole // max(1, shape.layers)
+    rotary = 2 * FLOAT32 * shape.head_size * packed.tokens
+    states = given.weight_bytes * shape.hidden * packed.targets
+    if given.casts:
+        states += given.compute_bytes * shape.hidden * min(packed.targets, given.chunk_rows)
+    return trunks * (whole + rotary + states)
+
+
+def kept_by_layers(given: MemoryInput, length: int) -> int:
+    """Bytes that all layers keep of one token in a sequence of `length`."""
+    shape, compute = given.shape, given.compute_bytes
+    kept = 0.0
+    for norm in shape.norms:
+        # Its input in float32, and the normalized input, which is multiplied with the norm's weights.
+        own = FLOAT32 + (compute if norm.of_heads else given.weight_bytes) * (not given.frozen)
+        kept += norm.count * norm.width * (given.weight_bytes if norm.fused else own)
+    kept += _kept_inputs(given)
+    # Queries, keys, values, the result, its log-sum-exp, and the mask's row.
+    keys = shape.attention if given.dense_mask else shape.keys
+    row = length * given.dense_mask
+    kept += shape.layers * (compute * (2 * shape.attention + 2 * keys + row) + FLOAT32 * shape.heads)
+    # A gate before and behind its activation function, and what it is multiplied with.
+    gated = any(one.name in ("gate_proj", "gate_up_proj", "w1") for one in shape.linears)
+    kept += shape.layers * compute * shape.intermediate * (3 if gated else 1)
+    return round(kept)
+
+
+def _kept_inputs(given: MemoryInput) -> float:
+    """Bytes of one token's inputs that linear layers keep for the gradients of their weights. Under autocast
+    each layer has a copy of its own."""
+    shape, compute, adapter = given.shape, given.compute_bytes, given.adapter
+    kept = 0.0
+    counted: set[tuple[str, ...]] = set()
+    for linear in shape.linears:
+        adapted = adapter is not None and adapter.has(linear)
+        if adapter is not None and adapted:
+            kept += linear.count * compute * adapter.rank
+        elif given.frozen:
+            continue
+        after_attention = linear.name in AFTER_ATTENTION
+        # The matrices of an adapter are float32 whatever the weights are.
+        copied = (adapted and compute < FLOAT32) or (given.casts and not after_attention)
+        if copied or (not after_attention and linear.kind not in counted):
+            counted.add(linear.kind)
+            kept += linear.count * compute * linear.inputs
+    return kept
+
+
+def cast_bytes(given: MemoryInput) -> int:
+    """Copies of float32 weights of the trunks, which autocast makes and the backward pass needs."""
+    return given.casts * given.compute_bytes * given.shape.multiplied * (1 + given.critic)
+
+
+def head_workspace(given: MemoryInput, packed: Packed) -> int:
+    """What the output head holds at most in its backward pass: logits, and the gradient of its weights."""
+    shape = given.shape
+    rows = min(packed.targets, given.chunk_rows)
+    copies = LOGIT_COPIES + ENTROPY_COPIES * given.entropy_gradient
+    logits = FLOAT32 * rows * shape.vocabulary
+    weight = 0 if given.frozen else given.weight_bytes * shape.head
+    cast = given.compute_bytes * shape.head if given.casts else 0
+    pieces = packed.targets > rows
+    # The gradients of the pieces are added up beside that of the micro-batches before.
+    return max(copies * logits + weight * pieces, 2 * logits + weight * (1 + pieces)) + cast
+
+
+def layer_workspace(given: MemoryInput, packed: Packed) -> int:
+    """What the backward pass of one layer holds beside what was kept: gradients of the feed-forward layer's
+    inner states and of the residual stream, and the gradient of one weight."""
+    shape = given.shape
+    inner = 2 * given.compute_bytes * shape.intermediate + 2 * FLOAT32 * shape.hidden
+    weight = (
+        0
+        if given.frozen
+        else given.weight_bytes * max((one.inputs * one.outputs for one in shape.linears), default=0)
+    )
+    return packed.tokens * inner + weight + _tied_sum(given)
+
+
+def _tied_sum(given: MemoryInput) -> int:
+    """The gradient of the output head waits for that of the embeddings, if both are the same weights."""
+    return given.weight_bytes * given.shape.head * (given.shape.tied and not given.frozen)
+
+
+# Without gradient
+
+
+def scoring(given: MemoryInput) -> dict[str, int]:
+    """A forward pass without gradient over the largest micro-batch, also through reference and base policy:
+    most is held in a layer of the trunk, or at the output head."""
+    packed, shape = given.scoring, given.shape
+    logits = FORWARD_LOGIT_COPIES * min(packed.targets, given.chunk_rows)
+    if given.measures_kl:
+        logits = max(logits, KL_COPIES * min(packed.targets, max(1, given.chunk_rows // 2)))
+    # Autocast keeps the copies of trained weights until the end of the trunk, and of others one at a time.
+    kept = shape.largest if given.frozen else shape.multiplied
+    moments = [
+        {
+            "activations": forward_workspace(given, packed.tokens, packed.pairs),
+            "weight casts": given.casts * given.compute_bytes * kept,
+        },
+        {
+            "logits": FLOAT32 * logits * shape.vocabulary,
+            "weight casts": given.casts * given.compute_bytes * shape.head,
+        },
+    ]
+    parts = max(moments, key=lambda parts: sum(parts.values()))
+    if given.base_policy and given.gpu:
+        parts["base policy"] = given.weight_bytes * shape.parameters
+    return _some(parts)
+
+
+def forward_workspace(given: MemoryInput, tokens: int, pairs: int) -> int:
+    """What a forward pass without gradient holds at most: the inner states of one layer, the residual stream,
+    and the mask in two types."""
+    shape, compute = given.shape, given.compute_bytes
+    stream = (2 * FLOAT32 + compute) * shape.hidden
+    feed_forward = 3 * compute * shape.intermediate
+    attention = compute * (3 * shape.attention + 2 * shape.keys) + FLOAT32 * (shape.attention + shape.keys)
+    return tokens * (stream + max(feed_forward, attention)) + pairs * (1 + compute) * given.dense_mask
+
+
+def decoding(given: MemoryInput, decoded: Decoded) -> dict[str, int]:
+    """What decoding holds at most: while the prompts go forward, when only they have keys and values, or at
+    the last token."""
+    shape, rows, prompts = given.shape, decoded.rows, decoded.prompts
+    before, behind = decoded.prompt_tokens, decoded.completion_tokens
+    each = shape.layers * shape.keys * given.cache_bytes
+    if given.shares_prompts:
+        first, last = prompts * before * each, (prompts * before + rows * behind) * each
+    else:
+        first, last = prompts * (before + behind) * each, rows * (before + behind) * each
+    at_once = min(prompts, max(1, given.prefill // max(1, before)))
+    logits = FLOAT32 * (prompts + rows) * shape.vocabulary
+    copied = given.compute_bytes * (shape.multiplied + given.casts * shape.head) * given.fused_copy
+    # Under inference mode autocast keeps no copy of a weight beyond its product.
+    casts = {"weight casts": copied or given.casts * given.compute_bytes * shape.largest}
+    moments = [
+        {
+            "key-value cache": first,
+            "working memory": forward_workspace(given, at_once * before, at_once * before**2) + logits,
+        },
+        {"key-value cache": last, "working memory": token_workspace(given, rows, before + behind)},
+    ]
+    return _some(max(moments, key=lambda parts: sum(parts.values())) | casts)
+
+
+def token_workspace(given: MemoryInput, rows: int, columns: int) -> int:
+    """What one token of each row holds: the choice among all logits, and attention over so many columns."""
+    shape = given.shape
+    scores = 3 * FLOAT32 * rows * shape.heads * columns
+    # Autocast casts the cache of a layer, for attention in one type.
+    cache = given.casts * 2 * given.compute_bytes * rows * columns * shape.keys
+    return DRAW_BYTES * rows * shape.vocabulary + scores + cache + forward_workspace(given, rows, 0)
+
+
+def _some(parts: Mapping[str, int]) -> dict[str, int]:
+    return {name: round(size) for name, size in parts.items() if size}

@@ -1,0 +1,297 @@
+"""The memory plan on the command line: what is printed, what is refused before anything is loaded, and with
+what settings a run fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import rollouts
+from hypothesis import given
+from hypothesis import settings as bounded
+from hypothesis import strategies as st
+
+from grpobench.runs import cli
+from grpobench.runs.experiment import memory
+from grpobench.runs.experiment.engines import HERE, Where
+from grpobench.runs.experiment.memory_input import (
+    Facts,
+    facts_of,
+    input_of,
+    optimizer_bytes,
+    packed_sizes,
+)
+from grpobench.runs.models.memory_plan import PhaseName, plan
+from grpobench.runs.models.model_shape import shape_of
+from grpobench.runs.models.packing import Cost, micro_batches, pack
+from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools import machine, strict
+
+RECIPE = """
+name = "m"
+tasks = [{ name = "arithmetic", settings = { train = 32, validation = 16, test = 16 } }]
+[sampler]
+max_completion_tokens = 64
+[train]
+prompts_per_step = 4
+group_size = 4
+[[arm]]
+algorithm = "grpo"
+"""
+QWEN: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+"""config.json of a model of the sizes of Qwen2.5-7B."""
+HALF: dict[str, Any] = {**QWEN, "num_hidden_layers": 14}
+"""4.35 billion weights, which in float32 take 65 GiB with gradients and moments."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "gpu_memory", lambda: None)
+    (tmp_path / "m.toml").write_text(RECIPE)
+    for name, config in (("seven", QWEN), ("four", HALF)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def config_of(*sets: str) -> RunConfig:
+    return read_recipe("m.toml", sets).runs()[0]
+
+
+def command(*words: str) -> int:
+    return cli.main(["run", "m.toml", "--no-trial", *words])
+
+
+def test_a_7b_model_is_planned_and_refused_from_its_config_json_alone(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder has no weights and no tokenizer, so that nothing could be loaded."""
+    assert command("--dry-run", "--gpu-memory", "80", "--set", "model.name=seven") == 2
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].startswith("memory of arm grpo on arithmetic, seven on a GPU")
+    assert lines[1].split() == ["GiB", "sampling", "scoring", "training", "evaluating"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    # 7,615,616,512 weights of 4 bytes, and two moments of them
+    assert rows["policy"] == ["28.37"] * 4 and rows["optimizer"] == ["56.74"] * 4
+    assert rows["gradients"] == ["28.37"]
+    assert rows["base"] == ["policy", "28.37"]  # on the device only while nothing has a gradient
+    totals = dict(zip(lines[1].split()[1:], map(float, rows["total"]), strict=True))
+    assert rows["largest:"][0].rstrip(",") == max(totals, key=lambda name: totals[name])
+    assert totals["training"] == pytest.approx(16 * 7_615_616_512 / 2**30, abs=0.01)
+    assert "note: no tokenizer: the longest prompt is taken for" in out
+    assert "arm grpo on arithmetic does not fit: seven needs" in err and "76.0 GiB of the GPU" in err
+    assert not (place / "results").exists()
+
+
+def test_a_run_that_cannot_fit_is_refused_before_anything_begins(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("--gpu-memory", "80", "--set", "model.name=seven") == 2
+    assert "does not fit: seven needs" in capsys.readouterr().err
+    assert not list(place.rglob("*/run.toml"))
+
+
+def test_json_has_the_bytes_of_every_phase(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--dry-run", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["memory"]
+    assert (found["verdict"], found["limit"], found["device"]) == ("no limit", None, "cpu")
+    assert list(found["bytes"]) == ["sampling", "scoring", "training", "evaluating"]
+    for parts in found["bytes"].values():
+        assert parts["policy"] == 4 * shape_of("nano").parameters
+        assert parts["total"] == sum(size for name, size in parts.items() if name != "total")
+    assert found["peak"] == max(parts["total"] for parts in found["bytes"].values())
+
+
+def test_the_table_says_which_phase_is_largest(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--dry-run", "--gpu-memory", "80") == 0
+    out = capsys.readouterr().out
+    assert "memory of arm grpo on arithmetic, nano on a GPU" in out
+    assert "fits into the 76.0 GiB of a GPU that a run may take" in out
+
+
+def test_doctor_prints_the_plan_and_refuses_what_cannot_fit(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["doctor", "--deep", "m.toml", "--gpu-memory", "80", "--set", "model.name=seven"]
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("memory of arm grpo on arithmetic, seven on a GPU")
+    assert "does not fit: seven needs" in err
+
+
+# Verdicts and remedies
+
+
+def planned(gpu_gib: float, *sets: str) -> memory.Planned:
+    (found,) = memory.plans([config_of(*sets)], memory.device(gpu_gib, HERE))
+    return found
+
+
+def test_without_a_reference_it_fits_and_the_refusal_says_so(place: Path) -> None:
+    """4.35 billion weights: 69.6 GB with gradients and moments, and 17.4 GB of a reference."""
+    found = planned(82, "model.name=four", "algorithm.beta=0.04")
+    assert found.verdict == "does not fit"
+    with pytest.raises(memory.ConfigError, match=r"algorithm\.beta = 0\.0"):
+        memory.demand([found])
+    assert planned(82, "model.name=four", "algorithm.beta=0").verdict != "does not fit"
+
+
+def test_every_proposed_setting_exists_and_makes_the_run_fit(place: Path) -> None:
+    for gib in (60, 70, 82):
+        given = ("model.name=four", "algorithm.beta=0.04", "train.micro_batch_tokens=8192")
+        found = planned(gib, *given)
+        assert found.verdict == "does not fit" and found.limit is not None
+        for remedy in found.remedies:
+            sets = [f"{key}={memory.written(value)}" for key, value in remedy.changes.items()]
+            fits = planned(gib, *given, *sets)
+            assert fits.verdict == "fits", remedy.words
+            assert fits.plan.peak == remedy.peak <= found.limit
+
+
+def test_a_7b_model_that_is_refused_is_accepted_with_an_adapter(place: Path) -> None:
+    if "adapter" not in strict.hints(ModelConfig):
+        pytest.skip("this version has no model.adapter")
+    assert planned(80, "model.name=seven").verdict == "does not fit"
+    found = planned(80, "model.name=seven", "model.dtype=bfloat16", "model.adapter.rank=16")
+    assert found.verdict == "fits"
+
+
+def test_large_micro_batches_are_no_reason_to_refuse_but_to_warn(place: Path) -> None:
+    """Memory that runs out halves them; the settings that avoid that are told."""
+    given = ("train.micro_batch_tokens=100000", "train.prompts_per_step=32", "sampler.max_batch_size=512")
+    whole = planned(80, *given)
+    gib = whole.plan.peak / 2**30 / 3
+    found = planned(gib, *given)
+    assert found.verdict == "fits in smaller portions"
+    (remedy,) = found.remedies
+    assert "train.micro_batch_tokens" in remedy.changes
+    assert planned(gib, *given, *(f"{k}={v}" for k, v in remedy.changes.items())).verdict == "fits"
+    assert "avoids that" in memory.warning(found)
+    memory.demand([found])
+
+
+def test_settings_that_the_schema_lacks_are_never_proposed(place: Path) -> None:
+    config = config_of()
+    assert memory.with_settings(config, {"model.no_such": 1}) is None
+    assert memory.with_settings(config, {"train.micro_batch_tokens": -1}) is None  # out of bounds
+    assert memory.with_settings(config, {"algorithm.beta": config.algorithm.beta}) is None  # type: ignore[attr-defined]
+    changed = memory.with_settings(config, {"sampler.max_batch_size": 2})
+    assert changed is not None and changed.sampler.max_batch_size == 2
+
+
+def test_what_the_plan_cannot_read_stops_nothing(place: Path) -> None:
+    (place / "four" / "config.json").write_text("{}")
+    found, why = memory.attempt([config_of("model.name=four")], memory.device(80, HERE))
+    assert not found and why.startswith("memory: no plan (ModelError: model 'four'")
+
+
+# What a plan is made for
+
+
+def test_a_share_of_a_gpu_is_a_share_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpu_memory", lambda: 80 * 2**30)
+    monkeypatch.setattr(machine, "worker_slots", lambda gpus_per_run=None: 2)
+    assert memory.device(None, HERE, workers=2) == memory.Device(True, 80 * 2**30)
+    assert memory.device(None, HERE, workers=4).memory == 40 * 2**30  # two runs on each
+    assert memory.device(None, Where(gpus_per_run=0.25)).memory == 20 * 2**30
+    assert memory.device(24, HERE).memory == 24 * 2**30  # what the user says
+    assert memory.device(None, Where(on="slurm")) == memory.Device(False, None)  # a GPU somewhere else
+    assert memory.device(80, HERE).limit == (76 * 2**30)
+
+
+def test_small_models_begin_without_a_plan(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the launcher's time goes into them."""
+    monkeypatch.setattr(memory, "attempt", lambda configs, on: pytest.fail("planned"))
+    told: list[str] = []
+    memory.demand_room([config_of()], 80, HERE, 1, told.append)
+    memory.demand_room([config_of("model.name=seven")], None, HERE, 1, told.append)  # no limit is known
+    assert not told
+
+
+def test_prompts_are_measured_by_the_tokenizer_or_assumed(place: Path) -> None:
+    config = config_of()
+    longest = max(len(p.prompt) for split in config.task.splits for p in config.task.problems(split))
+    assert facts_of(config, gpu=True).prompt_tokens == longest  # nano's tokens are characters
+    assumed = facts_of(config_of("model.name=seven"), gpu=True)
+    assert assumed.prompt_tokens == 1 + longest // 3 and "no tokenizer" in assumed.notes[0]
+
+
+def test_the_state_of_an_optimizer_is_measured() -> None:
+    """AdamW has two moments in float32; SGD none, and with momentum one; Adafactor a row and a column."""
+
+    def bytes_of(name: str, **settings: Any) -> float:
+        return optimizer_bytes(TrainConfig(optimizer=name, optimizer_settings=settings))
+
+    assert bytes_of("adamw") == bytes_of("torch:AdamW") == 8
+    assert bytes_of("torch:SGD") == 0 and bytes_of("torch:SGD", momentum=0.9) == 4
+    assert bytes_of("torch:Adafactor") == pytest.approx(2 * 256 * 4 / 256**2)
+
+
+ROLES: list[tuple[tuple[str, ...], Callable[[Any], Any]]] = [
+    (("algorithm.beta=0.04",), lambda given: given.reference),
+    (("sampler.lag=2",), lambda given: given.past == 2),
+    (("model.dtype=bfloat16",), lambda given: (given.compute_bytes, given.cache_bytes) == (2, 6)),
+    (("evaluate.kl_base=false",), lambda given: not given.base_policy),
+    (("evaluate.problems=0", "evaluate.test_problems=0"), lambda given: given.evaluating.rows == 0),
+    (("sampler.kind=vllm-server", "sampler.url=http://a"), lambda given: given.sampling.rows == 0),
+]
+
+
+@pytest.mark.parametrize(("sets", "holds"), ROLES, ids=[sets[0] for sets, _ in ROLES])
+def test_settings_reach_the_plan(sets: tuple[str, ...], holds: Callable[[Any], Any], place: Path) -> None:
+    facts = Facts(shape_of("nano"), 16, True)
+    assert not holds(input_of(config_of(), facts))
+    assert holds(input_of(config_of(*sets), facts))
+
+
+def test_a_shorter_completion_takes_less_in_every_phase(place: Path) -> None:
+    facts = Facts(shape_of("nano"), 16, True)
+    long, short = (plan(input_of(config_of(f"sampler.max_completion_tokens={n}"), facts)) for n in (64, 32))
+    phases: tuple[PhaseName, ...] = ("sampling", "scoring", "training", "evaluating")
+    assert all(short.phase(name).total < long.phase(name).total for name in phases)
+
+
+@bounded(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 12), st.integers(1, 80), st.sampled_from((1, 2)))
+def test_the_largest_micro_batch_is_that_of_the_packing(
+    prompts: int, group: int, completion: int, budget: int, pair: int
+) -> None:
+    """Of prompts of 5 tokens: the packing of a batch with tokens splits it alike."""
+    group *= pair
+    found = packed_sizes(shape_of("nano"), prompts, group, 5, completion, budget, pair, True)
+    batch = rollouts([[completion] * group] * prompts, prompts=(5,), limit=12)
+    row_group = torch.arange(len(batch)) // pair
+    parts = micro_batches(batch, row_group, budget)
+    largest = max(parts, key=len)
+    sequences = tuple(pack(batch[largest], Cost(1.0, 0.0)).tokens.shape)
+    assert (found.sequences, found.length) == sequences
+    assert (found.targets, found.several) == (len(largest) * completion, len(parts) > 1)
+
+
+def test_a_plan_can_be_given_any_precision(place: Path) -> None:
+    """What recipes may set on other branches of the schema is a plain number of the input."""
+    given = input_of(config_of("model.name=seven"), Facts(shape_of("seven"), 100, True))
+    low = dataclasses.replace(given, weight_bytes=2, compute_bytes=2, optimizer_bytes=2.0)
+    assert plan(low).peak < 0.5 * plan(given).peak

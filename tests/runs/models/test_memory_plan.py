@@ -1,0 +1,264 @@
+"""The memory plan: sizes counted by hand, what torch says that it keeps for the backward pass, and
+properties."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import rollouts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from grpobench.runs.models import model_shape
+from grpobench.runs.models.memory_plan import (
+    AdapterSize,
+    Decoded,
+    MemoryInput,
+    Packed,
+    activations,
+    kept_by_layers,
+    plan,
+)
+from grpobench.runs.models.packing import Cost, pack, packed_size
+
+QWEN_7B: dict[str, Any] = {
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+}
+"""The sizes of Qwen2.5-7B, of which its authors state 7.61 billion parameters."""
+PARAMETERS = 7_615_616_512
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_hidden_layers": 3,
+    "vocab_size": 99,
+    "pad_token_id": None,
+}
+KINDS = ("llama", "qwen2", "qwen3")
+TINY_WORK = {"training": Packed(1, 64, 32), "scoring": Packed(1, 64, 32)}
+DECODED = Decoded(4, 2, 16, 8)
+
+
+def shape(kind: str = "llama", **sizes: Any) -> model_shape.ModelShape:
+    return model_shape.count(AutoConfig.for_model(kind, **{**SMALL, **sizes}))
+
+
+def given_for(of: model_shape.ModelShape, **more: Any) -> MemoryInput:
+    return MemoryInput(**{"shape": of, **TINY_WORK, "sampling": DECODED, "evaluating": DECODED, **more})
+
+
+def large(**more: Any) -> MemoryInput:
+    kind = QWEN_7B["model_type"]
+    of = model_shape.count(
+        AutoConfig.for_model(kind, **{k: v for k, v in QWEN_7B.items() if k != "model_type"})
+    )
+    work = Packed(1, 1024, 512, several=True)
+    return given_for(of, training=work, scoring=work, **more)
+
+
+def test_weights_of_a_7b_model_are_counted_without_any_memory() -> None:
+    """Per layer: queries, keys, values with their biases, output, three feed-forward matrices, two norms."""
+    found = large().shape
+    width, inner, keys = 3584, 18944, 4 * 128
+    layer = width * (2 * width + 2 * keys) + width + 2 * keys + 3 * width * inner + 2 * width
+    trunk = 28 * layer + width + 152064 * width
+    assert (found.trunk, found.head) == (trunk, 152064 * width)
+    assert found.parameters == trunk + found.head == PARAMETERS
+    assert found.multiplied == 28 * (layer - width - 2 * keys - 2 * width)
+    assert (found.layers, found.keys, found.attention, found.intermediate) == (28, keys, width, inner)
+
+
+def test_full_training_in_float32_takes_16_bytes_a_weight_and_2_under_autocast() -> None:
+    parts = plan(large()).phase("training").parts
+    assert [parts[name] / PARAMETERS for name in ("policy", "gradients", "optimizer")] == [4, 4, 8]
+    casts = plan(large(compute_bytes=2)).phase("training").parts["weight casts"]
+    assert casts == 2 * large().shape.multiplied
+    more = plan(large(reference=True, critic=True)).phase("training").parts
+    assert more["reference"] == 4 * PARAMETERS
+    critic = large().shape.trunk + 3584 + 1
+    assert more["critic"] == 4 * critic and more["gradients"] == 4 * (PARAMETERS + critic)
+
+
+def test_what_is_stored_in_fewer_bytes_counts_so() -> None:
+    low = {"weight_bytes": 2, "compute_bytes": 2}
+    master = plan(large(**low, master=True)).phase("training").parts
+    assert [master[name] / PARAMETERS for name in ("policy", "master weights", "gradients")] == [2, 4, 4]
+    rounded = plan(large(**low, optimizer_bytes=2.0)).phase("training").parts
+    assert [rounded[name] / PARAMETERS for name in ("policy", "gradients", "optimizer")] == [2, 2, 2]
+    assert "master weights" not in rounded and "weight casts" not in rounded
+    away = plan(large(**low, master=True, offload=True)).phase("training").parts
+    assert not {"optimizer", "master weights"} & away.keys()
+    assert away["gradients"] == 2 * 152064 * 3584  # the largest tensor, on its way
+
+
+def test_an_adapter_trains_its_matrices_alone_and_shares_the_trunk_with_reference_and_critic() -> None:
+    """Rank 16 on all linear layers of 28: Σ 16 · (in + out) of seven matrices."""
+    width, inner, keys = 3584, 18944, 512
+    sides = 2 * (width + width) + 2 * (width + keys) + 3 * (width + inner)
+    own = 28 * 16 * sides
+    parts = plan(large(adapter=AdapterSize(16), reference=True)).phase("training").parts
+    assert parts["policy"] == 4 * (PARAMETERS + own) and "reference" not in parts
+    assert (parts["gradients"], parts["optimizer"]) == (4 * own, 8 * own)
+    some = AdapterSize(16, ("q_proj", "v_proj"))
+    assert some.weights(large().shape) == 28 * 16 * (2 * width + width + keys)
+    with_critic = plan(large(adapter=AdapterSize(16), critic=True)).phase("training").parts
+    assert with_critic["critic"] == 4 * (own + width + 1)
+
+
+def test_a_7b_model_does_not_fit_into_80_gb_but_its_adapter_does() -> None:
+    room = 80 * 2**30 * 0.95
+    assert plan(large()).peak > room
+    assert plan(large(compute_bytes=2, adapter=AdapterSize(16))).peak < room
+
+
+def test_the_key_value_cache_by_hand() -> None:
+    """8 rows of 2 prompts of 100 tokens, 50 more each, 28 layers of 512 keys and values in float32."""
+    decoded = Decoded(8, 2, 100, 50)
+    token = 28 * 512 * 8
+    shared = plan(large(sampling=decoded)).phase("sampling").parts["key-value cache"]
+    assert shared == (2 * 100 + 8 * 50) * token
+    repeated = plan(large(sampling=decoded, shares_prompts=False)).phase("sampling").parts["key-value cache"]
+    assert repeated == 8 * 150 * token
+
+
+def test_an_engine_has_weights_and_a_cache_of_its_own() -> None:
+    nothing = Decoded(0, 0, 0, 0)
+    found = plan(large(sampling=nothing, evaluating=nothing, engine_weight_bytes=2, engine_cache=4 * 2**30))
+    assert [phase.name for phase in found.phases] == ["sampling", "scoring", "training"]
+    parts = found.phase("training").parts
+    assert (parts["engine weights"], parts["engine cache"]) == (2 * PARAMETERS, 4 * 2**30)
+
+
+# Against torch
+
+
+def kept_for_backward(model: Any, tokens: int, low: bool) -> int:
+    """Bytes that torch's autograd keeps of a forward pass through the trunk, without weights and their
+    casts."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes = {tuple(p.shape) for p in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        cast = (
+            low
+            and tensor.dtype == torch.bfloat16
+            and {tuple(tensor.shape), tuple(tensor.shape)[::-1]} & sizes
+        )
+        if place not in weights and not cast:
+            kept[place] = tensor
+        return tensor
+
+    mask = torch.ones(1, 1, tokens, tokens, dtype=torch.bool).tril()
+    fed = {"input_ids": torch.zeros(1, tokens, dtype=torch.long), "attention_mask": mask}
+    fed["position_ids"] = torch.arange(tokens)[None]
+    precision = torch.autocast("cpu", torch.bfloat16) if low else contextlib.nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision:
+        model.base_model(**fed, use_cache=False)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def model_of(kind: str, **sizes: Any) -> Any:
+    config = AutoConfig.for_model(kind, **{**SMALL, **sizes})
+    with torch.random.fork_rng():
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+
+
+def planned_activations(kind: str, tokens: int, num_hidden_layers: int = 3, **more: Any) -> int:
+    given = given_for(shape(kind, num_hidden_layers=num_hidden_layers), training=Packed(1, tokens, 0), **more)
+    return activations(given, given.training)
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations_are_what_torch_keeps_for_the_backward_pass(kind: str, low: bool) -> None:
+    tokens = 57  # no size of a weight
+    kept = kept_for_backward(model_of(kind).float().eval(), tokens, low)
+    planned = planned_activations(kind, tokens, compute_bytes=2 if low else 4)
+    # What is left out: token ids, and one number a norm and token.
+    assert planned <= kept and planned == pytest.approx(kept, rel=0.015)
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("targets", [(), ("q_proj", "v_proj"), ("down_proj",)], ids=["all", "two", "one"])
+def test_activations_beside_an_adapter_are_what_torch_keeps(targets: tuple[str, ...], low: bool) -> None:
+    """Of one more layer: before the first adapter there is no gradient, which the plan leaves out of
+    account."""
+    peft = pytest.importorskip("peft")
+    kept, planned = [], []
+    for layers in (2, 3):
+        model = model_of("llama", num_hidden_layers=layers).float().eval()
+        every = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        config = peft.LoraConfig(r=8, target_modules=list(targets) or every, lora_dropout=0.0)
+        peft.inject_adapter_in_model(config, model.base_model)
+        kept.append(kept_for_backward(model, 57, low))
+        more: dict[str, Any] = {"compute_bytes": 2 if low else 4, "adapter": AdapterSize(8, targets)}
+        planned.append(planned_activations("llama", 57, num_hidden_layers=layers, **more))
+    assert planned[1] - planned[0] == pytest.approx(kept[1] - kept[0], rel=0.015)
+    assert kept[1] <= planned[1]
+
+
+def test_checkpointing_keeps_the_inputs_of_the_layers_and_one_layer_whole() -> None:
+    given = given_for(shape(), training=Packed(1, 57, 0))
+    whole = kept_by_layers(given, 57)
+    rotary = 2 * 4 * 16
+    kept = activations(dataclasses.replace(given, checkpointing=True), given.training)
+    assert kept == 57 * (3 * 4 * 64 + rotary) + 57 * whole // 3
+
+
+# Properties
+
+SIZES = st.integers(1, 4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIZES, st.integers(1, 300), st.integers(1, 50), st.sampled_from((2, 4)), st.booleans(), st.booleans())
+def test_more_work_takes_no_less(
+    sequences: int, length: int, more: int, compute: int, critic: bool, reference: bool
+) -> None:
+    of = shape_once()
+    small, wide = Packed(sequences, length, length), Packed(sequences, length + more, length + more)
+    flags: dict[str, Any] = {"compute_bytes": compute, "critic": critic, "reference": reference}
+    plans = [plan(given_for(of, training=one, scoring=one, **flags)) for one in (small, wide)]
+    assert all(
+        before.total <= after.total for before, after in zip(plans[0].phases, plans[1].phases, strict=True)
+    )
+    saving = plan(given_for(of, training=wide, scoring=wide, checkpointing=True, **flags))
+    adapted = plan(given_for(of, training=wide, scoring=wide, adapter=AdapterSize(1), **flags))
+    for less in (saving, adapted):
+        assert less.phase("training").total <= plans[1].phase("training").total
+    assert plans[1].peak == max(phase.total for phase in plans[1].phases) == plans[1].largest.total
+
+
+_once: list[model_shape.ModelShape] = []
+
+
+def shape_once() -> model_shape.ModelShape:
+    if not _once:
+        _once.append(shape(num_hidden_layers=8))
+    return _once[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=3), st.floats(0, 100)
+)
+def test_the_size_of_a_layout_is_that_of_its_tensors(lengths: list[list[int]], pair: float) -> None:
+    batch, cost = rollouts(lengths, limit=9), Cost(1.0, pair)
+    assert packed_size(batch, cost) == tuple(pack(batch, cost).tokens.shape)
