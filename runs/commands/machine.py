@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from grpobench.runs.commands.options import (
@@ -23,6 +25,11 @@ PREFLIGHT = "quickstart"
 
 @out_option("results", "Where results would go. Default: ./results.")
 @click.option("--deep", is_flag=False, flag_value=PREFLIGHT, metavar="[RECIPE]", help=".")
+@click.option(
+    "--device",
+    type=click.Choice(("cpu", "cuda")),
+    help="With --deep: what the checks run on. Default: the GPU if there is one.",
+)
 @set_option("With --deep: override a value of the recipe, as with run. May be repeated.")
 @gpu_memory_option
 @json_option
@@ -38,6 +45,8 @@ def doctor_command(options: Options) -> int:
         return deep_command(options)
     if options.sets:
         raise ConfigError(["--set: belongs to --deep RECIPE"])
+    if options.device:
+        raise ConfigError(["--device: belongs to --deep RECIPE"])
     findings = doctor.examine(options.out, options.gpu_memory)
     if options.json:
         say(as_json(doctor.as_rows(findings)))
@@ -55,6 +64,8 @@ def deep_command(options: Options) -> int:
     from grpobench.runs.settings.recipe import read_recipe
     from grpobench.runs.tools.progress import Ticker
 
+    if options.device:
+        use_device(options.device)
     recipe, ticker, checked = read_recipe(options.deep, options.sets), Ticker(), []
     plans, why = memory.attempt(recipe.runs(), memory.device(options.gpu_memory, HERE))
     if not options.json:
@@ -73,6 +84,18 @@ def deep_command(options: Options) -> int:
     if options.json:
         say(as_json([one.row() for one in checked]))
     return result.code(checked)
+
+
+def use_device(name: str) -> None:
+    """Have this process, which has not loaded torch yet, and its children use the GPU or none. Raises
+    ConfigError without a GPU."""
+    from grpobench.runs.tools.machine import VISIBLE, visible_gpus
+    from grpobench.runs.tools.strict import ConfigError
+
+    if name == "cpu":
+        os.environ[VISIBLE] = ""
+    elif not visible_gpus():
+        raise ConfigError(["--device cuda: torch sees no GPU here; grpobench doctor says what it sees"])
 
 
 @trust_option

@@ -8,6 +8,12 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from grpobench.runs.models.token_budgets import ModelError
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
+
 
 class PastWeights:
     """A ring of copies of `parameters`, one for each of the last `lag` updates, on the parameters' devices.
@@ -25,6 +31,21 @@ class PastWeights:
     def staleness(self) -> int:
         """Updates between the oldest weights here and those of the parameters; 0 without any copy."""
         return len(self.ring)
+
+    def demand_memory(self, updates: int, free: int | None) -> None:
+        """Raises ModelError if the copies of a run of so many updates need more than `free` bytes. None means
+        that nobody knows how many are free."""
+        copies = min(self.lag, updates)
+        each = sum(p.numel() * p.element_size() for p in self.parameters.values())
+        if free is None or copies * each <= free:
+            return
+        most = free // each
+        remedy = f"set sampler.lag = {most} or lower" if most else "set sampler.lag = 0"
+        raise ModelError(
+            f"sampler.lag = {self.lag} keeps {copies} copies of the policy's weights, {copies} × "
+            f"{gigabytes(each)} = {gigabytes(copies * each)}, where {gigabytes(free)} are free; {remedy}, or "
+            "take a smaller model"
+        )
 
     def remember(self) -> None:
         """Copy the weights. To be called before every update, which overwrites them."""

@@ -17,6 +17,7 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import TokenBudget, portions, retry_smaller
 from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.fused import Fused
+from grpobench.runs.sample.graphs import Graphs, proven
 from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout, demand_room
 from grpobench.runs.tools.process import safe_point
 
@@ -56,6 +57,8 @@ class HFSampler:
         self.history: History | None = None
         with torch.inference_mode():
             self.shares, self.fuses = ways(models, pad)
+            recordable = models.device.type == "cuda" and self.fuses
+            self.graphs: Graphs | None = proven(models, pad, draw) if recordable else None
 
     def sync(self) -> dict[str, float]:
         """Does nothing: sampler and trainer share the weights."""
@@ -98,12 +101,14 @@ class HFSampler:
                 out[i][j] = rollout
 
         longest = max((len(request.prompt) for request in requests), default=0)
-        portions(
-            self.token_budget,
-            len(jobs),
-            decode,
-            f"a sequence of up to {limit:,} tokens behind a prompt of up to {longest:,}",
-        )
+        graphs = self.graphs if fused is not None else None
+        with contextlib.nullcontext() if graphs is None or fused is None else graphs.using(fused):
+            portions(
+                self.token_budget,
+                len(jobs),
+                decode,
+                f"a sequence of up to {limit:,} tokens behind a prompt of up to {longest:,}",
+            )
         if self.history is not None:
             self.history = kept or History()
         return [[rollout for rollout in group if rollout is not None] for group in out]
@@ -129,9 +134,14 @@ class HFSampler:
     ) -> list[Rollout]:
         """The rollouts of some jobs, (request, seed) each, decoded as one batch."""
         device = self.models.device
-        batch = self._prefill(requests, jobs, limit, kept is not None, fused)
+        # A graph has its own cache; it feeds plain tokens, and its batch is not continued.
+        recorded = self.graphs if fused is not None and mixing is None and kept is None else None
+        batch = self._prefill(requests, jobs, 0 if recorded else limit, kept is not None, fused)
         written = Written(len(jobs), limit, self.pad, device)
         draws = Draws([requests[i].seeds[j] for i, j in jobs], limit, temperature, device)
+        if recorded is not None:
+            recorded.decode(batch, draws, written, self.end, temperature)
+            return written.rollouts([requests[i].prompt for i, _ in jobs], draws.noise is not None, None)
         # Greedy batches are fed plain tokens: a mixture takes a random number.
         feeds = MixedFeeds(mixing, draws, limit) if mixing is not None and draws.noise is not None else None
         interval = CHECK_INTERVAL_CPU if device.type == "cpu" else CHECK_INTERVAL

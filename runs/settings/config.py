@@ -135,7 +135,7 @@ class SamplerConfig:
     """Updates of the policy between the weights that rollouts are sampled with and those that are trained;
     0 samples with the current ones. The first rollouts come from the oldest weights there are, the initial
     policy's. Evaluations use the current weights. Keeps `lag` copies of the policy's weights on its device
-    and in checkpoints."""
+    and in checkpoints; a run whose copies do not fit into free memory ends before its first step."""
     correction: Literal["none", "tis", "mis"] = "none"
     """What the loss terms are multiplied by: `tis` w = π_old/π_sampler, at most `correction_cap`; `mis` w
     within `correction_floor` and `correction_cap`, and 0 outside."""

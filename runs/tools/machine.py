@@ -118,6 +118,18 @@ def peak_memory_gb() -> float:
     return peak / (2**30 if sys.platform == "darwin" else 2**20)
 
 
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that are free now: of the GPU, else of this machine; None if the system does not say."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
 CUBLAS, WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """Buffers of its own (32 MiB), which cuBLAS needs to add in one order whatever else the GPU does. Torch takes
 the setting once, at the first matrix product."""

@@ -33,7 +33,7 @@ from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings import also, others, registries
 from grpobench.runs.settings.config import RunConfig, rates
 from grpobench.runs.settings.optimizers import Schedule, maker, schedule
-from grpobench.runs.tools.machine import determinism
+from grpobench.runs.tools.machine import determinism, free_memory
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.rollouts import Checked, OnPolicy, Preferences, Replay, Source, demand_problems
@@ -203,6 +203,9 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
     )
     models.optimize(trained, train.betas, train.weight_decay, train.max_grad_norm, make, store)
     models.keep_past(config.sampler.lag)
+    if config.sampler.lag:
+        updates = train.steps * train.num_minibatches * train.epochs
+        models.past.demand_memory(updates, free_memory(models.device))
     return models
 
 

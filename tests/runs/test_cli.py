@@ -25,6 +25,7 @@ from grpobench.runs.commands.options import seed_list
 from grpobench.runs.commands.reports import write_report
 from grpobench.runs.inventory import listing, showing
 from grpobench.runs.metrics import catalog
+from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
 
 BAD = """
@@ -355,6 +356,19 @@ def test_deep_takes_a_recipe_or_none() -> None:
     assert parsed("doctor")["deep"] is None
     assert parsed("doctor", "--deep")["deep"] == parsed("doctor", "--deep", "--json")["deep"] == "quickstart"
     assert parsed("doctor", "--deep", "mine.toml")["deep"] == "mine.toml"
+
+
+def test_the_device_of_deep_checks_is_chosen_before_torch_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "SIGNS", ("/no/such/device",))
+    assert cli.main(["doctor", "--deep", "--device", "cuda"]) == 2
+    assert "torch sees no GPU here" in capsys.readouterr().err
+    assert cli.main(["doctor", "--device", "cpu"]) == 2
+    assert "--device: belongs to --deep RECIPE" in capsys.readouterr().err
+    monkeypatch.setenv(machine.VISIBLE, "3")
+    assert cli.main(["doctor", "--deep", "no-such-recipe", "--device", "cpu"]) == 2
+    assert os.environ[machine.VISIBLE] == ""
 
 
 LIGHT = """

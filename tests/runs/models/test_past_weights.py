@@ -121,3 +121,15 @@ def test_checkpoint_of_more_copies_than_the_lag_is_refused() -> None:
     lacking = saved | {"past": {k: v for k, v in saved["past"].items() if not k.startswith("2:lm_head")}}
     with pytest.raises(ModelError, match=r"do not fit sampler\.lag and this model .*2:lm_head"):
         trained(2).restore(lacking)
+
+
+def test_copies_that_memory_does_not_hold_are_refused_with_their_bytes() -> None:
+    """Seven numbers of four bytes each: 28 bytes a copy."""
+    past = PastWeights(counter(), 4)
+    past.demand_memory(updates=9, free=4 * 28)
+    past.demand_memory(updates=2, free=2 * 28)  # a run of two updates never has four copies
+    past.demand_memory(updates=9, free=None)
+    with pytest.raises(ModelError, match=r"4 × 0\.00 MB = 0\.00 MB.* set sampler\.lag = 3 or lower"):
+        past.demand_memory(updates=9, free=4 * 28 - 1)
+    with pytest.raises(ModelError, match=r"set sampler\.lag = 0"):
+        past.demand_memory(updates=9, free=27)

@@ -6,17 +6,20 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers import torture
+from helpers.pages import drawing
 from helpers.stops import Told, carry, stopped
 from helpers.toys import Copy, trainer_for
 from helpers.whole_runs import configure, rows, run, timeless, weights
 from rich.console import Console
 
+from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
@@ -26,6 +29,7 @@ from grpobench.algorithms.remax import ReMax
 from grpobench.runs import cli
 from grpobench.runs.experiment import launcher
 from grpobench.runs.experiment.experiment import run_experiment
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder import checkpoints
 from grpobench.runs.sample.engines.sampler import EngineSampler
 from grpobench.runs.sample.rollouts import Group, pack_groups
@@ -370,9 +374,97 @@ def test_a_lag_is_a_count(lag: Any) -> None:
         read_recipe("quickstart", [f"sampler.lag={str(lag).lower()}"])
 
 
-def test_a_map_over_lags_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["map", "quickstart", "--over", "sampler.lag=0,1,2,4,8", "--set", 'arms=["grpo"]']
-    assert cli.main([*words, "--out", str(tmp_path / "out"), "--dry-run", "--no-trial"]) == 0
-    assert "no run is started, nothing is written" in capsys.readouterr().out
-    recipe = read_recipe("quickstart", ['arms=["grpo"]'], over=["sampler.lag=0,1,2,4,8"])
-    assert {one.sampler.lag for one in recipe.runs()} == {0, 1, 2, 4, 8}
+def test_a_lag_that_this_machine_has_no_memory_for_ends_before_the_first_step(policy: str) -> None:
+    """No machine holds a thousand million copies, even of a tiny model."""
+    config = lagged(policy, 10**9)
+    trainer_for(config)  # of a few updates, which never have as many copies
+    long = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=10**9))
+    with pytest.raises(ModelError, match=r"1000000000 copies .* GB are free; set sampler\.lag = \d+ or"):
+        trainer_for(long)
+
+
+LAGS = (0, 1, 2, 4, 8)
+MAPPED = """
+name = "lags"
+seeds = [3]
+tasks = [{{ name = "arithmetic", settings = {{ train = 16, validation = 4, test = 4 }} }}]
+model.name = "{policy}"
+reward.kind = "random"
+[sampler]
+max_completion_tokens = 4
+[train]
+steps = 5
+prompts_per_step = 4
+group_size = 4
+num_minibatches = 2
+learning_rate = 1e-3
+[evaluate]
+every = 0
+problems = 0
+test_problems = 2
+{arms}
+"""
+"""Coins for rewards: whatever the policy writes, there are updates."""
+
+
+def mapped(folder: Path, policy: str, algorithms: Sequence[str], *more: str) -> dict[str, list[float]]:
+    """`sampler/lag` in the steps of each arm, after `grpobench map` as a user types it."""
+    arms = [f'[[arm]]\nalgorithm = "{name}"\n{torture.MORE.get(name, "")}' for name in algorithms]
+    (folder / "lags.toml").write_text(MAPPED.format(policy=policy, arms="\n".join(arms)))
+    words = ["map", str(folder / "lags.toml"), "--over", f"sampler.lag={','.join(map(str, LAGS))}"]
+    with drawing("map"):
+        assert cli.main([*words, "--out", str(folder / "out"), "--workers", "1", *more]) == 0
+    found = {}
+    for path in sorted((folder / "out" / "lags-map").glob("*/metrics.jsonl")):
+        arm = path.parent.name.removesuffix("-arithmetic-s3")
+        found[arm] = [row.get("sampler/lag", math.nan) for row in rows(path.parent)[1:]]
+    return found
+
+
+def demand_lags(found: Mapping[str, list[float]], algorithms: Sequence[str]) -> None:
+    """Each run has as many updates between its weights as its lag allows, and those without one have none."""
+    assert len(found) == len(algorithms) * len(LAGS)
+    for arm, seen in found.items():
+        lag = int(arm.rpartition("lag-")[2])
+        assert lag in LAGS and len(seen) == 5, arm
+        if not lag:
+            assert all(map(math.isnan, seen)), arm
+        else:
+            assert seen[0] == 0 < seen[-1] <= lag and seen == sorted(seen), arm
+
+
+def test_a_map_over_lags_as_a_user_types_it(policy: str, tmp_path: Path, warm: None) -> None:
+    found = mapped(tmp_path, policy, ["grpo"])
+    demand_lags(found, ["grpo"])
+    assert [seen[-1] for seen in found.values() if seen[0] == 0] == [1, 2, 4, 8]
+    assert "sampler.lag" in (tmp_path / "out" / "lags-map" / "report" / "index.html").read_text()
+
+
+def test_every_algorithm_can_be_mapped_over_lags(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapped(tmp_path, policy, list(ALGORITHMS), "--dry-run", "--no-trial")
+    assert f"{len(ALGORITHMS) * len(LAGS)} runs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_runs_of_every_algorithm_over_lags(policy: str, tmp_path: Path, warm: None) -> None:
+    demand_lags(mapped(tmp_path, policy, list(ALGORITHMS)), list(ALGORITHMS))
+
+
+@pytest.mark.parametrize("old_logp", ["auto", "trainer", "sampler"])
+@pytest.mark.parametrize("correction", ["none", "tis", "mis"])
+def test_old_probabilities_and_corrections_are_crossed(policy: str, old_logp: str, correction: str) -> None:
+    """Every combination but one with a lag: ratios to the sampler's own probabilities need no correction."""
+    config = lagged(policy, 2, old_logp=old_logp, correction=correction)
+    if old_logp == "sampler" and correction != "none":
+        (why,) = incompatible(config)
+        assert 'set sampler.old_logp = "auto"' in why
+        return
+    assert incompatible(config) == []
+    trainer = trainer_for(config)
+    row = [trainer.step(step) for step in (1, 2, 3)][-1]
+    assert row["sampler/lag"] == 2
+    assert ("correction/weight_mean" in row) == (correction != "none")
+    if correction != "none":
+        assert abs(row["correction/weight_mean"] - 1) > 1e-6

@@ -1,0 +1,257 @@
+"""The command behind `make gpu`: run the parts one after another, each in a process with a time limit, and
+make a table and a page of their rows."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from grpobench.benchmarks.gpu import equality, memory, runs, speed, suites
+from grpobench.benchmarks.gpu.rows import (
+    WHOLE,
+    Report,
+    Row,
+    State,
+    facts,
+    keep_rows,
+    last_words,
+    load_rows,
+    page,
+    show,
+)
+
+SECONDS = 1440
+"""For all parts together. The limits of the parts sum up to no more."""
+PAGE = Path("docs") / "gpu.md"
+VLLM = Path(".venv-vllm")
+"""The virtual environment of vLLM, which `make test-vllm` makes too."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of `make gpu`."""
+
+    name: str
+    work: Callable[[Report], None]
+    limit: int
+    """Seconds after which its process is killed."""
+    timed: bool = False
+    """Whether its numbers are speeds: nothing else may run beside it."""
+    vllm: bool = False
+    """Whether it runs in vLLM's environment."""
+
+
+# The tests come second because they leave time to install vLLM, speeds last because nothing runs beside them.
+PARTS = (
+    Part("doctor", suites.doctor, 120),
+    Part("tests", suites.tests, 270),
+    Part("equality", equality.equality, 150),
+    Part("run-nano", runs.nano_run, 80),
+    Part("run-real", runs.real_run, 120),
+    Part("run-adapter", runs.adapter_run, 120),
+    Part("memory", memory.memory, 80),
+    Part("speed", speed.speed, 120, timed=True),
+    Part("steps", speed.steps, 210, timed=True),
+    Part("vllm", speed.vllm, 170, timed=True, vllm=True),
+)
+NAMES = tuple(part.name for part in PARTS)
+
+
+class Course:
+    """The parts of one call, which must end at a moment."""
+
+    def __init__(self, out: Path, device: str, seconds: float, console: Console) -> None:
+        self.out, self.device, self.console = out, device, console
+        self.deadline = time.monotonic() + seconds
+        self.rows_file = out / "rows.jsonl"
+
+    @property
+    def left(self) -> float:
+        """Seconds until the moment."""
+        return self.deadline - time.monotonic()
+
+    def rows(self, part: str) -> list[Row]:
+        return [row for row in load_rows(self.rows_file) if row.part == part]
+
+    def end(self, part: Part, state: State, result: str, began: float) -> None:
+        """The last row of a part. Says how it ended."""
+        report = Report(part.name, self.rows_file, self.device)
+        report.add(WHOLE, (state, result), time.monotonic() - began)
+        self.console.print(f"{part.name}: {state}: {result}", markup=False, highlight=False)
+
+    def words(self, part: Part, python: str) -> list[str]:
+        """The command of a part."""
+        own = ["--part", part.name, "--out", str(self.out), "--device", self.device]
+        return [python, "-m", "grpobench.benchmarks.gpu", *own]
+
+    def carry_out(self, part: Part, python: str) -> None:
+        """Run one part in a process of its own, and wait for it as long as its limit and the moment allow."""
+        began, log = time.monotonic(), self.out / f"{part.name}.log"
+        limit = min(part.limit, self.left)
+        if limit < 1:
+            self.end(part, "skipped", "no time was left", began)
+            return
+        self.console.print(f"{part.name}: up to {limit:.0f} s, see {log}", markup=False, highlight=False)
+        with log.open("w", encoding="utf-8") as file:
+            code = wait_for(self.words(part, python), limit, file)
+        count = len(self.rows(part.name))
+        if code is None:
+            self.end(part, "failed", f"killed after {limit:.0f} s; {count} rows are kept", began)
+        elif code:
+            self.end(part, "failed", f"exit code {code}: {last_words(log)}; {count} rows are kept", began)
+        else:
+            broken = sum(row.state == "failed" for row in self.rows(part.name))
+            told = f"{count} rows, {broken} failed"
+            self.end(part, "failed" if broken else "ok", told, began)
+
+
+def wait_for(words: Sequence[str], seconds: float, log: Any) -> int | None:
+    """The exit code of a command; None if it was killed with all of its processes because it took longer."""
+    process = begin(words, log)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        end(process)
+
+
+def begin(words: Sequence[str], log: Any) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, so that all of its processes can be ended together. It uses no
+    network, except through pip."""
+    left_out = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+    own = {name: value for name, value in os.environ.items() if name not in left_out}
+    own |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=own, start_new_session=True)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command and every process that it has left in its session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Installation:
+    """vLLM's environment, which is installed while the first parts run."""
+
+    def __init__(self, engine: str, out: Path) -> None:
+        self.python = VLLM / "bin" / "python"
+        self.ready = VLLM / "ready"
+        self.log = out / "install-vllm.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.lack = "" if engine or self.ready.exists() else "vLLM is not installed; see make gpu GPU_ENGINE="
+        if engine and not self.ready.exists():
+            with self.log.open("wb") as file:
+                self.process = begin(["make", str(self.ready), f"ENGINE={engine}"], file)
+
+    def finish(self, seconds: float) -> None:
+        """Wait for it at most so long; then it is ended, because it would disturb what is timed."""
+        if self.process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, seconds))
+        ended = self.process.poll() is not None
+        self.close()
+        if not self.ready.exists():
+            why = last_words(self.log) if ended else "there was no time to finish"
+            self.lack = f"vLLM was not installed: {why} (see {self.log})"
+
+    def close(self) -> None:
+        if self.process is not None:
+            end(self.process)
+            self.process = None
+
+
+def carry_out(chosen: Sequence[Part], course: Course, engine: str) -> None:
+    """All chosen parts in order."""
+    vllm = Installation(engine if any(part.vllm for part in chosen) else "", course.out)
+    try:
+        for number, part in enumerate(chosen):
+            if part.timed:
+                needed = sum(other.limit for other in chosen[number:])
+                vllm.finish(course.left - needed)
+            if part.vllm and vllm.lack:
+                course.end(part, "skipped", vllm.lack, time.monotonic())
+                continue
+            course.carry_out(part, str(vllm.python) if part.vllm else sys.executable)
+    finally:
+        vllm.close()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """0 if every check that could be made passed, else 1."""
+    options = parser().parse_args(words)
+    out: Path = options.out
+    if options.part:
+        (part,) = (part for part in PARTS if part.name == options.part)
+        part.work(Report(part.name, out / "rows.jsonl", options.device))
+        return 0
+    out.mkdir(parents=True, exist_ok=True)
+    only = options.only.split(",") if options.only else NAMES
+    limits = {part.name: round(part.limit * options.patience) for part in PARTS}
+    chosen = [replace(part, limit=limits[part.name]) for part in PARTS if part.name in only]
+    console = Console()
+    course = Course(out, options.device or device(), options.seconds * options.patience, console)
+    names = {part.name for part in chosen}
+    others = [row for row in load_rows(course.rows_file) if row.part not in names]
+    keep_rows(course.rows_file, others if options.only else [])
+    with interrupted(console):
+        carry_out(chosen, course, options.engine)
+    rows = sorted(load_rows(course.rows_file), key=lambda row: NAMES.index(row.part))
+    show(rows, console, NAMES)
+    proved = course.device == "cuda" and PAGE.parent.is_dir()
+    place = PAGE if proved else out / PAGE.name
+    place.write_text(page(rows, facts(), NAMES), encoding="utf-8")
+    console.print(f"the page is {place}, the rows are in {course.rows_file}", markup=False)
+    return int(any(row.state == "failed" for row in rows))
+
+
+@contextlib.contextmanager
+def interrupted(console: Console) -> Iterator[None]:
+    """After Ctrl-C the table is still made of what there is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("interrupted; what follows are the rows so far")
+
+
+def device() -> str:
+    """What the parts run on. A process of its own looks, because this one must hold no GPU memory."""
+    ask = "import torch; print('cuda' if torch.cuda.is_available() else 'cpu')"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def names(text: str) -> str:
+    """Names of parts, separated by commas."""
+    if unknown := set(text.split(",")) - set(NAMES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: the parts are {', '.join(NAMES)}")
+    return text
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m grpobench.benchmarks.gpu", description=__doc__)
+    made.add_argument("--only", type=names, metavar="PART,PART", help="Default: all parts.")
+    made.add_argument("--seconds", type=float, default=SECONDS, help=f"All parts together: {SECONDS}.")
+    made.add_argument("--patience", type=float, default=1.0, help="Multiplies all times, for a busy machine.")
+    made.add_argument("--out", type=Path, default=Path("results/gpu"), help="Default: results/gpu.")
+    made.add_argument("--engine", default="", help="Install this vLLM meanwhile, such as vllm==0.30.0.")
+    made.add_argument("--device", choices=("cuda", "cpu"), help="Default: cuda if torch sees a GPU.")
+    made.add_argument("--part", choices=NAMES, help="Run one part in this process; for the command itself.")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

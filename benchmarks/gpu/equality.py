@@ -1,0 +1,288 @@
+"""Do all ways to compute the same thing agree on the device? Decoding against plain decoding, packed against
+padded sequences, and whether a draw depends on anything but its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from grpobench.algorithms.algorithm import Batch
+from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged
+from grpobench.benchmarks.sides import WORDS
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.model_files import missing
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.sample.decoding import Decoding
+from grpobench.runs.sample.fused import Fused, fits
+from grpobench.runs.sample.graphs import Graphs, are_rounding, gaps_to_fused
+from grpobench.runs.sample.in_process import LARGEST_GAP, LARGEST_ROUNDED_GAP, HFSampler, draw
+from grpobench.runs.sample.rollouts import Group, Request, Rollout, pack_groups
+from grpobench.tasks.task import Problem, Verdict
+
+REAL = "smollm2-135m"
+LARGEST_GRADIENT = 1e-4
+"""Relative distance of two gradients in float32 that differ only in the order of sums."""
+SAME_SHARE = 0.95
+"""Share of completions that two ways to decode must have in common. Where two tokens are equally likely up to
+rounding, a completion may take another turn."""
+Way = Callable[[], torch.Tensor]
+
+
+def equality(report: Report) -> None:
+    """All checks, for the built-in model and a real one."""
+    report.attempt("strict operators decode and draw", lambda: strict(report))
+    for name in present(report, ("nano", REAL)):
+        for dtype in ("float32", "bfloat16"):
+            model = Tried(name, dtype, report)
+            report.attempt(f"{model}: shared and fused decoding", model.decoding)
+            report.attempt(f"{model}: recorded steps", model.recorded)
+            report.attempt(f"{model}: samplers' ways", model.samplers)
+            report.attempt(f"{model}: a call repeated", model.repeated)
+            report.attempt(f"{model}: alone and in a batch", model.alone)
+        packing = Tried(name, "float32", report)
+        report.attempt(f"{name}: packed and padded", packing.packing)
+
+
+class Tried:
+    """A model in a precision, loaded at the first check that needs it."""
+
+    def __init__(self, name: str, dtype: str, report: Report) -> None:
+        self.name, self.dtype = name, dtype
+        self.samples, self.tokens = (4, 16) if report.small else (16, 96)
+        self.held: tuple[Loaded, RoleModels] | None = None
+        self.limit = LARGEST_GAP if dtype == "float32" else LARGEST_ROUNDED_GAP
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}"
+
+    def models(self) -> tuple[Loaded, RoleModels]:
+        """The same at every call."""
+        if self.held is None:
+            loaded = load_or_skip(self.name)
+            self.held = loaded, RoleModels(loaded.model, dtype=self.dtype)
+        return self.held
+
+    def sampler(self) -> tuple[Loaded, HFSampler]:
+        """A sampler that decodes as on a GPU."""
+        loaded, models = self.models()
+        made = HFSampler(models, loaded.end, loaded.pad, 256, loaded.context)
+        if made.fuses and models.device.type == "cpu":
+            made.graphs = Graphs(models, draw)  # its steps, which are not recorded here
+        return loaded, made
+
+    def decoding(self) -> Outcome:
+        """The same tokens are fed in every way."""
+        loaded, models = self.models()
+        texts = prompts(loaded)
+        owner = torch.tensor([row % len(texts) for row in range(self.samples)], device=models.device)
+        tokens = torch.randint(5, 50, (8, self.samples), generator=torch.Generator().manual_seed(1))
+        tokens = tokens.to(models.device)
+
+        @torch.inference_mode()
+        def forced(share: bool, fused: Fused | None) -> torch.Tensor:
+            run = Decoding(models, texts, owner, len(tokens) + 1, loaded.pad, share, fused=fused)
+            found = [run.logits.log_softmax(-1)]
+            for drawn in tokens:
+                run.advance(drawn, None, None)
+                found.append(run.logits.log_softmax(-1))
+            return torch.stack(found)
+
+        plain = forced(False, None)
+        ways: dict[str, Way] = {"shared": lambda: forced(True, None)}
+        if fits(models):
+            ways["fused"] = lambda: forced(True, Fused(models))
+        told, passes = [], True
+        for name, way in ways.items():
+            other = way()
+            # In the mean over the distribution: far down its tail rounding is large, and nothing is drawn.
+            gap = ((other - plain).abs() * plain.exp()).sum(-1)
+            passes &= float(gap.max()) <= self.limit
+            told.append(f"{name} {float(gap.mean()):.2g} (largest {float(gap.max()):.2g})")
+        told += [] if "fused" in ways else ["fused: not for this model"]
+        return judged(passes, f"E|Δ log p| to plain decoding: {', '.join(told)}; {self.limit:g} allowed")
+
+    def recorded(self) -> Outcome:
+        """Steps in tensors that never move, recorded as CUDA graphs if there is a GPU."""
+        loaded, models = self.models()
+        if not fits(models):
+            raise Skip("this model has no fused step")
+        with torch.inference_mode():
+            gaps = gaps_to_fused(Graphs(models, draw), loaded.pad)
+        told = f"|Δ log p| to fused decoding {float(gaps.mean()):.2g} nats (largest {float(gaps.max()):.2g})"
+        return judged(are_rounding(gaps, models.dtype), told)
+
+    def samplers(self) -> Outcome:
+        """Whole completions of the sampler as it is, and of one that decodes plainly."""
+        loaded, sampler = self.sampler()
+        asked = requests(loaded, self.samples)
+        ours = flat(sampler.sample(asked, self.tokens, 1.0))
+        told = ", ".join(ways_of(sampler))
+        plainly(sampler)
+        theirs = flat(sampler.sample(asked, self.tokens, 1.0))
+        same = sum(one.completion == other.completion for one, other in zip(ours, theirs, strict=True))
+        # A completion that differs took its turn where two tokens were equally likely.
+        wanted = SAME_SHARE if self.dtype == "float32" else 0.0
+        gap = gap_of(sampler, loaded, ours)
+        passes = same >= wanted * len(ours) and gap <= self.limit
+        return judged(
+            passes, f"{told} against plain: {same} of {len(ours)} equal; gap to the trainer {gap:.2g} nats"
+        )
+
+    def repeated(self) -> Outcome:
+        """The same call twice gives the same tokens and the same bits of their log-probabilities."""
+        loaded, sampler = self.sampler()
+        asked = requests(loaded, self.samples)
+        one, other = (flat(sampler.sample(asked, self.tokens, 1.0)) for _ in range(2))
+        same = sum(map(same_bits, one, other))
+        return judged(same == len(one), f"{same} of {len(one)} completions equal to the bit")
+
+    def alone(self) -> Outcome:
+        """A completion does not depend on what else is in the batch."""
+        loaded, sampler = self.sampler()
+        asked = requests(loaded, self.samples)
+        together = flat(sampler.sample(asked, self.tokens, 1.0))
+        single = [Request(request.prompt, (seed,)) for request in asked for seed in request.seeds]
+        single, together = single[:6], together[:6]
+        apart = [flat(sampler.sample([request], self.tokens, 1.0))[0] for request in single]
+        same = sum(one.completion == other.completion for one, other in zip(together, apart, strict=True))
+        wanted = len(apart) if self.dtype == "float32" else 0
+        return judged(same >= wanted, f"{same} of {len(apart)} completions equal")
+
+    def packing(self) -> Outcome:
+        """Log-probabilities and gradients of packed rows, and of rows that the model reads one by one."""
+        loaded, models = self.models()
+        models.language.requires_grad_(True)
+        batch = random_batch(loaded, models, 4 if self.samples < 16 else 8)
+        found = []
+        for way in (packed, padded):
+            models.language.zero_grad(set_to_none=True)
+            logp = way(models, batch)
+            (logp * batch.completion_mask).sum().backward()
+            gradient = [p.grad.detach().clone() for p in models.language.parameters() if p.grad is not None]
+            found.append((logp.detach(), gradient))
+        (ours, ours_gradient), (theirs, theirs_gradient) = found
+        gap = float(((ours - theirs).abs() * batch.completion_mask).max())
+        far = sum(float((a - b).square().sum()) for a, b in zip(ours_gradient, theirs_gradient, strict=True))
+        far = (far / sum(float(b.square().sum()) for b in theirs_gradient)) ** 0.5
+        passes = gap <= LARGEST_GAP and far <= LARGEST_GRADIENT
+        return judged(passes, f"largest |Δ log p| {gap:.2g}, relative distance of gradients {far:.2g}")
+
+
+def strict(report: Report) -> Outcome:
+    """Sampling with operators that refuse any order of sums but one."""
+    from grpobench.runs.tools.machine import deterministic
+
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        deterministic(True)
+        loaded, sampler = Tried("nano", "float32", report).sampler()
+        count = len(flat(sampler.sample(requests(loaded, 4), 8, 1.0)))
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)
+    return judged(count > 0, f"{count} completions; no operator was refused")
+
+
+def present(report: Report, names: Sequence[str]) -> list[str]:
+    """The models whose weights are on this machine; a row names each of the others and what brings it."""
+    lacks = {name: missing(name) for name in names}
+    for name, why in lacks.items():
+        if why:
+            report.add(name, ("skipped", why), 0.0)
+    return [name for name, why in lacks.items() if not why]
+
+
+def load_or_skip(name: str) -> Loaded:
+    """The model. Raises Skip where its weights are not on this machine."""
+    if why := missing(name):
+        raise Skip(why)
+    return load(name)
+
+
+def ways_of(sampler: HFSampler) -> list[str]:
+    """How a sampler decodes."""
+    names = {"shared": sampler.shares, "fused": sampler.fuses, "graphs": sampler.graphs is not None}
+    return [name for name, used in names.items() if used] or ["plain"]
+
+
+def plainly(sampler: HFSampler) -> None:
+    """From now on the sampler repeats prompts and calls the model's own forward pass."""
+    sampler.shares = sampler.fuses = False
+    sampler.graphs = None
+
+
+def prompts(loaded: Loaded) -> list[tuple[int, ...]]:
+    """Four prompts of different lengths."""
+    return [loaded.encode(" ".join(WORDS[: 2 + 3 * number])) for number in range(4)]
+
+
+def requests(loaded: Loaded, samples: int) -> list[Request]:
+    """`samples` completions in groups of different sizes."""
+    texts = prompts(loaded)
+    sizes = [samples // len(texts) + (number % 2) for number in range(len(texts))]
+    return [
+        Request(text, tuple(1000 * number + index for index in range(size)))
+        for number, (text, size) in enumerate(zip(texts, sizes, strict=True))
+    ]
+
+
+def flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group]
+
+
+def same_bits(one: Rollout, other: Rollout) -> bool:
+    return one.completion == other.completion and one.sampler_logp.tobytes() == other.sampler_logp.tobytes()
+
+
+def batch_of(rollouts: Sequence[Rollout], loaded: Loaded, device: str) -> Batch:
+    """The rollouts, grouped by prompt."""
+    groups: list[Group] = []
+    for prompt in dict.fromkeys(rollout.prompt for rollout in rollouts):
+        own = [rollout for rollout in rollouts if rollout.prompt == prompt]
+        verdicts, rewards = [Verdict({}, None)] * len(own), [0.0] * len(own)
+        groups.append(Group(Problem(str(len(groups)), "", None), own, verdicts, rewards))
+    longest = max(len(rollout.completion) for rollout in rollouts)
+    return pack_groups(groups, longest, 1, loaded.pad, device, ungraded=True)
+
+
+def gap_of(sampler: HFSampler, loaded: Loaded, rollouts: Sequence[Rollout]) -> float:
+    """Mean |Δ log p| in nats per token between what the sampler recorded and the trainer's forward pass."""
+    models = sampler.models
+    batch = batch_of(rollouts, loaded, str(models.device))
+    with torch.no_grad():
+        logp = models.forward("policy", batch).logp
+    mask = batch.completion_mask
+    return float((logp - batch.sampler_logp)[mask].abs().mean())
+
+
+def random_batch(loaded: Loaded, models: RoleModels, rows: int) -> Batch:
+    """Groups of random completions of different lengths."""
+    import numpy as np
+
+    rng = np.random.default_rng(2)
+    rollouts = []
+    for prompt in prompts(loaded):
+        for _ in range(rows // 2):
+            tokens = tuple(int(token) for token in rng.integers(5, 50, rng.integers(3, 24)))
+            rollouts.append(Rollout(prompt, tokens, np.zeros(len(tokens), dtype=np.float32), True))
+    return batch_of(rollouts, loaded, str(models.device))
+
+
+def packed(models: RoleModels, batch: Batch) -> torch.Tensor:
+    """Log-probabilities (B, T), prompts shared in packed sequences."""
+    return models.forward_train(("policy",), batch)["policy"].logp
+
+
+def padded(models: RoleModels, batch: Batch) -> torch.Tensor:
+    """Log-probabilities (B, T) by the model's own forward pass over one row after another."""
+    whole = torch.zeros_like(batch.sampler_logp)
+    rows = []
+    for row in range(len(batch)):
+        before, count = int(batch.prompt_length[row]), int(batch.length[row])
+        text = torch.cat([batch.prompt[row, :before], batch.completion[row, :count]])
+        logits: Any = models.language(input_ids=text[None], use_cache=False).logits[0].float()
+        logp = logits[before - 1 : -1].log_softmax(-1).gather(-1, text[before:, None]).squeeze(-1)
+        rows.append(torch.nn.functional.pad(logp, (0, whole.shape[1] - count)))
+    return torch.stack(rows)

@@ -1,0 +1,94 @@
+"""Peak memory of training steps on the device, and what the memory plan foretold of them."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from grpobench.benchmarks.gpu.equality import REAL, batch_of, load_or_skip, present, prompts
+from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged, measured
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
+
+TOKENS = {True: (64, 128), False: (1024, 4096, 16384)}
+"""Packed tokens of a micro-batch, by `Report.small`."""
+COMPLETION = 60
+PLAN = "grpobench.benchmarks.memory_peaks"
+"""Compares the memory plan with the peaks of steps."""
+CLOSE = (0.8, 1.5)
+"""Least and largest plan ÷ peak. A plan that says too little lets a run begin that does not fit."""
+
+
+def memory(report: Report) -> None:
+    """The plan of whole steps; the peak of a forward and backward pass and an update, by tokens at once."""
+    names = present(report, ("nano", REAL))
+    for name in names:
+        plans(report, name)
+    for name, dtype in (("nano", "float32"), (REAL, "float32"), (REAL, "bfloat16")):
+        for tokens in TOKENS[report.small] if name in names else ():
+            what = f"{name} {dtype}, {tokens:,} tokens at once"
+            report.attempt(what, partial(update, name, dtype, tokens))
+
+
+def plans(report: Report, name: str) -> None:
+    """A row for each case of a model."""
+    found: dict[str, Any] = {}
+
+    def compared() -> Outcome:
+        if find_spec(PLAN) is None:
+            raise Skip("there is no memory plan in this version")
+        release()
+        found.update(import_module(PLAN).compare_plans(name))
+        return judged(bool(found), f"{len(found)} cases")
+
+    report.attempt(f"{name}: memory plan against peaks", compared)
+    for case, one in found.items():
+        ratios = ", ".join(f"{peak.phase} {peak.ratio:.2f}" for peak in one.peaks)
+        whole = one.largest
+        told = f"planned {whole.planned / 2**30:.2f}, measured {whole.measured / 2**30:.2f} GiB"
+        passes = CLOSE[0] <= whole.ratio <= CLOSE[1]
+        report.add(f"{name}: {case}", judged(passes, f"{told}; plan ÷ peak {ratios}"), 0.0)
+
+
+def update(name: str, dtype: str, tokens: int) -> Outcome:
+    """One update of the policy over as many tokens in one micro-batch."""
+    import numpy as np
+
+    release()
+    loaded = load_or_skip(name)
+    models = RoleModels(loaded.model, ("policy",), dtype=dtype, budget=10 * tokens)
+    models.optimize({"policy": 1e-6}, (0.9, 0.95), 0.0, 1.0)
+    rng = np.random.default_rng(0)
+    rollouts = [
+        Rollout(
+            prompts(loaded)[number % 4],
+            tuple(int(token) for token in rng.integers(5, 50, COMPLETION)),
+            np.zeros(COMPLETION, dtype=np.float32),
+            True,
+        )
+        for number in range(max(4, tokens // COMPLETION))
+    ]
+    batch = batch_of(rollouts, loaded, str(models.device))
+    held = sum(p.numel() for p in models.language.parameters())
+    before = peak_memory_gb()
+    for _ in range(2):  # the optimizer's moments exist from the second update on
+        reset_peak_memory()
+        loss = -models.forward_train(("policy",), batch)["policy"].logp.mean()
+        loss.backward()
+        models.step(("policy",), 1.0)
+    peak = peak_memory_gb()
+    return measured(f"peak {peak:.2f} GiB ({before:.2f} before the first), {held / 1e6:.1f} M weights")
+
+
+def release() -> None:
+    """Free what earlier checks held."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    reset_peak_memory()

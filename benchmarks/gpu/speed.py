@@ -1,0 +1,184 @@
+"""Tokens per second of every way to decode, and the steps of our trainer and TRL's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from grpobench.benchmarks.gpu.equality import REAL, load_or_skip, plainly, present, ways_of
+from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged, measured
+from grpobench.benchmarks.sides import impossible, prompt_texts
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Request
+
+MODELS = (("nano", "float32"), (REAL, "bfloat16"))
+Sizes = tuple[int, int, int, int]
+"""Prompts, completions of each, tokens of a prompt and of a completion."""
+SHAPES: dict[bool, tuple[Sizes, ...]] = {
+    True: ((2, 4, 16, 16),),
+    False: ((16, 8, 64, 128), (4, 4, 64, 128)),
+}
+"""By `Report.small`."""
+
+
+def speed(report: Report) -> None:
+    """Ours in every way, and transformers' `generate`, with which TRL samples unless it has vLLM."""
+    names = present(report, [name for name, _ in MODELS])
+    for name, dtype in (one for one in MODELS if one[0] in names):
+        for sizes in SHAPES[report.small]:
+            told = f"{name} {dtype}, {described(sizes)}"
+            for way in ("as it is", "fused", "plain"):
+                report.attempt(f"{told}: ours {way}", partial(ours, name, dtype, sizes, way))
+            report.attempt(f"{told}: generate", partial(generate, name, dtype, sizes))
+
+
+def vllm(report: Report) -> None:
+    """The same work by vLLM, in its own environment; and that it follows the trainer's weights."""
+    report.attempt("version", lambda: measured(f"vllm {version('vllm')}, torch {torch.__version__}"))
+    names = present(report, [name for name, _ in MODELS])
+    for name, dtype in (one for one in MODELS if one[0] in names):
+        for sizes in SHAPES[report.small]:
+            told = f"{name} {dtype}, {described(sizes)}"
+            report.attempt(f"{told}: vLLM", partial(engine, name, dtype, sizes))
+        report.attempt(f"{name} {dtype}: vLLM follows weights", partial(follows, name, dtype))
+
+
+def described(sizes: Sizes) -> str:
+    prompts, samples, before, count = sizes
+    return f"{prompts} × {samples} of {before}+{count} tokens"
+
+
+def rate(work: Callable[[], int], told: str = "") -> Outcome:
+    """Tokens per second of the second call; the first one warms up."""
+    work()
+    began = time.perf_counter()
+    count = work()
+    wait()
+    seconds = time.perf_counter() - began
+    ways = f"; {told}" if told else ""
+    return measured(f"{count / seconds:,.0f} tokens/s ({count:,} in {seconds:.2f} s){ways}")
+
+
+def wait() -> None:
+    """Until the GPU has finished its work."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def asked(loaded: Loaded, sizes: Sizes) -> list[Request]:
+    prompts, samples, before, _ = sizes
+    texts = prompt_texts(loaded.encode, prompts, before + (24 if loaded.templated else 0))
+    return [
+        Request(loaded.encode(text), tuple(range(100 * number, 100 * number + samples)))
+        for number, text in enumerate(texts)
+    ]
+
+
+def ours(name: str, dtype: str, sizes: Sizes, way: str) -> Outcome:
+    loaded = load_or_skip(name)
+    models = RoleModels(loaded.model, dtype=dtype)
+    sampler = HFSampler(models, [impossible(loaded)], loaded.pad, 256, loaded.context)
+    if way == "plain":
+        plainly(sampler)
+    elif way == "fused":
+        if not sampler.fuses:
+            raise Skip("fused decoding is not proven for this model and precision")
+        sampler.graphs = None
+    told = ", ".join(ways_of(sampler))
+    requests = asked(loaded, sizes)
+
+    def work() -> int:
+        found = sampler.sample(requests, sizes[-1], 1.0)
+        return sum(len(rollout.completion) for group in found for rollout in group)
+
+    return rate(work, told)
+
+
+def generate(name: str, dtype: str, sizes: Sizes) -> Outcome:
+    """The model's own `generate` over prompts that are repeated."""
+    loaded = load_or_skip(name)
+    models = RoleModels(loaded.model, dtype=dtype)
+    rows = [request.prompt for request in asked(loaded, sizes) for _ in request.seeds]
+    tokens = torch.tensor(rows, device=models.device)
+    settings: dict[str, Any] = {
+        "do_sample": True,
+        "min_new_tokens": sizes[-1],
+        "max_new_tokens": sizes[-1],
+        "pad_token_id": loaded.pad,
+        "attention_mask": torch.ones_like(tokens),
+    }
+
+    def work() -> int:
+        with models.precision(), torch.inference_mode():
+            found = loaded.model.generate(tokens, **settings)
+        return int(found.shape[1] - tokens.shape[1]) * len(rows)
+
+    return rate(work)
+
+
+def opened(name: str, dtype: str) -> tuple[Loaded, Any]:
+    """The model and an engine that serves it."""
+    from grpobench.runs.sample.engines.vllm import VLLM
+
+    loaded = load_or_skip(name)
+    return loaded, VLLM(loaded.model.name_or_path, dtype=dtype, rows=256, cache_gb=2.0)
+
+
+def engine(name: str, dtype: str, sizes: Sizes) -> Outcome:
+    loaded, made = opened(name, dtype)
+    jobs = [(request.prompt, seed) for request in asked(loaded, sizes) for seed in request.seeds]
+    try:
+        return rate(lambda: sum(len(one.tokens) for one in made.sample(jobs, sizes[-1], 1.0, ())))
+    finally:
+        made.close()
+
+
+def follows(name: str, dtype: str) -> Outcome:
+    """The engine takes over the trainer's weights, halved weights, and the weights again; the probe tells."""
+    from grpobench.runs.sample.engines.sampler import EngineSampler
+
+    loaded, made = opened(name, dtype)
+    try:
+        models = RoleModels(loaded.model, dtype=dtype)
+        prompt = loaded.encode("one two six ten")
+        began = time.perf_counter()
+        sampler = EngineSampler(
+            made, models, end=loaded.end, pad=loaded.pad, context=loaded.context, prompt=prompt
+        )
+        gap, seconds = sampler.sync()["gap/sync"], time.perf_counter() - began
+        return judged(True, f"gap on the probe {gap:.2g} nats; four synchronizations took {seconds:.2f} s")
+    finally:
+        made.close()
+
+
+def steps(report: Report) -> None:
+    """Steps of our trainer and of TRL's on the same work: `grpobench bench`."""
+    found: dict[str, Any] = {}
+
+    def bench() -> Outcome:
+        words = ["-m", "grpobench", "bench", "--model", "nano", "--json"]
+        words += ["--case", "short"] if report.small else []
+        done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode == 2:
+            raise Skip("see steps.log: trl 1.16 is not installed, or the bench refused")
+        if done.returncode:
+            return judged(False, f"grpobench bench ended with {done.returncode}; see steps.log")
+        found.update(json.loads(done.stdout))
+        return judged(True, f"TRL {found['trl']}, {found['threads']} threads, {found['device']}")
+
+    report.attempt("grpobench bench --model nano", bench)
+    for case in found.get("cases", ()):
+        told = "ours {ours_s:.3f} s, TRL {trl_s:.3f} s, TRL ÷ ours {ratio:.2f}, ours ÷ floor {ours_to_floor}"
+        memory = "peak {ours_peak_gb:.2f} and {trl_peak_gb:.2f} GiB"
+        phases = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in case["phases"].items())
+        report.add(case["name"], measured(f"{told}; {memory}; {phases}".format(**case)), case["ours_s"])

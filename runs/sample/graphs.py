@@ -1,0 +1,550 @@
+"""Decodes a token as one CUDA graph, for the models that `fused.py` serves.
+
+On a GPU most of a small model's decoding is the time in which the processor launches hundreds of small
+operations per token. Here all tensors of a step keep their place and their shape: the cache has room for the
+longest completion, a column counts what is written, and a mask hides the rest. The whole step, from the
+embedding of the last token to the draw of the next one, is then recorded once and replayed by one launch.
+
+All random numbers of a batch are drawn before its first token and lie in a buffer, as without graphs. A
+sample therefore has its own numbers, tokens, log-probabilities and entropies.
+
+A graph belongs to a bucket of rows, prompt columns and completion columns. Rows lie in a grid of prompts ×
+most completions of one prompt, so that attention to the prompts needs no indexing; empty cells and finished
+sequences are computed and ignored. When at most half of the cells still write, they move to a smaller grid.
+
+The step does not need a GPU: without one the same step runs on the same buffers, and only the recording is
+left out. A probe (`proven`) compares it with fused decoding when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+
+from grpobench.runs.models.proof import length, random_tokens
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.token_budgets import is_out_of_memory
+from grpobench.runs.sample.decoding import Decoding, Groups
+from grpobench.runs.sample.fused import Fused
+from grpobench.runs.tools.process import safe_point
+
+COLUMNS = 32
+"""The fewest columns of a bucket, of prompts and of completions."""
+KEPT = 2**30
+"""Most bytes of weights, buffers and graphs that are kept from one call of the sampler to the next. Larger
+ones are made anew in every call, so that the memory is free while the model is trained."""
+MOST_KEPT = 8
+"""Most grids that are kept from call to call."""
+PER_LOGIT = 40
+"""Bytes that a graph holds for each logit: the draw is made in float64."""
+CHECK_INTERVAL = 8
+"""Tokens between two checks which sequences have ended. Each waits for the GPU."""
+LARGEST_GAP, LARGEST_ROUNDED_GAP = 1e-3, 0.1
+"""Nats between a recorded and a fused step: the largest in float32, the mean in bfloat16."""
+Draw = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Tokens (R,) and entropies (R,) from log-probabilities (R, V) and numbers (R,) in [0, 1)."""
+
+
+class RandomNumbers(Protocol):
+    """The random numbers of a batch's jobs (`in_process.Draws`)."""
+
+    noise: torch.Tensor | None
+    """(jobs, limit) in [0, 1); None for a greedy batch."""
+    greedy: torch.Tensor
+    """Bool (jobs,): decoded greedily although the batch is sampled."""
+    some_greedy: bool
+
+
+class Completions(Protocol):
+    """What the jobs of a batch have written (`in_process.Written`)."""
+
+    tokens: torch.Tensor
+    """Long (jobs, limit), and likewise"""
+    logp: torch.Tensor
+    entropy: torch.Tensor
+    length: torch.Tensor
+    """Long (jobs,), and whether a job has met an end token:"""
+    stopped: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What the shapes of a step depend on."""
+
+    prompts: int
+    most: int
+    """Rows of each prompt."""
+    prompt_columns: int
+    columns: int
+    """Room for so many tokens of a completion."""
+    temperature: float
+    """0: greedy."""
+    some_greedy: bool
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.most
+
+
+def bucket(size: int, least: int = 1) -> int:
+    """The smallest least × 2^k, or least × 3 × 2^k, that is at least `size`."""
+    power = least
+    while power < size:
+        power *= 2
+    between = power * 3 // 4
+    return between if power >= 4 * least and between >= size else power
+
+
+class Layer:
+    """Keys and values of a layer: of the prompts (P, K, N, D), and of what each row wrote (R, K, C, D)."""
+
+    def __init__(self, batch: StaticBatch, keys: torch.Tensor, values: torch.Tensor) -> None:
+        grid, self.batch = batch.grid, batch
+        prompts = [(grid.prompts, one.shape[1], grid.prompt_columns, one.shape[3]) for one in (keys, values)]
+        rows = [(grid.rows, one.shape[1], grid.columns, one.shape[3]) for one in (keys, values)]
+        # Zeros: a masked weight of 0 times whatever lay in the memory could be NaN.
+        self.prompt_keys, self.prompt_values = keys.new_zeros(prompts[0]), values.new_zeros(prompts[1])
+        self.keys, self.values = keys.new_zeros(rows[0]), values.new_zeros(rows[1])
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self.prompt_keys, self.prompt_values, self.keys, self.values
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write (R, K, 1, D) into the current column. Returns the bucket's columns, written or not."""
+        for store, states in ((self.keys, keys), (self.values, values)):
+            store.index_copy_(2, self.batch.last, states.to(store.dtype))
+        width = self.batch.width
+        return self.keys[:, :, :width], self.values[:, :, :width]
+
+    def put_prompts(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The columns of prompts (p, K, n, D) at the right end; the rest is padding."""
+        for store, states in ((self.prompt_keys, keys), (self.prompt_values, values)):
+            store.zero_()
+            store[: len(states), :, store.shape[2] - states.shape[2] :] = states
+
+
+class StaticBatch:
+    """The sequences of a grid, in tensors that never move."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        fused: Fused,
+        batch: Decoding,
+        end: torch.Tensor,
+        draw: Draw,
+        pool: Any = None,
+    ) -> None:
+        rows, device = grid.rows, end.device
+        self.grid, self.fused, self.end, self.draw, self.pool = grid, fused, end, draw, pool
+        held = [(layer.prompt_keys, layer.prompt_values) for layer in batch.cache.layers]
+        self.cache = SimpleNamespace(layers=[Layer(self, keys, values) for keys, values in held])
+        self.groups = Groups(torch.arange(rows, device=device) // grid.most, grid.prompts)
+        shape = (rows, grid.columns)
+        self.padding = torch.ones(grid.prompts, 1, 1, grid.prompt_columns, dtype=torch.bool, device=device)
+        self.rotary = fused.rotary(grid.prompt_columns + grid.columns + 1)
+        self.noise = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.greedy = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.tokens = torch.zeros(shape, dtype=torch.long, device=device)
+        self.logp, self.entropy = (torch.zeros(shape, device=device) for _ in range(2))
+        self.length = torch.zeros(rows, dtype=torch.long, device=device)
+        self.stopped = torch.ones(rows, dtype=torch.bool, device=device)
+        self.position = torch.zeros(rows, dtype=torch.long, device=device)
+        self.drawn = torch.zeros(rows, dtype=torch.long, device=device)
+        self.last = torch.zeros(1, dtype=torch.long, device=device)
+        """Which token was drawn last, from 0; its key goes into this column."""
+        self.column = torch.arange(grid.columns, device=device)
+        width, dtype = batch.logits.shape[1], fused.norm.dtype
+        self.embedding = torch.zeros(rows, len(fused.norm), dtype=dtype, device=device)
+        self.width = grid.columns
+        self.steps: dict[int, Callable[[], None]] = {}
+        held_bytes = [tensor.nbytes for layer in self.cache.layers for tensor in layer.tensors]
+        self.nbytes = sum(held_bytes) + PER_LOGIT * rows * width
+
+    # The step
+
+    def step(self, width: int) -> None:
+        """Feed the embeddings of the tokens drawn last, and draw the next ones. Attention sees the first
+        `width` columns of the completions. This is what a graph records: nothing in it waits for the
+        device, and no shape depends on a value."""
+        self.width = width
+        self.position.add_(1)
+        cos, sin = (table.index_select(0, self.position) for table in self.rotary)
+        logits = self.fused.step(self, self.embedding, cos, sin)
+        self.last.add_(1)
+        self.choose(logits)
+
+    def attention(
+        self, layer: Layer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """As `Decoding.attention`, with columns that are not written yet masked."""
+        groups, repeat = self.groups, query.shape[2]
+        prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
+        prompt.masked_fill_(self.padding, float("-inf"))
+        own = query @ key.transpose(-1, -2)
+        own.masked_fill_(self.column[: self.width] > self.last, float("-inf"))
+        scores = torch.cat([groups.scatter(prompt, repeat), own], -1)
+        weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+        to_prompt, to_completion = weights.split((prompt.shape[-1], key.shape[2]), -1)
+        from_prompt = groups.scatter(groups.gather(to_prompt) @ layer.prompt_values, repeat)
+        from_completion: torch.Tensor = to_completion @ value
+        return from_prompt + from_completion
+
+    def choose(self, logits: torch.Tensor) -> None:
+        """Draw token number `last` from logits (R, V) and write it down, as `in_process` does."""
+        grid = self.grid
+        logits = logits if grid.temperature in (0.0, 1.0) else logits / grid.temperature
+        logp = logits.log_softmax(-1)
+        if grid.temperature:
+            drawn, entropy = self.draw(logp, self.noise.index_select(1, self.last).squeeze(1))
+            self.entropy.index_copy_(1, self.last, entropy[:, None].float())
+            if grid.some_greedy:
+                drawn = torch.where(self.greedy, logp.argmax(-1), drawn)
+        else:
+            drawn = logp.argmax(-1)
+        self.tokens.index_copy_(1, self.last, drawn[:, None])
+        self.logp.index_copy_(1, self.last, logp.gather(-1, drawn[:, None]))
+        now = self.stopped | (drawn[:, None] == self.end).any(-1)
+        # Only a sequence that ends with this very token gets a length.
+        self.length.copy_(torch.where(self.stopped | ~now, self.length, self.last + 1))
+        self.stopped.copy_(now)
+        self.drawn.copy_(drawn)
+
+    def advance(self, width: int) -> None:
+        """One step, replayed if there is a GPU."""
+        if width not in self.steps:
+            self.steps[width] = self._recorded(width)
+        with unordered():
+            self.steps[width]()
+
+    def _recorded(self, width: int) -> Callable[[], None]:
+        step = functools.partial(self.step, width)
+        if self.end.device.type != "cuda":
+            return step
+        moved = (self.last, self.position, self.length, self.stopped, self.drawn)
+        before = [tensor.clone() for tensor in moved]
+        with unordered():
+            # Once without recording: libraries allocate and load at their first call.
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                step()
+            torch.cuda.current_stream().wait_stream(stream)
+            for tensor, value in zip(moved, before, strict=True):
+                tensor.copy_(value)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool):
+                step()
+        return graph.replay
+
+    # Filling, moving and emptying
+
+    def fill(self, batch: Decoding, numbers: RandomNumbers, cells: torch.Tensor, limit: int) -> None:
+        """Take over a batch whose prompts are computed, and draw the first tokens. `cells` (jobs,) is where
+        each job goes."""
+        self.last.zero_()
+        self.clear(limit)
+        self.position[cells], self.stopped[cells] = batch.position, False
+        if numbers.noise is not None:
+            self.noise[cells, :limit] = numbers.noise
+        self.greedy[cells] = numbers.greedy
+        self.put_padding(~batch.seen)
+        for layer, held in zip(self.cache.layers, batch.cache.layers, strict=True):
+            layer.put_prompts(held.prompt_keys, held.prompt_values)
+        logits = batch.logits.new_zeros((self.grid.rows, batch.logits.shape[1]))
+        logits[cells] = batch.logits
+        with unordered():
+            self.choose(logits)
+
+    def clear(self, limit: int) -> None:
+        """Every cell is empty: it has ended before it began."""
+        self.stopped.fill_(True)
+        self.length.fill_(limit)
+        self.position.zero_()
+        self.drawn.zero_()
+
+    def put_padding(self, padding: torch.Tensor) -> None:
+        """Bool (p, n): the padding of the prompts, whose columns are the last ones."""
+        self.padding.fill_(True)
+        self.padding[: len(padding), 0, 0, self.grid.prompt_columns - padding.shape[1] :] = padding
+
+    def move(
+        self, to: StaticBatch, prompts: torch.Tensor, cells: torch.Tensor, places: torch.Tensor, written: int
+    ) -> None:
+        """Continue in another grid: these prompts (p,), and the rows of `cells` (n,) at `places` (n,), of
+        which `written` tokens are drawn."""
+        to.clear(0)
+        to.last.copy_(self.last)
+        for name in ("noise", "greedy", "tokens", "logp", "entropy"):
+            getattr(to, name)[places] = getattr(self, name)[cells]
+        for name in ("length", "stopped", "position", "drawn"):
+            getattr(to, name)[places] = getattr(self, name)[cells]
+        to.put_padding(self.padding[prompts, 0, 0])
+        for ours, theirs in zip(self.cache.layers, to.cache.layers, strict=True):
+            theirs.put_prompts(ours.prompt_keys[prompts], ours.prompt_values[prompts])
+            theirs.keys[places, :, :written] = ours.keys[cells, :, :written]
+            theirs.values[places, :, :written] = ours.values[cells, :, :written]
+
+    def write(self, completions: Completions, jobs: torch.Tensor, cells: torch.Tensor) -> None:
+        """Write the rows of `cells` (n,) down as what `jobs` (n,) wrote."""
+        limit = completions.tokens.shape[1]
+        for name in ("tokens", "logp", "entropy"):
+            getattr(completions, name)[jobs] = getattr(self, name)[cells, :limit]
+        completions.length[jobs], completions.stopped[jobs] = self.length[cells], self.stopped[cells]
+
+
+class Graphs:
+    """Decodes batches of `models`' policy by recorded steps."""
+
+    def __init__(self, models: RoleModels, draw: Draw) -> None:
+        self.models, self.draw = models, draw
+        self.batches: dict[Grid, StaticBatch] = {}
+        self.weights: Fused | None = None
+        self.keeps = True
+        # One pool of memory for what steps compute on their way. Nothing in it outlives a step, and no two
+        # steps run at once, so that every graph may use the same memory.
+        self.pool: Any = torch.cuda.graph_pool_handle() if models.device.type == "cuda" else None
+
+    @contextlib.contextmanager
+    def using(self, fused: Fused) -> Iterator[None]:
+        """Within, decode with these weights, a copy of the current ones."""
+        new = tensors(fused)
+        self.keeps = sum(tensor.nbytes for tensor in new) <= KEPT
+        if not self.keeps:
+            self.weights = fused
+        elif self.weights is None:
+            self.weights = owned(fused)
+        else:
+            for ours, theirs in zip(tensors(self.weights), new, strict=True):
+                ours.copy_(theirs)
+        try:
+            yield
+        finally:
+            held = sum(tensor.nbytes for tensor in new) + sum(one.nbytes for one in self.batches.values())
+            if not self.keeps or held > KEPT:
+                self.batches.clear()
+                self.weights = None
+            for grid in list(self.batches)[:-MOST_KEPT]:
+                del self.batches[grid]
+
+    def decode(
+        self,
+        batch: Decoding,
+        numbers: RandomNumbers,
+        completions: Completions,
+        end: torch.Tensor,
+        temperature: float,
+    ) -> None:
+        """Decode a batch whose prompts are computed, to its end. What its jobs write goes into
+        `completions`."""
+        try:
+            self._decode(batch, numbers, completions, end, temperature)
+        except BaseException:
+            self.batches.clear()  # a smaller batch that is tried next needs the memory
+            raise
+
+    def _decode(
+        self,
+        batch: Decoding,
+        numbers: RandomNumbers,
+        completions: Completions,
+        end: torch.Tensor,
+        temperature: float,
+    ) -> None:
+        limit, table = completions.tokens.shape[1], self.models.networks["policy"].trunk
+        embed: Any = table.get_input_embeddings()  # type: ignore[operator]
+        owner = batch.groups.owner
+        prompts, rank = batch.groups.prompts, batch.groups.cell % batch.groups.most
+        grid = grid_for(prompts, batch.groups.most, batch.column, limit, temperature, numbers.some_greedy)
+        static = self._batch(grid, batch, end)
+        cells, jobs = owner * grid.most + rank, torch.arange(len(owner), device=owner.device)
+        static.fill(batch, numbers, cells, limit)
+        for t in range(1, limit):
+            safe_point()
+            if t % CHECK_INTERVAL == 0:
+                going = ~static.stopped[cells]
+                count = int(going.sum())
+                if not count:
+                    break
+                if 2 * count <= static.grid.rows:
+                    static.write(completions, jobs, cells)
+                    static, jobs, cells = self._smaller(static, batch, jobs[going], cells[going], t, end)
+            static.embedding.copy_(embed(static.drawn))
+            static.advance(min(static.grid.columns, bucket_width(t)))
+        static.write(completions, jobs, cells)
+
+    def _batch(self, grid: Grid, batch: Decoding, end: torch.Tensor) -> StaticBatch:
+        assert self.weights is not None
+        found = self.batches.pop(grid, None)
+        if found is None or not torch.equal(found.end, end):
+            found = StaticBatch(grid, self.weights, batch, end.clone(), self.draw, self.pool)
+        self.batches[grid] = found  # the last one used comes last
+        return found
+
+    def _smaller(
+        self,
+        static: StaticBatch,
+        batch: Decoding,
+        jobs: torch.Tensor,
+        cells: torch.Tensor,
+        written: int,
+        end: torch.Tensor,
+    ) -> tuple[StaticBatch, torch.Tensor, torch.Tensor]:
+        """Move the rows of `cells`, which still write, to a grid of half the rows or fewer, if one fits."""
+        prompts, owner = (cells // static.grid.most).unique(return_inverse=True)
+        groups = Groups(owner, len(prompts))
+        old = static.grid
+        rows, most = size_of(len(prompts), groups.most)
+        if 2 * rows * most > old.rows:
+            return static, jobs, cells
+        grid = dataclasses.replace(old, prompts=rows, most=most)
+        to = self._batch(grid, batch, end)
+        places = owner * most + groups.cell % groups.most
+        static.move(to, prompts, cells, places, written)
+        return to, jobs, places
+
+
+def size_of(prompts: int, most: int) -> tuple[int, int]:
+    """The bucket (prompts, most) of a grid."""
+    return bucket(prompts), bucket(most)
+
+
+def grid_for(
+    prompts: int, most: int, columns: int, limit: int, temperature: float, some_greedy: bool
+) -> Grid:
+    rows, most = size_of(prompts, most)
+    wide = bucket(columns, COLUMNS)
+    return Grid(rows, most, wide, bucket_width(limit), temperature, some_greedy)
+
+
+def bucket_width(columns: int) -> int:
+    """The columns of a bucket: `COLUMNS` × 2^k."""
+    width = COLUMNS
+    while width < columns:
+        width *= 2
+    return width
+
+
+def tensors(thing: Any) -> list[torch.Tensor]:
+    """Every tensor of fused weights or of a part of them, in one order."""
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    if isinstance(thing, list | tuple):
+        parts = list(thing)
+    elif isinstance(thing, Fused) or dataclasses.is_dataclass(thing):
+        parts = list(vars(thing).values())
+    else:
+        parts = []
+    return [tensor for part in parts for tensor in tensors(part)]
+
+
+def owned(thing: Any) -> Any:
+    """A copy of fused weights that shares no tensor with the model, whose own tensors may move."""
+    if isinstance(thing, torch.Tensor):
+        return thing.clone()
+    if isinstance(thing, list | tuple):
+        return type(thing)(map(owned, thing))
+    if isinstance(thing, Fused) or dataclasses.is_dataclass(thing):
+        found = copy.copy(thing)
+        for name, value in vars(thing).items():
+            object.__setattr__(found, name, owned(value))  # layers are frozen
+        return found
+    return thing
+
+
+@contextlib.contextmanager
+def unordered() -> Iterator[None]:
+    """Within, torch looks for no deterministic operators: those for indexed writes wait for the device, which
+    a recording must not, and for scans there are none. Nothing is lost. No index of a step occurs twice. A
+    scan in another order moves cumulative probabilities by about 1e-16, and a token is drawn by comparing
+    them with a random number: it would have to hit that very gap."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)
+
+
+@dataclass
+class Probe:
+    """Three completions of three tokens, as `RandomNumbers` and `Completions`."""
+
+    noise: torch.Tensor | None
+    greedy: torch.Tensor
+    tokens: torch.Tensor
+    logp: torch.Tensor
+    entropy: torch.Tensor
+    length: torch.Tensor
+    stopped: torch.Tensor
+    some_greedy: bool = False
+
+    @classmethod
+    def on(cls, device: torch.device, rows: int = 3, limit: int = 3) -> Probe:
+        shape = (rows, limit)
+        noise = torch.linspace(0.05, 0.95, rows * limit, dtype=torch.float64, device=device).view(shape)
+        return cls(
+            noise,
+            torch.zeros(rows, dtype=torch.bool, device=device),
+            torch.zeros(shape, dtype=torch.long, device=device),
+            torch.zeros(shape, device=device),
+            torch.zeros(shape, device=device),
+            torch.full((rows,), limit, device=device),
+            torch.zeros(rows, dtype=torch.bool, device=device),
+        )
+
+
+def proven(models: RoleModels, pad: int, draw: Draw) -> Graphs | None:
+    """Recorded decoding, if it gives the log-probabilities of fused decoding, which is proven by itself; None
+    if it does not, or if a step cannot be recorded."""
+    graphs = Graphs(models, draw)
+    try:
+        gaps = gaps_to_fused(graphs, pad)
+    except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
+        return None
+    return graphs if are_rounding(gaps, models.dtype) else None
+
+
+def are_rounding(gaps: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether |Δ log p| in nats can come from other shapes of the same products. In bfloat16 a single token
+    may be off by far more than most."""
+    return bool(gaps.max() <= LARGEST_GAP if dtype == torch.float32 else gaps.mean() <= LARGEST_ROUNDED_GAP)
+
+
+def gaps_to_fused(graphs: Graphs, pad: int) -> torch.Tensor:
+    """|Δ log p| (3, 3) in nats between three drawn completions of three tokens and what fused decoding gives
+    the same tokens."""
+    models = graphs.models
+    whole = max(2, length(models))
+    tokens = random_tokens(models, 2, whole)
+    prompts: Sequence[Sequence[int]] = [
+        tokens[0, : max(1, whole - 3)].tolist(),
+        tokens[1, : max(1, whole // 3)].tolist(),
+    ]
+    owner = torch.tensor([0, 1, 0], device=models.device)
+    never = torch.tensor([-1], device=models.device)
+    probe, fused = Probe.on(models.device), Fused(models)
+    with graphs.using(fused):
+        batch = Decoding(models, prompts, owner, 0, pad, True, fused=fused)
+        graphs.decode(batch, probe, probe, never, 1.0)
+    known = Decoding(models, prompts, owner, 3, pad, True, fused=fused)
+    gaps = []
+    for column in range(3):
+        drawn = probe.tokens[:, column]
+        logp = known.logits.log_softmax(-1).gather(-1, drawn[:, None]).squeeze(-1)
+        gaps.append((logp - probe.logp[:, column]).abs())
+        if column < 2:
+            known.advance(drawn, None, None)
+    return torch.stack(gaps)

@@ -1,0 +1,272 @@
+"""`make gpu`: parts that fail or hang lose nothing of the others, and the checks say what is wrong. On the
+CPU the same code runs in small sizes."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from grpobench.benchmarks.gpu import __main__ as command
+from grpobench.benchmarks.gpu import equality, memory, runs, suites
+from grpobench.benchmarks.gpu.__main__ import NAMES, PARTS, SECONDS, Course, Installation, Part, carry_out
+from grpobench.benchmarks.gpu.equality import Tried
+from grpobench.benchmarks.gpu.rows import WHOLE, Report, Row, Skip, judged, load_rows, page, show, summary
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+rows, doing = Path(sys.argv[1]), sys.argv[2]
+line = '{"part": "%s", "what": "one", "state": "ok", "result": "fine", "seconds": 1.0, "device": "cpu"}\\n'
+with rows.open("a") as file:
+    file.write(line % doing)
+    if doing == "half":
+        file.write('{"part": "half", "wh')
+if doing in ("hangs", "half"):
+    time.sleep(60)
+if doing == "fails":
+    sys.exit("it broke")
+"""
+
+
+def parts(*names: str, limit: int = 5) -> list[Part]:
+    return [Part(name, lambda report: None, limit) for name in names]
+
+
+class Staged(Course):
+    """Parts that are a small program each, named for what it does."""
+
+    def words(self, part: Part, python: str) -> list[str]:
+        return [sys.executable, "-I", "-S", "-c", PROGRAM, str(self.rows_file), part.name]
+
+
+def staged(folder: Path, seconds: float = 60) -> tuple[Staged, io.StringIO]:
+    said = io.StringIO()
+    return Staged(folder, "cpu", seconds, Console(file=said, width=200)), said
+
+
+# The course
+
+
+def test_parts_that_fail_or_hang_lose_neither_their_rows_nor_the_others(tmp_path: Path) -> None:
+    course, said = staged(tmp_path)
+    carry_out([*parts("fails"), *parts("hangs", "half", limit=3), *parts("works")], course, "")
+    found = {row.part: row for row in load_rows(course.rows_file) if row.what == WHOLE}
+    assert {name: row.state for name, row in found.items()} == {
+        "fails": "failed",
+        "hangs": "failed",
+        "half": "failed",
+        "works": "ok",
+    }
+    assert found["fails"].result == "exit code 1: it broke; 1 rows are kept"
+    assert found["hangs"].result == "killed after 3 s; 1 rows are kept"
+    ones = [row.part for row in load_rows(course.rows_file) if row.what == "one"]
+    assert ones == ["fails", "hangs", "half", "works"]
+    assert "works: ok: 1 rows, 0 failed" in said.getvalue()
+
+
+def test_the_moment_ends_all_parts(tmp_path: Path) -> None:
+    course, _ = staged(tmp_path, seconds=4)
+    began = time.monotonic()
+    carry_out([*parts("hangs", limit=100), *parts("works")], course, "")
+    assert time.monotonic() - began < 20
+    states = [(row.part, row.state) for row in load_rows(course.rows_file) if row.what == WHOLE]
+    assert states == [("hangs", "failed"), ("works", "skipped")]
+
+
+def test_limits_of_all_parts_are_less_than_25_minutes() -> None:
+    assert sum(part.limit for part in PARTS) <= SECONDS < 25 * 60
+    assert [part.name for part in PARTS if part.timed] == ["speed", "steps", "vllm"] == list(NAMES[-3:])
+
+
+def test_without_vllm_its_part_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    course, _ = staged(tmp_path)
+    carry_out([Part("vllm", lambda report: None, 5, timed=True, vllm=True)], course, "")
+    (row,) = load_rows(course.rows_file)
+    assert row.state == "skipped" and "vLLM is not installed" in row.result
+
+
+def test_an_installation_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Makefile").write_text(".venv-vllm/ready:\n\t@echo begun; sleep 60\n")
+    made = Installation("vllm==0", tmp_path)
+    began = time.monotonic()
+    made.finish(2.0)
+    assert time.monotonic() - began < 30 and made.process is None
+    assert "there was no time to finish" in made.lack
+    (tmp_path / "Makefile").write_text(".venv-vllm/ready:\n\t@echo no such wheel; exit 1\n")
+    failing = Installation("vllm==0", tmp_path)
+    failing.finish(30.0)
+    assert "was not installed: make: " in failing.lack
+
+
+def test_a_name_that_is_no_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--only", "speed,sped"])
+    assert ended.value.code == 2
+    assert "sped: the parts are doctor, tests," in capsys.readouterr().err
+
+
+def test_a_part_is_run_by_the_command_that_the_course_gives(tmp_path: Path) -> None:
+    course, _ = staged(tmp_path)
+    words = Course.words(course, next(part for part in PARTS if part.name == "vllm"), "python")
+    assert words[:3] == ["python", "-m", "grpobench.benchmarks.gpu"]
+    done: list[Report] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "PARTS", [Part("vllm", done.append, 5)])
+        assert command.main(words[3:]) == 0
+    (report,) = done
+    assert (report.part, report.path, report.device) == ("vllm", tmp_path / "rows.jsonl", "cpu")
+
+
+def test_rows_of_other_parts_stay_when_some_are_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "Course", Staged)
+    monkeypatch.setattr(command, "PAGE", tmp_path / "docs" / "gpu.md")
+    report = Report("speed", tmp_path / "rows.jsonl", "cuda")
+    report.add("a", judged(True, "fast"), 1.0)
+    assert command.main(["--only", "run-nano,memory", "--out", str(tmp_path), "--device", "cpu"]) == 0
+    assert command.main(["--only", "memory", "--out", str(tmp_path), "--device", "cpu"]) == 0
+    found = [(row.part, row.what) for row in load_rows(tmp_path / "rows.jsonl")]
+    assert sorted(found) == sorted(
+        [("speed", "a"), *((name, what) for name in ("run-nano", "memory") for what in ("one", WHOLE))]
+    )
+    assert "run-nano" in (tmp_path / "gpu.md").read_text()
+    assert "5 rows: 5 ok; 4 unproven on a GPU" in capsys.readouterr().out
+
+
+# Rows
+
+
+def test_a_check_that_raises_or_cannot_be_made_is_a_row(tmp_path: Path) -> None:
+    report = Report("p", tmp_path / "rows.jsonl", "cuda")
+
+    def skips() -> Any:
+        raise Skip("no such model")
+
+    def breaks() -> Any:
+        raise RuntimeError("CUDA error\nand more")
+
+    for name, check in (("a", skips), ("b", breaks), ("c", lambda: judged(False, "too far"))):
+        report.attempt(name, check)
+    found = [(row.what, row.state, row.result) for row in load_rows(report.path)]
+    assert found == [
+        ("a", "skipped", "no such model"),
+        ("b", "failed", "RuntimeError: CUDA error"),
+        ("c", "failed", "too far"),
+    ]
+
+
+def test_the_page_and_the_table_say_what_is_unproven() -> None:
+    found = [
+        Row("speed", "nano | fast", "measured", "9 tokens/s", 1.0, "cuda"),
+        Row("speed", "real", "skipped", "no `model`", 0.0, "cuda"),
+        Row("memory", "nano", "ok", "2 < 3", 2.0, "cpu"),
+        Row("doctor", "folder", "ok", f"files in {Path.cwd()}/results", 2.0, "cuda"),
+    ]
+    text = page(found, {"GPU": "none"})
+    assert "| speed | nano \\| fast | measured: 9 tokens/s | 1.0 |" in text
+    assert "| memory | nano | ok on the CPU, unproven on a GPU: 2 &lt; 3 | 2.0 |" in text
+    assert "| doctor | folder | ok: files in results | 2.0 |" in text
+    assert summary(found, ["speed", "steps", "memory", "vllm"]).endswith("GPU; not run: steps, vllm")
+    assert summary(found) == "4 rows: 2 ok, 1 skipped, 1 measured; 2 unproven on a GPU"
+    said = io.StringIO()
+    show(found, Console(file=said, width=200))
+    assert "unproven on a GPU: 2 < 3" in said.getvalue()
+
+
+# Parts
+
+
+def small(path: Path) -> Report:
+    return Report("p", path / "rows.jsonl", "cpu")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_all_ways_to_decode_and_pack_agree_on_the_built_in_model(dtype: str, tmp_path: Path) -> None:
+    tried = Tried("nano", dtype, small(tmp_path))
+    checks = [tried.decoding, tried.recorded, tried.samplers, tried.repeated, tried.alone]
+    found = [check() for check in checks] + ([tried.packing()] if dtype == "float32" else [])
+    assert {state for state, _ in found} == {"ok"}, found
+    assert "shared, fused, graphs against plain: " in found[2][1]
+
+
+def test_a_way_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Tried("nano", "float32", small(tmp_path))
+    packed, step = equality.packed, equality.Fused.step
+
+    monkeypatch.setattr(equality, "packed", lambda *given: packed(*given) * 1.01)
+    assert tried.packing()[0] == "failed"
+
+    def warmer(self: Any, *given: Any) -> torch.Tensor:
+        return step(self, *given) * 0.9
+
+    monkeypatch.setattr(equality.Fused, "step", warmer)
+    assert tried.decoding()[0] == "failed"
+
+
+def test_a_model_that_is_not_here_is_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(equality, "missing", lambda name: f"{name}: not found")
+    report = small(tmp_path)
+    assert equality.present(report, ["nano"]) == []
+    report.attempt("x", Tried("nano", "float32", report).decoding)
+    found = [(row.what, row.state, row.result) for row in load_rows(report.path)]
+    assert found == [(what, "skipped", "nano: not found") for what in ("nano", "x")]
+
+
+def test_memory_of_an_update_is_measured() -> None:
+    state, told = memory.update("nano", "float32", 64)
+    assert state == "measured" and re.match(r"peak \d\.\d\d GiB", told)
+
+
+def test_pytests_lines_become_rows_by_file(tmp_path: Path) -> None:
+    report = small(tmp_path)
+    files = suites.Files(report, time.monotonic())
+    for line in (
+        "[gw1] [ 10%] PASSED tests/a/test_x.py::test_one[1.0-a b] ",
+        "[gw0] [ 20%] FAILED tests/a/test_x.py::test_two ",
+        "tests/b/test_y.py::test_three PASSED    [100%]",
+        "tests/b/test_y.py::test_four[x] SKIPPED (no GPU)    [100%]",
+        "FAILED tests/a/test_x.py::test_two - assert 1 == 2",
+        "collected 3 items",
+    ):
+        files.note(line)
+    files.finish(1)
+    found = [(row.what, row.state, row.result) for row in load_rows(report.path)]
+    assert found == [
+        ("tests/a/test_x.py::test_two", "failed", "see tests.log"),
+        ("tests/a/test_x.py", "failed", "1 failed, 1 passed"),
+        ("tests/b/test_y.py", "ok", "1 passed, 1 skipped"),
+        ("pytest", "failed", "4 tests, exit code 1"),
+    ]
+
+
+def test_files_of_the_suite_that_are_named_exist() -> None:
+    root = Path(__file__).parents[2]
+    assert [name for names in suites.TESTS.values() for name in names if not (root / name).exists()] == []
+
+
+def test_rows_of_runs_are_compared_without_times(tmp_path: Path) -> None:
+    assert runs.timed("time/step") and runs.timed("cost/peak_memory_gb") and not runs.timed("gap/mean")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": NaN}\n')
+    assert runs.log(tmp_path) == runs.log(tmp_path) == [{"step": 1, "a": None}]
+
+
+@pytest.mark.slow
+def test_a_run_is_killed_and_resumed(tmp_path: Path) -> None:
+    report = small(tmp_path)
+    runs.nano_run(report)
+    whole, killed = load_rows(report.path)
+    assert whole.state == "measured" and killed.state == "ok", (whole, killed)
+    assert re.search(r"metrics of 4 steps and \d\.\d MB of final weights are equal", killed.result)

@@ -1,0 +1,267 @@
+"""Decoding in tensors that never move: the step that a GPU records, run without a recording, gives what plain
+decoding gives, and does nothing that cannot be recorded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.sampling import END, EXACT, PROMPTS, requests, same, sampler
+from helpers.toys import VOCABULARY, tiny
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grpobench.algorithms.algorithm import Mixture
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.sample import graphs
+from grpobench.runs.sample.decoding import Decoding
+from grpobench.runs.sample.fused import Fused
+from grpobench.runs.sample.graphs import Graphs, StaticBatch, bucket, grid_for, proven
+from grpobench.runs.sample.in_process import HFSampler, draw
+from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout
+
+LIMIT = 40
+"""More than a bucket of columns, so that a second one is recorded."""
+
+
+def static(architecture: str = "llama", **settings: Any) -> HFSampler:
+    """A sampler that decodes as on a GPU."""
+    made = sampler(architecture, **settings)
+    made.graphs = Graphs(made.models, draw)
+    return made
+
+
+def flat(groups: list[list[Rollout]]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group]
+
+
+def demand_same(ours: list[Rollout], theirs: list[Rollout]) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.prompt == other.prompt and same(one, other)
+        assert (one.entropy is None) == (other.entropy is None)
+        if one.entropy is not None and other.entropy is not None:
+            assert np.allclose(one.entropy, other.entropy, rtol=0, atol=10 * EXACT)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_completions_are_those_of_plain_decoding(architecture: str, temperature: float) -> None:
+    plain, ours = sampler(architecture), static(architecture)
+    plain.shares = plain.fuses = False
+    expected = flat(plain.sample(requests(5), LIMIT, temperature))
+    demand_same(flat(ours.sample(requests(5), LIMIT, temperature)), expected)
+    lengths = {len(rollout.completion) for rollout in expected}
+    assert ours.graphs and ours.graphs.batches, "the static step was used"
+    assert len(lengths) >= 3 and any(rollout.stopped for rollout in expected)
+
+
+def test_groups_of_different_sizes_and_greedy_answers_among_samples() -> None:
+    asked = [
+        Request(prompt, tuple(10 * i + j if j else GREEDY for j in range(size)))
+        for i, (prompt, size) in enumerate(zip(PROMPTS, (1, 7, 2, 5), strict=True))
+    ]
+    demand_same(flat(static().sample(asked, LIMIT, 1.0)), flat(sampler().sample(asked, LIMIT, 1.0)))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 8, 32, 33])
+def test_limits_at_the_edges_of_buckets(limit: int) -> None:
+    never = (VOCABULARY,)
+    both = (static(end=never), sampler(end=never))
+    ours, theirs = (flat(made.sample(requests(), limit, 1.0)) for made in both)
+    demand_same(ours, theirs)
+    assert {len(rollout.completion) for rollout in ours} == {limit}
+
+
+def test_rows_move_to_a_smaller_grid_when_most_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, move = [], StaticBatch.move
+
+    def noted(self: StaticBatch, to: StaticBatch, *rest: Any) -> None:
+        moves.append((self.grid.rows, to.grid.rows))
+        move(self, to, *rest)
+
+    monkeypatch.setattr(StaticBatch, "move", noted)
+    asked, settings = requests(16), {"end": tuple(range(1, 5))}
+    ours, theirs = (
+        flat(made.sample(asked, LIMIT, 1.0)) for made in (static(**settings), sampler(**settings))
+    )
+    demand_same(ours, theirs)
+    assert len(moves) >= 2 and all(2 * after <= before for before, after in moves)
+
+
+def test_a_sample_alone_is_the_one_in_a_batch() -> None:
+    together = flat(static().sample(requests(), LIMIT, 1.0))
+    alone = [
+        static().sample([Request(request.prompt, (seed,))], LIMIT, 1.0)[0][0]
+        for request in requests()
+        for seed in request.seeds
+    ]
+    demand_same(alone, together)
+
+
+@pytest.mark.parametrize("kept", [graphs.KEPT, 0])
+def test_weights_that_move_between_two_calls_are_followed(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a parameter gets another tensor, as while a sampler lags."""
+    monkeypatch.setattr(graphs, "KEPT", kept)
+    ours, theirs = static(), sampler()
+    for turn in range(3):
+        demand_same(*(flat(made.sample(requests(), LIMIT, 1.0)) for made in (ours, theirs)))
+        assert ours.graphs and bool(ours.graphs.batches) == bool(kept)
+        for made in (ours, theirs):
+            for p in made.models.language.parameters():
+                p.data = p.data * 0.9 if turn else p.data.mul_(0.9)
+
+
+def test_a_call_repeated_in_used_buffers_has_the_same_bits() -> None:
+    made = static()
+    first = flat(made.sample(requests(5), LIMIT, 1.0))
+    made.sample(requests(5)[::-1], 7, 1.0)
+    for one, other in zip(first, flat(made.sample(requests(5), LIMIT, 1.0)), strict=True):
+        assert one.completion == other.completion
+        assert one.sampler_logp.tobytes() == other.sampler_logp.tobytes()
+
+
+def test_mixtures_and_conversations_are_decoded_by_the_other_ways() -> None:
+    def half(drawn: torch.Tensor, logits: torch.Tensor, uniform: torch.Tensor) -> Mixture:
+        pair = torch.stack([drawn, (drawn + 1) % VOCABULARY], -1)
+        return Mixture(pair, torch.full(pair.shape, 0.5))
+
+    found = []
+    for made in (static(), sampler()):
+        with made.remembering():
+            found.append(flat(made.sample(requests(), 6, 1.0)))
+        found.append(flat(made.sample(requests(), 6, 1.0, Mixing(half))))
+        assert made.graphs is None or not made.graphs.batches
+    demand_same(found[0], found[2])
+    demand_same(found[1], found[3])
+
+
+def test_memory_that_runs_out_is_made_do_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, init = static(), StaticBatch.__init__
+
+    def refusing(self: StaticBatch, grid: Any, *rest: Any) -> None:
+        if grid.rows > 6:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        init(self, grid, *rest)
+
+    monkeypatch.setattr(StaticBatch, "__init__", refusing)
+    with pytest.warns(UserWarning, match="out of memory"):
+        ours = flat(made.sample(requests(), LIMIT, 1.0))
+    demand_same(ours, flat(sampler().sample(requests(), LIMIT, 1.0)))
+    assert made.token_budget.limit <= 6
+
+
+# What can be recorded
+
+WAITS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "index_put", "_index_put_impl_", "item")
+"""Operators that wait for the device, or do where operators are deterministic."""
+
+
+class Operators(TorchDispatchMode):
+    """Notes every operator with the shapes of what it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        shape = tuple(out.shape) if isinstance(out, torch.Tensor) else None
+        self.found.append((function.name().removeprefix("aten::").split(".")[0], shape))
+        return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_neither_waits_for_the_device_nor_changes_its_shapes(dtype: str) -> None:
+    models = RoleModels(tiny(), dtype=dtype)
+    fused = Fused(models)
+    owner, end = torch.tensor([0, 1, 1, 2, 0, 3]), torch.tensor(END)
+    with torch.no_grad():
+        batch = Decoding(models, PROMPTS, owner, 0, 0, True, fused=fused)
+        made = StaticBatch(grid_for(4, 2, batch.column, LIMIT, 1.0, True), fused, batch, end, draw)
+        numbers = graphs.Probe.on(torch.device("cpu"), len(owner), LIMIT)
+        made.fill(batch, numbers, batch.groups.cell, LIMIT)
+        places = {name: value.data_ptr() for name, value in held(made).items()}
+        seen = []
+        for _ in range(3):
+            with graphs.unordered(), Operators() as noted:
+                made.step(32)
+            seen.append(noted.found)
+    assert seen[0] == seen[1] == seen[2] and len(seen[0]) > 50
+    names = Counter(name for name, _ in seen[0])
+    assert not set(WAITS) & set(names)
+    assert places == {name: value.data_ptr() for name, value in held(made).items()}
+
+
+def held(made: StaticBatch) -> dict[str, torch.Tensor]:
+    """Every tensor of a batch that a step reads or writes."""
+    own = {name: value for name, value in vars(made).items() if isinstance(value, torch.Tensor)}
+    layers = {f"{n}.{k}": t for n, layer in enumerate(made.cache.layers) for k, t in enumerate(layer.tensors)}
+    return own | layers
+
+
+def test_torchs_choice_of_operators_comes_back() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with contextlib.suppress(ZeroDivisionError), graphs.unordered():
+            assert not torch.are_deterministic_algorithms_enabled()
+            raise ZeroDivisionError
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+# The proof
+
+
+def test_a_model_is_proven_at_loading_and_a_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = RoleModels(tiny())
+    with torch.no_grad():
+        assert proven(models, 0, draw) is not None
+        assert proven(RoleModels(tiny(), dtype="bfloat16"), 0, draw) is not None
+        step = StaticBatch.step
+
+        def one_too_far(self: StaticBatch, width: int) -> None:
+            self.position.add_(1)
+            step(self, width)
+
+        monkeypatch.setattr(StaticBatch, "step", one_too_far)
+        assert proven(models, 0, draw) is None
+
+        def refused(self: StaticBatch, width: int) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        monkeypatch.setattr(StaticBatch, "step", refused)
+        assert proven(models, 0, draw) is None
+
+
+def test_without_a_gpu_nothing_is_recorded() -> None:
+    assert sampler().graphs is None
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 6), (7, 8), (9, 12), (13, 16), (17, 24)],
+)
+def test_buckets_are_powers_of_two_and_what_lies_between(size: int, expected: int) -> None:
+    assert bucket(size) == expected
+
+
+@given(prompts=st.integers(1, 300), most=st.integers(1, 70), limit=st.integers(1, 3000))
+def test_a_grid_holds_its_rows_and_is_at_most_two_and_a_quarter_times_as_large(
+    prompts: int, most: int, limit: int
+) -> None:
+    grid = grid_for(prompts, most, 90, limit, 1.0, False)
+    assert grid.prompts >= prompts and grid.most >= most
+    assert grid.rows <= 2.25 * prompts * most
+    assert (grid.prompt_columns, bucket(96, 32), bucket(97, 32)) == (96, 96, 128)
+    assert limit <= grid.columns < max(2 * limit, 33)
