@@ -125,12 +125,14 @@ def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
     from grpobench.runs.experiment.memory_input import Facts, input_of
     from grpobench.runs.models.loading import load
     from grpobench.runs.models.model_shape import shape_of
+    from grpobench.runs.models.token_budgets import gpu_memory
     from grpobench.runs.train.parts import models_for
 
     # What a run keeps beside its steps is left out of both.
     config = replace(config, evaluate=replace(config.evaluate, kl_base=False))
     gpu = torch.cuda.is_available()
-    facts = Facts(shape_of(config.model.name), prompt_tokens, gpu)
+    memory = gpu_memory(torch.device("cuda")) if gpu else None
+    facts = Facts(shape_of(config.model.name), prompt_tokens, gpu, (), memory)
     planned = plan(input_of(config, facts))
     gc.collect()
     before = held_bytes(gpu)

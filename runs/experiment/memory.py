@@ -135,7 +135,7 @@ def plans(configs: Sequence[RunConfig], on: Device, known: dict[str, Facts] | No
             continue
         key = str((config.model.name, config.task))
         if key not in facts:
-            facts[key] = facts_of(config, on.gpu)
+            facts[key] = facts_of(config, on.gpu, on.memory)
         given = input_of(config, facts[key])
         if (config.model.name, given) not in found:
             found[config.model.name, given] = planned(config, facts[key], on)

@@ -47,9 +47,11 @@ class Facts:
     gpu: bool
     notes: tuple[str, ...] = ()
     """What was assumed."""
+    memory: int | None = None
+    """Bytes of the GPU's memory, which decides how many logits are held at once; None if unknown."""
 
 
-def facts_of(config: RunConfig, gpu: bool) -> Facts:
+def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
     """The facts of a run, from config.json, the tokenizer and the problems. Raises ModelError or
     DataError."""
     shape = shape_of(config.model.name)
@@ -59,9 +61,9 @@ def facts_of(config: RunConfig, gpu: bool) -> Facts:
     except ModelError:
         assumed = 1 + length[1] // BYTES_OF_A_TOKEN
         note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"
-        return Facts(shape, assumed, gpu, (note,))
+        return Facts(shape, assumed, gpu, (note,), memory)
     tokens = max((len(loaded.encode(text)) for text in length[0]), default=1)
-    return Facts(shape, tokens, gpu)
+    return Facts(shape, tokens, gpu, (), memory)
 
 
 def longest_text(config: RunConfig) -> tuple[Sequence[str], int]:
@@ -107,23 +109,21 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         measures_kl=config.evaluate.kl_base,
         base_policy=config.evaluate.kl_base and "reference" not in {*trained, *read} and adapter is None,
         prefill=prefill_tokens(),
-        chunk=chunk_size(),
+        chunk=chunk_size(facts.memory if facts.gpu else None),
         entropy_gradient=algorithm.differentiates_entropy,
         engine_weight_bytes=compute if vllm else 0,
         engine_cache=int(config.sampler.cache_gb * 2**30) if vllm else 0,
         reward_model=reward_model_bytes(config),
-        **decoding_of(shape, weight, compute),
+        **decoding_of(shape, compute),
     )
 
 
-def decoding_of(shape: ModelShape, weight: int, compute: int) -> dict[str, Any]:
-    """How a model is decoded in this process. In bfloat16 prompts are repeated, because
-    the check of shared ones fails on rounding for most models."""
+def decoding_of(shape: ModelShape, compute: int) -> dict[str, Any]:
+    """How a model is decoded in this process. The copy of a Llama-like model's weights counts where it always
+    is; in bfloat16 decoding does without it where memory lacks."""
     return {
         "fused_copy": compute == FLOAT32 and shape.llama_like and shape.trunk <= most_copied(),
-        "shares_prompts": compute == FLOAT32,
-        # Keys are rotated in the type of the weights; values come from a linear layer.
-        "cache_bytes": weight + compute,
+        "cache_bytes": 2 * compute,
     }
 
 
@@ -169,10 +169,11 @@ def prefill_tokens() -> int:
     return PREFILL
 
 
-def chunk_size() -> int:
+def chunk_size(memory: int | None) -> int:
     from grpobench.runs.models.roles import CHUNK
+    from grpobench.runs.models.token_budgets import most_logits
 
-    return CHUNK
+    return most_logits(memory, CHUNK)
 
 
 def completion_tokens(config: RunConfig) -> int:

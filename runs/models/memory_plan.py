@@ -129,8 +129,6 @@ class MemoryInput:
     """Whether that distance is measured, to a base policy that is kept apart or to the reference."""
     fused_copy: bool = False
     """Whether decoding copies the policy's weights in its own layout."""
-    shares_prompts: bool = True
-    """Whether decoding keeps the keys and values of a prompt once for all of its completions."""
     cache_bytes: int = 2 * FLOAT32
     """Of a key and a value together, as decoding stores them."""
     prefill: int = 2**15
@@ -419,10 +417,7 @@ def decoding(given: MemoryInput, decoded: Decoded) -> dict[str, int]:
     shape, rows, prompts = given.shape, decoded.rows, decoded.prompts
     before, behind = decoded.prompt_tokens, decoded.completion_tokens
     each = shape.layers * shape.keys * given.cache_bytes
-    if given.shares_prompts:
-        first, last = prompts * before * each, (prompts * before + rows * behind) * each
-    else:
-        first, last = prompts * (before + behind) * each, rows * (before + behind) * each
+    first, last = prompts * before * each, (prompts * before + rows * behind) * each
     at_once = min(prompts, max(1, given.prefill // max(1, before)))
     logits = FLOAT32 * (prompts + rows) * shape.vocabulary
     copied = given.compute_bytes * (shape.multiplied + given.casts * shape.head) * given.fused_copy

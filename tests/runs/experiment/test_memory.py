@@ -252,7 +252,7 @@ def test_the_state_of_an_optimizer_is_measured() -> None:
 ROLES: list[tuple[tuple[str, ...], Callable[[Any], Any]]] = [
     (("algorithm.beta=0.04",), lambda given: given.reference),
     (("sampler.lag=2",), lambda given: given.past == 2),
-    (("model.dtype=bfloat16",), lambda given: (given.compute_bytes, given.cache_bytes) == (2, 6)),
+    (("model.dtype=bfloat16",), lambda given: (given.compute_bytes, given.cache_bytes) == (2, 4)),
     (("evaluate.kl_base=false",), lambda given: not given.base_policy),
     (("evaluate.problems=0", "evaluate.test_problems=0"), lambda given: given.evaluating.rows == 0),
     (("sampler.kind=vllm-server", "sampler.url=http://a"), lambda given: given.sampling.rows == 0),
@@ -295,3 +295,10 @@ def test_a_plan_can_be_given_any_precision(place: Path) -> None:
     given = input_of(config_of("model.name=seven"), Facts(shape_of("seven"), 100, True))
     low = dataclasses.replace(given, weight_bytes=2, compute_bytes=2, optimizer_bytes=2.0)
     assert plan(low).peak < 0.5 * plan(given).peak
+
+
+def test_a_larger_gpu_holds_more_logits_at_once(place: Path) -> None:
+    """A sixteenth of the memory, at 16 bytes a logit; 2²⁵ at least."""
+    for memory, logits in ((None, 2**25), (8 * 2**30, 2**25), (80 * 2**30, 80 * 2**30 // 256)):
+        given = input_of(config_of(), Facts(shape_of("nano"), 16, True, (), memory))
+        assert given.chunk == logits
