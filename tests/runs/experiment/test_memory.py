@@ -299,6 +299,6 @@ def test_a_plan_can_be_given_any_precision(place: Path) -> None:
 
 def test_a_larger_gpu_holds_more_logits_at_once(place: Path) -> None:
     """A sixteenth of the memory, at 16 bytes a logit; 2²⁵ at least."""
-    for memory, logits in ((None, 2**25), (8 * 2**30, 2**25), (80 * 2**30, 80 * 2**30 // 256)):
-        given = input_of(config_of(), Facts(shape_of("nano"), 16, True, (), memory))
+    for size, logits in ((None, 2**25), (8 * 2**30, 2**25), (80 * 2**30, 80 * 2**30 // 256)):
+        given = input_of(config_of(), Facts(shape_of("nano"), 16, True, (), size))
         assert given.chunk == logits
