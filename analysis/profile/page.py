@@ -181,8 +181,8 @@ def _told_apart(compared: Sequence[Change], baseline: str) -> str:
     if told:
         return f"Told apart on {len(told)} of {len(compared)} probes: {listed(told, len(told))}."
     return (
-        f"None of {len(compared)} probes tells it from {baseline}: either what it changes is smaller than these "
-        "intervals, or no probe shows it."
+        f"None of {len(compared)} probes tells it from {baseline}: either what it changes is smaller than "
+        "these intervals, or no probe shows it."
     )
 
 
