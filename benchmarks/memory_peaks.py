@@ -34,13 +34,14 @@ STEPS = 2
 """The second is measured."""
 SMALL_WORK = ("train.prompts_per_step=16", "train.group_size=8")
 LARGE_WORK = ("train.prompts_per_step=2", "train.group_size=16")
-SHAPES: Mapping[str, tuple[int, int]] = {"short prompts": (16, 24), "long prompts": (150, 8)}
-"""Tokens of prompts and completions."""
+SHAPES: Mapping[str, tuple[int, int]] = {"short": (16, 24), "long": (150, 8)}
+"""Tokens of prompts and completions, by the length of the prompts."""
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "": (),
-    "with a reference": ("algorithm.beta=0.04",),
-    "with a critic": ("arms=ppo", "arm.ppo.settings.critic=separate"),
-    "four minibatches": ("train.num_minibatches=4",),
+    "reference": ("algorithm.beta=0.04",),
+    # Without a warm-up, in which the policy would not be updated.
+    "critic": ("arms=ppo", "arm.ppo.settings.critic=separate", "arm.ppo.settings.critic_warmup=0"),
+    "4 minibatches": ("train.num_minibatches=4",),
     "bfloat16": ("model.dtype=bfloat16",),
 }
 """Settings that change what is held."""
@@ -100,15 +101,15 @@ def cases(model: str) -> Iterator[tuple[str, RunConfig, int]]:
     work = SMALL_WORK if small else LARGE_WORK
     for shape, (prompt, completion) in SHAPES.items():
         for variant, sets in VARIANTS.items():
-            if (shape == "long prompts" and variant and small) or (
-                not small and (shape != "long prompts" or variant not in ("", "bfloat16"))
+            if (shape == "long" and variant and small) or (
+                not small and (shape != "long" or variant not in ("", "bfloat16"))
             ):
                 continue
             lengths = (f"sampler.max_completion_tokens={completion}", "train.num_minibatches=1")
             arms = () if any(text.startswith("arms=") for text in sets) else ("arms=grpo",)
             chosen = (*arms, "tasks=arithmetic", f"model.name={model}")
             recipe = read_recipe("quickstart", [*chosen, *work, *lengths, *sets])
-            yield f"{shape} {variant}".strip(), recipe.runs()[0], prompt
+            yield ", ".join(filter(None, (shape, variant))), recipe.runs()[0], prompt
 
 
 def compare_plans(model: str) -> dict[str, Comparison]:

@@ -101,8 +101,8 @@ def test_the_table_has_a_row_for_each_case_and_the_largest_phase() -> None:
 
 def test_cases_of_a_model_are_runs_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {name: config for name, config, _ in memory_peaks.cases("nano")}
-    assert list(names)[:2] == ["short prompts", "short prompts with a reference"]
-    assert names["short prompts with a critic"].algorithm.trained_roles == ("policy", "critic")
+    assert list(names)[:2] == ["short", "short, reference"]
+    assert names["short, critic"].algorithm.trained_roles == ("policy", "critic")
     assert {config.model.name for config in names.values()} == {"nano"}
     monkeypatch.setattr("grpobench.benchmarks.cases.SMALL", ())  # as for large models
-    assert [name for name, *_ in memory_peaks.cases("nano")] == ["long prompts", "long prompts bfloat16"]
+    assert [name for name, *_ in memory_peaks.cases("nano")] == ["long", "long, bfloat16"]
