@@ -28,9 +28,8 @@ LARGEST_ROUNDED_GAP = 0.2
 measurements). A sampler with other weights or prompts is off by whole nats."""
 NEVER = -1e4
 """Nats: finite, unlike −∞, and its exponential is 0 in float64. So p·log p is 0 at p = 0, and not NaN."""
-ONE = 2.0**60
-"""A probability of 1 as an integer of 64 bits: a power of two, so that float64 probabilities above 2^-8 keep
-all their digits, and small enough that no sum over a vocabulary overflows."""
+ONE_BITS = 0x3FF << 52
+"""The bits of 1.0 in float64. Those of 1 + p, less these, are p as an integer of 2^-52."""
 CHECK_INTERVAL, CHECK_INTERVAL_CPU = 8, 1
 """Tokens between two checks which sequences of a batch have ended. A check waits until a GPU has finished all
 its work; on a CPU it costs nothing."""
@@ -323,10 +322,11 @@ def draw(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch
     # float64: in float32 the sum over a vocabulary is off by more than the probability of a rare token.
     wide = logp.clamp(min=NEVER).double()
     probability = wide.exp()
-    # Integers, whose sum is the same in every order. A GPU with deterministic operators sums no floats so.
-    cumulative = (probability * ONE).long().cumsum(-1)
-    # Of the last sum, which rounding keeps from being exactly `ONE`. The product may round up to it, where
-    # no token lies.
+    # Integers of 2^-52, whose sum is the same in every order: a GPU with deterministic operators refuses that
+    # of floats. By their bits, since a conversion takes as long as the exponential.
+    cumulative = (probability + 1.0).view(torch.int64).sub_(ONE_BITS).cumsum(-1)
+    # Of the last sum, which rounding keeps from being exactly 2^52. The product may round up to it, where no
+    # token lies.
     whole = cumulative[:, -1:]
     quantile = torch.minimum((uniform.double()[:, None] * whole).long(), whole - 1)
     drawn = torch.searchsorted(cumulative, quantile, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)

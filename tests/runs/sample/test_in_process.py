@@ -160,7 +160,7 @@ def test_a_draw_is_the_quantile_of_exact_sums(logits: list[float], uniform: floa
     shares = [Fraction(p) for p in logp[0].clamp(min=-1e4).double().exp().tolist()]
     assert shares[drawn] > 0, "never a token without probability"
     bounds = [sum(shares[:count]) for count in range(len(shares) + 1)]
-    point, width = Fraction(uniform) * bounds[-1], Fraction(1, 2**50)
+    point, width = Fraction(uniform) * bounds[-1], Fraction(len(shares), 2**52)
     assert bounds[drawn] - width <= point <= bounds[drawn + 1] + width
 
 
