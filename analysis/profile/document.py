@@ -93,11 +93,15 @@ def document(
     controls: Sequence[Row],
     rows: Mapping[str, Sequence[Row]] | None = None,
     deals: int = DEALS,
+    without: Sequence[str] = (),
 ) -> str:
     """The Markdown page. `controls` are the rows of the probes' controls, `rows` the kept ones by algorithm
-    for the costs. Raises ValueError for a profile without scores and for a control of an unknown probe."""
+    for the costs, `without` the algorithms of the suite that have no profile. Raises ValueError for a profile
+    without scores and for a control of an unknown probe."""
     text = [MARK, INTRO.format(robust=_robust(profile), resolution=RESOLUTION)]
     text += ["## Scores", "", *lines(profile), ""]
+    if without:
+        text += [fold(f"No profile: {listed(without, len(without))}. `grpobench profile NAME` says why."), ""]
     text += _probe_lines(profile, judge(controls, profile), deals)
     text += _theory_lines(profile)
     text += _rate_lines(profile, rows or {})

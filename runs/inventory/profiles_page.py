@@ -5,7 +5,9 @@ from __future__ import annotations
 from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.document import document
 from grpobench.analysis.profile.scores import Profile, build
+from grpobench.analysis.profile.table import algorithms_with_runs
 from grpobench.runs.settings.probes import probes
+from grpobench.runs.settings.registries import algorithms
 
 PAGE = "profiles.md"
 FEWEST = 5
@@ -24,4 +26,5 @@ def pages() -> dict[str, str]:
     if len(profile.algorithms) < FEWEST:
         return {}
     folders = [kept.FOLDER]
-    return {PAGE: document(profile, kept.read_controls(folders), kept.read_all(folders))}
+    without = sorted({*algorithms()} - {*algorithms_with_runs(profile)})
+    return {PAGE: document(profile, kept.read_controls(folders), kept.read_all(folders), without=without)}

@@ -26,6 +26,14 @@ def test_a_small_document() -> None:
     assert text == (Path(__file__).parent / "document.txt").read_text(encoding="utf-8")
 
 
+def test_algorithms_without_a_profile_are_named() -> None:
+    made = profile(MEANS, PROBES)
+    assert "No profile: cora, rredcot. `grpobench profile NAME` says why." in document(
+        made, [], deals=1, without=["cora", "rredcot"]
+    )
+    assert "No profile" not in document(made, [], deals=1)
+
+
 def test_orders_of_high_and_low() -> None:
     orders = {(one.higher, one.lower) for one in expected_orders(PROBES[1], ["best", "middle", "worst"])}
     assert orders == {("best", "middle"), ("best", "worst"), ("middle", "worst")}
