@@ -43,8 +43,13 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "critic": ("arms=ppo", "arm.ppo.settings.critic=separate", "arm.ppo.settings.critic_warmup=0"),
     "4 minibatches": ("train.num_minibatches=4",),
     "bfloat16": ("model.dtype=bfloat16",),
+    "checkpointing": ("train.activation_checkpointing=true",),
+    "LoRA": ("model.adapter.rank=16",),
+    "LoRA, checkpointing": ("model.adapter.rank=16", "train.activation_checkpointing=true"),
 }
 """Settings that change what is held."""
+OF_LARGE = ("", "bfloat16", "checkpointing", "LoRA", "LoRA, checkpointing")
+"""The variants that a large model has."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Comparison:
 
 def cases(model: str) -> Iterator[tuple[str, RunConfig, int]]:
     """(what it is, the run, tokens of its prompts) of each case of a model; large models have the long
-    prompts without variants, and in bfloat16."""
+    prompts alone, and `OF_LARGE`."""
     from grpobench.benchmarks.cases import SMALL
     from grpobench.runs.settings.recipe import read_recipe
 
@@ -102,7 +107,7 @@ def cases(model: str) -> Iterator[tuple[str, RunConfig, int]]:
     for shape, (prompt, completion) in SHAPES.items():
         for variant, sets in VARIANTS.items():
             if (shape == "long" and variant and small) or (
-                not small and (shape != "long" or variant not in ("", "bfloat16"))
+                not small and (shape != "long" or variant not in OF_LARGE)
             ):
                 continue
             lengths = (f"sampler.max_completion_tokens={completion}", "train.num_minibatches=1")
