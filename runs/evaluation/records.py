@@ -38,7 +38,7 @@ from grpobench.runs.evaluation.question import (
 )
 from grpobench.runs.metrics.evaluator import Evaluator, Row, rows_of, summarize
 from grpobench.runs.models import adapters, model_files
-from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_files import locate, weights_hash
 from grpobench.runs.models.optimizer import MOMENT

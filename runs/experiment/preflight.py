@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.models import model_files
-from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.sizes import held, shapes
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL, beside, remove, sync_folder

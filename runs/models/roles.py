@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.runs.models import adapters
 from grpobench.runs.models.activation_checkpointing import checkpointed, layers_of
-from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.attention import UNSPLIT, PackedAttention
 from grpobench.runs.models.flops import FlopCount, weights_per_token
 from grpobench.runs.models.optimizer import Optimizer

@@ -62,8 +62,9 @@ class MasterWeights(StoredWeights):
         super().__init__(parameters)
         for name, p in parameters.items():
             place = device or p.device
-            if p.dtype != torch.float32 or p.device != place:
-                master = nn.Parameter(p.detach().to(place, torch.float32, copy=True))
+            if is_coarse(p) or p.device != place:
+                kept = torch.float32 if is_coarse(p) else p.dtype
+                master = nn.Parameter(p.detach().to(place, kept, copy=True))
                 p.register_post_accumulate_grad_hook(functools.partial(_hand_over, master))
                 self.targets[name] = master
 
@@ -78,7 +79,7 @@ class MasterWeights(StoredWeights):
         return {
             name: master.detach()
             for name, master in self._copied().items()
-            if self.parameters[name].dtype != torch.float32
+            if is_coarse(self.parameters[name])
         }
 
     def restore(self, copies: Mapping[str, torch.Tensor]) -> None:
@@ -111,7 +112,7 @@ class RoundedWeights(StoredWeights):
         super().__init__(parameters)
         self.seed, self.scale = seed, 1.0
         for name, p in parameters.items():
-            if p.dtype != torch.float32:
+            if is_coarse(p):
                 self.targets[name] = nn.Parameter(_without_memory(p))
 
     def clip(self, most: float) -> float:
@@ -149,6 +150,11 @@ class RoundedWeights(StoredWeights):
         self.scale = 1.0
 
 
+def is_coarse(p: torch.Tensor) -> bool:
+    """Whether small updates of a parameter would be lost to rounding: it has fewer digits than float32."""
+    return p.dtype.itemsize < torch.float32.itemsize
+
+
 def _without_memory(p: torch.Tensor) -> torch.Tensor:
     """A float32 tensor of the same shape and device, of one number."""
     return torch.zeros((), device=p.device).expand(p.shape)
@@ -184,9 +190,9 @@ def stored(
     seed: int = 0,
 ) -> StoredWeights:
     """The weights of a role in the way that the settings ask for; `seed` is the run's.
-    Float32 weights beside their optimizer need nothing of all this."""
+    Weights of float32 or finer beside their optimizer need nothing of all this."""
     if offload:
         return MasterWeights(parameters, torch.device("cpu"))
-    if all(p.dtype == torch.float32 for p in parameters.values()):
+    if not any(map(is_coarse, parameters.values())):
         return StoredWeights(parameters)
     return MasterWeights(parameters) if master else RoundedWeights(parameters, derive(seed, "rounding", role))

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Interval
 
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.tools import strict

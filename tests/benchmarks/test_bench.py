@@ -53,7 +53,7 @@ def test_cases_come_in_one_order_and_once() -> None:
     [
         (["--case", "scaling", "--model", "smollm2-135m"], "omit --model smollm2-135m"),
         (["--case", "grid", "--model", "smollm2-135m"], "has tasks for nano and nano-moe"),
-        (["--case", "grid", "--sandbox"], "leave --case away"),
+        (["--case", "grid", "--sandbox"], "--sandbox, --memory-plan and --case: give one of them"),
     ],
 )
 def test_a_case_that_cannot_be_measured_so_ends_with_2(

@@ -365,7 +365,7 @@ class Scribbles(Letters):
 def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -> RunConfig:
     """A short run of the built-in policy on arithmetic, 4 problems × 6 completions a step, not evaluated;
     `sections` override whole sections."""
-    config = read_recipe("quickstart").configs[0]
+    config = dataclasses.replace(read_recipe("quickstart").configs[0], seed=0)
     assert config.task.name == "arithmetic"
     train = dataclasses.replace(
         config.train, steps=steps, prompts_per_step=4, group_size=6, num_minibatches=1

@@ -18,7 +18,7 @@ from grpobench.runs.evaluation.export import export
 from grpobench.runs.evaluation.question import EvalRequest, subjects
 from grpobench.runs.evaluation.records import assess, newest, put, warm_up
 from grpobench.runs.models import loading
-from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,

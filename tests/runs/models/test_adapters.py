@@ -14,7 +14,8 @@ from helpers.toys import ARCHITECTURES, rollouts, tiny
 from safetensors.torch import save_file
 
 from grpobench.runs.models import adapters
-from grpobench.runs.models.adapters import Adapter, merged_weights
+from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.adapters import merged_weights
 from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.sizes import shapes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import read_table
 from grpobench.runs.settings.stored import defaults, differences, dump, load

@@ -27,7 +27,7 @@ from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment import launcher
 from grpobench.runs.experiment.experiment import run_experiment
-from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import missing, missing_data

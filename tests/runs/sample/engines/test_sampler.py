@@ -22,7 +22,7 @@ from helpers.toys import Copy, tiny
 from helpers.whole_runs import after
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.models.adapters import Adapter
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
