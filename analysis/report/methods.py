@@ -111,11 +111,11 @@ def _algorithms(experiment: Experiment, papers: Mapping[str, str], label: Label,
         sources = [f"{label(name)}{_marks(paper)}" for name, paper in used.items()]
     else:
         sources = [f"{label(name)} ({paper})" for name, paper in used.items()]
-    sources += [f"{label(name)} (our own, {own})" for name, own in own_classes(experiment).items()]
+    sources += [f"{label(name)} (our own, {own})" for name, own in user_classes(experiment).items()]
     return f"Sources of algorithms: {'; '.join(sources)}." if sources else ""
 
 
-def own_classes(experiment: Experiment) -> dict[str, str]:
+def user_classes(experiment: Experiment) -> dict[str, str]:
     """Algorithm -> its class, such as `mine:Half`, for algorithms of the user's."""
     tables = [config.get("algorithm") for config in experiment.configs.values()]
     return {

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from grpobench.benchmarks.gpu.equality import REAL, batch_of, load_or_skip, present, prompts
-from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged, measured
+from grpobench.benchmarks.gpu.rows import Outcome, Report, judged, measured
+from grpobench.benchmarks.memory_peaks import compare_plans
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
@@ -19,8 +18,6 @@ from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
 TOKENS = {True: (64, 128), False: (1024, 4096, 16384)}
 """Packed tokens of a micro-batch, by `Report.small`."""
 COMPLETION = 60
-PLAN = "grpobench.benchmarks.memory_peaks"
-"""Compares the memory plan with the peaks of steps."""
 CLOSE = (0.8, 1.5)
 """Least and largest plan ÷ peak. A plan that says too little lets a run begin that does not fit."""
 
@@ -41,10 +38,8 @@ def plans(report: Report, name: str) -> None:
     found: dict[str, Any] = {}
 
     def compared() -> Outcome:
-        if find_spec(PLAN) is None:
-            raise Skip("there is no memory plan in this version")
         release()
-        found.update(import_module(PLAN).compare_plans(name))
+        found.update(compare_plans(name))
         return judged(bool(found), f"{len(found)} cases")
 
     report.attempt(f"{name}: memory plan against peaks", compared)

@@ -99,10 +99,10 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         gpu=facts.gpu,
         weight_bytes=weight,
         compute_bytes=compute,
-        master=weight < FLOAT32 and option(config.train, "master_weights", True),
+        master=weight < FLOAT32 and config.train.master_weights,
         optimizer_bytes=optimizer_bytes(config.train, config.beside),
-        offload=option(config.train, "offload_optimizer", False),
-        checkpointing=option(config.train, "activation_checkpointing", False),
+        offload=config.train.offload_optimizer,
+        checkpointing=config.train.activation_checkpointing,
         dense_mask=not is_flex(config, facts.gpu),
         adapter=adapter,
         past=config.sampler.lag,
@@ -137,23 +137,18 @@ def notes_of(config: RunConfig, facts: Facts) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def option(section: object, name: str, default: Any) -> Any:
-    """A setting that not every version of the recipe's schema has."""
-    return getattr(section, name, default)
-
-
 def weight_bytes(config: RunConfig) -> int:
-    return BYTES[option(config.model, "weights", "float32")]
+    return BYTES[config.model.weights]
 
 
 def adapter_of(config: RunConfig) -> AdapterSize | None:
-    adapter = option(config.model, "adapter", None)
+    adapter = config.model.adapter
     return None if adapter is None else AdapterSize(adapter.rank, tuple(adapter.targets))
 
 
 def is_flex(config: RunConfig, gpu: bool) -> bool:
     """Whether packed sequences attend without a dense mask, if torch can compile that."""
-    attention = option(config.model, "attention", "sdpa")
+    attention = config.model.attention
     return attention == "flex" or (attention == "auto" and gpu and budget_of(config, gpu) >= LEAST_FLEX)
 
 

@@ -285,7 +285,7 @@ def activations(given: MemoryInput, packed: Packed) -> int:
     """What the trunks keep for the backward pass, and the states that the heads read."""
     shape = given.shape
     trunks = 1 + given.critic
-    whole = packed.tokens * kept_by_layers(given, packed.length)
+    whole = packed.tokens * saved_for_backward(given, packed.length)
     if given.checkpointing:
         stream = given.weight_bytes * shape.hidden
         # The inputs of all layers, and everything that one of them keeps while it is run again.
@@ -297,7 +297,7 @@ def activations(given: MemoryInput, packed: Packed) -> int:
     return trunks * (whole + rotary + states)
 
 
-def kept_by_layers(given: MemoryInput, length: int) -> int:
+def saved_for_backward(given: MemoryInput, length: int) -> int:
     """Bytes that all layers keep of one token in a sequence of `length`."""
     shape, compute = given.shape, given.compute_bytes
     kept = 0.0

@@ -322,7 +322,7 @@ class Graphs:
         if not self.keeps:
             self.weights = fused
         elif self.weights is None:
-            self.weights = owned(fused)
+            self.weights = cloned(fused)
         else:
             for ours, theirs in zip(tensors(self.weights), new, strict=True):
                 ours.copy_(theirs)
@@ -447,16 +447,16 @@ def tensors(thing: Any) -> list[torch.Tensor]:
     return [tensor for part in parts for tensor in tensors(part)]
 
 
-def owned(thing: Any) -> Any:
+def cloned(thing: Any) -> Any:
     """A copy of fused weights that shares no tensor with the model, whose own tensors may move."""
     if isinstance(thing, torch.Tensor):
         return thing.clone()
     if isinstance(thing, list | tuple):
-        return type(thing)(map(owned, thing))
+        return type(thing)(map(cloned, thing))
     if isinstance(thing, Fused) or dataclasses.is_dataclass(thing):
         found = copy.copy(thing)
         for name, value in vars(thing).items():
-            object.__setattr__(found, name, owned(value))  # layers are frozen
+            object.__setattr__(found, name, cloned(value))  # layers are frozen
         return found
     return thing
 
@@ -464,9 +464,8 @@ def owned(thing: Any) -> Any:
 @contextlib.contextmanager
 def unordered() -> Iterator[None]:
     """Within, torch looks for no deterministic operators: those for indexed writes wait for the device, which
-    a recording must not, and for scans there are none. Nothing is lost. No index of a step occurs twice. A
-    scan in another order moves cumulative probabilities by about 1e-16, and a token is drawn by comparing
-    them with a random number: it would have to hit that very gap."""
+    a recording must not. Nothing is lost: no index of a step occurs twice, and a draw adds integers up, whose
+    sums are the same in any order."""
     enabled = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)

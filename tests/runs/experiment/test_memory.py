@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.sizes import QWEN_7B
 from helpers.toys import rollouts
 from hypothesis import given
 from hypothesis import settings as bounded
@@ -29,9 +30,9 @@ from grpobench.runs.experiment.memory_input import (
 from grpobench.runs.models.memory_plan import PhaseName, plan
 from grpobench.runs.models.model_shape import shape_of
 from grpobench.runs.models.packing import Cost, micro_batches, pack
-from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
+from grpobench.runs.settings.config import RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.tools import machine, strict
+from grpobench.runs.tools import machine
 
 RECIPE = """
 name = "m"
@@ -45,18 +46,10 @@ group_size = 4
 algorithm = "grpo"
 """
 QWEN: dict[str, Any] = {
+    **QWEN_7B,
     "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "max_position_embeddings": 32768,
     "rms_norm_eps": 1e-6,
     "hidden_act": "silu",
-    "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
 """config.json of a model of the sizes of Qwen2.5-7B."""
@@ -171,8 +164,6 @@ def test_every_proposed_setting_exists_and_makes_the_run_fit(place: Path) -> Non
 
 
 def test_a_7b_model_that_is_refused_is_accepted_with_an_adapter(place: Path) -> None:
-    if "adapter" not in strict.hints(ModelConfig):
-        pytest.skip("this version has no model.adapter")
     assert planned(80, "model.name=seven").verdict == "does not fit"
     found = planned(80, "model.name=seven", "model.dtype=bfloat16", "model.adapter.rank=16")
     assert found.verdict == "fits"

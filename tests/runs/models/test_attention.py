@@ -28,7 +28,7 @@ FP32: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention has no backward on a CPU")
 
 
-def shown(layout: Pack, block: int) -> torch.Tensor:
+def visible_pairs(layout: Pack, block: int) -> torch.Tensor:
     """Bool (S, L, L): the pairs that FlexAttention sees, by its lists of blocks."""
     mask = block_mask(layout, block)
     sequences, length = layout.tokens.shape
@@ -71,7 +71,7 @@ def test_blocks_show_every_token_what_the_dense_mask_shows(
     layout = pack(branching(batch, prompts) if branch else batch, UNSPLIT)
     token = layout.segment != PADDING
     expected = layout.mask()[:, 0]
-    found = shown(layout, block)
+    found = visible_pairs(layout, block)
     assert torch.equal(found[token], expected[token])
     alone = torch.eye(found.shape[1], dtype=torch.bool).expand_as(found)
     assert torch.equal(found[~token], alone[~token])  # no softmax over nothing

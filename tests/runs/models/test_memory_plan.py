@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.sizes import QWEN_7B
 from helpers.toys import rollouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,23 +22,11 @@ from grpobench.runs.models.memory_plan import (
     MemoryInput,
     Packed,
     activations,
-    kept_by_layers,
     plan,
+    saved_for_backward,
 )
 from grpobench.runs.models.packing import Cost, pack, packed_size
 
-QWEN_7B: dict[str, Any] = {
-    "model_type": "qwen2",
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
-}
-"""The sizes of Qwen2.5-7B, of which its authors state 7.61 billion parameters."""
 PARAMETERS = 7_615_616_512
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -145,7 +134,7 @@ def test_an_engine_has_weights_and_a_cache_of_its_own() -> None:
 # Against torch
 
 
-def kept_for_backward(model: Any, tokens: int, low: bool) -> int:
+def measured_for_backward(model: Any, tokens: int, low: bool) -> int:
     """Bytes that torch's autograd keeps of a forward pass through the trunk, without weights and their
     casts."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -187,7 +176,7 @@ def planned_activations(kind: str, tokens: int, num_hidden_layers: int = 3, **mo
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations_are_what_torch_keeps_for_the_backward_pass(kind: str, low: bool) -> None:
     tokens = 57  # no size of a weight
-    kept = kept_for_backward(model_of(kind).float().eval(), tokens, low)
+    kept = measured_for_backward(model_of(kind).float().eval(), tokens, low)
     planned = planned_activations(kind, tokens, compute_bytes=2 if low else 4)
     # What is left out: token ids, and one number a norm and token.
     assert planned <= kept and planned == pytest.approx(kept, rel=0.015)
@@ -205,7 +194,7 @@ def test_activations_beside_an_adapter_are_what_torch_keeps(targets: tuple[str, 
         every = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         config = peft.LoraConfig(r=8, target_modules=list(targets) or every, lora_dropout=0.0)
         peft.inject_adapter_in_model(config, model.base_model)
-        kept.append(kept_for_backward(model, 57, low))
+        kept.append(measured_for_backward(model, 57, low))
         more: dict[str, Any] = {"compute_bytes": 2 if low else 4, "adapter": AdapterSize(8, targets)}
         planned.append(planned_activations("llama", 57, num_hidden_layers=layers, **more))
     assert planned[1] - planned[0] == pytest.approx(kept[1] - kept[0], rel=0.015)
@@ -214,7 +203,7 @@ def test_activations_beside_an_adapter_are_what_torch_keeps(targets: tuple[str, 
 
 def test_checkpointing_keeps_the_inputs_of_the_layers_and_one_layer_whole() -> None:
     given = given_for(shape(), training=Packed(1, 57, 0))
-    whole = kept_by_layers(given, 57)
+    whole = saved_for_backward(given, 57)
     rotary = 2 * 4 * 16
     kept = activations(dataclasses.replace(given, checkpointing=True), given.training)
     assert kept == 57 * (3 * 4 * 64 + rotary) + 57 * whole // 3

@@ -28,7 +28,7 @@ def count_up(past: PastWeights) -> None:
             p += 1
 
 
-def seen(past: PastWeights) -> float:
+def only_value(past: PastWeights) -> float:
     with past.swapped_in():
         values = {v for p in past.parameters.values() for v in p.flatten().tolist()}
     (value,) = values
@@ -40,7 +40,7 @@ def test_weights_are_of_so_many_updates_ago_or_the_initial_ones(lag: int, update
     past = PastWeights(counter(), lag)
     for _ in range(updates):
         count_up(past)
-    assert seen(past) == max(0, updates - lag)
+    assert only_value(past) == max(0, updates - lag)
     assert past.staleness == min(lag, updates)
     assert past.parameters["b"].item() == updates
 
@@ -55,7 +55,7 @@ def test_a_restored_ring_goes_on_as_the_one_that_was_saved(lag: int, before: int
     for ring in (past, other):
         for _ in range(behind):
             count_up(ring)
-    assert seen(past) == seen(other) == max(0, before + behind - lag)
+    assert only_value(past) == only_value(other) == max(0, before + behind - lag)
     ours, theirs = past.tensors(), other.tensors()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
