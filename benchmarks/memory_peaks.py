@@ -316,8 +316,8 @@ def held_bytes(gpu: bool) -> int:
         return torch.cuda.memory_allocated()
     storages: dict[int, int] = {}
     for thing in gc.get_objects():
-        # isinstance would ask proxies for their class, and import what they stand for. Other subclasses have no
-        # memory (a compiler's fake tensors) or are made of tensors that are counted here.
+        # isinstance would ask proxies for their class, and import what they stand for. Other subclasses have
+        # no memory (a compiler's fake tensors) or are made of tensors that are counted here.
         if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.device.type == "cpu":
             storage = thing.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
