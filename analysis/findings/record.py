@@ -177,7 +177,7 @@ def record_of(experiment: Experiment) -> Record:
     known = read_registration(experiment.folder)
     waits = [run.name for run in experiment.runs if not run.settled]
     waits += sorted(set(known.settings) - {run.name for run in experiment.runs})
-    values = {test.name: values_of(experiment, test.outcome, test.where) for test in known.finding.test}
+    values = {one.name: values_of(experiment, one.outcome, one.where) for one in known.finding.measured}
     return Record(
         registration=known,
         values={
@@ -190,7 +190,7 @@ def record_of(experiment: Experiment) -> Record:
         seconds=sum(float(experiment.select(name)["value"].sum()) for name in ("time/step", "time/evaluate")),
         provenance=provenance_of(experiment),
         horizons={
-            test.name: ends for test in known.finding.test if (ends := horizons_of(experiment, test.outcome))
+            one.name: ends for one in known.finding.measured if (ends := horizons_of(experiment, one.outcome))
         },
     )
 
@@ -221,7 +221,7 @@ def read_kept(path: Path) -> Record:
                 for run, row in zip(keys, rows, strict=True)
                 if test.name in row["values"]
             }
-            for test in registration.finding.test
+            for test in registration.finding.measured
         }
         states = {run: str(row["state"]) for run, row in zip(keys, rows, strict=True)}
         ends = {run: float(row["horizon"]) for run, row in zip(keys, rows, strict=True) if "horizon" in row}
@@ -235,7 +235,7 @@ def read_kept(path: Path) -> Record:
             provenance={name: told[name] for name in ("commits", "versions", "machine")},
             horizons={
                 test.name: ends or horizons_of_finished(values[test.name], states)
-                for test in registration.finding.test
+                for test in registration.finding.measured
                 if Outcome.read(test.outcome).kind == "lasting"
             },
         )

@@ -1,4 +1,4 @@
-"""A finding: a claim, and the tests that decide about it."""
+"""A finding: a claim, its tests, and the checks and controls that show what the tests could have found."""
 
 from __future__ import annotations
 
@@ -47,26 +47,69 @@ class Test:
     """Runs of each dealt arm."""
     most: float = 0.07
     """Largest share of deals that may be called different."""
+    dose: float | None = None
+    """Place of the test on the finding's dose axis."""
+    series: str = ""
+    """Tests with a dose that have the same series are compared with each other: do effects differ by dose?"""
 
     def __post_init__(self) -> None:
-        if not self.contrast:
-            raise ValueError("contrast: needs at least one arm with its weight")
-        if not all(math.isfinite(weight) and weight for weight in self.contrast.values()):
-            raise ValueError("contrast: weights must be finite numbers other than 0")
+        _demand_weights(self.contrast)
         if not (math.isfinite(self.matters) and self.matters > (1 if self.ratio else 0)):
             raise ValueError(f"matters: must be above {1 if self.ratio else 0}, not {self.matters}")
         if self.deals and (len(self.contrast) > 1 or self.expect != "same"):
             raise ValueError("deals: needs one arm and expect = 'same'")
         if self.deals < 0 or self.seeds < 2 or not 0 < self.most < 1:
             raise ValueError("deals: must be at least 0, seeds at least 2 and most between 0 and 1")
-        Outcome.read(self.outcome)
-        if self.where and Outcome.read(self.outcome).kind not in ("accuracy", "gain"):
-            raise ValueError("where: is for the outcomes accuracy and gain")
+        if self.dose is not None and (self.deals or not math.isfinite(self.dose)):
+            raise ValueError("dose: must be a finite number, and not of a test with deals")
+        if self.series and self.dose is None:
+            raise ValueError("series: is for tests with a dose")
+        _demand_traits(self.where, self.outcome)
 
     @property
     def margin(self) -> float:
         """`matters` on the scale on which differences are taken."""
         return math.log(self.matters) if self.ratio else self.matters
+
+
+@dataclass(frozen=True)
+class Control(Test):
+    """A positive control: an exaggerated dose or an oracle arm, whose effect the testbed must show."""
+
+    tests: tuple[str, ...] = ()
+    """Names of the tests that it is the control of; empty for all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "tests", tuple(self.tests))  # JSON and TOML have lists
+        if self.expect == "same" or self.deals or self.also or self.dose is not None:
+            raise ValueError("control: must expect higher or lower, without deals, also and dose")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A manipulation check: a number that shows that the mechanism of the claim was active."""
+
+    name: str
+    """What holds if the check passes, as a short sentence."""
+    outcome: str
+    """What is measured in each run; see `outcomes.Outcome`."""
+    contrast: Mapping[str, float]
+    """Weight by arm, as in a test. The mean over seeds is held against the bounds."""
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = ""
+    where: Mapping[str, str] = field(default_factory=dict)
+    tests: tuple[str, ...] = ()
+    """Names of the tests that it concerns; empty for all."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tests", tuple(self.tests))
+        _demand_weights(self.contrast)
+        bounds = [one for one in (self.at_least, self.at_most) if one is not None]
+        if not bounds or not all(map(math.isfinite, bounds)) or bounds != sorted(bounds):
+            raise ValueError("at_least, at_most: one of them must be a number, and at_least the smaller one")
+        _demand_traits(self.where, self.outcome)
 
 
 @dataclass(frozen=True)
@@ -84,16 +127,55 @@ class Finding:
     """The result that the source reports."""
     stands_for: str = ""
     """How far the runs stand for the claim's own setting."""
+    dose: str = ""
+    """What the doses of tests are, such as `learning rate`."""
+    check: tuple[Check, ...] = ()
+    """Manipulation checks."""
+    control: tuple[Control, ...] = ()
+    """Positive controls."""
 
     def __post_init__(self) -> None:
         if not self.test or self.test[0].also:
             raise ValueError("test: needs at least one, and the first decides, so that `also` is not for it")
         if not self.claim or not self.source:
             raise ValueError("claim: a finding needs a claim and its source")
+        names = [one.name for one in self.measured]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"name: two of the tests, checks and controls are called {repeated[0]!r}")
+        concerned = [(one.name, one.tests) for one in self.check]
+        concerned += [(one.name, one.tests) for one in self.control]
+        for name, tests in concerned:
+            if unknown := sorted(set(tests) - {test.name for test in self.test}):
+                raise ValueError(f"tests: {name!r} names {unknown[0]!r}, which is no test of the finding")
+        self._demand_doses()
+
+    def _demand_doses(self) -> None:
+        series: dict[str, list[Test]] = {}
+        for test in self.test:
+            if test.dose is not None:
+                series.setdefault(test.series, []).append(test)
+        if bool(self.dose) != bool(series):
+            raise ValueError("dose: a finding names its axis if and only if tests have a dose")
+        for name, tests in series.items():
+            words = f"of series {name!r}" if name else "with a dose"
+            if len(tests) < 2 or len({test.dose for test in tests}) < len(tests):
+                raise ValueError(f"dose: the tests {words} must be two or more with different doses")
+            if len({(test.outcome, test.ratio, test.expect, test.also) for test in tests}) > 1:
+                raise ValueError(
+                    f"dose: the tests {words} must differ in nothing but dose, margin and contrast"
+                )
+
+    @property
+    def measured(self) -> tuple[Test | Check, ...]:
+        """All that is measured of the runs: tests, checks and controls."""
+        return *self.test, *self.check, *self.control
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it, without what is as by default: what tests can say later changes no digest."""
-        content = {**_set(self), "test": [_set(test) for test in self.test]}
+        content = _set(self)
+        for kind in ("test", "check", "control"):
+            if kind in content:
+                content[kind] = [_set(one) for one in content[kind]]
         plain: dict[str, Any] = json.loads(json.dumps(content))
         return plain
 
@@ -113,6 +195,19 @@ def _set(thing: Any) -> dict[str, Any]:
     return found
 
 
+def _demand_weights(contrast: Mapping[str, float]) -> None:
+    if not contrast:
+        raise ValueError("contrast: needs at least one arm with its weight")
+    if not all(math.isfinite(weight) and weight for weight in contrast.values()):
+        raise ValueError("contrast: weights must be finite numbers other than 0")
+
+
+def _demand_traits(where: Mapping[str, str], outcome: str) -> None:
+    if where and Outcome.read(outcome).kind not in ("accuracy", "gain"):
+        raise ValueError("where: is for the outcomes accuracy and gain")
+    Outcome.read(outcome)
+
+
 def covers(name: str, arm: str, task: str) -> bool:
     """Whether a contrast's name, an arm or pattern with or without its @TASK, stands for a run's cell."""
     pattern, _, place = name.partition("@")
@@ -121,8 +216,11 @@ def covers(name: str, arm: str, task: str) -> bool:
 
 def from_plain(content: Mapping[str, Any]) -> Finding:
     """The finding that `plain` wrote. Raises TypeError or ValueError where it is none."""
-    tests = tuple(Test(**test) for test in content["test"])
-    return Finding(**{**content, "test": tests})
+    parts = {
+        kind: tuple(of(**one) for one in content.get(kind, ()))
+        for kind, of in (("test", Test), ("check", Check), ("control", Control))
+    }
+    return Finding(**{**content, **parts})
 
 
 def digest(content: Any) -> str:

@@ -121,8 +121,8 @@ def exploratory(study: Study, record: Record) -> str:
     """The verdict by today's rule, where what it asks for was measured."""
     from grpobench.analysis.runfolder.files import LogError
 
-    asked = {test.name: test for test in study.finding.test}
-    known = {test.name: test for test in record.registration.finding.test}
+    asked = {one.name: one for one in study.finding.measured}
+    known = {one.name: one for one in record.registration.finding.measured}
     same = all(
         name in known and (test.outcome, test.where) == (known[name].outcome, known[name].where)
         for name, test in asked.items()

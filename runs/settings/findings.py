@@ -1,7 +1,7 @@
 """Read a finding: a TOML file with a claim, the tests that decide on it, and a recipe for each scale.
 
-Its plain keys and `[[test]]` are the rule (`analysis/findings/rule.py`); the tables `nano`, `small` and
-`full` are recipes as any other, without a name of their own.
+Its plain keys, `[[test]]`, `[[check]]` and `[[control]]` are the rule (`analysis/findings/rule.py`); the
+tables `nano`, `small` and `full` are recipes as any other, without a name of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.findings.rule import Finding, covers
+from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers
 from grpobench.runs.settings.recipe import RECIPES, Recipe, read_table
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
@@ -45,15 +45,19 @@ class Study:
         cells = {(config.arm, config.task.name) for config in recipe.runs()}
         known = ", ".join(dict.fromkeys(config.arm for config in recipe.runs()))
         faults = [
-            f"test {test.name!r}: contrast: no run of {one}; the recipe has {known}"
-            for test in self.finding.test
-            for one in test.contrast
-            if not test.also  # which is left out where the scale lacks its arms
+            f"{_kind(asked)} {asked.name!r}: contrast: no run of {one}; the recipe has {known}"
+            for asked in self.finding.measured
+            for one in asked.contrast
+            if not getattr(asked, "also", False)  # a test that is left out where the scale lacks its arms
             and not any(covers(one, *cell) for cell in cells)
         ]
         if faults:
             raise ConfigError(faults, source)
         return recipe
+
+
+def _kind(asked: Test | Check) -> str:
+    return {Check: "check", Control: "control"}.get(type(asked), "test")
 
 
 def findings() -> dict[str, Path]:
@@ -83,9 +87,6 @@ def read_finding(source: str) -> Study:
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
-    names = [test.name for test in finding.test]
-    if len(set(names)) < len(names):
-        raise ConfigError(["test: two have one name"], str(path))
     return Study(finding, scales, text, path.parent)
 
 

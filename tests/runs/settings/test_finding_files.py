@@ -185,7 +185,7 @@ def test_faults_of_rule_and_scales_are_told_at_once(tmp_path: Path) -> None:
 
 def test_two_tests_need_two_names(tmp_path: Path) -> None:
     block = GOOD[GOOD.index("[[test]]") : GOOD.index("[nano]")]
-    with pytest.raises(ConfigError, match="test: two have one name"):
+    with pytest.raises(ConfigError, match="two of the tests, checks and controls are called"):
         read_finding(written(tmp_path, GOOD.replace(block, block + block)))
 
 
