@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpobench.analysis.findings.judge import VERDICTS, Result
 from grpobench.analysis.findings.outcomes import count_reached
 from grpobench.analysis.findings.record import Record
+from grpobench.analysis.findings.result import VERDICTS, Result, Series
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.survival import restricted_mean
+from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.tools.text import NONE, number, percent
 
 
@@ -63,13 +64,39 @@ def result_words(result: Result) -> str:
     deciding = [one for one in result.tests if not one.test.also]
     decisive = [one for one in deciding if one.verdict == result.verdict] or deciding
     reasons = "; ".join(f"{one.test.name}: {one.needs}" for one in decisive)
+    if result.verdict == "dose-dependent":
+        reasons = "; ".join(series_words(one, result) for one in result.series if one.p <= ALPHA)
     differ = result.verdict == "unresolved" and all(one.verdict != "unresolved" for one in deciding)
     verdict = "each of the tests that decide came out, but not alike" if differ else VERDICTS[result.verdict]
     return f"{verdict.capitalize()}. {reasons[:1].upper()}{reasons[1:]}."
 
 
+def series_words(one: Series, result: Result) -> str:
+    """Whether the effects of a series differ by dose, and what is said at each."""
+    low, high = one.pair
+    verdicts = {test.test.name: test.verdict for test in result.tests}
+    told = ", ".join(f"{verdicts[name]} at {dose:g}" for name, dose in zip(one.tests, one.doses, strict=True))
+    named = f"{one.name}: " if one.name else ""
+    between = f"effects at {low:g} and {high:g} differ" if one.p <= ALPHA else "effects are not told apart"
+    return f"{named}{told}; {between} (p {one.p:.3g} over {len(one.doses)} doses)"
+
+
+def check_words(check: Mapping[str, Any]) -> str:
+    """A manipulation check with its number and its bounds, from a row of `result.as_row`."""
+    unit = check["unit"]
+    value, low, high = (_number(check[name]) for name in ("value", "low", "high"))
+    shown, *ends = (amount(one, unit, False, sign=False) for one in (value, low, high))
+    bounds = [
+        f"{words} {amount(check[bound], unit, False, sign=False)}"
+        for bound, words in (("at_least", "at least"), ("at_most", "at most"))
+        if check[bound] is not None
+    ]
+    within = "" if math.isnan(low) else f"{ends[0]} to {ends[1]}; "
+    return f"{shown} {unit} ({within}asked: {' and '.join(bounds)})".replace("  ", " ")
+
+
 def effect_words(test: Mapping[str, Any]) -> str:
-    """An effect with its interval in its unit, from a row of `judge.as_row`."""
+    """An effect with its interval in its unit, from a row of `result.as_row`."""
     value, low, high = (_number(test[name]) for name in ("value", "low", "high"))
     if test["deals"]:
         return f"{percent(value)} % of deals called different ({percent(low)} to {percent(high)})"

@@ -17,9 +17,9 @@ from grpobench.analysis.figures.panels import legend_above, new_figure, text_wid
 from grpobench.analysis.figures.scales import round_ticks
 from grpobench.analysis.figures.style import INK, NOTE_SIZE, SIZE, STYLE
 from grpobench.analysis.findings.description import ArmMean, arm_means, effect_words, matters_words
-from grpobench.analysis.findings.judge import VERDICTS, Judged, Result, Verdict, as_row
 from grpobench.analysis.findings.outcomes import Outcome
 from grpobench.analysis.findings.record import Record
+from grpobench.analysis.findings.result import VERDICTS, Judged, Result, Verdict, as_row
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.tools.text import human, percent
 from grpobench.analysis.topics.budgets import AXES
@@ -28,8 +28,10 @@ from grpobench.analysis.topics.captions import counted
 MARKS: Mapping[Verdict, tuple[str, str]] = {
     "supported": ("o", "#0173b2"),
     "contradicted": ("X", "#b2182b"),
+    "dose-dependent": ("^", "#de8f05"),
     "equivalent": ("s", "#555555"),
     "unresolved": ("D", "white"),
+    "insensitive": ("o", "white"),
 }
 """Marker and face of each verdict: told apart without color."""
 WIDEST = 4.0

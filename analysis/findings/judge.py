@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from grpobench.analysis.findings.outcomes import Horizons, Key, clip, count_reached
+from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
+from grpobench.analysis.findings.outcomes import Horizons, Key, Values, clip, count_reached
+from grpobench.analysis.findings.result import Judged, Result, Verdict
 from grpobench.analysis.findings.rule import Finding, Test, covers
-from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.findings.sensitivity import (
+    checked,
+    conclusion,
+    series_of,
+    with_sensitivity,
+)
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean, wilson
+from grpobench.analysis.statistics.maxima import joint_ps
 from grpobench.analysis.statistics.permutation import (
     equivalence_p,
     equivalence_ps,
@@ -22,90 +30,51 @@ from grpobench.analysis.statistics.permutation import (
     sign_flip_ps,
     smallest_p,
 )
+from grpobench.analysis.statistics.survival import paired_log_rank
 from grpobench.analysis.statistics.verdicts import ALPHA, spread_of
 
-Verdict: TypeAlias = Literal["supported", "contradicted", "equivalent", "unresolved"]
-VERDICTS: Mapping[Verdict, str] = {
-    "supported": "every test came out as the claim says",
-    "contradicted": "a test came out against the claim",
-    "equivalent": "the primary test's effect is smaller than what matters",
-    "unresolved": "neither is shown",
-}
 DEAL_SEED = 20260901
 """Random seed of the deals in A/A comparisons."""
-Values: TypeAlias = Mapping[str, Mapping[Key, float]]
-"""Test -> run -> measured value."""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One test with its result."""
-
-    test: Test
-    seeds: tuple[int, ...]
-    contrasts: tuple[float, ...]
-    """By seed, on the scale on which differences are taken."""
-    effect: Estimate
-    """Mean contrast with the t interval, cut to possible values; factors for a `ratio`; for deals, the share
-    that was called different."""
-    p: float
-    """Two-sided sign-flip test over seeds, after Holm over the finding's tests."""
-    p_equivalence: float
-    """Two one-sided tests against an effect of `matters` or more, after Holm."""
-    power: float
-    """Share of repetitions in which these seeds find an effect of `matters`, with the observed spread."""
-    power_equivalence: float
-    verdict: Verdict
-    needs: str
-    """The reason for the verdict; if it is unresolved, what a verdict would need."""
-    runs: int = 0
-    """Runs of the contrast with a value."""
-    reached: int | None = None
-    """How many of them reached the end, if the outcome ends with the run; else None."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of judging a finding."""
-
-    finding: Finding
-    tests: tuple[Judged, ...]
-    verdict: Verdict
-    waits: tuple[str, ...] = ()
-    """Runs without a result."""
-
-    @property
-    def primary(self) -> Judged:
-        return self.tests[0]
 
 
 def judge(
     finding: Finding, values: Values, waits: Sequence[str] = (), horizons: Horizons | None = None
 ) -> Result:
-    """Apply the rule. Every test has the 5 % level after Holm over the finding's tests, separately for
-    differences and for equivalence.
+    """Apply the rule. Every test has the 5 % level over the finding's tests, for differences by max-T over
+    joint sign flips and for equivalence by Holm. Controls must all show their effects, so that each has 5 %.
 
     A test is `equivalent` if its effect is shown to be smaller than what matters. Otherwise it is `supported`
-    or `contradicted` if a difference is shown. A test that expects `same` is supported by equivalence. The
-    finding is `contradicted` if any test is, `supported` if all tests are, `equivalent` if the primary test
+    or `contradicted` if a difference is shown. A test that expects `same` is supported by equivalence. Where
+    neither a difference is shown nor checks and controls say that it could have been, it is `insensitive`.
+
+    The finding is `dose-dependent` if effects differ by dose and the verdicts with them, `contradicted` if
+    any test is, `supported` if all tests are, `equivalent` if the primary test is, `insensitive` if a test
     is, and otherwise `unresolved`. `horizons` bound effects and intervals, and change no p value. Raises
     LogError if a contrast names an arm without runs, unless results are missing.
     """
+    waiting, horizons = bool(waits), horizons or {}
     judged: dict[str, Judged] = {}
     for test in finding.test:
         if test.deals:
-            judged[test.name] = _dealt(test, values[test.name], bool(waits))
+            judged[test.name] = _dealt(test, values[test.name], waiting)
     plain = [
         test for test in finding.test if not test.deals and (not test.also or _has_all_arms(test, values))
     ]
-    for family in ([test for test in plain if not test.also], *([test] for test in plain if test.also)):
-        judged |= _family(family, values, bool(waits))
-    tests = tuple(
-        _censored(judged[test.name], values[test.name], (horizons or {}).get(test.name, {}))
-        for test in finding.test
-        if test.name in judged
-    )
-    return Result(finding, tests, _together([one for one in tests if not one.test.also]), tuple(waits))
+    families = [[test for test in plain if not test.also], *([test] for test in plain if test.also)]
+    families += [[control] for control in finding.control]
+    for family in families:
+        judged |= _family(family, values, waiting)
+    judged = {name: _censored(one, values[name], horizons.get(name, {})) for name, one in judged.items()}
+    checks = tuple(checked(check, values, waiting) for check in finding.check)
+    controls = tuple(judged[control.name] for control in finding.control)
+    tests = [judged[test.name] for test in finding.test if test.name in judged]
+    if waits:
+        return Result(finding, tuple(tests), "unresolved", tuple(waits), checks, controls)
+    unchecked = conclusion([one for one in tests if not one.test.also], ())
+    tests = [with_sensitivity(one, checks, controls) for one in tests]
+    series = series_of([one.test for one in tests], values, waiting)
+    verdict = conclusion([one for one in tests if not one.test.also], series)
+    return Result(finding, tuple(tests), verdict, (), checks, controls, series, unchecked)
 
 
 def _censored(one: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:
@@ -120,7 +89,24 @@ def _censored(one: Judged, values: Mapping[Key, float], horizons: Mapping[Key, f
     if test.deals or not horizons:
         return one
     effect = one.effect if test.ratio else clip(one.effect, *_possible(test, horizons))
-    return replace(one, effect=effect, reached=count_reached(measured, horizons))
+    p_log_rank = _log_rank(test, measured, horizons)
+    return replace(one, effect=effect, reached=count_reached(measured, horizons), p_log_rank=p_log_rank)
+
+
+def _log_rank(test: Test, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> float:
+    """p of two arms on one task by swaps inside seeds; NaN of other contrasts."""
+    arms = [values_covered(name, values) for name in test.contrast]
+    cells = [{run[:2] for run in arm} for arm in arms]
+    if sorted(test.contrast.values()) != [-1, 1] or any(len(cell) != 1 for cell in cells):
+        return math.nan
+    first, second = ({run[2]: run for run in arm} for arm in arms)
+    seeds = sorted(first.keys() & second.keys())
+    lasted = [[values[side[seed]] for seed in seeds] for side in (first, second)]
+    ended = [
+        [values[side[seed]] < horizons.get(side[seed], math.inf) for seed in seeds]
+        for side in (first, second)
+    ]
+    return paired_log_rank((lasted[0], ended[0]), (lasted[1], ended[1]))
 
 
 def _possible(test: Test, horizons: Mapping[Key, float]) -> tuple[float, float]:
@@ -128,23 +114,23 @@ def _possible(test: Test, horizons: Mapping[Key, float]) -> tuple[float, float]:
     lies between minus and plus the run's updates."""
     most = []
     for name, weight in test.contrast.items():
-        ends = [end for end in _mean_by_seed(name, horizons, True).values() if math.isfinite(end)]
+        ends = [end for end in mean_by_seed(name, horizons, True).values() if math.isfinite(end)]
         most.append(weight * max(ends, default=0.0))
     return sum(min(0.0, one) for one in most), sum(max(0.0, one) for one in most)
 
 
 def _has_all_arms(test: Test, values: Values) -> bool:
     """Whether every arm of the contrast has runs."""
-    return all(_values_of(name, values[test.name]) for name in test.contrast)
+    return all(values_covered(name, values[test.name]) for name in test.contrast)
 
 
 def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Judged]:
-    """Tests that Holm corrects together."""
+    """Tests that are corrected together."""
     if not tests:
         return {}
     contrasts = [contrasts_of(test, values[test.name], waits) for test in tests]
     samples = [np.array([*contrast.values()], dtype=np.float64) for contrast in contrasts]
-    p = holm(sign_flip_ps(samples))
+    _, p = joint_ps(contrasts)
     close = holm(
         [equivalence_p(contrast, test.margin) for contrast, test in zip(samples, tests, strict=True)]
     )
@@ -158,48 +144,11 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
 
 def _saturated(test: Test, values: Mapping[Key, float]) -> str:
     """A remark if every run of a contrast has the same value, for example if none collapses."""
-    distinct = {value for name in test.contrast for value in _values_of(name, values).values()}
+    distinct = {value for name in test.contrast for value in values_covered(name, values).values()}
     if len(test.contrast) < 2 or len(distinct) != 1:
         return ""
     value = distinct.pop()
     return f"; every run of every arm measures the same, {value:g}, so that longer or harder runs may differ"
-
-
-def contrasts_of(test: Test, values: Mapping[Key, float], waits: bool = False) -> dict[int, float]:
-    """Seed -> weighted sum, for seeds with all values. Raises LogError for a name without runs, unless it
-    `waits` for runs."""
-    sums: dict[int, float] = {}
-    complete: dict[int, int] = {}
-    for name, weight in test.contrast.items():
-        for seed, value in _mean_by_seed(name, values, waits).items():
-            value = _log(value) if test.ratio else value
-            sums[seed] = sums.get(seed, 0.0) + weight * value
-            complete[seed] = complete.get(seed, 0) + math.isfinite(value)
-    return {seed: sums[seed] for seed in sorted(sums) if complete[seed] == len(test.contrast)}
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else math.nan
-
-
-def _mean_by_seed(name: str, values: Mapping[Key, float], waits: bool) -> dict[int, float]:
-    """Seed -> mean over the arms and tasks that a name covers; NaN where one of them is missing."""
-    run_values = _values_of(name, values)
-    if not run_values and not waits:
-        raise LogError(
-            f"contrast: no run of {name}; there are {', '.join(sorted({run[0] for run in values}))}"
-        )
-    cells = sorted({run[:2] for run in run_values})  # in one order, so that sums have the same last digits
-    means: dict[int, float] = {}
-    for seed in {run[2] for run in run_values}:
-        cell_values = [run_values.get((*cell, seed), math.nan) for cell in cells]
-        means[seed] = float(np.mean(cell_values))
-    return means
-
-
-def _values_of(name: str, values: Mapping[Key, float]) -> dict[Key, float]:
-    """The runs that a name in a contrast covers."""
-    return {run: value for run, value in values.items() if covers(name, *run[:2])}
 
 
 def _judged(
@@ -210,7 +159,7 @@ def _judged(
     margin = test.margin / spread_of(contrasts)
     shares = [
         math.nan if math.isnan(margin) else share(len(contrasts), tests, margin)
-        for share in (power.power, power.power_of_equivalence)
+        for share in (partial(power.power, correction="max-t"), power.power_of_equivalence)
     ]
     verdict, needs = _verdict(test, contrasts, p, p_equivalence, tests, waits)
     needs += _beside(test, verdict, mean)
@@ -222,7 +171,7 @@ def _judged(
 def _verdict(
     test: Test, contrasts: Floats, p: float, p_equivalence: float, tests: int, waits: bool
 ) -> tuple[Verdict, str]:
-    seeds, needed = len(contrasts), seeds_needed(ALPHA, tests)
+    seeds, needed = len(contrasts), seeds_needed(ALPHA)
     over = f"over {seeds} seeds and {tests} test{'s' * (tests > 1)}"
     if waits:
         return "unresolved", "waits for runs without a result"
@@ -241,7 +190,7 @@ def _verdict(
         return "unresolved", f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
     return (
         "unresolved",
-        f"p {p:.3g} {over} (smallest possible {smallest_p(seeds) * tests:.2g}); {_more(contrasts, tests)}",
+        f"p {p:.3g} {over} (smallest possible {smallest_p(seeds):.2g}); {_more(contrasts, tests)}",
     )
 
 
@@ -260,26 +209,17 @@ def _more(contrasts: Floats, tests: int) -> str:
     """How many seeds would find the observed effect."""
     spread = spread_of(contrasts)
     effect = abs(float(contrasts.mean())) / spread if spread > 0 else math.nan
-    wanted = power.seeds_for(effect, tests, ALPHA, len(contrasts)) if effect > 0 else math.inf
+    wanted = power.seeds_for(effect, tests, ALPHA, len(contrasts), "max-t") if effect > 0 else math.inf
     if not math.isfinite(wanted):
         return f"more than {power.MOST_SEEDS:,} seeds would be needed to find this effect"
     return f"about {wanted:.0f} seeds would find this effect in {power.POWER:.0%} of repetitions"
 
 
-def _together(tests: Sequence[Judged]) -> Verdict:
-    verdicts = [one.verdict for one in tests]
-    if "contradicted" in verdicts:
-        return "contradicted"
-    if all(verdict == "supported" for verdict in verdicts):
-        return "supported"
-    return "equivalent" if verdicts[0] == "equivalent" else "unresolved"
-
-
 def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     """A/A: how many deals of one arm's runs to two arms are called different."""
     (name,) = test.contrast
-    means = sorted(_mean_by_seed(name, values, waits).items())
-    scaled = {seed: _log(value) if test.ratio else value for seed, value in means}
+    means = sorted(mean_by_seed(name, values, waits).items())
+    scaled = {seed: log_of(value) if test.ratio else value for seed, value in means}
     by_seed = {seed: value for seed, value in scaled.items() if math.isfinite(value)}
     pool = np.array([*by_seed.values()])
     if len(pool) < 2 * test.seeds:
@@ -314,43 +254,3 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     return Judged(
         test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, math.nan, math.nan, verdict, reason
     )
-
-
-def as_row(result: Result) -> dict[str, Any]:
-    """The result for JSON; null where there is no number."""
-    return {
-        "name": result.finding.name,
-        "claim": result.finding.claim,
-        "source": result.finding.source,
-        "verdict": result.verdict,
-        "waits": list(result.waits),
-        "tests": [
-            {
-                "name": one.test.name,
-                "also": one.test.also,
-                "deals": one.test.deals,
-                "most": one.test.most,
-                "outcome": one.test.outcome,
-                "expect": one.test.expect,
-                "matters": one.test.matters,
-                "unit": one.test.unit,
-                "ratio": one.test.ratio,
-                "verdict": one.verdict,
-                "needs": one.needs,
-                "runs": one.runs,
-                "reached": one.reached,
-                "seeds": list(one.seeds),
-                "contrasts": [_plain(value) for value in one.contrasts],
-                **{name: _plain(value) for name, value in asdict(one.effect).items()},
-                **{
-                    name: _plain(getattr(one, name))
-                    for name in ("p", "p_equivalence", "power", "power_equivalence")
-                },
-            }
-            for one in result.tests
-        ],
-    }
-
-
-def _plain(value: float) -> float | None:
-    return round(float(value), 9) if math.isfinite(value) else None

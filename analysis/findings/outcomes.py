@@ -28,6 +28,8 @@ from grpobench.analysis.topics.training import LAST_TENTH
 
 Key: TypeAlias = tuple[str, str, int]
 """Arm, task, seed."""
+Values: TypeAlias = Mapping[str, Mapping[Key, float]]
+"""Test, check or control -> run -> measured value."""
 KINDS: Mapping[str, str] = {
     "accuracy": "final accuracy as reports count it; accuracy:greedy or accuracy:sampled in one mode",
     "gain": "the same less the accuracy before training",

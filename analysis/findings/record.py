@@ -11,15 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.findings.judge import Result, Values, judge
+from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import (
     Horizons,
     Key,
     Outcome,
+    Values,
     horizons_of,
     horizons_of_finished,
     values_of,
 )
+from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
 from grpobench.analysis.kept import provenance_of
 from grpobench.analysis.runfolder.experiment import Experiment

@@ -161,9 +161,7 @@ class Finding:
             if len(tests) < 2 or len({test.dose for test in tests}) < len(tests):
                 raise ValueError(f"dose: the tests {words} must be two or more with different doses")
             if len({(test.outcome, test.ratio, test.expect, test.also) for test in tests}) > 1:
-                raise ValueError(
-                    f"dose: the tests {words} must differ in nothing but dose, margin and contrast"
-                )
+                raise ValueError(f"dose: the tests {words} must measure and expect the same")
 
     @property
     def measured(self) -> tuple[Test | Check, ...]:

@@ -60,6 +60,19 @@ def max_t_ps(
     return alone, [max(both) for both in zip(alone, map(float, together), strict=True)]
 
 
+def joint_ps(
+    samples: Sequence[Mapping[int, float]], draws: int = 100_000, seed: int = 0
+) -> tuple[list[float], list[float]]:
+    """The same of any samples of seed → contrast, none of which follows from others: every set of them is a
+    family (step-down)."""
+    alone = sign_flip_ps([[*sample.values()] for sample in samples], draws, seed)
+    table = _table(samples)
+    if len(samples) < 2 or not len(table):
+        return alone, list(alone)
+    together = _step_down(table, draws, seed)
+    return alone, [max(both) for both in zip(alone, map(float, together), strict=True)]
+
+
 def families_of(pairs: Sequence[tuple[str, str]]) -> list[tuple[int, ...]]:
     """The sets of pairs, by place, that can be all pairs without a difference."""
     arms = list(dict.fromkeys(arm for pair in pairs for arm in pair))

@@ -33,6 +33,7 @@ from grpobench.tasks.data.tables import DataError
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
+    from grpobench.analysis.findings.rule import Check, Test
 
 ALL = "all"
 """What stands for every finding behind `finding run`."""
@@ -84,6 +85,8 @@ def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
         "scales": list(study.scales),
         "scale": scale,
         "verdict": None,
+        "checks": [{"name": one.name, "passed": None} for one in study.finding.check],
+        "control": [{"name": one.name, "shown": None} for one in study.finding.control],
         "rerun": None,
     }
     records = find_records(study, scale, out)
@@ -95,7 +98,7 @@ def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
 def described(study: Study, record: Record, records: Records) -> dict[str, Any]:
     """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
     beside it. Raises DataError."""
-    from grpobench.analysis.findings.judge import as_row
+    from grpobench.analysis.findings.result import as_row
     from grpobench.analysis.runfolder.files import LogError
 
     try:
@@ -158,11 +161,23 @@ def describe_rule(study: Study) -> list[str]:
     lines += [f"published: {finding.published}"] * bool(finding.published)
     lines += [f"stands for it: {finding.stands_for}"] * bool(finding.stands_for)
     for test in finding.test:
-        weights = ", ".join(f"{weight:+g} {name}" for name, weight in test.contrast.items())
+        dose = f" at {finding.dose} {test.dose:g}" if test.dose is not None else ""
         lines.append(
-            f"test: {test.name}: {test.outcome} ({weights}) is {test.expect}; {test.matters:g} matters"
+            f"test: {test.name}: {test.outcome} ({_weights(test)}) is {test.expect}{dose}; "
+            f"{test.matters:g} matters"
         )
+    for check in finding.check:
+        bounds = [("at least", check.at_least), ("at most", check.at_most)]
+        told = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
+        lines.append(f"check: {check.name}: {check.outcome} ({_weights(check)}) is {told}")
+    for control in finding.control:
+        told = f"is {control.expect} by {control.matters:g} or more"
+        lines.append(f"control: {control.name}: {control.outcome} ({_weights(control)}) {told}")
     return [*lines, f"scales: {', '.join(study.scales)}; rule {finding.digest}"]
+
+
+def _weights(asked: Test | Check) -> str:
+    return ", ".join(f"{weight:+g} {name}" for name, weight in asked.contrast.items())
 
 
 @click.argument("name", metavar="NAME", help="One of grpobench finding list, a TOML file, or all.")
@@ -224,11 +239,18 @@ def run_all(options: Options) -> int:
 
 def answer(row: Mapping[str, Any]) -> list[str]:
     """The verdict and its tests as a terminal shows them."""
-    from grpobench.analysis.findings.description import effect_words
+    from grpobench.analysis.findings.description import check_words, effect_words
 
     lines = [f"{row['name']} at {row['scale']} scale: {row['verdict'].upper()}"]
     for test in row["tests"]:
         lines.append(f"  {test['name']}: {test['verdict']}; {effect_words(test)}; {test['needs']}")
+    for check in row["checks"]:
+        lines.append(
+            f"  check, {'passed' if check['passed'] else 'FAILED'}: {check['name']}; {check_words(check)}"
+        )
+    for control in row["control"]:
+        shown = "shows its effect" if control["shown"] else "SHOWS NOTHING"
+        lines.append(f"  control, {shown}: {control['name']}; {effect_words(control)}")
     lines += [f"  exploratory: {told}" for told in row["departures"]]
     lines += [f"  by today's rule: {row['exploratory']}"] * bool(row["exploratory"])
     lines += [f"  waits for {len(row['waits'])} runs"] * bool(row["waits"])

@@ -41,8 +41,8 @@ from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.grading import pairs, readings
 
 if TYPE_CHECKING:
-    from grpobench.analysis.findings.judge import Result
     from grpobench.analysis.findings.record import Record
+    from grpobench.analysis.findings.result import Result
 
 PAGE = "findings.md"
 AGAIN = "again"
@@ -104,7 +104,7 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
 
 
 def counts(verdicts: Sequence[str]) -> dict[str, int]:
-    from grpobench.analysis.findings.judge import VERDICTS
+    from grpobench.analysis.findings.result import VERDICTS
 
     return {name: verdicts.count(name) for name in VERDICTS}
 
@@ -139,7 +139,7 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
         matters_words,
         result_words,
     )
-    from grpobench.analysis.findings.judge import as_row
+    from grpobench.analysis.findings.result import as_row
 
     told = as_row(one.result)
     registration = one.record.registration
@@ -173,7 +173,7 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
 def again(record: Record, study: Study) -> Mapping[str, Any]:
     """The result of a rerun: its verdict, its primary effect, and its seeds."""
     from grpobench.analysis.findings.description import effect_words
-    from grpobench.analysis.findings.judge import as_row
+    from grpobench.analysis.findings.result import as_row
 
     told = as_row(record.result())
     seeds = sorted({run[2] for run in record.states})

@@ -19,7 +19,7 @@ from grpobench.analysis.figures.drawing import svg_text
 from grpobench.analysis.findings import description
 from grpobench.analysis.findings.description import arm_means
 from grpobench.analysis.findings.figures import draw_arms
-from grpobench.analysis.findings.judge import as_row, judge
+from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import Key, horizons_of
 from grpobench.analysis.findings.record import (
     FILE,
@@ -30,6 +30,7 @@ from grpobench.analysis.findings.record import (
     record_text,
     text_digest,
 )
+from grpobench.analysis.findings.result import as_row
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.settings.findings import read_finding
 
@@ -140,8 +141,11 @@ def kept_with_an_end() -> list[Path]:
 def test_a_table_kept_without_its_horizon_has_that_of_its_recipe(path: Path) -> None:
     """Older tables do not say how many updates were planned: their finished runs do."""
     record = read_kept(path)
-    finding_name, scale = record.registration.finding.name, record.registration.scale
-    planned = {config.train.steps for config in read_finding(finding_name).recipe(scale).runs()}
+    named, scale = record.registration.finding.name, record.registration.scale
+    study = read_finding(named)
+    if study.finding.digest != record.registration.finding.digest:
+        pytest.skip("the finding's file is of a later rule than its kept table")
+    planned = {config.train.steps for config in study.recipe(scale).runs()}
     assert {end for own in record.horizons.values() for end in own.values()} == planned
 
 

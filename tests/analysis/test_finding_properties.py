@@ -12,13 +12,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.findings import finding, flipped, judged, pairs, question, reached, several
+from helpers.findings import (
+    finding,
+    flipped,
+    judge_controlled,
+    judged,
+    pairs,
+    question,
+    reached,
+    several,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from grpobench.analysis.findings import judge as judging
-from grpobench.analysis.findings.judge import as_row, judge
+from grpobench.analysis.findings.judge import judge
+from grpobench.analysis.findings.result import Judged, as_row
 
 TURNED = {"supported": "contradicted", "contradicted": "supported"}
 CONTRASTS = st.lists(
@@ -103,10 +113,10 @@ def test_margin_sized_effect_is_called_equivalent_at_most_5_percent() -> None:
 # Deals of one arm
 
 
-def dealt(pool: Sequence[float], waits: Sequence[str] = (), **changes: Any) -> judging.Judged:
+def dealt(pool: Sequence[float], waits: Sequence[str] = (), **changes: Any) -> Judged:
     test = question(**{"contrast": {"a": 1.0}, "expect": "same", "deals": 100, "seeds": 6, **changes})
     values = {("a", "t", seed): value for seed, value in enumerate(pool)}
-    return judge(finding(test), {test.name: values}, waits).primary
+    return judge_controlled(finding(test), {test.name: values}, waits).primary
 
 
 def test_deals_are_counted_one_by_one() -> None:

@@ -13,7 +13,6 @@ import pytest
 from helpers.findings import finding, question
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.findings.judge import as_row
 from grpobench.analysis.findings.record import (
     FILE,
     Record,
@@ -25,6 +24,7 @@ from grpobench.analysis.findings.record import (
     record_text,
     text_digest,
 )
+from grpobench.analysis.findings.result import as_row
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 

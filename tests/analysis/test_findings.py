@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.findings import finding, flipped, judged, pairs, question, reached, several
+from helpers.findings import finding, flipped, judge_controlled, judged, pairs, question, reached, several
 from scipy import stats
 
 from grpobench.analysis.findings import description, rule
-from grpobench.analysis.findings import judge as judging
-from grpobench.analysis.findings.judge import as_row, judge
+from grpobench.analysis.findings.contrasts import contrasts_of
+from grpobench.analysis.findings.judge import judge
+from grpobench.analysis.findings.result import as_row
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.verdicts import ALPHA
 
@@ -50,20 +51,21 @@ def test_p_of_one_test_is_scipys_and_every_patterns(seed: int) -> None:
     assert found.seeds == tuple(range(9))
 
 
-def test_tests_of_a_verdict_pay_holm_and_those_beside_do_not() -> None:
+def test_tests_of_a_verdict_are_corrected_and_those_beside_are_not() -> None:
     rng = np.random.default_rng(5)
     samples = {name: rng.normal(mean, 0.03, 8) for name, mean in (("x", 0.03), ("y", 0.02), ("z", 0.01))}
     samples["beside"] = samples["x"]
     tests = [question(name, also=name == "beside") for name in samples]
     found = {one.test.name: one for one in several(samples, *tests).tests}  # type: ignore[arg-type]
     alone = {name: reached(np.abs(flipped(own)), abs(own.sum())) for name, own in samples.items()}
-    first, second, third = sorted(("x", "y", "z"), key=alone.__getitem__)
-    expected = {first: 3 * alone[first]}
-    expected[second] = max(expected[first], 2 * alone[second])
-    expected[third] = max(expected[second], alone[third])
-    assert {name: found[name].p for name in expected} == pytest.approx(
-        {name: min(1.0, p) for name, p in expected.items()}
-    )
+    # Step-down max-T: each against the largest |z| of itself and of those below it, over all joint patterns.
+    z = {name: np.abs(flipped(own)) / np.sqrt((own**2).sum()) for name, own in samples.items()}
+    ordered = sorted(("x", "y", "z"), key=lambda name: -z[name][0])
+    expected: dict[str, float] = {}
+    for place, name in enumerate(ordered):
+        largest = np.max([z[other] for other in ordered[place:]], axis=0)
+        expected[name] = max([*expected.values(), reached(largest, z[name][0])])
+    assert {name: found[name].p for name in expected} == pytest.approx(expected)
     assert found["beside"].p == pytest.approx(alone["x"])
     close = {
         name: max(
@@ -90,7 +92,8 @@ def test_a_ratio_is_judged_on_logarithms_and_shown_as_a_factor() -> None:
     )
     assert (found.verdict, found.p) == ("supported", 2 / 64)
     close = question(ratio=True, matters=2.5, expect="same")
-    assert judge(finding(close), {close.name: values}).verdict == "supported"  # log 2 is below log 2.5
+    same = judge_controlled(finding(close), {close.name: values})
+    assert same.verdict == "supported"  # log 2 is below log 2.5
     values["a", "t", 5] = 0.0  # has no logarithm
     assert judge(finding(test), {test.name: values}).primary.seeds == (0, 1, 2, 3, 4)
 
@@ -141,7 +144,7 @@ def test_runs_that_all_measure_the_same_are_said_to() -> None:
     """As where no run of either arm collapses: equivalent by the rule, and little is learned."""
     test = question(expect="lower", matters=6, unit="updates")
     alike = dict.fromkeys(pairs([0.0] * 8), 60.0)
-    found = judge(finding(test), {test.name: alike}).primary
+    found = judge_controlled(finding(test), {test.name: alike}).primary
     assert found.verdict == "equivalent"
     assert found.needs.endswith(
         "every run of every arm measures the same, 60, so that longer or harder runs may differ"
@@ -150,12 +153,12 @@ def test_runs_that_all_measure_the_same_are_said_to() -> None:
     assert "measures the same" not in judge(finding(test), {test.name: alike}).primary.needs
 
 
-def test_two_tests_take_one_seed_more() -> None:
+def test_two_tests_take_no_more_seeds_than_one() -> None:
     samples = {"x": [0.05] * 6, "y": [0.05] * 6}
     found = several(samples, question("x"), question("y"))
-    assert found.verdict == "unresolved"
-    assert found.primary.needs == "6 seeds can never decide; 7 can"  # 2 · 2/2⁶ = .0625, 2 · 2/2⁷ = .031
-    assert several({"x": [0.05] * 7, "y": [0.05] * 7}, question("x"), question("y")).verdict == "supported"
+    assert found.verdict == "supported"  # 2/2⁶ = .031 for any number of tests; Holm would ask for 7 seeds
+    five = several({"x": [0.05] * 5, "y": [0.05] * 5}, question("x"), question("y"))
+    assert five.primary.needs == "5 seeds can never decide; 6 can"
 
 
 def test_the_seeds_that_are_asked_for_would_find_the_effect() -> None:
@@ -213,13 +216,13 @@ def test_names_of_a_contrast_stand_for_means() -> None:
     ):
         test = question(contrast=contrast)
         total = 100 * sum(contrast.values())
-        assert judging.contrasts_of(test, values) == pytest.approx({0: expected, 1: expected + total})
+        assert contrasts_of(test, values) == pytest.approx({0: expected, 1: expected + total})
     del values["gspo+2", "u", 1]  # a mean of less than all would be of something else
-    assert judging.contrasts_of(question(contrast={"gspo+*": 1.0}), values) == {0: 3.0}
+    assert contrasts_of(question(contrast={"gspo+*": 1.0}), values) == {0: 3.0}
     with pytest.raises(LogError, match=r"no run of dapo; there are grpo, gspo, gspo\+1, gspo\+2"):
-        judging.contrasts_of(question(contrast={"dapo": 1.0}), values)
+        contrasts_of(question(contrast={"dapo": 1.0}), values)
     with pytest.raises(LogError, match="no run of grpo@v"):
-        judging.contrasts_of(question(contrast={"grpo@v": 1.0}), values)
+        contrasts_of(question(contrast={"grpo@v": 1.0}), values)
 
 
 # Verdicts of findings

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from grpobench.analysis.findings import judge as judging
 from grpobench.analysis.findings import rule
-from grpobench.analysis.findings.judge import Result, judge
+from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import Key
+from grpobench.analysis.findings.result import Judged, Result
 
 
 def question(name: str = "a is better", **changes: Any) -> rule.Test:
@@ -25,8 +26,22 @@ def question(name: str = "a is better", **changes: Any) -> rule.Test:
     return rule.Test(**{**given, **changes})
 
 
-def finding(*tests: rule.Test) -> rule.Finding:
-    return rule.Finding("f", "a beats b", "a paper", tests or (question(),))
+CONTROL = rule.Control("the control shows", "accuracy", "higher", 0.02, {"c": 1.0})
+
+
+def finding(*tests: rule.Test, **changes: Any) -> rule.Finding:
+    return rule.Finding("f", "a beats b", "a paper", tests or (question(),), **changes)
+
+
+def judge_controlled(
+    asked: rule.Finding,
+    values: Mapping[str, Mapping[Key, float]],
+    waits: Sequence[str] = (),
+    control: Sequence[float] = (0.05,) * 8,
+) -> Result:
+    """The finding judged with a control that shows its effect, or has these values."""
+    shown = {("c", "t", seed): value for seed, value in enumerate(control)}
+    return judge(replace(asked, control=(CONTROL,)), {**values, CONTROL.name: shown}, waits)
 
 
 def pairs(differences: Sequence[float], task: str = "t") -> dict[Key, float]:
@@ -35,14 +50,14 @@ def pairs(differences: Sequence[float], task: str = "t") -> dict[Key, float]:
     return found | {("b", task, seed): 0.0 for seed in range(len(differences))}
 
 
-def judged(differences: Sequence[float], **changes: Any) -> judging.Judged:
-    """A finding of one test."""
+def judged(differences: Sequence[float], **changes: Any) -> Judged:
+    """A finding of one test, and a control that shows its effect."""
     test = question(**changes)
-    return judge(finding(test), {test.name: pairs(differences)}).primary
+    return judge_controlled(finding(test), {test.name: pairs(differences)}).primary
 
 
 def several(samples: Mapping[str, Sequence[float]], *tests: rule.Test) -> Result:
-    return judge(finding(*tests), {name: pairs(own) for name, own in samples.items()})
+    return judge_controlled(finding(*tests), {name: pairs(own) for name, own in samples.items()})
 
 
 def flipped(values: np.ndarray) -> np.ndarray:

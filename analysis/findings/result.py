@@ -1,0 +1,179 @@
+"""What judging a finding gives: the results of its tests, checks, controls and doses, and the conclusion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from grpobench.analysis.findings.rule import Check, Finding, Test
+from grpobench.analysis.statistics.intervals import Estimate
+
+Verdict: TypeAlias = Literal[
+    "supported", "contradicted", "dose-dependent", "equivalent", "unresolved", "insensitive"
+]
+VERDICTS: Mapping[Verdict, str] = {
+    "supported": "every test came out as the claim says",
+    "contradicted": "a test came out against the claim",
+    "dose-dependent": "the effect depends on the dose, and so does what the tests say",
+    "equivalent": "the primary test's effect is smaller than what matters",
+    "unresolved": "neither is shown",
+    "insensitive": "these runs could not have shown the effect",
+}
+"""Conclusions about findings. A single test is never dose-dependent."""
+SILENT: tuple[Verdict, ...] = ("equivalent", "unresolved")
+"""What is said of a test without a difference, and only where a difference could have been seen."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One test with its result."""
+
+    test: Test
+    seeds: tuple[int, ...]
+    contrasts: tuple[float, ...]
+    """By seed, on the scale on which differences are taken."""
+    effect: Estimate
+    """Mean contrast with the t interval, cut to possible values; factors for a `ratio`; for deals, the share
+    that was called different."""
+    p: float
+    """Two-sided sign-flip test over seeds, corrected over the finding's tests by max-T."""
+    p_equivalence: float
+    """Two one-sided tests against an effect of `matters` or more, after Holm."""
+    power: float
+    """Share of repetitions in which these seeds find an effect of `matters`, with the observed spread."""
+    power_equivalence: float
+    verdict: Verdict
+    needs: str
+    """The reason for the verdict; if it is unresolved, what a verdict would need."""
+    runs: int = 0
+    """Runs of the contrast with a value."""
+    reached: int | None = None
+    """How many of them reached the end, if the outcome ends with the run; else None."""
+    p_log_rank: float = math.nan
+    """Of the log-rank test by permutation inside seeds, if the outcome ends with the run and the contrast is
+    one of two arms on one task; beside `p`, which is that of the restricted means."""
+
+    @property
+    def shows(self) -> bool:
+        """Of a control: whether its effect is shown, as expected and as large as what matters."""
+        effect = abs(float(np.mean(self.contrasts))) if self.contrasts else 0.0
+        return self.verdict == "supported" and effect >= self.test.margin
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A manipulation check with its result."""
+
+    check: Check
+    mean: Estimate
+    """Mean over seeds with the t interval."""
+    passed: bool
+    """Whether the mean is within the bounds; not without a value."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Tests that differ in their dose."""
+
+    name: str
+    tests: tuple[str, ...]
+    """Names of the tests, by dose."""
+    doses: tuple[float, ...]
+    p: float
+    """Smallest p of the pairs of doses, corrected over these pairs (max-T over joint sign flips) and over the
+    series of the finding (Holm): whether effects differ by dose."""
+    pair: tuple[float, float]
+    """The two doses whose effects differ most clearly."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of judging a finding."""
+
+    finding: Finding
+    tests: tuple[Judged, ...]
+    verdict: Verdict
+    waits: tuple[str, ...] = ()
+    """Runs without a result."""
+    checks: tuple[Checked, ...] = ()
+    controls: tuple[Judged, ...] = ()
+    series: tuple[Series, ...] = ()
+    unchecked: Verdict = "unresolved"
+    """The conclusion if checks, controls and doses were not asked, as findings were judged before they had
+    any."""
+
+    @property
+    def primary(self) -> Judged:
+        return self.tests[0]
+
+
+def as_row(result: Result) -> dict[str, Any]:
+    """The result for JSON; null where there is no number."""
+    return {
+        "name": result.finding.name,
+        "claim": result.finding.claim,
+        "source": result.finding.source,
+        "verdict": result.verdict,
+        "waits": list(result.waits),
+        "checks": [_check_row(one) for one in result.checks],
+        "control": [_test_row(one) | {"shown": one.shows} for one in result.controls],
+        "series": [_series_row(one) for one in result.series],
+        "tests": [_test_row(one) | {"dose": one.test.dose} for one in result.tests],
+    }
+
+
+def _test_row(one: Judged) -> dict[str, Any]:
+    return {
+        "name": one.test.name,
+        "also": one.test.also,
+        "deals": one.test.deals,
+        "most": one.test.most,
+        "outcome": one.test.outcome,
+        "expect": one.test.expect,
+        "matters": one.test.matters,
+        "unit": one.test.unit,
+        "ratio": one.test.ratio,
+        "verdict": one.verdict,
+        "needs": one.needs,
+        "runs": one.runs,
+        "reached": one.reached,
+        "seeds": list(one.seeds),
+        "contrasts": [_plain(value) for value in one.contrasts],
+        **{name: _plain(value) for name, value in asdict(one.effect).items()},
+        **{
+            name: _plain(getattr(one, name))
+            for name in ("p", "p_equivalence", "p_log_rank", "power", "power_equivalence")
+        },
+    }
+
+
+def _check_row(one: Checked) -> dict[str, Any]:
+    check = one.check
+    return {
+        "name": check.name,
+        "outcome": check.outcome,
+        "at_least": check.at_least,
+        "at_most": check.at_most,
+        "unit": check.unit,
+        "tests": list(check.tests),
+        "passed": one.passed,
+        **{name: _plain(value) for name, value in asdict(one.mean).items()},
+    }
+
+
+def _series_row(one: Series) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "tests": list(one.tests),
+        "doses": list(one.doses),
+        "p": _plain(one.p),
+        "pair": list(one.pair),
+    }
+
+
+def _plain(value: float) -> float | None:
+    return round(float(value), 9) if math.isfinite(value) else None

@@ -1,0 +1,287 @@
+"""Checks, controls and doses of a finding: what they change in its conclusion, and that they change nothing
+where a difference is shown."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.findings import CONTROL, finding, judge_controlled, pairs, question
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from grpobench.analysis.findings import rule
+from grpobench.analysis.findings.description import result_words
+from grpobench.analysis.findings.judge import judge
+from grpobench.analysis.findings.outcomes import Key
+from grpobench.analysis.findings.result import Result, as_row
+from grpobench.analysis.statistics.maxima import joint_ps
+from grpobench.analysis.statistics.survival import paired_log_rank
+
+STRONG, TINY = [0.05] * 8, [0.001, -0.001] * 4
+NOTHING = [0.1, -0.08, 0.06, -0.04, 0.1, -0.02, 0.03, -0.07]
+AGAINST = [-value for value in STRONG]
+
+
+def check(**changes: Any) -> rule.Check:
+    given: dict[str, Any] = {
+        "name": "active",
+        "outcome": "accuracy",
+        "contrast": {"k": 1.0},
+        "at_least": 0.01,
+    }
+    return rule.Check(**{**given, **changes})
+
+
+def runs(arm: str, values: Sequence[float]) -> dict[Key, float]:
+    return {(arm, "t", seed): value for seed, value in enumerate(values)}
+
+
+@pytest.mark.parametrize(
+    ("differences", "expect", "control", "active", "verdict"),
+    [
+        (TINY, "higher", STRONG, 0.02, "equivalent"),
+        (TINY, "higher", NOTHING, 0.02, "insensitive"),  # the control shows nothing
+        (TINY, "higher", AGAINST, 0.02, "insensitive"),  # the control shows the opposite
+        (TINY, "higher", [0.021] * 8, 0.02, "equivalent"),
+        (TINY, "higher", [0.01] * 8, 0.02, "insensitive"),  # shown, and smaller than what matters
+        (TINY, "higher", STRONG, 0.009, "insensitive"),  # the check fails
+        (NOTHING, "higher", STRONG, 0.02, "unresolved"),
+        (NOTHING, "higher", STRONG, 0.009, "insensitive"),
+        (NOTHING, "higher", NOTHING, 0.02, "insensitive"),
+        (TINY, "same", STRONG, 0.02, "supported"),
+        (TINY, "same", TINY, 0.02, "insensitive"),  # nothing differs anywhere
+        (STRONG, "same", TINY, 0.0, "contradicted"),  # a difference needs no control
+        (STRONG, "higher", TINY, 0.0, "supported"),
+        (AGAINST, "higher", TINY, 0.0, "contradicted"),
+    ],
+)
+def test_nothing_is_said_where_nothing_could_be_seen(
+    differences: list[float], expect: str, control: list[float], active: float, verdict: str
+) -> None:
+    test = question(expect=expect)
+    asked = finding(test, check=(check(),))
+    values = {test.name: pairs(differences), "active": runs("k", [active] * 8)}
+    result = judge_controlled(asked, values, control=control)
+    assert (result.verdict, result.primary.verdict) == (verdict, verdict)
+    row = json.loads(json.dumps(as_row(result)))
+    assert row["checks"][0]["passed"] is (active >= 0.01)
+    assert row["control"][0]["shown"] == (control in (STRONG, [0.021] * 8))
+
+
+def test_equivalence_is_never_said_without_a_control() -> None:
+    test = question()
+    alone = judge(finding(test), {test.name: pairs(TINY)})
+    assert alone.verdict == "insensitive"
+    assert "no control says that these runs could have shown a difference" in alone.primary.needs
+    assert "else equivalent: p" in alone.primary.needs  # nothing is hidden
+    assert judge(finding(test), {test.name: pairs(NOTHING)}).verdict == "unresolved"
+    assert judge(finding(test), {test.name: pairs(STRONG)}).verdict == "supported"
+
+
+def test_what_a_check_or_control_does_not_concern_it_does_not_change() -> None:
+    tests = question("x"), question("y")
+    other = replace(CONTROL, name="of y", tests=("y",))
+    asked = finding(*tests, check=(check(tests=("y",)),), control=(CONTROL, other))
+    values = {"x": pairs(TINY), "y": pairs(TINY), "active": runs("k", [0.0] * 8)}
+    values |= {CONTROL.name: runs("c", STRONG), "of y": runs("c", NOTHING)}
+    result = judge(asked, values)
+    assert [one.verdict for one in result.tests] == ["equivalent", "insensitive"]
+    assert result.verdict == "equivalent"  # of the primary test
+    assert "a check failed: active; a control shows nothing: of y" in result.tests[1].needs
+    assert result_words(result).startswith("The primary test's effect is smaller")
+
+
+def test_a_check_has_two_sides_and_fails_without_a_number() -> None:
+    test = question()
+    for bounds, mean, passed in (
+        ({"at_least": 0.2, "at_most": 0.4}, 0.3, True),
+        ({"at_least": 0.2, "at_most": 0.4}, 0.5, False),
+        ({"at_least": None, "at_most": 0.4}, 0.1, True),
+        ({"at_least": 0.2}, math.nan, False),
+    ):
+        asked = finding(test, check=(check(**bounds),))
+        result = judge_controlled(asked, {test.name: pairs(TINY), "active": runs("k", [mean] * 8)})
+        assert result.checks[0].passed is passed
+        assert result.verdict == ("equivalent" if passed else "insensitive")
+
+
+@given(
+    st.lists(st.floats(-1, 1), min_size=6, max_size=8),
+    st.floats(0, 0.02),
+    st.sampled_from(["higher", "same"]),
+)
+def test_a_difference_that_is_shown_is_never_taken_back(
+    values: list[float], active: float, expect: str
+) -> None:
+    test = question(expect=expect)
+    told = {test.name: pairs(values), "active": runs("k", [active] * 8)}
+    before = judge_controlled(finding(test), told).primary
+    after = judge_controlled(finding(test, check=(check(),)), told).primary
+    silent = before.verdict in ("equivalent", "unresolved") or (expect, before.verdict) == (
+        "same",
+        "supported",
+    )
+    assert after.verdict == ("insensitive" if silent and active < 0.01 else before.verdict)
+
+
+def test_while_runs_are_missing_nothing_is_insensitive() -> None:
+    test = question()
+    asked = finding(test, check=(check(),))
+    result = judge_controlled(asked, {test.name: pairs(TINY), "active": {}}, waits=["a-t-s9"])
+    assert (result.verdict, result.primary.verdict) == ("unresolved", "unresolved")
+
+
+# Doses
+
+
+def dosed(effects: Mapping[float, Sequence[float]], series: str = "", **changes: Any) -> Result:
+    tests = [question(f"at {dose:g}", dose=dose, series=series, **changes) for dose in effects]
+    values = {f"at {dose:g}": pairs(own) for dose, own in effects.items()}
+    return judge_controlled(finding(*tests, dose="rate"), values)
+
+
+@pytest.mark.parametrize(
+    ("effects", "verdict"),
+    [
+        ({1: STRONG, 2: STRONG, 4: STRONG}, "supported"),
+        ({1: STRONG, 2: AGAINST}, "dose-dependent"),  # whose mean is nothing
+        ({1: STRONG, 2: TINY}, "dose-dependent"),
+        (
+            {1: STRONG, 2: [0.5 + 0.01 * seed for seed in range(8)]},
+            "supported",
+        ),  # larger, and as claimed at both
+        ({1: TINY, 2: TINY}, "equivalent"),
+        ({1: TINY, 2: NOTHING}, "unresolved"),
+        ({1: AGAINST, 2: NOTHING}, "contradicted"),
+        ({1: STRONG, 2: NOTHING}, "unresolved"),  # an order that noise can have made
+    ],
+)
+def test_the_conclusion_by_dose(effects: Mapping[float, Sequence[float]], verdict: str) -> None:
+    result = dosed(effects)
+    assert result.verdict == verdict
+    (series,) = result.series
+    assert series.doses == tuple(effects)
+    _, expected = joint_ps(
+        [
+            {
+                seed: first - second
+                for seed, (first, second) in enumerate(zip(effects[low], effects[high], strict=True))
+            }
+            for low, high in itertools.combinations(effects, 2)
+        ]
+    )
+    assert series.p == min(expected)
+
+
+def test_doses_without_sensitivity_are_left_out() -> None:
+    tests = [question(f"at {dose}", dose=float(dose)) for dose in (1, 2, 4)]
+    inactive = check(tests=("at 1",))
+    values = {
+        "at 1": pairs(TINY),
+        "at 2": pairs(STRONG),
+        "at 4": pairs(STRONG),
+        "active": runs("k", [0.0] * 8),
+    }
+    result = judge_controlled(finding(*tests, dose="rate", check=(inactive,)), values)
+    assert [one.verdict for one in result.tests] == ["insensitive", "supported", "supported"]
+    assert result.verdict == "supported"
+    none = replace(inactive, tests=())
+    silent = {**values, "at 2": pairs(TINY), "at 4": pairs(NOTHING)}
+    assert judge_controlled(finding(*tests, dose="rate", check=(none,)), silent).verdict == "insensitive"
+
+
+def test_doses_of_no_interaction_are_called_dose_dependent_in_5_percent_at_most() -> None:
+    """Three doses of one true effect, which some tests find and others do not."""
+    rng = np.random.default_rng(3)
+    false = 0
+    for _ in range(300):
+        common = rng.normal(0.03, 0.02, 8)
+        result = dosed({dose: list(common + rng.normal(0, 0.03, 8)) for dose in (1, 2, 3)}, matters=1e-6)
+        false += result.verdict == "dose-dependent"
+    assert false / 300 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: check(at_least=None), "at_least, at_most: one of them must be a number"),
+        (lambda: check(at_least=0.5, at_most=0.1), "at_least the smaller one"),
+        (lambda: check(contrast={}), "contrast: needs at least one arm"),
+        (lambda: check(outcome="acuracy"), "outcome: unknown kind"),
+        (
+            lambda: rule.Control("c", "accuracy", "same", 0.1, {"a": 1.0}),
+            "control: must expect higher or lower",
+        ),
+        (
+            lambda: finding(check=(check(name="a is better"),)),
+            "two of the tests, checks and controls are called",
+        ),
+        (lambda: finding(check=(check(tests=["b"]),)), "'active' names 'b', which is no test of the finding"),
+        (
+            lambda: finding(question(dose=1.0)),
+            "dose: a finding names its axis if and only if tests have a dose",
+        ),
+        (lambda: finding(dose="rate"), "dose: a finding names its axis"),
+        (lambda: finding(question(dose=1.0), dose="rate"), "must be two or more with different doses"),
+        (
+            lambda: finding(question(dose=1.0), question("y", dose=2.0, outcome="gain"), dose="rate"),
+            "must measure and expect the same",
+        ),
+        (lambda: question(dose=math.inf), "dose: must be a finite number"),
+        (lambda: question(series="x"), "series: is for tests with a dose"),
+    ],
+)
+def test_a_wrong_rule_says_what_is_wrong(build: Any, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        build()
+    assert message in str(error.value)
+
+
+def test_a_rule_with_all_of_it_is_data() -> None:
+    tests = question("x", dose=1.0), question("y", dose=2.0)
+    own = finding(
+        *tests, dose="rate", check=(check(tests=("x",)),), control=(replace(CONTROL, tests=("y",)),)
+    )
+    assert rule.from_plain(json.loads(json.dumps(own.plain()))) == own
+    assert own.digest != replace(own, check=()).digest != replace(own, control=()).digest
+
+
+# Statistics
+
+
+def test_paired_log_rank_counts_every_swap() -> None:
+    """Each way to swap the runs of some seeds, with SciPy's statistic."""
+    rng = np.random.default_rng(8)
+    times = np.minimum(rng.integers(10, 140, (2, 6)), 120)
+    ended = times < 120
+
+    def statistic(first: np.ndarray, second: np.ndarray) -> float:
+        samples = [
+            stats.CensoredData(uncensored=own[own < 120].astype(float), right=own[own == 120].astype(float))
+            for own in (first, second)
+        ]
+        return abs(float(stats.logrank(*samples).statistic))
+
+    observed = statistic(*times)
+    swapped = [
+        statistic(*np.where(np.array(way), times, times[::-1]))
+        for way in itertools.product((True, False), repeat=6)
+    ]
+    expected = np.mean(np.array(swapped) >= observed - 1e-9)
+    assert paired_log_rank((times[0], ended[0]), (times[1], ended[1])) == pytest.approx(expected, abs=1e-12)
+    assert math.isnan(paired_log_rank(([9, 9], [False] * 2), ([9, 9], [False] * 2)))
+
+
+def test_joint_ps_of_one_sample_is_its_p_and_of_copies_the_same() -> None:
+    sample = dict(enumerate(np.random.default_rng(2).normal(0.5, 1, 8)))
+    alone, corrected = joint_ps([sample])
+    assert alone == corrected
+    assert joint_ps([sample] * 5)[1] == pytest.approx(alone * 5)  # the same noise: nothing to correct
