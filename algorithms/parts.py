@@ -11,7 +11,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Batch, Metric, Rowwise, Tokenwise
 
-Baseline = Literal["mean", "median", "leave_one_out"]
+Baseline = Literal["mean", "median", "leave_one_out", "none"]
 Scale = Literal["group", "leave_one_out", "batch", "batch_centered", "none"]
 Averaging = Literal["sequence_mean", "sequence_sum", "token_mean", "prompt_mean", "constant"]
 Estimator = Literal["k1", "k2", "k3", "k3_unbiased"]
@@ -96,7 +96,9 @@ def group_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
 
 def group_baseline(reward: Rowwise, group: torch.Tensor, kind: Baseline) -> Rowwise:
     """What a row's reward is compared with, (B,): the group's mean, its median (the mean of the middle two if
-    the group is even), or the mean of its other rows. A one-row group is compared with itself."""
+    the group is even), the mean of its other rows, or 0 (none). A one-row group is compared with itself."""
+    if kind == "none":
+        return torch.zeros_like(reward)
     if kind == "mean":
         return group_mean(reward, group)
     if kind == "median":
@@ -137,9 +139,10 @@ def centered(reward: Rowwise, group: torch.Tensor, baseline: Rowwise) -> Rowwise
 def group_advantage(
     reward: Rowwise, group: torch.Tensor, baseline: Baseline, scale: Scale, ddof: int, epsilon: float
 ) -> Rowwise:
-    """``(r − baseline) / (std + ε)`` per row, (B,). Rows of a group of equal rewards get exactly 0, and with
-    `leave_one_out` a row whose others are all equal is not divided."""
+    """``(r − baseline) / (std + ε)`` per row, (B,). With a baseline, rows of a group of equal rewards get
+    exactly 0. With `leave_one_out` a row whose others are all equal is not divided."""
     advantage = centered(reward, group, group_baseline(reward, group, baseline))
+    advantage = reward if baseline == "none" else advantage
     if scale == "group":
         return advantage / (group_std(reward, group, ddof) + epsilon)
     if scale == "leave_one_out":

@@ -133,7 +133,9 @@ class GroupNormalized(PolicyGradient):
     minimum_group = 2
 
     baseline: parts.Baseline = "mean"
-    """What a reward is compared with in its group."""
+    """What a reward is compared with in its group. With `none` nothing is subtracted, and groups of equal
+    rewards train too; a division by their deviation would be one by ε, so that `scale` must not be of the
+    group."""
     scale: parts.Scale = "group"
     """Standard deviation that divides the centered reward: of the group, of the group's other rows
     (leave_one_out; a row whose others are all equal is not divided), of the batch's rewards, of the
@@ -146,6 +148,8 @@ class GroupNormalized(PolicyGradient):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_scale(self.ddof, self.epsilon)
+        if self.baseline == "none" and self.scale in ("group", "leave_one_out"):
+            raise ValueError(f"baseline: without one, scale must not be {self.scale}; try scale = 'none'")
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return parts.group_advantage(

@@ -266,6 +266,7 @@ def axis_words(outcome: str, unit: str) -> str:
     words = {
         "accuracy": f"final accuracy{', ' * bool(what)}{what}",
         "gain": f"gain in accuracy{', ' * bool(what)}{what}",
+        "base": f"accuracy before training{', ' * bool(what)}{what}",
         "evaluated": f"final {named}",
         "shift": f"change of {named}",
         "also": f"final {named}",
@@ -273,7 +274,8 @@ def axis_words(outcome: str, unit: str) -> str:
         "lasting": f"updates before a collapse{f' ({human(what)})' if what else ''}",
         "pass": f"pass@{what}",
         "pass_gain": f"gain in pass@{what}",
-        "equal": f"validation accuracy at equal {AXES.get(what, what)}",
+        "pass_base": f"pass@{what} before training",
+        "equal": f"validation accuracy at equal {AXES.get(what, what.upper())}",
         "wrong_length": "length of wrong answers (tokens)",
     }[kind]
     if unit not in SHARES:

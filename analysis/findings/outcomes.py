@@ -33,6 +33,7 @@ Values: TypeAlias = Mapping[str, Mapping[Key, float]]
 KINDS: Mapping[str, str] = {
     "accuracy": "final accuracy as reports count it; accuracy:greedy or accuracy:sampled in one mode",
     "gain": "the same less the accuracy before training",
+    "base": "the accuracy before training; base:greedy or base:sampled in one mode",
     "evaluated": "evaluated:MODE/METRIC, after the last update, on the split that the report takes",
     "shift": "shift:MODE/METRIC, the same less its value before training",
     "also": "also:TASK/MODE/METRIC of a task of `evaluate.also`, after the last update, on test or else "
@@ -40,13 +41,16 @@ KINDS: Mapping[str, str] = {
     "also_shift": "also_shift:TASK/MODE/METRIC, the same less its value before training",
     "training": "training:METRIC:REDUCTION over the steps: first, last (tenth), mean, max, min, sum; metrics "
     "joined by + are added step by step",
-    "equal": "equal:AXIS, validation accuracy when all arms have spent the same: updates, tokens, seconds",
+    "equal": "equal:AXIS, validation accuracy when all arms have spent the same: updates, tokens, seconds, "
+    "flops",
     "wrong_length": "mean length in tokens of the final sampled answers that are wrong",
     "lasting": "updates before an unrecovered collapse or a divergence, at most all of the run's; "
     "lasting:KIND for events of one kind",
     "pass": "pass:K, unbiased pass@K of the final sampled answers",
     "pass_gain": "pass_gain:K, the same less that of the base",
+    "pass_base": "pass_base:K, that of the base",
 }
+BUDGETS = (*AXES, "flops")
 MODES = ("greedy", "sampled", "likelihood")
 REDUCTIONS = ("first", "last", "mean", "max", "min", "sum")
 
@@ -72,9 +76,9 @@ class Outcome:
                 raise ValueError(f"outcome: {text}: end it with one of {', '.join(REDUCTIONS)}")
         if kind == "training" and not what:
             raise ValueError(f"outcome: {text}: write {KINDS[kind]}")
-        if kind == "equal" and what not in AXES:
-            raise ValueError(f"outcome: {text}: write equal: and one of {', '.join(AXES)}")
-        if kind in ("accuracy", "gain") and what and what not in MODES:
+        if kind == "equal" and what not in BUDGETS:
+            raise ValueError(f"outcome: {text}: write equal: and one of {', '.join(BUDGETS)}")
+        if kind in ("accuracy", "gain", "base") and what and what not in MODES:
             raise ValueError(f"outcome: {text}: write {kind}, or {kind}: and one of {', '.join(MODES)}")
         mode, _, metric = what.partition("/")
         if kind in ("evaluated", "shift") and not (mode in MODES and metric):
@@ -86,7 +90,7 @@ class Outcome:
             raise ValueError(f"outcome: {text}: no such kind of event; known: {', '.join(DETECTORS)}")
         if kind == "wrong_length" and what:
             raise ValueError(f"outcome: {text}: write {kind} alone")
-        if kind in ("pass", "pass_gain") and not (what.isdigit() and int(what)):
+        if kind in ("pass", "pass_gain", "pass_base") and not (what.isdigit() and int(what)):
             raise ValueError(f"outcome: {text}: write {kind}:K with a positive number")
         return cls(kind, what, reduction)
 
@@ -97,6 +101,7 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
     measured = {
         "accuracy": _accuracy,
         "gain": _accuracy,
+        "base": _accuracy,
         "evaluated": _evaluated,
         "shift": _evaluated,
         "also": _evaluated,
@@ -105,6 +110,7 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "lasting": _lasting,
         "pass": _passed,
         "pass_gain": _passed,
+        "pass_base": _passed,
         "equal": _equal,
         "wrong_length": _wrong_length,
     }[asked.kind](experiment, asked, where)
@@ -131,9 +137,15 @@ def _accuracy(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) 
         return _accuracy_where(experiment, asked, where)
     rows = finals(experiment, asked.what or None).to_dict("records")
     return {
-        (row["arm"], row["task"], int(row["seed"])): row["counted"] - (asked.kind == "gain") * row["base"]
+        (row["arm"], row["task"], int(row["seed"])): _of_ends(asked.kind, row["base"], row["counted"])
         for row in rows
     }
+
+
+def _of_ends(kind: str, base: float, last: float) -> float:
+    """The outcome from the values before and after training: one of them, or the gain."""
+    ending = kind.rpartition("_")[2]
+    return base if ending == "base" else last - (ending == "gain") * base
 
 
 def _accuracy_where(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
@@ -147,8 +159,7 @@ def _accuracy_where(experiment: Experiment, asked: Outcome, where: Mapping[str, 
     means = _ends(experiment, frame, asked.what, lambda rows: float(rows["score/correct"].mean()))
     failed = {key(run) for run in experiment.runs if run.failed}
     return {
-        run: (0.0 if run in failed else last) - (asked.kind == "gain") * base
-        for run, (base, last) in means.items()
+        run: _of_ends(asked.kind, base, 0.0 if run in failed else last) for run, (base, last) in means.items()
     }
 
 
@@ -248,15 +259,13 @@ def _passed(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) ->
         return float(pass_at_k(samples, right, k).mean())
 
     ends = _ends(experiment, graded(experiment), "sampled", passes)
-    return {run: last - (base if asked.kind == "pass_gain" else 0.0) for run, (base, last) in ends.items()}
+    return {run: _of_ends(asked.kind, base, last) for run, (base, last) in ends.items()}
 
 
 def _equal(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
-    rows = runs_at_equal_budgets(experiment)
-    axis_rows = rows[rows["axis"] == asked.what]
+    rows = runs_at_equal_budgets(experiment, axes=[asked.what])
     return {
-        (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"])
-        for row in axis_rows.to_dict("records")
+        (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"]) for row in rows.to_dict("records")
     }
 
 

@@ -201,8 +201,8 @@ def _demand_weights(contrast: Mapping[str, float]) -> None:
 
 
 def _demand_traits(where: Mapping[str, str], outcome: str) -> None:
-    if where and Outcome.read(outcome).kind not in ("accuracy", "gain"):
-        raise ValueError("where: is for the outcomes accuracy and gain")
+    if where and Outcome.read(outcome).kind not in ("accuracy", "gain", "base"):
+        raise ValueError("where: is for the outcomes accuracy, gain and base")
     Outcome.read(outcome)
 
 

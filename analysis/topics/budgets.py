@@ -6,7 +6,7 @@ budget. The tables are in `topics.costs`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 
 import numpy as np
@@ -83,7 +83,9 @@ def _sum_by_run(experiment: Experiment, metric: str) -> pd.Series:
 # Accuracy at equal budgets
 
 
-def runs_at_equal_budgets(experiment: Experiment, mode: str | None = None) -> pd.DataFrame:
+def runs_at_equal_budgets(
+    experiment: Experiment, mode: str | None = None, axes: Iterable[str] = tuple(AXES)
+) -> pd.DataFrame:
     """Validation accuracy of every run at a common budget: the last evaluation at or before it.
 
     One row per task, axis, arm and seed, with budget and accuracy. The budget is the largest that every
@@ -92,7 +94,7 @@ def runs_at_equal_budgets(experiment: Experiment, mode: str | None = None) -> pd
     left out.
     """
     rows = []
-    for task, axis in product(experiment.tasks, AXES):
+    for task, axis in product(experiment.tasks, axes):
         curves = _validation_curves(experiment, task, axis, mode)
         budget = _common_budget(experiment, task, curves)
         if budget is None:

@@ -114,6 +114,17 @@ def test_leave_one_out_is_the_centered_reward_up_to_a_factor(rewards: list[float
     close(rloo * (size - 1) / size, centered, rtol=1e-9, atol=1e-12)
 
 
+def test_without_a_baseline_rewards_are_advantages_also_in_equal_groups() -> None:
+    plain = GRPO(baseline="none", scale="none")
+    rewards = [[1.0, 1.0], [0.0, 2.0], [0.0, 0.0]]
+    close(advantages(plain, rewards), [1, 1, 0, 2, 0, 0])
+    divided = advantages(GRPO(baseline="none", scale="batch", ddof=0, epsilon=1e-15), rewards)
+    deviation = math.sqrt(6 / 6 - (4 / 6) ** 2)
+    close(divided, [one / deviation for one in (1, 1, 0, 2, 0, 0)])
+    with pytest.raises(ValueError, match="baseline: without one, scale must not be group"):
+        GRPO(baseline="none")
+
+
 def test_opo_weighs_rewards_by_length() -> None:
     # b = (3·1 + 1·0 + 6·½)/10 = 0.6; the second group has no token at all, so its mean ½
     found = advantages(OPO(), [[1.0, 0.0, 0.5], [1.0, 0.0]], [[3, 1, 6], [0, 0]])

@@ -113,6 +113,11 @@ def test_evaluations(evaluated: Experiment, outcome: str, finished: float, diver
     same(found, {A1: finished, A2: diverged, B2: math.nan})
 
 
+def test_the_base_is_measured_whatever_became_of_the_run(evaluated: Experiment) -> None:
+    for outcome, value in (("base", 0.25), ("base:sampled", 0.2)):
+        same(values_of(evaluated, outcome, {}), {A1: value, A2: value, B2: value})
+
+
 def test_tasks_that_were_evaluated_beside_the_runs_own(tmp_path: Path) -> None:
     """On test where any run logged it, else on validation; a run without the numbers has none."""
     first: Row = {
@@ -210,6 +215,7 @@ def test_pass_at_k_and_its_gain(tmp_path: Path) -> None:
     after, before = (5 / 6 + 1) / 2, (3 / 6 + 0) / 2
     same(values_of(found, "pass:2", {}), {A1: after, A2: math.nan, B1: math.nan, B2: 0.0})
     same(values_of(found, "pass_gain:2", {}), {A1: after - before, A2: math.nan, B1: math.nan, B2: -before})
+    same(values_of(found, "pass_base:2", {}), dict.fromkeys((A1, A2, B1, B2), before))
     same({A1: values_of(found, "pass:1", {})[A1]}, {A1: (2 / 4 + 4 / 4) / 2})
     assert nan(values_of(found, "pass:8", {})) == {A1, A2, B1, B2}
     assert float(pass_at_k([4], [2], 2)[0]) == pytest.approx(5 / 6)  # the estimator that reports use
@@ -332,6 +338,7 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "equal": ":updates",
         "pass": ":1",
         "pass_gain": ":1",
+        "pass_base": ":1",
         "also": ":sums/greedy/correct",
         "also_shift": ":sums/greedy/correct",
     }

@@ -315,12 +315,15 @@ def test_a_digest_is_of_what_is_said_and_nothing_else() -> None:
         ({"outcome": "training::mean"}, "write training:METRIC:REDUCTION"),
         ({"outcome": "shift:correct"}, "write shift:MODE/METRIC with one of greedy"),
         ({"outcome": "evaluated:greedy/"}, "write evaluated:MODE/METRIC"),
-        ({"outcome": "equal:hours"}, "write equal: and one of updates, tokens, seconds"),
+        ({"outcome": "equal:hours"}, "write equal: and one of updates, tokens, seconds, flops"),
         ({"outcome": "pass:0"}, "write pass:K with a positive number"),
         ({"outcome": "pass_gain:many"}, "write pass_gain:K with a positive number"),
         ({"outcome": "lasting:reward_colapse"}, "no such kind of event; known: accuracy_collapse"),
         ({"outcome": "wrong_length:sampled"}, "write wrong_length alone"),
-        ({"outcome": "lasting", "where": {"category": "x"}}, "where: is for the outcomes accuracy and gain"),
+        (
+            {"outcome": "lasting", "where": {"category": "x"}},
+            "where: is for the outcomes accuracy, gain and base",
+        ),
     ],
 )
 def test_a_wrong_rule_names_place_and_remedy(changes: dict[str, Any], message: str) -> None:
