@@ -48,6 +48,9 @@ SMALL = {
     "evaluate.test_problems": 4,
 }
 """What makes the suite's recipes small where a page runs them."""
+TEST = (
+    '[[test]]\nname = "t"\noutcome = "accuracy"\nexpect = "higher"\nmatters = 0.1\ncontrast = { grpo = 1 }\n'
+)
 FINDING = '[nano]\ntasks = ["arithmetic"]\n[[nano.arm]]\nalgorithm = "grpo"\n'
 
 
@@ -145,9 +148,13 @@ def read(block: Block, table: Mapping[str, Any], folder: Path) -> None:
     """A file of the page, a test of a finding, or a part of a recipe, put into the smallest one."""
     if block.name == "pyproject.toml":
         demand_entry_points(table)
-    elif "test" in table:
-        (folder / "finding.toml").write_text(f'claim = "a"\nsource = "b"\n{block.text}\n{FINDING}')
-        assert read_finding("finding.toml").finding.test
+    elif table.keys() & {"test", "check", "control"}:
+        test = "" if "test" in table else TEST
+        (folder / "finding.toml").write_text(f'claim = "a"\nsource = "b"\n{block.text}\n{test}{FINDING}')
+        finding = read_finding("finding.toml").finding
+        assert len(finding.measured) == sum(
+            len(table.get(kind, ())) for kind in ("test", "check", "control")
+        ) + bool(test)
     elif block.name:
         assert read_recipe(Path(block.name).name).runs()
     else:

@@ -13,7 +13,7 @@ from grpobench.analysis.findings.result import VERDICTS, Result, Series
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.survival import restricted_mean
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.tools.text import NONE, number, percent
+from grpobench.analysis.tools.text import NONE, number, percent, sweep_value
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,15 @@ def series_words(one: Series, result: Result) -> str:
     """Whether the effects of a series differ by dose, and what is said at each."""
     low, high = one.pair
     verdicts = {test.test.name: test.verdict for test in result.tests}
-    told = ", ".join(f"{verdicts[name]} at {dose:g}" for name, dose in zip(one.tests, one.doses, strict=True))
+    told = ", ".join(
+        f"{verdicts[name]} at {sweep_value(dose)}" for name, dose in zip(one.tests, one.doses, strict=True)
+    )
     named = f"{one.name}: " if one.name else ""
-    between = f"effects at {low:g} and {high:g} differ" if one.p <= ALPHA else "effects are not told apart"
+    between = (
+        f"effects at {sweep_value(low)} and {sweep_value(high)} differ"
+        if one.p <= ALPHA
+        else "effects are not told apart"
+    )
     return f"{named}{told}; {between} (p {one.p:.3g} over {len(one.doses)} doses)"
 
 

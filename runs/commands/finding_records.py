@@ -163,6 +163,23 @@ def demand_whole(record: Record, path: Path, source: Path) -> None:
         )
 
 
+def set_aside(path: Path, record: Record) -> Path | None:
+    """Move a kept table whose runs were registered by another rule to the folder of earlier tables, beside
+    what is kept of a rerun by that rule, which is removed; None if there is none."""
+    from grpobench.analysis.findings.record import read_kept
+
+    try:
+        before = read_kept(path) if path.exists() else None
+    except LogError:
+        return None  # a damaged table says nothing
+    if before is None or before.registration.finding.digest == record.registration.finding.digest:
+        return None
+    earlier = path.parents[1] / pages.EARLIER / path.parent.name / path.name
+    earlier.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(earlier)
+    return earlier
+
+
 def is_of(kept: Record, runs: Record) -> bool:
     """Whether a kept table is of these very runs."""
     return kept.registration == runs.registration and kept.plain()["runs"] == runs.plain()["runs"]

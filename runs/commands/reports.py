@@ -258,7 +258,7 @@ def keep_finding(source: Path, folder: Path) -> int:
     from grpobench.analysis.findings import record as registration
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
-    from grpobench.runs.commands.finding_records import demand_whole
+    from grpobench.runs.commands.finding_records import demand_whole, set_aside
     from grpobench.runs.tools import files
     from grpobench.tasks.data.tables import DataError
 
@@ -271,6 +271,8 @@ def keep_finding(source: Path, folder: Path) -> int:
     path = folder / f"{record.registration.finding.name}-{record.registration.scale}.json"
     demand_whole(record, path, source)
     folder.mkdir(parents=True, exist_ok=True)
+    if earlier := set_aside(path, record):
+        say(f"{earlier}: the table by the earlier rule, whose conclusion the page shows beside")
     files.write_atomic(path, registration.record_text(record).encode())
     say(f"{path}; grpobench docs writes it into the pages")
     return DONE

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 PAGE = "findings.md"
 AGAIN = "again"
 """Folder beside the kept findings, with the same structure, for reruns on other seeds."""
+EARLIER = "earlier"
+"""Folder beside the kept findings, with the same structure, for tables that an earlier rule was asked of."""
 FIGURES = "figures/findings"
 """Folder of figures below the documents: one for each kept table, and `all.svg`."""
 
@@ -69,6 +71,13 @@ class FindingEntry:
     result: Result
     again: Record | None = None
     """The same finding with other seeds."""
+    earlier: Record | None = None
+    """What was kept of it by an earlier rule."""
+
+    @property
+    def survival(self) -> bool:
+        """Whether how long runs last is shown by dose."""
+        return bool(self.result.series) and self.result.primary.test.outcome == "lasting"
 
     @property
     def name(self) -> str:
@@ -83,6 +92,7 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         return {}
     from grpobench.analysis.figures.drawing import svg_text
     from grpobench.analysis.findings.figures import draw_all, draw_arms
+    from grpobench.analysis.findings.survival import draw_survival
 
     nano = [one for one in found if one.record.registration.scale == "nano"]
     drawn = {}
@@ -90,23 +100,30 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         names = {name for run in one.record.states for name in run[:2]}
         figure = draw_arms(one.record, one.result, labels_of(names))
         drawn[f"{FIGURES}/{one.name}.svg"] = svg_text(figure)
+        if one.survival:
+            drawn[f"{FIGURES}/{one.name}-survival.svg"] = svg_text(draw_survival(one.record, one.result))
     figure = draw_all([one.result for one in nano], {**algorithm_labels(), **TITLES})
     drawn[f"{FIGURES}/all.svg"] = svg_text(figure)
     known = {one.study.finding.name for one in found}
+    changes = [change(one) for one in nano if one.earlier]
     text = environment.get_template("findings.md.j2").render(
         rows=[row(one) for one in nano],
         others=[row(one) for one in found if one not in nano],
         missing=[name for name in findings() if name not in known],
-        counts=counts([one.result.verdict for one in nano]),
+        changes=changes,
+        changed=sum(one["before"] != one["now"] for one in changes),
+        counted=counted([one.result.verdict for one in nano]),
         figures=FIGURES,
     )
     return {PAGE: text, **drawn}
 
 
-def counts(verdicts: Sequence[str]) -> dict[str, int]:
+def counted(verdicts: Sequence[str]) -> str:
+    """`5 supported, 2 contradicted and 3 unresolved`."""
     from grpobench.analysis.findings.result import VERDICTS
 
-    return {name: verdicts.count(name) for name in VERDICTS}
+    told = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
+    return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]]))
 
 
 def finding_entries(tables: Path) -> list[FindingEntry]:
@@ -118,15 +135,14 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
     for name in findings():
         study = read_finding(name)
         for scale in SCALES:
-            places = [
-                folder / f"{name}-{scale}.json" for folder in (tables, tables.parent / AGAIN / tables.name)
-            ]
+            folders = (tables, *(tables.parent / other / tables.name for other in (AGAIN, EARLIER)))
+            places = [folder / f"{name}-{scale}.json" for folder in folders]
             try:
-                record, again = (read_kept(place) if place.exists() else None for place in places)
+                record, again, earlier = (read_kept(place) if place.exists() else None for place in places)
             except LogError as error:
                 raise ConfigError([str(error)]) from error
             if record:
-                found.append(FindingEntry(study, record, record.result(), again))
+                found.append(FindingEntry(study, record, record.result(), again, earlier))
     return found
 
 
@@ -135,16 +151,20 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
     from grpobench.analysis.findings.description import (
         arm_means,
         arm_words,
+        check_words,
         effect_words,
         matters_words,
         result_words,
+        series_words,
     )
     from grpobench.analysis.findings.result import as_row
 
     told = as_row(one.result)
     registration = one.record.registration
-    for test in told["tests"]:
+    for test in (*told["tests"], *told["control"]):
         test |= {"effect": effect_words(test), "least": matters_words(test)}
+    for check in told["checks"]:
+        check["words"] = check_words(check)
     primary = told["tests"][0]
     means = [mean for mean in arm_means(one.record, primary["name"]) if mean.values]
     arms = [{"arm": own.arm, "task": own.task, "mean": arm_words(own, primary["unit"])} for own in means]
@@ -154,6 +174,8 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
         "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
         "scale": registration.scale,
         "key": one.name,
+        "doses": [series_words(series, one.result) for series in one.result.series],
+        "survival": one.survival,
         "primary": primary,
         "arms": arms,
         "horizon": max((own.horizon for own in means), default=math.nan),
@@ -167,6 +189,17 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
         "departures": one.record.departed(one.study.finding),
         "words": result_words(one.result),
         "again": again(one.again, one.study) if one.again else None,
+    }
+
+
+def change(one: FindingEntry) -> Mapping[str, str]:
+    """A finding's conclusion by its earlier rule and its kept one, and what changed in between."""
+    assert one.earlier is not None
+    return {
+        "name": one.study.finding.name,
+        "before": one.earlier.result().unchecked,
+        "now": one.result.verdict,
+        "why": one.study.redesign,
     }
 
 

@@ -31,6 +31,8 @@ class Study:
     text: str
     folder: Path
     """Where the files of a `module:Name` are looked for first."""
+    redesign: str = ""
+    """What changed since an earlier rule, and why; no part of the rule."""
 
     def recipe(self, scale: str, sets: Sequence[str] = ()) -> Recipe:
         """The recipe of a scale, with `--set` applied. Raises ConfigError, also where a test of the verdict
@@ -84,10 +86,11 @@ def read_finding(source: str) -> Study:
             faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
+    redesign = str(table.pop("redesign", ""))
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
-    return Study(finding, scales, text, path.parent)
+    return Study(finding, scales, text, path.parent, redesign)
 
 
 def locate(source: str) -> Path:

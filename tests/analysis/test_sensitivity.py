@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from grpobench.analysis.findings import rule
 from grpobench.analysis.findings.description import result_words
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import Key
+from grpobench.analysis.findings.record import Record, Registration, read_kept
 from grpobench.analysis.findings.result import Result, as_row
+from grpobench.analysis.findings.survival import draw_survival
 from grpobench.analysis.statistics.maxima import joint_ps
 from grpobench.analysis.statistics.survival import paired_log_rank
 
@@ -285,3 +288,61 @@ def test_joint_ps_of_one_sample_is_its_p_and_of_copies_the_same() -> None:
     alone, corrected = joint_ps([sample])
     assert alone == corrected
     assert joint_ps([sample] * 5)[1] == pytest.approx(alone * 5)  # the same noise: nothing to correct
+
+
+# What is kept
+
+
+def kept_tables() -> list[Path]:
+    return sorted((Path(__file__).parents[2] / "docs/results/findings").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", kept_tables(), ids=lambda path: path.stem)
+def test_no_kept_finding_is_equivalent_without_a_control_that_shows_the_effect(path: Path) -> None:
+    result = read_kept(path).result()
+    asked = result.finding
+    for one in result.tests:
+        if one.verdict != "equivalent" and (one.verdict, one.test.expect) != ("supported", "same"):
+            continue
+        controls = {told.name for told in asked.control if one.test.name in (told.tests or [one.test.name])}
+        own = [told for told in result.controls if told.test.name in controls]
+        assert own and all(told.shows and told.p <= 0.05 for told in own)
+        checks = [told for told in result.checks if one.test.name in (told.check.tests or [one.test.name])]
+        assert all(told.passed for told in checks)
+
+
+# The figure
+
+
+def test_survival_curves_by_dose_are_those_of_the_runs() -> None:
+    arms = {
+        "gspo+1": [20.0, 60, 100, 100],
+        "grpo+1": [10.0, 30, 30, 100],
+        "gspo+2": [10.0] * 4,
+        "grpo+2": [5.0] * 4,
+    }
+    keys = {(arm, "t", seed): value for arm, values in arms.items() for seed, value in enumerate(values)}
+    tests = [
+        question(
+            f"at {dose}",
+            outcome="lasting",
+            matters=5,
+            dose=dose / 1e4,
+            contrast={f"gspo+{dose}": 1.0, f"grpo+{dose}": -1.0},
+        )
+        for dose in (1, 2)
+    ]
+    asked = finding(*tests, dose="rate")
+    registration = Registration(asked, "nano", (0, 1, 2, 3), {}, "", "2026-11-23T12:00:00+0000")
+    values = {one.name: keys for one in tests}
+    ends = {one.name: dict.fromkeys(keys, 100.0) for one in tests}
+    record = Record(registration, values, (), (), dict.fromkeys(keys, "finished"), 1.0, {}, ends)
+    figure = draw_survival(record, record.result()).figure
+    first, second, *_ = figure.axes
+    assert [axes.get_title() for axes in (first, second)] == ["1e−4", "2e−4"]
+    gspo, censored, grpo = first.lines[:3]
+    assert list(gspo.get_xdata()) == [0, 20, 60, 100] and list(gspo.get_ydata()) == [100, 75, 50, 50]
+    assert list(censored.get_xdata()) == [100]
+    assert list(grpo.get_xdata()) == [0, 10, 30, 100] and list(grpo.get_ydata()) == [100, 75, 25, 25]
+    assert first.texts[0].get_text().startswith("+28, p ")  # (10 + 30 + 70 + 0)/4 = 27.5
+    assert second.lines[0].get_ydata()[-1] == 0

@@ -13,7 +13,9 @@ import pytest
 from helpers import stand_ins
 from helpers.warm import Warm
 
+from grpobench.analysis.findings.record import read_kept
 from grpobench.runs import cli
+from grpobench.runs.commands.finding_records import set_aside
 from grpobench.runs.commands.output import PREEMPTED
 from grpobench.runs.experiment.experiment import run_experiment
 
@@ -412,14 +414,28 @@ def test_complete_rerun_is_judged_and_replaces_kept_one_when_kept(place: Path, c
     table = kept_table(place)
     edit(table, lambda told: [run["values"].update({"fine1 ends higher": 0.5}) for run in told["runs"]])
     rerun(place, missing=0)
-    stands = "the kept conclusion (equivalent) stands until the rerun in out/mine-nano is kept"
+    stands = "the kept conclusion (insensitive) stands until the rerun in out/mine-nano is kept"
     told = said(capsys, "findings")
-    assert told.startswith("mine  equivalent ") and stands in told and "it is complete: supported" in told
+    assert told.startswith("mine  insensitive ") and stands in told and "it is complete: supported" in told
     told = said(capsys, "finding", "judge", "mine")
     assert "mine at nano scale: SUPPORTED" in told and stands in told
     assert cli.main(["keep", "out/mine-nano"]) == 0
     assert said(capsys, "findings") == "mine  supported     fine1 is better than fine2\n"
     assert judged(capsys)["rerun"] is None  # the table is of these runs
+
+
+def test_a_table_of_an_earlier_rule_is_set_aside(tmp_path: Path) -> None:
+    kept = Path(__file__).parents[2] / "docs/results/findings"
+    folder = tmp_path / "docs/results/findings"
+    folder.mkdir(parents=True)
+    path = folder / "a-a-nano.json"
+    path.write_bytes((kept / "a-a-nano.json").read_bytes())
+    assert set_aside(path, read_kept(path)) is None  # of the same rule: a rerun, which replaces it
+    assert set_aside(folder / "none.json", read_kept(path)) is None
+    content = path.read_bytes()
+    earlier = set_aside(path, read_kept(kept / "std-bias-nano.json"))
+    assert earlier == tmp_path / "docs/results/earlier/findings/a-a-nano.json"
+    assert earlier.read_bytes() == content and not path.exists()
 
 
 def test_a_smaller_rerun_never_replaces_what_is_kept(place: Path, capsys: Capture) -> None:
