@@ -174,7 +174,7 @@ def set_aside(path: Path, record: Record) -> Path | None:
         return None  # a damaged table says nothing
     if before is None or before.registration.finding.digest == record.registration.finding.digest:
         return None
-    earlier = path.parents[1] / pages.EARLIER / path.parent.name / path.name
+    earlier = path.parents[1] / pages.SET_ASIDE / path.parent.name / path.name
     earlier.parent.mkdir(parents=True, exist_ok=True)
     path.replace(earlier)
     return earlier

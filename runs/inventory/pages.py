@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 PAGE = "findings.md"
 AGAIN = "again"
 """Folder beside the kept findings, with the same structure, for reruns on other seeds."""
-EARLIER = "earlier"
+SET_ASIDE = "earlier"
 """Folder beside the kept findings, with the same structure, for tables that an earlier rule was asked of."""
 FIGURES = "figures/findings"
 """Folder of figures below the documents: one for each kept table, and `all.svg`."""
@@ -135,7 +135,7 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
     for name in findings():
         study = read_finding(name)
         for scale in SCALES:
-            folders = (tables, *(tables.parent / other / tables.name for other in (AGAIN, EARLIER)))
+            folders = (tables, *(tables.parent / other / tables.name for other in (AGAIN, SET_ASIDE)))
             places = [folder / f"{name}-{scale}.json" for folder in folders]
             try:
                 record, again, earlier = (read_kept(place) if place.exists() else None for place in places)
