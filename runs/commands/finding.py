@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grpobench.runs.commands.finding_records import Records, find_records, kept_path, register, rerun_words
+from grpobench.runs.commands.finding_time import remaining, time_left
 from grpobench.runs.commands.options import (
     Options,
     combine,
@@ -222,16 +223,20 @@ def judge_command(options: Options) -> int:
 
 
 def run_all(options: Options) -> int:
-    """Run every finding that has the scale, one after the other; the worst exit code."""
+    """Run every finding that has the scale, one after the other, and say how long is left; the worst exit
+    code."""
     codes = []
-    for name in findings():
-        study = read_finding(name)
-        if options.scale in study.scales:
-            if not options.json:
-                say(f"== {name}", flush=True)
-            codes.append(run_one(study, options))
-            if codes[-1] == PREEMPTED:
-                break
+    studies = [study for study in map(read_finding, findings()) if options.scale in study.scales]
+    for number, study in enumerate(studies, 1):
+        if not options.json:
+            left = [remaining(one.finding.name, options.scale, options.out) for one in studies[number - 1 :]]
+            told = (
+                f"{number} of {len(studies)}, {left[0].runs} runs to go; {time_left(left, options.workers)}"
+            )
+            say(f"== {study.finding.name}: {told}", flush=True)
+        codes.append(run_one(study, options))
+        if codes[-1] == PREEMPTED:
+            break
     if not options.dry_run:
         list_command(options)
     return max(codes, default=DONE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from helpers.warm import Warm
 from grpobench.analysis.findings.record import read_kept
 from grpobench.runs import cli
 from grpobench.runs.commands.finding_records import set_aside
+from grpobench.runs.commands.finding_time import Remaining, remaining, time_left
 from grpobench.runs.commands.output import PREEMPTED
 from grpobench.runs.experiment.experiment import run_experiment
 
@@ -175,11 +177,14 @@ def test_findings_lists_and_starts_nothing(empty: Path, capsys: Capture) -> None
 
 def test_all_findings_are_run_and_listed(empty: Path, capsys: Capture) -> None:
     rule(empty, "[0, 1, 2, 3, 4, 5]", "[0, 1]")
-    told = said(capsys, "finding", "run", "all").splitlines()
-    assert told[0] == "== mine"
+    told = said(capsys, "finding", "run", "all", "--workers", "1").splitlines()
+    untimed = "about 0 s left with 1 worker, without mine, whose runs were never timed"
+    assert told[0] == f"== mine: 1 of 1, 4 runs to go; {untimed}"
     assert "  fine1 ends higher: unresolved; +10.1 points" in "\n".join(told)
     assert "2 seeds can never decide; 6 can" in "\n".join(told)
     assert told[-1] == "mine  unresolved    fine1 is better than fine2"
+    told = said(capsys, "finding", "run", "all", "--workers", "2").splitlines()
+    assert told[0] == "== mine: 1 of 1, 0 runs to go; no run is left"
 
 
 def test_a_finding_of_real_runs(
@@ -481,3 +486,13 @@ def test_an_edited_recipe_makes_a_whole_rerun_of_other_settings(place: Path, cap
     capsys.readouterr()
     assert cli.main(["keep", "out/mine-nano"]) == 2
     assert "8 of 12 kept runs are missing, such as fine1 on sums, seed 2" in capsys.readouterr().err
+
+
+def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(place: Path, capsys: Capture) -> None:
+    edit(kept_table(place), lambda told: told.update(seconds=1200))
+    (left,) = [remaining("mine", "nano", place / "elsewhere")]
+    assert (left.runs, left.seconds) == (12, 1200.0)
+    other = Remaining("other", 3, math.nan)
+    told = "about 10:00 left with 2 workers, without other, whose runs were never timed"
+    assert time_left([left, other], 2) == told
+    assert time_left([left], 1) == "about 20:00 left with 1 worker"

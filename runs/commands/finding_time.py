@@ -1,0 +1,49 @@
+"""How long the findings that `grpobench finding run all` has not finished will take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpobench.runs.commands.finding_records import kept_path
+from grpobench.runs.runfolder.logs import settled
+from grpobench.runs.settings.findings import read_finding
+from grpobench.runs.tools import machine
+from grpobench.runs.tools.progress import duration
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """What is left of a finding."""
+
+    name: str
+    runs: int
+    """Runs without a result."""
+    seconds: float
+    """Their time on one core, by the kept table's mean over its runs; NaN where nothing is kept."""
+
+
+def remaining(name: str, scale: str, out: Path) -> Remaining:
+    """Raises ConfigError for a finding without the scale."""
+    from grpobench.analysis.findings.record import read_kept
+
+    study = read_finding(name)
+    recipe = study.recipe(scale)
+    runs = sum(not settled(out / recipe.name / config.folder) for config in recipe.runs())
+    kept = kept_path(study, scale)
+    record = read_kept(kept) if kept else None
+    each = record.seconds / len(record.states) if record and record.states else math.nan
+    return Remaining(name, runs, runs * each if runs else 0.0)
+
+
+def time_left(left: Sequence[Remaining], workers: int | None) -> str:
+    """`about 6:10:00 left with 2 workers, without baseline, whose runs were never timed`."""
+    count = workers or machine.worker_slots(None)
+    known = sum(one.seconds for one in left if math.isfinite(one.seconds)) / count
+    untimed = [one.name for one in left if not math.isfinite(one.seconds)]
+    if not any(one.runs for one in left):
+        return "no run is left"
+    told = f"about {duration(known)} left with {count} worker{'s' * (count > 1)}"
+    return told + (f", without {', '.join(untimed)}, whose runs were never timed" if untimed else "")
