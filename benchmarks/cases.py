@@ -23,8 +23,9 @@ from grpobench.tasks.workers.pool import cores
 STEPPED: Final = ("short", "long-prompt")
 """Cases in which both sides make one step after the other."""
 GRID, SCALING, LAUNCHER, KEEPING, MEMORY = "grid", "scaling", "launcher", "keeping", "memory"
-NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING, MEMORY)
-ALONE: Final = frozenset({SCALING, LAUNCHER, KEEPING, MEMORY})
+DECODING: Final = "decoding"
+NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING, MEMORY, DECODING)
+ALONE: Final = frozenset({SCALING, LAUNCHER, KEEPING, MEMORY, DECODING})
 """Cases without TRL."""
 SMALL: Final = ("nano", "nano-moe")
 """Small built-in models. Other models get fewer prompts per step, and by default only the long cases."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from helpers.block_commands import context
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,6 +69,18 @@ def test_the_readme_says_what_setting_up_takes() -> None:
     assert "nothing else" not in text.partition("## ")[0]
     assert f"{packages} packages" in text
     assert re.search(r"\d\.\d GB of disk", text) and "package index" in text
+
+
+def test_every_row_of_measured_speeds_has_a_command_that_exists() -> None:
+    """In each table of the page with a column of commands; the README has no speeds."""
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| command \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.M)
+    rows = [line for table in tables for line in table.splitlines()]
+    for row in rows:
+        (command,) = re.findall(r"^\| `(grpobench bench .*?)` \|", row)
+        context(shlex.split(command)[1:])  # fails for words that the command line does not take
+    assert len(tables) == 2 and len(rows) == 5
+    assert not re.search(r"tokens/s|tokens per second|TRL ÷ ours", (ROOT / "README.md").read_text("utf-8"))
 
 
 def test_the_picture_of_the_report_is_small_enough_for_a_readme() -> None:

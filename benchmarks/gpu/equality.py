@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from grpobench.algorithms.algorithm import Batch
+from grpobench.benchmarks.decoding import plainly, ways_of
 from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged
 from grpobench.benchmarks.sides import WORDS
 from grpobench.runs.models.loading import Loaded, load
@@ -199,18 +200,6 @@ def load_or_skip(name: str) -> Loaded:
     if why := missing(name):
         raise Skip(why)
     return load(name)
-
-
-def ways_of(sampler: HFSampler) -> list[str]:
-    """How a sampler decodes."""
-    names = {"shared": sampler.shares, "fused": sampler.fuses, "graphs": sampler.graphs is not None}
-    return [name for name, used in names.items() if used] or ["plain"]
-
-
-def plainly(sampler: HFSampler) -> None:
-    """From now on the sampler repeats prompts and calls the model's own forward pass."""
-    sampler.shares = sampler.fuses = False
-    sampler.graphs = None
 
 
 def prompts(loaded: Loaded) -> list[tuple[int, ...]]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from grpobench.benchmarks.gpu.equality import REAL, load_or_skip, plainly, present, ways_of
+from grpobench.benchmarks.decoding import plainly, ways_of
+from grpobench.benchmarks.gpu.equality import REAL, load_or_skip, present
 from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged, measured
 from grpobench.benchmarks.sides import impossible, prompt_texts
 from grpobench.runs.models.loading import Loaded

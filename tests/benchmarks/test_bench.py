@@ -152,6 +152,7 @@ def test_the_outcome_is_json_with_the_facts_of_the_machine(monkeypatch: pytest.M
     monkeypatch.setattr(bench, "scaling", lambda start, tell: ({"axes": []}, FACTS))
     monkeypatch.setattr(bench, "grid", lambda tell, sets: {"sets": sets})
     monkeypatch.setattr(bench, "memory", lambda model, start, tell: ({"settings": []}, FACTS))
+    monkeypatch.setattr(bench, "decoding", lambda case, tell: ({"ratio": 2.5}, FACTS))
     for case in ("launching", "keeping"):
         monkeypatch.setattr(bench, case, lambda tell: {"runs": 0})
     outcome = bench.measure("nano", NAMES, Stage().start, Course(Console(file=io.StringIO()), 4))

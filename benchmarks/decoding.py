@@ -1,0 +1,147 @@
+"""`--case decoding`: tokens per second of the in-process sampler in bfloat16, and of its fallback.
+
+The fallback is what the sampler does with a model for which its probes do not confirm anything else: the
+prompt of a group is repeated for every completion, and the model's own forward pass casts its weights at
+every token. Both ways share one model and one process, and answer the same requests with the same seeds. They
+take turns, and which of them goes first alternates, so that a machine that becomes slower or faster favors
+neither. Every completion has the same length, because no token ends one. The prompts are prefilled within
+the time that is taken.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from grpobench.benchmarks.cases import BUDGET, SMALL, UNKNOWN, Case, Tell, counted
+from grpobench.benchmarks.compare import Facts
+from grpobench.benchmarks.sides import Stopwatch, facts, impossible, prompt_texts
+from grpobench.runs.tools.machine import threads
+
+if TYPE_CHECKING:
+    from grpobench.runs.sample.in_process import HFSampler
+    from grpobench.runs.sample.rollouts import Request
+
+DTYPE: Final = "bfloat16"
+CALLS: Final = 9
+"""Most counted calls of each way."""
+USED, FALLBACK = "used", "fallback"
+
+
+@dataclass(frozen=True)
+class Call:
+    """The cost of one call of a sampler."""
+
+    tokens: int
+    """That were written."""
+    seconds: float
+    cpu_seconds: float
+    """Processor time of all threads."""
+
+
+def shape(model: str) -> Case:
+    """The requests of a call: one step's of a small model, and fewer of others."""
+    prompts, group = (16, 8) if model in SMALL else (2, 8)
+    return Case("decoding", model, prompts, group, 150, 32, 1 + CALLS, threads(1))
+
+
+def decoding(case: Case, tell: Tell) -> tuple[dict[str, Any], Facts]:
+    """Measure both ways; returns the outcome, and facts about the machine."""
+    import torch
+
+    from grpobench.runs.models.loading import load
+    from grpobench.runs.models.roles import RoleModels
+    from grpobench.runs.sample.in_process import HFSampler
+    from grpobench.runs.sample.rollouts import Request
+
+    torch.set_num_threads(case.threads)
+    tell("loading the model", UNKNOWN)
+    loaded = load(case.model)
+    models = RoleModels(loaded.model, dtype=DTYPE)
+    used = HFSampler(models, [impossible(loaded)], loaded.pad, case.rows, loaded.context)
+    fallback = copy.copy(used)
+    plainly(fallback)
+    requests = [
+        Request(loaded.encode(text), tuple(range(case.group * number, case.group * (number + 1))))
+        for number, text in enumerate(prompt_texts(loaded.encode, case.prompts, case.prompt_tokens))
+    ]
+    samplers = {USED: used, FALLBACK: fallback}
+    calls = take_turns(samplers, requests, case, tell)
+    rows = {name: row(calls[name], ways_of(sampler)) for name, sampler in samplers.items()}
+    outcome = {
+        "dtype": DTYPE,
+        "prompts": case.prompts,
+        "prompt_tokens": case.prompt_tokens,
+        "completions": case.group,
+        "completion_tokens": case.completion_tokens,
+        "ways": rows,
+        "ratio": ratio(rows, "tokens_per_s"),
+        "cpu_ratio": ratio(rows, "tokens_per_cpu_s"),
+    }
+    return outcome, facts()
+
+
+def take_turns(
+    samplers: Mapping[str, HFSampler], requests: Sequence[Request], case: Case, tell: Tell
+) -> dict[str, list[Call]]:
+    """The counted calls of each sampler, in order, after one of warm-up."""
+    turns: list[dict[str, Call]] = []
+    began = time.perf_counter()
+
+    def turn(what: str, left: float) -> None:
+        tell(what, left)
+        names = sorted(samplers, reverse=bool(len(turns) % 2))
+        turns.append({name: call(samplers[name], requests, case) for name in names})
+
+    turn("warm-up", UNKNOWN)
+    took = time.perf_counter() - began
+    wanted = counted(took, took, case.steps - 1, BUDGET)
+    for number in range(wanted):
+        turn(f"call {number + 1} of {wanted}", (wanted - number) * took)
+    return {name: [made[name] for made in turns[1:]] for name in samplers}
+
+
+def call(sampler: HFSampler, requests: Sequence[Request], case: Case) -> Call:
+    """Answer the requests once. Raises RuntimeError for completions of another length than the case's."""
+    clock = Stopwatch()
+    groups = sampler.sample(requests, case.completion_tokens, 1.0)
+    seconds, cpu_seconds = clock.read()
+    tokens = sum(len(rollout.completion) for group in groups for rollout in group)
+    if tokens != case.rows * case.completion_tokens:
+        raise RuntimeError(f"{tokens} tokens were written, not {case.rows * case.completion_tokens}")
+    return Call(tokens, seconds, cpu_seconds)
+
+
+def row(calls: Sequence[Call], ways: Sequence[str]) -> dict[str, Any]:
+    """One way's part of the outcome; `tokens_per_s` are medians, the list holds every counted call."""
+    rates = [one.tokens / one.seconds for one in calls]
+    return {
+        "ways": list(ways),
+        "tokens_per_s": statistics.median(rates),
+        "tokens_per_cpu_s": statistics.median(one.tokens / one.cpu_seconds for one in calls),
+        "calls_tokens_per_s": rates,
+    }
+
+
+def ratio(rows: Mapping[str, Mapping[str, Any]], name: str) -> float:
+    """How many times as fast the way in use is."""
+    return float(rows[USED][name] / rows[FALLBACK][name])
+
+
+# Ways to decode
+
+
+def ways_of(sampler: HFSampler) -> list[str]:
+    """How a sampler decodes."""
+    names = {"shared": sampler.shares, "fused": sampler.fuses, "graphs": sampler.graphs is not None}
+    return [name for name, used in names.items() if used] or ["plain"]
+
+
+def plainly(sampler: HFSampler) -> None:
+    """From now on the sampler repeats prompts and calls the model's own forward pass."""
+    sampler.shares = sampler.fuses = False
+    sampler.graphs = None
