@@ -134,8 +134,9 @@ def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
     from grpobench.runs.models.token_budgets import gpu_memory
     from grpobench.runs.train.parts import models_for
 
-    # What a run keeps beside its steps is left out of both.
-    config = replace(config, evaluate=replace(config.evaluate, kl_base=False))
+    # What a run keeps beside its steps, also of its evaluations, is left out of both.
+    evaluate = replace(config.evaluate, kl_base=False, problems=0, test_problems=0)
+    config = replace(config, evaluate=evaluate)
     gpu = torch.cuda.is_available()
     memory = gpu_memory(torch.device("cuda")) if gpu else None
     facts = Facts(shape_of(config.model.name), prompt_tokens, gpu, (), memory)

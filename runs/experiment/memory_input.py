@@ -18,6 +18,7 @@ from grpobench.runs.models.memory_plan import (
     Decoded,
     MemoryInput,
     Packed,
+    Recorded,
 )
 from grpobench.runs.models.model_shape import ModelShape, shape_of
 from grpobench.runs.models.token_budgets import MICRO_BATCH_TOKENS, ModelError
@@ -83,6 +84,7 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
     algorithm, shape = config.modify.around(config.algorithm), facts.shape
     trained, read = algorithm.trained_roles, algorithm.reference_roles
     compute, weight = BYTES[config.model.dtype], weight_bytes(config)
+    sampling, evaluating = sampled(config, facts), evaluated(config, facts)
     adapter = adapter_of(config)
     vllm = config.sampler.kind == "vllm"
     return MemoryInput(
@@ -91,8 +93,8 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
             config, facts, math.ceil(config.train.prompts_per_step / config.train.num_minibatches)
         ),
         scoring=packed(config, facts, config.train.prompts_per_step),
-        sampling=sampled(config, facts),
-        evaluating=evaluated(config, facts),
+        sampling=sampling,
+        evaluating=evaluating,
         reference="reference" in {*trained, *read},
         critic="critic" in trained,
         value_head="value_head" in trained,
@@ -114,17 +116,35 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         engine_weight_bytes=compute if vllm else 0,
         engine_cache=int(config.sampler.cache_gb * 2**30) if vllm else 0,
         reward_model=reward_model_bytes(config),
-        **decoding_of(shape, compute),
+        **decoding_of(facts, compute, sampling, evaluating),
     )
 
 
-def decoding_of(shape: ModelShape, compute: int) -> dict[str, Any]:
+def decoding_of(facts: Facts, compute: int, sampling: Decoded, evaluating: Decoded) -> dict[str, Any]:
     """How a model is decoded in this process. The copy of a Llama-like model's weights counts where it always
     is; in bfloat16 decoding does without it where memory lacks."""
+    shape, small = facts.shape, compute == FLOAT32 and facts.shape.trunk <= most_copied()
+    fuses = shape.llama_like and (small or compute < FLOAT32) and (sampling.rows or evaluating.rows)
     return {
-        "fused_copy": compute == FLOAT32 and shape.llama_like and shape.trunk <= most_copied(),
+        "fused_copy": shape.llama_like and small,
         "cache_bytes": 2 * compute,
+        "recorded": recorded(shape, 2 * compute, sampling, evaluating) if facts.gpu and fuses else None,
     }
+
+
+def recorded(shape: ModelShape, cache_bytes: int, sampling: Decoded, evaluating: Decoded) -> Recorded:
+    """The buffers of CUDA graphs for batches whose completions all have the maximum length, so that none
+    moves to a smaller grid."""
+    from grpobench.runs.sample.graphs import KEPT, grid_for
+
+    def buffers(work: Decoded) -> int:
+        if not work.rows:
+            return 0
+        most = math.ceil(work.rows / work.prompts)
+        grid = grid_for(work.prompts, most, work.prompt_tokens, work.completion_tokens, 1.0, False)
+        return grid.size(shape.layers * shape.keys * cache_bytes, shape.vocabulary)
+
+    return Recorded(buffers(sampling), buffers(evaluating), KEPT)
 
 
 def notes_of(config: RunConfig, facts: Facts) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from grpobench.runs.experiment.memory import Planned, gib, warning
 PARTS = (
     *("policy", "reference", "critic", "master weights", "optimizer", "gradients", "earlier weights"),
     *("base policy", "reward model", "engine weights", "engine cache", "weight casts", "activations"),
-    *("logits", "key-value cache", "working memory"),
+    *("logits", "key-value cache", "decoding graphs", "working memory"),
 )
 """All parts of a plan, in the order of the table."""
 WIDTH = 100

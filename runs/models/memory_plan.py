@@ -9,7 +9,7 @@ for the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -68,6 +68,18 @@ class Decoded:
 
 
 NOTHING: Final = Decoded(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Decoding by CUDA graphs: bytes of the buffers and graphs of a batch."""
+
+    sampling: int
+    """0 where this process does not sample."""
+    evaluating: int
+    most_kept: int
+    """Bytes that stay from one call of the sampler to the next, with a copy of the weights; where it would be
+    more, nothing stays."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +148,8 @@ class MemoryInput:
     chunk: int = 2**25
     """Most logits at once."""
     entropy_gradient: bool = False
+    recorded: Recorded | None = None
+    """None where a token is not decoded as a CUDA graph."""
     engine_weight_bytes: int = 0
     """Of a weight of an engine in the same process; 0 without one."""
     engine_cache: int = 0
@@ -206,10 +220,15 @@ class MemoryPlan:
 def plan(given: MemoryInput) -> MemoryPlan:
     """The bytes of each phase."""
     held = standing(given)
-    found = [Phase("scoring", held | scoring(given)), Phase("training", held | training(given))]
-    for name, decoded in (("sampling", given.sampling), ("evaluating", given.evaluating)):
-        if decoded.rows:
-            found.append(Phase(name, held | decoding(given, decoded)))  # type: ignore[arg-type]
+    between = held | decoding_graphs(given)
+    found = [Phase("scoring", between | scoring(given)), Phase("training", between | training(given))]
+    decoded: Sequence[tuple[PhaseName, Decoded]] = (
+        ("sampling", given.sampling),
+        ("evaluating", given.evaluating),
+    )
+    for name, work in decoded:
+        if work.rows:
+            found.append(Phase(name, held | decoding_graphs(given, name) | decoding(given, work)))
         elif name == "sampling" and given.engine_weight_bytes:
             found.append(Phase("sampling", held))
     order = ("sampling", "scoring", "training", "evaluating")
@@ -417,7 +436,9 @@ def decoding(given: MemoryInput, decoded: Decoded) -> dict[str, int]:
     shape, rows, prompts = given.shape, decoded.rows, decoded.prompts
     before, behind = decoded.prompt_tokens, decoded.completion_tokens
     each = shape.layers * shape.keys * given.cache_bytes
-    first, last = prompts * before * each, (prompts * before + rows * behind) * each
+    first = prompts * before * each
+    # A CUDA graph has a cache of its own, beside that of the prompts.
+    last = first + (0 if given.recorded else rows * behind * each)
     at_once = min(prompts, max(1, given.prefill // max(1, before)))
     logits = FLOAT32 * (prompts + rows) * shape.vocabulary
     copied = given.compute_bytes * (shape.multiplied + given.casts * shape.head) * given.fused_copy
@@ -431,6 +452,28 @@ def decoding(given: MemoryInput, decoded: Decoded) -> dict[str, int]:
         {"key-value cache": last, "working memory": token_workspace(given, rows, before + behind)},
     ]
     return _some(max(moments, key=lambda parts: sum(parts.values())) | casts)
+
+
+def decoding_graphs(given: MemoryInput, phase: PhaseName | None = None) -> dict[str, int]:
+    """What decoding by CUDA graphs holds while it samples or evaluates (`phase`), and what it keeps from call
+    to call: a copy of the weights, and the buffers of both batches if all that is not too much."""
+    if given.recorded is None:
+        return {}
+    grids, shape = given.recorded, given.shape
+    weights = given.compute_bytes * (shape.multiplied + shape.head)
+
+    def kept(*buffers: int) -> int:
+        """Bytes that are there after calls with these buffers."""
+        held = weights + sum(buffers)
+        return held if held <= grids.most_kept else 0
+
+    if phase == "sampling":
+        held = grids.sampling + (kept(grids.evaluating) or kept())
+    elif phase == "evaluating":
+        held = grids.evaluating + (kept(grids.sampling) or kept())
+    else:
+        held = kept(grids.sampling, grids.evaluating) or kept(grids.sampling)
+    return _some({"decoding graphs": held})
 
 
 def token_workspace(given: MemoryInput, rows: int, columns: int) -> int:

@@ -93,6 +93,11 @@ class Grid:
     def rows(self) -> int:
         return self.prompts * self.most
 
+    def size(self, token_bytes: int, vocabulary: int) -> int:
+        """Bytes of its cache, where the keys and values of a token take `token_bytes`, and of its graphs."""
+        tokens = self.prompts * self.prompt_columns + self.rows * self.columns
+        return tokens * token_bytes + PER_LOGIT * self.rows * vocabulary
+
 
 def bucket(size: int, least: int = 1) -> int:
     """The smallest least × 2^k, or least × 3 × 2^k, that is at least `size`."""
@@ -167,8 +172,8 @@ class StaticBatch:
         self.embedding = torch.zeros(rows, len(fused.norm), dtype=dtype, device=device)
         self.width = grid.columns
         self.steps: dict[int, Callable[[], None]] = {}
-        held_bytes = [tensor.nbytes for layer in self.cache.layers for tensor in layer.tensors]
-        self.nbytes = sum(held_bytes) + PER_LOGIT * rows * width
+        of_token = (one.shape[1] * one.shape[3] * one.element_size() for pair in held for one in pair)
+        self.nbytes = grid.size(sum(of_token), width)
 
     # The step
 

@@ -4,6 +4,7 @@ what settings a run fits."""
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
 
+from grpobench.benchmarks.memory_peaks import held_bytes
 from grpobench.runs import cli
 from grpobench.runs.experiment import memory
 from grpobench.runs.experiment.engines import HERE, Where
@@ -27,9 +29,14 @@ from grpobench.runs.experiment.memory_input import (
     optimizer_bytes,
     packed_sizes,
 )
+from grpobench.runs.models.loading import load
 from grpobench.runs.models.memory_plan import PhaseName, plan
 from grpobench.runs.models.model_shape import shape_of
 from grpobench.runs.models.packing import Cost, micro_batches, pack
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.sample.graphs import PER_LOGIT, Graphs
+from grpobench.runs.sample.in_process import HFSampler, draw
+from grpobench.runs.sample.rollouts import Request
 from grpobench.runs.settings.config import RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import machine
@@ -293,3 +300,39 @@ def test_a_larger_gpu_holds_more_logits_at_once(place: Path) -> None:
     for size, logits in ((None, 2**25), (8 * 2**30, 2**25), (80 * 2**30, 80 * 2**30 // 256)):
         given = input_of(config_of(), Facts(shape_of("nano"), 16, True, (), size))
         assert given.chunk == logits
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, place: Path) -> None:
+    """The tensors that stay after a call with a batch of the plan's size; its steps run without a recording
+    here."""
+    config = config_of(f"model.dtype={dtype}", "evaluate.problems=0", "evaluate.test_problems=0")
+    facts = Facts(shape_of("nano"), 50, True)
+    given = input_of(config, facts)
+    assert input_of(config, dataclasses.replace(facts, gpu=False)).recorded is None
+    parts = {phase.name: phase.parts.get("decoding graphs") for phase in plan(given).phases}
+    assert parts["sampling"] == parts["scoring"] == parts["training"]
+    loaded = load("nano")
+    models = RoleModels(loaded.model, dtype=dtype)
+    sampler = HFSampler(models, (), loaded.pad, 64, loaded.context)
+    sampler.graphs = Graphs(models, draw)
+    requests = [Request((5,) * 50, tuple(range(4 * number, 4 * number + 4))) for number in range(4)]
+    gc.collect()
+    before = held_bytes(False)
+    sampler.sample(requests, 64, 1.0)
+    gc.collect()
+    (batch,) = sampler.graphs.batches.values()
+    recorded = PER_LOGIT * batch.grid.rows * facts.shape.vocabulary
+    kept = held_bytes(False) - before
+    # What is left out: 24 bytes for each token that is written, and a few tables.
+    assert kept + recorded == pytest.approx(parts["training"], rel=0.05)
+
+
+def test_what_is_not_decoded_by_graphs_keeps_nothing_for_them(place: Path) -> None:
+    """A large model in float32 is decoded by its own forward pass, and vLLM in memory of its own."""
+    facts = Facts(shape_of("seven"), 50, True)
+    assert input_of(config_of("model.name=seven"), facts).recorded is None
+    assert input_of(config_of("model.name=seven", "model.dtype=bfloat16"), facts).recorded is not None
+    nano = dataclasses.replace(facts, shape=shape_of("nano"))
+    assert input_of(config_of(), nano).recorded is not None
+    assert input_of(config_of("sampler.kind=vllm-server", "sampler.url=http://a"), nano).recorded is None

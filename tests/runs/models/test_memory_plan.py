@@ -21,6 +21,7 @@ from grpobench.runs.models.memory_plan import (
     Decoded,
     MemoryInput,
     Packed,
+    Recorded,
     activations,
     plan,
     saved_for_backward,
@@ -129,6 +130,35 @@ def test_an_engine_has_weights_and_a_cache_of_its_own() -> None:
     assert [phase.name for phase in found.phases] == ["sampling", "scoring", "training"]
     parts = found.phase("training").parts
     assert (parts["engine weights"], parts["engine cache"]) == (2 * PARAMETERS, 4 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("most", "held"),
+    [
+        (111, {"sampling": 110, "scoring": 110, "training": 110, "evaluating": 110}),
+        # All three are too much: they are dropped after the call that makes them so much.
+        (109, {"sampling": 110, "scoring": 90, "training": 90, "evaluating": 110}),
+        (89, {"sampling": 110, "scoring": 0, "training": 0, "evaluating": 70}),
+        (69, {"sampling": 90, "scoring": 0, "training": 0, "evaluating": 70}),
+        (49, {"sampling": 40, "scoring": 0, "training": 0, "evaluating": 20}),
+    ],
+)
+def test_graphs_keep_weights_and_buffers_up_to_a_bound(most: int, held: dict[str, int]) -> None:
+    """A copy of the weights takes 50 parts, the buffers of rollouts 40 and those of evaluations 20."""
+    of = shape_once()
+    part = 2 * (of.multiplied + of.head) // 50
+    found = plan(given_for(of, compute_bytes=2, recorded=Recorded(40 * part, 20 * part, most * part)))
+    counted = {phase.name: phase.parts.get("decoding graphs", 0) for phase in found.phases}
+    assert {name: round(size / part) for name, size in counted.items()} == held
+    without = plan(given_for(of, compute_bytes=2))
+    assert not any("decoding graphs" in phase.parts for phase in without.phases)
+
+
+def test_with_graphs_the_key_value_cache_is_that_of_the_prompts() -> None:
+    """8 rows of 2 prompts of 100 tokens; the buffers of the graphs hold the keys and values of the rows."""
+    found = plan(large(sampling=Decoded(8, 2, 100, 50), recorded=Recorded(10, 0, 0))).phase("sampling").parts
+    assert found["key-value cache"] == 2 * 100 * 28 * 512 * 8
+    assert found["decoding graphs"] == 10
 
 
 # Against torch
