@@ -18,7 +18,7 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import Decoding
 from grpobench.runs.sample.fused import Fused, fits
 from grpobench.runs.sample.graphs import Graphs, are_rounding, gaps_to_fused
-from grpobench.runs.sample.in_process import LARGEST_GAP, LARGEST_ROUNDED_GAP, HFSampler, draw
+from grpobench.runs.sample.in_process import LARGEST_GAP, LARGEST_ROUNDED_GAP, HFSampler
 from grpobench.runs.sample.rollouts import Group, Request, Rollout, pack_groups
 from grpobench.tasks.task import Problem, Verdict
 
@@ -70,7 +70,7 @@ class Tried:
         loaded, models = self.models()
         made = HFSampler(models, loaded.end, loaded.pad, 256, loaded.context)
         if made.fuses and models.device.type == "cpu":
-            made.graphs = Graphs(models, draw)  # its steps, which are not recorded here
+            made.graphs = Graphs(models)  # its steps, which are not recorded here
         return loaded, made
 
     def decoding(self) -> Outcome:
@@ -110,7 +110,7 @@ class Tried:
         if not fits(models):
             raise Skip("this model has no fused step")
         with torch.inference_mode():
-            gaps = gaps_to_fused(Graphs(models, draw), loaded.pad)
+            gaps = gaps_to_fused(Graphs(models), loaded.pad)
         told = f"|Δ log p| to fused decoding {float(gaps.mean()):.2g} nats (largest {float(gaps.max()):.2g})"
         return judged(are_rounding(gaps, models.dtype), told)
 

@@ -25,7 +25,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -33,6 +33,7 @@ from grpobench.runs.models.proof import length, random_tokens
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import is_out_of_memory
 from grpobench.runs.sample.decoding import Decoding, Groups
+from grpobench.runs.sample.draws import Draws, Written, draw
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.tools.process import safe_point
 
@@ -49,30 +50,6 @@ CHECK_INTERVAL = 8
 """Tokens between two checks which sequences have ended. Each waits for the GPU."""
 LARGEST_GAP, LARGEST_ROUNDED_GAP = 1e-3, 0.1
 """Nats between a recorded and a fused step: the largest in float32, the mean in bfloat16."""
-Draw = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""Tokens (R,) and entropies (R,) from log-probabilities (R, V) and numbers (R,) in [0, 1)."""
-
-
-class RandomNumbers(Protocol):
-    """The random numbers of a batch's jobs (`in_process.Draws`)."""
-
-    noise: torch.Tensor | None
-    """(jobs, limit) in [0, 1); None for a greedy batch."""
-    greedy: torch.Tensor
-    """Bool (jobs,): decoded greedily although the batch is sampled."""
-    some_greedy: bool
-
-
-class Completions(Protocol):
-    """What the jobs of a batch have written (`in_process.Written`)."""
-
-    tokens: torch.Tensor
-    """Long (jobs, limit), and likewise"""
-    logp: torch.Tensor
-    entropy: torch.Tensor
-    length: torch.Tensor
-    """Long (jobs,), and whether a job has met an end token:"""
-    stopped: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -146,11 +123,10 @@ class StaticBatch:
         fused: Fused,
         batch: Decoding,
         end: torch.Tensor,
-        draw: Draw,
         pool: Any = None,
     ) -> None:
         rows, device = grid.rows, end.device
-        self.grid, self.fused, self.end, self.draw, self.pool = grid, fused, end, draw, pool
+        self.grid, self.fused, self.end, self.pool = grid, fused, end, pool
         held = [(layer.prompt_keys, layer.prompt_values) for layer in batch.cache.layers]
         self.cache = SimpleNamespace(layers=[Layer(self, keys, values) for keys, values in held])
         self.groups = Groups(torch.arange(rows, device=device) // grid.most, grid.prompts)
@@ -205,12 +181,12 @@ class StaticBatch:
         return from_prompt + from_completion
 
     def choose(self, logits: torch.Tensor) -> None:
-        """Draw token number `last` from logits (R, V) and write it down, as `in_process` does."""
+        """Draw token number `last` from logits (R, V) and write it down, as `Draws` and `Written` do."""
         grid = self.grid
         logits = logits if grid.temperature in (0.0, 1.0) else logits / grid.temperature
         logp = logits.log_softmax(-1)
         if grid.temperature:
-            drawn, entropy = self.draw(logp, self.noise.index_select(1, self.last).squeeze(1))
+            drawn, entropy = draw(logp, self.noise.index_select(1, self.last).squeeze(1))
             self.entropy.index_copy_(1, self.last, entropy[:, None].float())
             if grid.some_greedy:
                 drawn = torch.where(self.greedy, logp.argmax(-1), drawn)
@@ -253,15 +229,15 @@ class StaticBatch:
 
     # Filling, moving and emptying
 
-    def fill(self, batch: Decoding, numbers: RandomNumbers, cells: torch.Tensor, limit: int) -> None:
+    def fill(self, batch: Decoding, draws: Draws, cells: torch.Tensor, limit: int) -> None:
         """Take over a batch whose prompts are computed, and draw the first tokens. `cells` (jobs,) is where
         each job goes."""
         self.last.zero_()
         self.clear(limit)
         self.position[cells], self.stopped[cells] = batch.position, False
-        if numbers.noise is not None:
-            self.noise[cells, :limit] = numbers.noise
-        self.greedy[cells] = numbers.greedy
+        if draws.noise is not None:
+            self.noise[cells, :limit] = draws.noise
+        self.greedy[cells] = draws.greedy
         self.put_padding(~batch.seen)
         for layer, held in zip(self.cache.layers, batch.cache.layers, strict=True):
             layer.put_prompts(held.prompt_keys, held.prompt_values)
@@ -299,19 +275,19 @@ class StaticBatch:
             theirs.keys[places, :, :written] = ours.keys[cells, :, :written]
             theirs.values[places, :, :written] = ours.values[cells, :, :written]
 
-    def write(self, completions: Completions, jobs: torch.Tensor, cells: torch.Tensor) -> None:
+    def write(self, written: Written, jobs: torch.Tensor, cells: torch.Tensor) -> None:
         """Write the rows of `cells` (n,) down as what `jobs` (n,) wrote."""
-        limit = completions.tokens.shape[1]
+        limit = written.tokens.shape[1]
         for name in ("tokens", "logp", "entropy"):
-            getattr(completions, name)[jobs] = getattr(self, name)[cells, :limit]
-        completions.length[jobs], completions.stopped[jobs] = self.length[cells], self.stopped[cells]
+            getattr(written, name)[jobs] = getattr(self, name)[cells, :limit]
+        written.length[jobs], written.stopped[jobs] = self.length[cells], self.stopped[cells]
 
 
 class Graphs:
     """Decodes batches of `models`' policy by recorded steps."""
 
-    def __init__(self, models: RoleModels, draw: Draw) -> None:
-        self.models, self.draw = models, draw
+    def __init__(self, models: RoleModels) -> None:
+        self.models = models
         self.batches: dict[Grid, StaticBatch] = {}
         self.weights: Fused | None = None
         self.keeps = True
@@ -341,70 +317,53 @@ class Graphs:
             for grid in list(self.batches)[:-MOST_KEPT]:
                 del self.batches[grid]
 
-    def decode(
-        self,
-        batch: Decoding,
-        numbers: RandomNumbers,
-        completions: Completions,
-        end: torch.Tensor,
-        temperature: float,
-    ) -> None:
-        """Decode a batch whose prompts are computed, to its end. What its jobs write goes into
-        `completions`."""
-        try:
-            self._decode(batch, numbers, completions, end, temperature)
-        except BaseException:
-            self.batches.clear()  # a smaller batch that is tried next needs the memory
-            raise
-
-    def _decode(
-        self,
-        batch: Decoding,
-        numbers: RandomNumbers,
-        completions: Completions,
-        end: torch.Tensor,
-        temperature: float,
-    ) -> None:
-        limit, table = completions.tokens.shape[1], self.models.networks["policy"].trunk
+    def decode(self, batch: Decoding, draws: Draws, written: Written) -> None:
+        """Decode a batch whose prompts are computed, to its end. What its jobs write goes into `written`."""
+        limit, table = written.tokens.shape[1], self.models.networks["policy"].trunk
         embed: Any = table.get_input_embeddings()  # type: ignore[operator]
-        owner = batch.groups.owner
-        prompts, rank = batch.groups.prompts, batch.groups.cell % batch.groups.most
-        grid = grid_for(prompts, batch.groups.most, batch.column, limit, temperature, numbers.some_greedy)
-        static = self._batch(grid, batch, end)
-        cells, jobs = owner * grid.most + rank, torch.arange(len(owner), device=owner.device)
-        static.fill(batch, numbers, cells, limit)
-        for t in range(1, limit):
-            safe_point()
-            if t % CHECK_INTERVAL == 0:
-                going = ~static.stopped[cells]
-                count = int(going.sum())
-                if not count:
-                    break
-                if 2 * count <= static.grid.rows:
-                    static.write(completions, jobs, cells)
-                    static, jobs, cells = self._smaller(static, batch, jobs[going], cells[going], t, end)
-            static.embedding.copy_(embed(static.drawn))
-            static.advance(min(static.grid.columns, bucket_width(t)))
-        static.write(completions, jobs, cells)
+        groups, greedy = batch.groups, draws.some_greedy
+        grid = grid_for(groups.prompts, groups.most, batch.column, limit, draws.temperature, greedy)
+        cells = groups.owner * grid.most + groups.cell % groups.most
+        jobs = torch.arange(len(cells), device=cells.device)
+        with self._emptied_by_failure():
+            static = self._batch(grid, batch, written.end)
+            static.fill(batch, draws, cells, limit)
+            for t in range(1, limit):
+                safe_point()
+                if t % CHECK_INTERVAL == 0:
+                    going = ~static.stopped[cells]
+                    count = int(going.sum())
+                    if not count:
+                        break
+                    if 2 * count <= static.grid.rows:
+                        static.write(written, jobs, cells)
+                        static, jobs, cells = self._smaller(static, batch, jobs[going], cells[going], t)
+                static.embedding.copy_(embed(static.drawn))
+                static.advance(min(static.grid.columns, bucket_width(t)))
+            static.write(written, jobs, cells)
+
+    @contextlib.contextmanager
+    def _emptied_by_failure(self) -> Iterator[None]:
+        """Whatever fails within drops the buffers: a smaller batch that is tried next needs the memory."""
+        try:
+            yield
+        except BaseException:
+            self.batches.clear()
+            raise
 
     def _batch(self, grid: Grid, batch: Decoding, end: torch.Tensor) -> StaticBatch:
         assert self.weights is not None
         found = self.batches.pop(grid, None)
         if found is None or not torch.equal(found.end, end):
-            found = StaticBatch(grid, self.weights, batch, end.clone(), self.draw, self.pool)
+            found = StaticBatch(grid, self.weights, batch, end.clone(), self.pool)
         self.batches[grid] = found  # the last one used comes last
         return found
 
     def _smaller(
-        self,
-        static: StaticBatch,
-        batch: Decoding,
-        jobs: torch.Tensor,
-        cells: torch.Tensor,
-        written: int,
-        end: torch.Tensor,
+        self, static: StaticBatch, batch: Decoding, jobs: torch.Tensor, cells: torch.Tensor, count: int
     ) -> tuple[StaticBatch, torch.Tensor, torch.Tensor]:
-        """Move the rows of `cells`, which still write, to a grid of half the rows or fewer, if one fits."""
+        """Move the rows of `cells`, which still write and have `count` tokens, to a grid of half the rows or
+        fewer, if one fits."""
         prompts, owner = (cells // static.grid.most).unique(return_inverse=True)
         groups = Groups(owner, len(prompts))
         old = static.grid
@@ -412,9 +371,9 @@ class Graphs:
         if 2 * rows * most > old.rows:
             return static, jobs, cells
         grid = dataclasses.replace(old, prompts=rows, most=most)
-        to = self._batch(grid, batch, end)
+        to = self._batch(grid, batch, static.end)
         places = owner * most + groups.cell % groups.most
-        static.move(to, prompts, cells, places, written)
+        static.move(to, prompts, cells, places, count)
         return to, jobs, places
 
 
@@ -480,38 +439,10 @@ def unordered() -> Iterator[None]:
         torch.use_deterministic_algorithms(enabled, warn_only=warns)
 
 
-@dataclass
-class Probe:
-    """Three completions of three tokens, as `RandomNumbers` and `Completions`."""
-
-    noise: torch.Tensor | None
-    greedy: torch.Tensor
-    tokens: torch.Tensor
-    logp: torch.Tensor
-    entropy: torch.Tensor
-    length: torch.Tensor
-    stopped: torch.Tensor
-    some_greedy: bool = False
-
-    @classmethod
-    def on(cls, device: torch.device, rows: int = 3, limit: int = 3) -> Probe:
-        shape = (rows, limit)
-        noise = torch.linspace(0.05, 0.95, rows * limit, dtype=torch.float64, device=device).view(shape)
-        return cls(
-            noise,
-            torch.zeros(rows, dtype=torch.bool, device=device),
-            torch.zeros(shape, dtype=torch.long, device=device),
-            torch.zeros(shape, device=device),
-            torch.zeros(shape, device=device),
-            torch.full((rows,), limit, device=device),
-            torch.zeros(rows, dtype=torch.bool, device=device),
-        )
-
-
-def proven(models: RoleModels, pad: int, draw: Draw) -> Graphs | None:
+def proven(models: RoleModels, pad: int) -> Graphs | None:
     """Recorded decoding, if it gives the log-probabilities of fused decoding, which is proven by itself; None
     if it does not, or if a step cannot be recorded."""
-    graphs = Graphs(models, draw)
+    graphs = Graphs(models)
     try:
         gaps = gaps_to_fused(graphs, pad)
     except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -539,16 +470,17 @@ def gaps_to_fused(graphs: Graphs, pad: int) -> torch.Tensor:
     ]
     owner = torch.tensor([0, 1, 0], device=models.device)
     never = torch.tensor([-1], device=models.device)
-    probe, fused = Probe.on(models.device), Fused(models)
+    draws, written = Draws(range(3), 3, 1.0, models.device), Written(3, 3, pad, never)
+    fused = Fused(models)
     with graphs.using(fused):
         batch = Decoding(models, prompts, owner, 0, pad, True, fused=fused)
-        graphs.decode(batch, probe, probe, never, 1.0)
+        graphs.decode(batch, draws, written)
     known = Decoding(models, prompts, owner, 3, pad, True, fused=fused)
     gaps = []
     for column in range(3):
-        drawn = probe.tokens[:, column]
+        drawn = written.tokens[:, column]
         logp = known.logits.log_softmax(-1).gather(-1, drawn[:, None]).squeeze(-1)
-        gaps.append((logp - probe.logp[:, column]).abs())
+        gaps.append((logp - written.logp[:, column]).abs())
         if column < 2:
             known.advance(drawn, None, None)
     return torch.stack(gaps)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,9 +17,10 @@ from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import TokenBudget, portions, retry_smaller
 from grpobench.runs.sample.decoding import Decoding, History, ways
+from grpobench.runs.sample.draws import Draws, Written
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.graphs import Graphs, proven
-from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout, demand_room
+from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, demand_room
 from grpobench.runs.tools.process import safe_point
 
 LARGEST_GAP = 1e-3
@@ -26,15 +28,25 @@ LARGEST_GAP = 1e-3
 LARGEST_ROUNDED_GAP = 0.2
 """The same in bfloat16, where sampler and trainer round in different shapes (docs/samplers.md has
 measurements). A sampler with other weights or prompts is off by whole nats."""
-NEVER = -1e4
-"""Nats: finite, unlike −∞, and its exponential is 0 in float64. So p·log p is 0 at p = 0, and not NaN."""
-ONE_BITS = 0x3FF << 52
-"""The bits of 1.0 in float64. Those of 1 + p, less these, are p as an integer of 2^-52."""
 CHECK_INTERVAL, CHECK_INTERVAL_CPU = 8, 1
 """Tokens between two checks which sequences of a batch have ended. A check waits until a GPU has finished all
 its work; on a CPU it costs nothing."""
 TAIL = 64
 """Tokens at the end of a completion in which a marker is looked for; it has far fewer."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call of the sampler asks for."""
+
+    requests: Sequence[Request]
+    limit: int
+    temperature: float
+    mixing: Mixing | None
+    kept: History | None
+    """Where the batches are kept for the next call; None: nowhere."""
+    fused: Fused | None
+    """The weights to decode with; None: the model's own."""
 
 
 class HFSampler:
@@ -57,7 +69,7 @@ class HFSampler:
         with torch.inference_mode():
             self.shares, self.fuses = ways(models, pad)
             recordable = models.device.type == "cuda" and self.fuses
-            self.graphs: Graphs | None = proven(models, pad, draw) if recordable else None
+            self.graphs: Graphs | None = proven(models, pad) if recordable else None
 
     def sync(self) -> dict[str, float]:
         """Does nothing: sampler and trainer share the weights."""
@@ -91,12 +103,11 @@ class HFSampler:
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
         kept = None if self.history is None or mixing is not None else History()
         fused = self._fused()
+        call = Call(requests, limit, temperature, mixing, kept, fused)
 
         def decode(chosen: range) -> None:
             part = jobs[chosen.start : chosen.stop]
-            for (i, j), rollout in zip(
-                part, self._decode(requests, part, limit, temperature, mixing, kept, fused), strict=True
-            ):
+            for (i, j), rollout in zip(part, self._decode(call, part), strict=True):
                 out[i][j] = rollout
 
         longest = max((len(request.prompt) for request in requests), default=0)
@@ -121,35 +132,27 @@ class HFSampler:
 
         return retry_smaller(copied, lambda why: self.copies.lower(1, why))
 
-    def _decode(
-        self,
-        requests: Sequence[Request],
-        jobs: Sequence[tuple[int, int]],
-        limit: int,
-        temperature: float,
-        mixing: Mixing | None,
-        kept: History | None,
-        fused: Fused | None,
-    ) -> list[Rollout]:
+    def _decode(self, call: Call, jobs: Sequence[tuple[int, int]]) -> list[Rollout]:
         """The rollouts of some jobs, (request, seed) each, decoded as one batch."""
+        requests, limit, mixing, kept = call.requests, call.limit, call.mixing, call.kept
         device = self.models.device
         # A graph has its own cache; it feeds plain tokens, and its batch is not continued.
-        recorded = self.graphs if fused is not None and mixing is None and kept is None else None
-        batch = self._prefill(requests, jobs, 0 if recorded else limit, kept is not None, fused)
-        written = Written(len(jobs), limit, self.pad, device)
-        draws = Draws([requests[i].seeds[j] for i, j in jobs], limit, temperature, device)
+        recorded = self.graphs if call.fused is not None and mixing is None and kept is None else None
+        batch = self._prefill(call, jobs, 0 if recorded else limit)
+        written = Written(len(jobs), limit, self.pad, self.end)
+        draws = Draws([requests[i].seeds[j] for i, j in jobs], limit, call.temperature, device)
         if recorded is not None:
-            recorded.decode(batch, draws, written, self.end, temperature)
+            recorded.decode(batch, draws, written)
             return written.rollouts([requests[i].prompt for i, _ in jobs], draws.noise is not None, None)
         # Greedy batches are fed plain tokens: a mixture takes a random number.
         feeds = MixedFeeds(mixing, draws, limit) if mixing is not None and draws.noise is not None else None
         interval = CHECK_INTERVAL_CPU if device.type == "cpu" else CHECK_INTERVAL
         for t in range(limit):
             safe_point()
-            logits = batch.logits if temperature in (0.0, 1.0) else batch.logits / temperature
+            logits = batch.logits if call.temperature in (0.0, 1.0) else batch.logits / call.temperature
             logp = logits.log_softmax(-1)
             drawn, entropy = draws.draw(t, batch.alive, logp)
-            written.add(t, batch.alive, drawn, logp, entropy, self.end)
+            written.add(t, batch.alive, drawn, logp, entropy)
             checks = (t + 1) % interval == 0
             if t + 1 == limit or (checks and bool(written.stopped[batch.alive].all())):
                 break
@@ -165,47 +168,14 @@ class HFSampler:
             kept.add(batch, prompts, [rollout.completion for rollout in rollouts])
         return rollouts
 
-    def _prefill(
-        self,
-        requests: Sequence[Request],
-        jobs: Sequence[tuple[int, int]],
-        limit: int,
-        keeps: bool,
-        fused: Fused | None,
-    ) -> Decoding:
+    def _prefill(self, call: Call, jobs: Sequence[tuple[int, int]], limit: int) -> Decoding:
         """A batch whose prompts are computed, each once, and in which no job has written a token yet."""
         indices = list(dict.fromkeys(i for i, _ in jobs))
         owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
-        prompts = [requests[i].prompt for i in indices]
+        prompts = [call.requests[i].prompt for i in indices]
         known = self.history.find(prompts) if self.history else None
-        return Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, fused)
-
-
-class Draws:
-    """Draws the next tokens of the jobs of a batch.
-
-    All random numbers of a job are derived from its seed before the first token. What else is in the batch,
-    and when other jobs end, therefore cannot change its completion.
-    """
-
-    def __init__(self, seeds: Sequence[int], limit: int, temperature: float, device: torch.device) -> None:
-        self.noise = None if temperature == 0 else uniforms(seeds, limit).to(device)
-        """(jobs, limit) numbers in [0, 1); None in a greedy batch."""
-        self.greedy = torch.tensor([seed == GREEDY for seed in seeds], device=device)
-        """Bool (jobs,): decoded greedily although the batch is sampled."""
-        self.some_greedy = GREEDY in seeds
-
-    def draw(
-        self, t: int, alive: torch.Tensor, logp: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The t-th tokens (R,) of the jobs `alive` (R,) from logp (R, V), and the entropies (R,) in nats of
-        what they were drawn from; None in a greedy batch."""
-        if self.noise is None:
-            return logp.argmax(-1), None
-        drawn, entropy = draw(logp, self.noise[alive, t])
-        if self.some_greedy:
-            drawn = torch.where(self.greedy[alive], logp.argmax(-1), drawn)
-        return drawn, entropy
+        keeps = call.kept is not None
+        return Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, call.fused)
 
 
 class MixedFeeds:
@@ -237,100 +207,6 @@ class MixedFeeds:
     def arrays(self) -> tuple[np.ndarray, np.ndarray] | None:
         """(tokens (jobs, limit, k), weights (jobs, limit, k)) of every token; None if none was fed mixed."""
         return _feeds(self.mixed, len(self.plain), self.limit)
-
-
-class Written:
-    """The tokens that the jobs of a batch have written so far, at most `limit` each."""
-
-    def __init__(self, jobs: int, limit: int, pad: int, device: torch.device) -> None:
-        self.pad, self.jobs = pad, torch.arange(jobs, device=device)
-        self.alive = self.place = self.jobs
-        """The jobs (R,) that wrote last, and where each job (jobs,) stands among them, if it does."""
-        self.tokens = torch.full((jobs, limit), pad, device=device)
-        self.logp = torch.zeros(jobs, limit, device=device)
-        self.entropy = torch.zeros_like(self.logp)
-        self.length = torch.full((jobs,), limit, device=device)
-        self.stopped = torch.zeros(jobs, dtype=torch.bool, device=device)
-
-    def add(
-        self,
-        t: int,
-        alive: torch.Tensor,
-        drawn: torch.Tensor,
-        logp: torch.Tensor,
-        entropy: torch.Tensor | None,
-        end: torch.Tensor,
-    ) -> None:
-        """Add the t-th tokens `drawn` (R,), from `logp` (R, V), of the jobs `alive` (R,), in their order, and
-        their `entropy` (R,). A token of `end` stops its job."""
-        # Whole columns: a GPU with deterministic operators sorts the places of every assignment to an index.
-        self.tokens[:, t] = self._of_jobs(alive, drawn, self.pad)
-        self.logp[:, t] = self._of_jobs(alive, logp.gather(-1, drawn[:, None]).squeeze(-1), 0.0)
-        if entropy is not None:
-            self.entropy[:, t] = self._of_jobs(alive, entropy, 0.0)
-        # Jobs that have stopped stay in the batch until the next check: their length must not move.
-        now = self._of_jobs(alive, torch.isin(drawn, end), False) & ~self.stopped
-        self.length = torch.where(now, t + 1, self.length)
-        self.stopped = self.stopped | now
-
-    def _of_jobs(self, alive: torch.Tensor, values: torch.Tensor, other: float) -> torch.Tensor:
-        """Values (R,) of the jobs `alive` (R,) as values (jobs,) of all jobs, `other` for those that have
-        left."""
-        if len(alive) == len(self.jobs):
-            return values
-        if alive is not self.alive:
-            self.alive = alive
-            self.place = torch.searchsorted(alive, self.jobs).clamp(max=len(alive) - 1)
-        return torch.where(alive[self.place] == self.jobs, values[self.place], other)
-
-    def rollouts(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        sampled: bool,
-        feeds: tuple[np.ndarray, np.ndarray] | None,
-    ) -> list[Rollout]:
-        """The rollout of each job. Those of a batch that is not `sampled`, but greedy, have no entropy."""
-        # One transfer from the device for the batch, not one per rollout.
-        tokens, logp = self.tokens.cpu(), self.logp.cpu().numpy()
-        entropy = self.entropy.cpu().numpy() if sampled else None
-        stopped = self.stopped.tolist()
-        return [
-            Rollout(
-                prompt=prompt,
-                completion=tuple(tokens[row, :length].tolist()),
-                sampler_logp=logp[row, :length].copy(),
-                stopped=stopped[row],
-                mixture=None if feeds is None else (feeds[0][row, :length], feeds[1][row, :length]),
-                entropy=None if entropy is None else entropy[row, :length].copy(),
-            )
-            for row, (prompt, length) in enumerate(zip(prompts, self.length.tolist(), strict=True))
-        ]
-
-
-def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
-    """(rows, count) numbers in [0, 1), each row from its own counter-based generator; 0 for `GREEDY`."""
-    rows = [
-        np.zeros(count) if seed == GREEDY else np.random.Generator(np.random.Philox(key=seed)).random(count)
-        for seed in seeds
-    ]
-    return torch.from_numpy(np.stack(rows))
-
-
-def draw(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens (R,) by inverting the cumulative distribution of logp (R, V) at `uniform` (R,), and the entropy
-    (R,) in nats of that distribution, both computed in float64."""
-    # float64: in float32 the sum over a vocabulary is off by more than the probability of a rare token.
-    wide = logp.clamp(min=NEVER).double()
-    probability = wide.exp()
-    # Integers of 2^-52, whose sum is the same in every order: a GPU with deterministic operators refuses that
-    # of floats. By their bits, since a conversion takes as long as the exponential.
-    cumulative = (probability + 1.0).view(torch.int64).sub_(ONE_BITS).cumsum(-1)
-    # Of the last sum, which rounding keeps from being exactly 2^52. The product may round up to it, where no
-    # token lies.
-    whole = cumulative[:, -1:]
-    quantile = torch.minimum((uniform.double()[:, None] * whole).long(), whole - 1)
-    drawn = torch.searchsorted(cumulative, quantile, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
-    return drawn, -wide.mul_(probability).sum(-1).to(logp.dtype)
 
 
 def _begun(mixing: Mixing, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

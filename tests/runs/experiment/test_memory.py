@@ -35,7 +35,7 @@ from grpobench.runs.models.model_shape import shape_of
 from grpobench.runs.models.packing import Cost, micro_batches, pack
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.graphs import PER_LOGIT, Graphs
-from grpobench.runs.sample.in_process import HFSampler, draw
+from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Request
 from grpobench.runs.settings.config import RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
@@ -315,7 +315,7 @@ def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, place: Path) ->
     loaded = load("nano")
     models = RoleModels(loaded.model, dtype=dtype)
     sampler = HFSampler(models, (), loaded.pad, 64, loaded.context)
-    sampler.graphs = Graphs(models, draw)
+    sampler.graphs = Graphs(models)
     requests = [Request((5,) * 50, tuple(range(4 * number, 4 * number + 4))) for number in range(4)]
     gc.collect()
     before = held_bytes(False)

@@ -20,9 +20,10 @@ from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample import graphs
 from grpobench.runs.sample.decoding import Decoding
+from grpobench.runs.sample.draws import Draws
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.graphs import Graphs, StaticBatch, bucket, grid_for, proven
-from grpobench.runs.sample.in_process import HFSampler, draw
+from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout
 
 LIMIT = 40
@@ -32,7 +33,7 @@ LIMIT = 40
 def static(architecture: str = "llama", **settings: Any) -> HFSampler:
     """A sampler that decodes as on a GPU."""
     made = sampler(architecture, **settings)
-    made.graphs = Graphs(made.models, draw)
+    made.graphs = Graphs(made.models)
     return made
 
 
@@ -183,8 +184,8 @@ def test_a_step_neither_waits_for_the_device_nor_changes_its_shapes(dtype: str) 
     owner, end = torch.tensor([0, 1, 1, 2, 0, 3]), torch.tensor(END)
     with torch.no_grad():
         batch = Decoding(models, PROMPTS, owner, 0, 0, True, fused=fused)
-        made = StaticBatch(grid_for(4, 2, batch.column, LIMIT, 1.0, True), fused, batch, end, draw)
-        numbers = graphs.Probe.on(torch.device("cpu"), len(owner), LIMIT)
+        made = StaticBatch(grid_for(4, 2, batch.column, LIMIT, 1.0, True), fused, batch, end)
+        numbers = Draws(range(len(owner)), LIMIT, 1.0, torch.device("cpu"))
         made.fill(batch, numbers, batch.groups.cell, LIMIT)
         places = {name: value.data_ptr() for name, value in held(made).items()}
         seen = []
@@ -223,8 +224,8 @@ def test_torchs_choice_of_operators_comes_back() -> None:
 def test_a_model_is_proven_at_loading_and_a_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     models = RoleModels(tiny())
     with torch.no_grad():
-        assert proven(models, 0, draw) is not None
-        assert proven(RoleModels(tiny(), dtype="bfloat16"), 0, draw) is not None
+        assert proven(models, 0) is not None
+        assert proven(RoleModels(tiny(), dtype="bfloat16"), 0) is not None
         step = StaticBatch.step
 
         def one_too_far(self: StaticBatch, width: int) -> None:
@@ -232,13 +233,13 @@ def test_a_model_is_proven_at_loading_and_a_fault_is_found(monkeypatch: pytest.M
             step(self, width)
 
         monkeypatch.setattr(StaticBatch, "step", one_too_far)
-        assert proven(models, 0, draw) is None
+        assert proven(models, 0) is None
 
         def refused(self: StaticBatch, width: int) -> None:
             raise RuntimeError("operation not permitted when stream is capturing")
 
         monkeypatch.setattr(StaticBatch, "step", refused)
-        assert proven(models, 0, draw) is None
+        assert proven(models, 0) is None
 
 
 def test_without_a_gpu_nothing_is_recorded() -> None:

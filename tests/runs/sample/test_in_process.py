@@ -19,7 +19,7 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms.algorithm import Mixture
-from grpobench.runs.sample.in_process import draw, uniforms
+from grpobench.runs.sample.draws import draw, uniforms
 from grpobench.runs.sample.rollouts import Group, Mixing, Request, Rollout, pack_groups, padded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict

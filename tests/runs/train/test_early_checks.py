@@ -81,7 +81,7 @@ def test_a_limit_that_cuts_everything_stops_a_run_after_three_steps(
 ) -> None:
     fails(monkeypatch)
     config = wide(policy, sampler=SamplerConfig(max_completion_tokens=1))
-    monkeypatch.setattr("grpobench.runs.sample.in_process.Written.rollouts", unfinished())
+    monkeypatch.setattr("grpobench.runs.sample.draws.Written.rollouts", unfinished())
     with pytest.raises(NothingToLearn, match="every one of them cut by the limit of 1 tokens") as told:
         run(config, tmp_path)
     assert len(rows(tmp_path)) == 1 + CUT.steps
@@ -90,7 +90,7 @@ def test_a_limit_that_cuts_everything_stops_a_run_after_three_steps(
 
 def unfinished() -> Any:
     """`Written.rollouts` of a policy that never ends its completions."""
-    from grpobench.runs.sample.in_process import Written
+    from grpobench.runs.sample.draws import Written
 
     plain = Written.rollouts
 

@@ -1,0 +1,138 @@
+"""The tokens of a batch: how they are drawn, and what was written so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from grpobench.runs.sample.rollouts import GREEDY, Rollout
+
+NEVER = -1e4
+"""Nats: finite, unlike −∞, and its exponential is 0 in float64. So p·log p is 0 at p = 0, and not NaN."""
+ONE_BITS = 0x3FF << 52
+"""The bits of 1.0 in float64. Those of 1 + p, less these, are p as an integer of 2^-52."""
+
+
+class Draws:
+    """Draws the next tokens of the jobs of a batch.
+
+    All random numbers of a job are derived from its seed before the first token. What else is in the batch,
+    and when other jobs end, therefore cannot change its completion.
+    """
+
+    def __init__(self, seeds: Sequence[int], limit: int, temperature: float, device: torch.device) -> None:
+        self.temperature = temperature
+        self.noise = None if temperature == 0 else uniforms(seeds, limit).to(device)
+        """(jobs, limit) numbers in [0, 1); None in a greedy batch."""
+        self.greedy = torch.tensor([seed == GREEDY for seed in seeds], device=device)
+        """Bool (jobs,): decoded greedily although the batch is sampled."""
+        self.some_greedy = GREEDY in seeds
+
+    def draw(
+        self, t: int, alive: torch.Tensor, logp: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The t-th tokens (R,) of the jobs `alive` (R,) from logp (R, V), and the entropies (R,) in nats of
+        what they were drawn from; None in a greedy batch."""
+        if self.noise is None:
+            return logp.argmax(-1), None
+        drawn, entropy = draw(logp, self.noise[alive, t])
+        if self.some_greedy:
+            drawn = torch.where(self.greedy[alive], logp.argmax(-1), drawn)
+        return drawn, entropy
+
+
+class Written:
+    """The tokens that the jobs of a batch have written so far, at most `limit` each. A token of `end` (n,)
+    stops its job."""
+
+    def __init__(self, jobs: int, limit: int, pad: int, end: torch.Tensor) -> None:
+        device = end.device
+        self.end, self.pad, self.jobs = end, pad, torch.arange(jobs, device=device)
+        self.alive = self.place = self.jobs
+        """The jobs (R,) that wrote last, and where each job (jobs,) stands among them, if it does."""
+        self.tokens = torch.full((jobs, limit), pad, device=device)
+        self.logp = torch.zeros(jobs, limit, device=device)
+        self.entropy = torch.zeros_like(self.logp)
+        self.length = torch.full((jobs,), limit, device=device)
+        self.stopped = torch.zeros(jobs, dtype=torch.bool, device=device)
+
+    def add(
+        self,
+        t: int,
+        alive: torch.Tensor,
+        drawn: torch.Tensor,
+        logp: torch.Tensor,
+        entropy: torch.Tensor | None,
+    ) -> None:
+        """Add the t-th tokens `drawn` (R,), from `logp` (R, V), of the jobs `alive` (R,), in their order, and
+        their `entropy` (R,)."""
+        # Whole columns: a GPU with deterministic operators sorts the places of every assignment to an index.
+        self.tokens[:, t] = self._of_jobs(alive, drawn, self.pad)
+        self.logp[:, t] = self._of_jobs(alive, logp.gather(-1, drawn[:, None]).squeeze(-1), 0.0)
+        if entropy is not None:
+            self.entropy[:, t] = self._of_jobs(alive, entropy, 0.0)
+        # Jobs that have stopped stay in the batch until the next check: their length must not move.
+        now = self._of_jobs(alive, torch.isin(drawn, self.end), False) & ~self.stopped
+        self.length = torch.where(now, t + 1, self.length)
+        self.stopped = self.stopped | now
+
+    def _of_jobs(self, alive: torch.Tensor, values: torch.Tensor, other: float) -> torch.Tensor:
+        """Values (R,) of the jobs `alive` (R,) as values (jobs,) of all jobs, `other` for those that have
+        left."""
+        if len(alive) == len(self.jobs):
+            return values
+        if alive is not self.alive:
+            self.alive = alive
+            self.place = torch.searchsorted(alive, self.jobs).clamp(max=len(alive) - 1)
+        return torch.where(alive[self.place] == self.jobs, values[self.place], other)
+
+    def rollouts(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        sampled: bool,
+        feeds: tuple[np.ndarray, np.ndarray] | None,
+    ) -> list[Rollout]:
+        """The rollout of each job. Those of a batch that is not `sampled`, but greedy, have no entropy."""
+        # One transfer from the device for the batch, not one per rollout.
+        tokens, logp = self.tokens.cpu(), self.logp.cpu().numpy()
+        entropy = self.entropy.cpu().numpy() if sampled else None
+        stopped = self.stopped.tolist()
+        return [
+            Rollout(
+                prompt=prompt,
+                completion=tuple(tokens[row, :length].tolist()),
+                sampler_logp=logp[row, :length].copy(),
+                stopped=stopped[row],
+                mixture=None if feeds is None else (feeds[0][row, :length], feeds[1][row, :length]),
+                entropy=None if entropy is None else entropy[row, :length].copy(),
+            )
+            for row, (prompt, length) in enumerate(zip(prompts, self.length.tolist(), strict=True))
+        ]
+
+
+def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
+    """(rows, count) numbers in [0, 1), each row from its own counter-based generator; 0 for `GREEDY`."""
+    rows = [
+        np.zeros(count) if seed == GREEDY else np.random.Generator(np.random.Philox(key=seed)).random(count)
+        for seed in seeds
+    ]
+    return torch.from_numpy(np.stack(rows))
+
+
+def draw(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (R,) by inverting the cumulative distribution of logp (R, V) at `uniform` (R,), and the entropy
+    (R,) in nats of that distribution, both computed in float64."""
+    # float64: in float32 the sum over a vocabulary is off by more than the probability of a rare token.
+    wide = logp.clamp(min=NEVER).double()
+    probability = wide.exp()
+    # Integers of 2^-52, whose sum is the same in every order: a GPU with deterministic operators refuses that
+    # of floats. By their bits, since a conversion takes as long as the exponential.
+    cumulative = (probability + 1.0).view(torch.int64).sub_(ONE_BITS).cumsum(-1)
+    # Of the last sum, which rounding keeps from being exactly 2^52. The product may round up to it, where no
+    # token lies.
+    whole = cumulative[:, -1:]
+    quantile = torch.minimum((uniform.double()[:, None] * whole).long(), whole - 1)
+    drawn = torch.searchsorted(cumulative, quantile, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
+    return drawn, -wide.mul_(probability).sum(-1).to(logp.dtype)
