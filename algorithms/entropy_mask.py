@@ -59,4 +59,5 @@ class EntropyMask(DAPO):
             return batch.completion_mask
         # The tokens from the quantile up: a linear quantile lies between two of them, or on one.
         rank = math.ceil(round((1 - self.top_fraction) * (len(inside) - 1), 6)) + 1
-        return (entropy >= inside.kthvalue(rank).values) & batch.completion_mask
+        # Not `kthvalue`, which a GPU refuses under deterministic operators.
+        return (entropy >= inside.sort().values[rank - 1]) & batch.completion_mask

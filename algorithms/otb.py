@@ -61,7 +61,7 @@ class OTB(ClippedRatio):
         assert said.squares is not None
         # Squared norm of the gradient with respect to the logits: ‖one-hot − π‖².
         share = (1 - 2 * said.logp.exp() + said.squares) * batch.completion_mask
-        energy = share.cumsum(-1).to(batch.reward.dtype)
+        energy = parts.running_sum(share).to(batch.reward.dtype)
         # Tokens are compared by their number among those that the policy wrote.
         order = (~batch.completion_mask).to(torch.int8).argsort(dim=-1, stable=True)
         reached = batch.completion_mask.gather(-1, order)

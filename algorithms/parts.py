@@ -225,10 +225,22 @@ def kl_to_go(batch: Batch, reference: Tokenwise) -> Tokenwise:
     """Sum of k1 from each token to the completion's end, under π_old."""
     # Mask first: padding and tool output have log-probabilities too, and the sum would include them.
     kl = (batch.old_logp - reference) * batch.completion_mask
-    return kl.flip(-1).cumsum(-1).flip(-1)
+    return running_sum(kl.flip(-1)).flip(-1)
 
 
 # Credit over time.
+
+
+def running_sum(value: torch.Tensor) -> torch.Tensor:
+    """Sums of floats (..., T) up to and with each place, as `cumsum` has them, which a GPU refuses under
+    deterministic operators. ``s_t ← s_t + s_{t−d}`` for d = 1, 2, 4, … (Hillis and Steele, 1986): log₂ T
+    sums of whole tensors, each in one order on every device. Zeros before or behind change no bit of the
+    others."""
+    total, step = value, 1
+    while step < value.shape[-1]:
+        total = torch.cat([total[..., :step], total[..., step:] + total[..., :-step]], -1)
+        step *= 2
+    return total
 
 
 def last_written(written: torch.Tensor) -> torch.Tensor:

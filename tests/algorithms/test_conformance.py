@@ -19,6 +19,7 @@ import pytest
 import torch
 from helpers.batches import data
 from helpers.toys import backward, distance, models_for, norm, off_policy, rollouts
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role, Rows
@@ -370,6 +371,35 @@ def test_same_inputs_give_the_same_bits(algorithm: Algorithm[Any]) -> None:
     gradient, metrics = backward(algorithm, models, off_policy(data(), models))
     assert all(torch.equal(gradient[name], whole.gradient[name]) for name in gradient)
     assert metrics == pytest.approx(whole.metrics, rel=0, abs=0, nan_ok=True)
+
+
+class Refusing(TorchDispatchMode):
+    """Refuses what a GPU refuses under deterministic operators."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.name().removeprefix("aten::").split(".")[0]
+        floats = isinstance(args[0], torch.Tensor) and args[0].is_floating_point() if args else False
+        assert not (name == "cumsum" and floats), "cumsum of floats: use parts.running_sum"
+        assert name not in ("kthvalue", "histc", "put_") and function.name() != "aten::median.dim", name
+        return function(*args, **(kwargs or {}))
+
+
+@every
+def test_no_operator_is_called_that_a_gpu_with_deterministic_operators_refuses(
+    algorithm: Algorithm[Any],
+) -> None:
+    whole = example(algorithm)
+    with Refusing():
+        backward(algorithm, whole.models, whole.batch)
+        with torch.no_grad():
+            algorithm.observe(whole.batch, algorithm.compute_signal(whole.batch, whole.models))
+
+
+def test_a_refused_operator_would_be_found() -> None:
+    with Refusing(), pytest.raises(AssertionError, match="running_sum"):
+        torch.ones(3).cumsum(-1)
+    with Refusing(), pytest.raises(AssertionError, match="kthvalue"):
+        torch.ones(3).kthvalue(1)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
