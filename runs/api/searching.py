@@ -100,6 +100,7 @@ def search(
     gpus_per_run: float | None = None,
     cpus_per_run: int | None = None,
     job: Iterable[str] = (),
+    gpu_memory: float | None = None,
 ) -> SearchResults:
     """Choose learning rates, and the settings in `over`, for every arm of a recipe by equal budgets. Writes a
     recipe with the chosen values. The same call goes on after a stop.
@@ -120,6 +121,7 @@ def search(
     where = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
     console = console_for(progress)
     searcher = Searcher(plan, Path(out), target, found.name, workers, console, where, trial, console.print)
+    searcher.gpu_memory = gpu_memory
     end = searcher.search()
     if end.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call goes on")

@@ -87,10 +87,7 @@ def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook:
     workers = options.workers or recipe.head.workers or machine.worker_slots(options.gpus_per_run)
     device = memory.device(options.gpu_memory, where_of(options), workers)
     plans, why = memory.attempt(recipe.runs(), device)
-    if any(one.verdict == "does not fit" for one in plans):
-        if not options.json:
-            say("\n".join(plan_lines(plans, why)))
-        memory.demand(plans)
+    demand_room(plans, not options.json)
     found = preview(recipe, options.out, workers, options.allow_change, not options.no_trial)
     if options.json:
         say(as_json({**found.row(), "memory": [one.row() for one in plans], "outlook": outlook}))
@@ -99,6 +96,13 @@ def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook:
     if any(one.fault for one in found.trial):
         raise TrialError(found.trial)
     return DONE
+
+
+def demand_room(plans: Sequence[memory.Planned], shows: bool) -> None:
+    """Raise ConfigError where runs cannot fit into memory, after their plan if it `shows`."""
+    if shows and any(one.verdict == "does not fit" for one in plans):
+        say("\n".join(plan_lines(plans, "")))
+    memory.demand(plans)
 
 
 def tell(outcome: Outcome) -> None:

@@ -15,6 +15,7 @@ from grpobench.runs.commands.options import (
     Options,
     data_options,
     flag,
+    gpu_memory_option,
     no_trial_option,
     out_option,
     remote_options,
@@ -87,6 +88,7 @@ DEFAULT = "search-nano"
 )
 @no_trial_option
 @flag("--json", "With --dry-run: print JSON.")
+@gpu_memory_option
 @remote_options
 @data_options
 @trust_option
@@ -106,6 +108,7 @@ def search_command(options: Options) -> int:
     target = options.to or target_of(recipe)
     searcher = Searcher(plan, options.out, target, source_of(options), options.workers)
     searcher.where, searcher.say, searcher.try_code = where_of(options), rung, not options.no_trial
+    searcher.gpu_memory = options.gpu_memory
     return dry_run(searcher, options) if options.dry_run else carry_out(searcher)
 
 
@@ -172,8 +175,11 @@ def describe_plan(plan: SearchPlan) -> list[str]:
 
 
 def dry_run(searcher: Searcher, options: Options) -> int:
-    """The runs and their estimated cost, stage by stage. Writes nothing."""
+    """The runs and their estimated cost, stage by stage, and the memory that they take. Writes nothing."""
+    from grpobench.runs.commands.run import demand_room
+    from grpobench.runs.experiment import memory
     from grpobench.runs.experiment.dry_run import as_lines, preview
+    from grpobench.runs.experiment.memory_table import plan_lines
     from grpobench.runs.experiment.search_plan import forecast
     from grpobench.runs.experiment.trial import TrialError
     from grpobench.runs.tools import machine
@@ -182,16 +188,25 @@ def dry_run(searcher: Searcher, options: Options) -> int:
     workers = (
         options.workers or searcher.plan.recipe.head.workers or machine.worker_slots(options.gpus_per_run)
     )
+    recipes = forecast(searcher.plan)
+    device = memory.device(searcher.gpu_memory, searcher.where, workers)
+    stages = [recipe.runs() for recipe in recipes]
+    # People read one table of the whole search.
+    groups = stages if options.json else [[config for stage in stages for config in stage]]
+    planned = [memory.attempt(configs, device) for configs in groups]
+    demand_room([one for plans, _ in planned for one in plans], not options.json)
     found = [
         preview(recipe, searcher.folder, workers, try_code=searcher.try_code and not index)
-        for index, recipe in enumerate(forecast(searcher.plan))
+        for index, recipe in enumerate(recipes)
     ]
     if options.json:
-        say(as_json([one.row() for one in found]))
+        rows = zip(found, planned, strict=True)
+        say(as_json([{**one.row(), "memory": [plan.row() for plan in plans]} for one, (plans, _) in rows]))
     else:
         say("\n".join(describe_plan(searcher.plan)))
         for index, one in enumerate(found):
             say("\n".join(["", *as_lines(dataclasses.replace(one, prompts=() if index else one.prompts))]))
+        say("\n".join(["", *plan_lines(*planned[0])]))
         say(f"\nwould write {searcher.target}")
     if any(tried.fault for tried in found[0].trial):
         raise TrialError(found[0].trial)

@@ -83,6 +83,8 @@ class Searcher:
     """Is told which rung begins."""
     execute: str = EXECUTE
     """Executes a run; see `run_experiment`."""
+    gpu_memory: float | None = None
+    """Size in GiB of the GPU that the runs have; None: that of this machine's."""
 
     @property
     def folder(self) -> Path:
@@ -190,6 +192,7 @@ class Searcher:
             execute=self.execute,
             console=self.console,
             try_code=self.try_code,
+            gpu_memory=self.gpu_memory,
         )
 
     def trial(

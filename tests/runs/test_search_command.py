@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import grpobench
 from grpobench.runs import cli
 from grpobench.runs.commands.options import Options
 from grpobench.runs.commands.search import rungs_of
@@ -58,10 +59,14 @@ def test_search_then_run(
     assert "policy: 4 runs (4 arms, 1 task, 1 seed); no run is started, nothing is written" in told
     # 4 runs of 1 step with 2 × 2 rollouts of 40 tokens at most
     assert f"at most {4 * 2 * 2 * 40} tokens sampled in training" in told
+    assert told.count("memory of arm grpo+learning_rate-1e-4 on arithmetic, nano on ") == 1
     assert cli.main([*WORDS, "--dry-run", "--json"]) == 0
-    assert [one["arms"] for one in json.loads(capsys.readouterr().out)] == [
-        [f"{arm}+learning_rate-{rate}" for arm in ("grpo", "half") for rate in ("1e-4", "1e-3")]
+    (stage,) = json.loads(capsys.readouterr().out)
+    assert stage["arms"] == [
+        f"{arm}+learning_rate-{rate}" for arm in ("grpo", "half") for rate in ("1e-4", "1e-3")
     ]
+    (memory,) = stage["memory"]  # all arms have the same needs
+    assert (memory["model"], list(memory["bytes"])[:2]) == ("nano", ["sampling", "scoring"])
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["mine.py"]
 
     assert cli.main(WORDS) == 0
@@ -80,6 +85,28 @@ def test_search_then_run(
     assert "search-nano-searched: 4 runs (2 arms, 1 task, 2 seeds)" in told
     assert cli.main(["run", "search-nano-searched.toml", "--dry-run", "--seeds", "9-11"]) == 2
     assert "seeds: 10 chose the settings of this recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], ["--dry-run", "--json"], []], ids=str)
+def test_a_search_that_cannot_fit_into_memory_is_refused(
+    dry: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU of 10 MiB, and a policy of 3.5 MiB with gradients and two moments."""
+    monkeypatch.chdir(tmp_path)
+    words = ["headtohead-nano", "--set", "arms=grpo", "--set", "tasks=arithmetic", "--no-trial"]
+    assert cli.main(["search", *words, "--gpu-memory", "0.01", *dry]) == 2
+    out, err = capsys.readouterr()
+    assert "does not fit: nano needs" in err
+    assert ("memory of arm grpo+learning_rate-" in out) == (dry == ["--dry-run"])
+    assert not list(tmp_path.rglob("run.toml"))
+
+
+def test_from_python_a_search_that_cannot_fit_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="does not fit: nano needs"):
+        grpobench.search("search-nano", arms=["grpo"], tasks=["arithmetic"], gpu_memory=0.01, progress=False)
 
 
 @pytest.mark.parametrize(
