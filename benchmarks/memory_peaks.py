@@ -21,7 +21,7 @@ from rich.table import Table
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.experiment.memory import gib
-from grpobench.runs.models.memory_plan import MemoryPlan, PhaseName, plan
+from grpobench.runs.models.memory_plan import GRAPH_WORKSPACE, MemoryPlan, PhaseName, plan
 from grpobench.runs.settings.config import RunConfig
 
 if TYPE_CHECKING:
@@ -149,8 +149,13 @@ def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
     measured: dict[PhaseName, int] = {}
     for step in range(1, STEPS + 1):
         measured = make_step(config, algorithm, models, loaded, prompt_tokens, step)
+    # Torch counts the memory of graphs as free, although only they can use it.
     peaks = tuple(
-        Peak(phase.name, phase.total, measured[phase.name] - before)
+        Peak(
+            phase.name,
+            phase.total - phase.parts.get(GRAPH_WORKSPACE, 0),
+            measured[phase.name] - before,
+        )
         for phase in planned.phases
         if phase.name in measured
     )

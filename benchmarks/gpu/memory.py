@@ -18,8 +18,10 @@ from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
 TOKENS = {True: (64, 128), False: (1024, 4096, 16384)}
 """Packed tokens of a micro-batch, by `Report.small`."""
 COMPLETION = 60
-CLOSE = (0.8, 1.5)
-"""Least and largest plan ÷ peak. A plan that says too little lets a run begin that does not fit."""
+CLOSE = {"cuda": (0.9, 1.1), "cpu": (0.8, 1.5)}
+"""Least and largest plan ÷ peak, by device. A plan that says too little lets a run begin that does not fit.
+On a GPU runs are refused by the plan, and torch counts every allocation. On a CPU nothing is refused, and
+this part is only tried: its bounds find gross errors, and the test suite holds the plan to 6 %."""
 
 
 def memory(report: Report) -> None:
@@ -43,12 +45,13 @@ def plans(report: Report, name: str) -> None:
         return judged(bool(found), f"{len(found)} cases")
 
     report.attempt(f"{name}: memory plan against peaks", compared)
+    low, high = CLOSE[report.device]
     for case, one in found.items():
         ratios = ", ".join(f"{peak.phase} {peak.ratio:.2f}" for peak in one.peaks)
         whole = one.largest
         told = f"planned {whole.planned / 2**30:.2f}, measured {whole.measured / 2**30:.2f} GiB"
-        passes = CLOSE[0] <= whole.ratio <= CLOSE[1]
-        report.add(f"{name}: {case}", judged(passes, f"{told}; plan ÷ peak {ratios}"), 0.0)
+        told = f"{told}: plan ÷ peak {whole.ratio:.2f}, {low} to {high} allowed; by phase {ratios}"
+        report.add(f"{name}: {case}", judged(low <= whole.ratio <= high, told), 0.0)
 
 
 def update(name: str, dtype: str, tokens: int) -> Outcome:

@@ -15,6 +15,7 @@ from grpobench.runs.models.memory_plan import (
     FLOAT32,
     NOTHING,
     AdapterSize,
+    Buffers,
     Decoded,
     MemoryInput,
     Packed,
@@ -137,12 +138,13 @@ def recorded(shape: ModelShape, cache_bytes: int, sampling: Decoded, evaluating:
     moves to a smaller grid."""
     from grpobench.runs.sample.graphs import KEPT, grid_for
 
-    def buffers(work: Decoded) -> int:
+    def buffers(work: Decoded) -> Buffers:
         if not work.rows:
-            return 0
+            return Buffers()
         most = math.ceil(work.rows / work.prompts)
         grid = grid_for(work.prompts, most, work.prompt_tokens, work.completion_tokens, 1.0, False)
-        return grid.size(shape.layers * shape.keys * cache_bytes, shape.vocabulary)
+        token_bytes = shape.layers * shape.keys * cache_bytes
+        return Buffers(grid.cache_bytes(token_bytes), grid.graph_bytes(shape.vocabulary))
 
     return Recorded(buffers(sampling), buffers(evaluating), KEPT)
 

@@ -11,11 +11,12 @@ from rich.text import Text
 
 from grpobench.analysis.tools.text import visible
 from grpobench.runs.experiment.memory import Planned, gib, warning
+from grpobench.runs.models.memory_plan import GRAPH_WORKSPACE
 
 PARTS = (
     *("policy", "reference", "critic", "master weights", "optimizer", "gradients", "earlier weights"),
     *("base policy", "reward model", "engine weights", "engine cache", "weight casts", "activations"),
-    *("logits", "key-value cache", "decoding graphs", "working memory"),
+    *("logits", "key-value cache", "decoding graphs", GRAPH_WORKSPACE, "working memory"),
 )
 """All parts of a plan, in the order of the table."""
 WIDTH = 100

@@ -70,13 +70,30 @@ class Decoded:
 NOTHING: Final = Decoded(0, 0, 0, 0)
 
 
+GRAPH_WORKSPACE: Final = "graph workspace"
+"""The part of a plan for what the steps in CUDA graphs compute on their way. Torch reserves it for graphs,
+and counts it as free."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Bytes that decoding by CUDA graphs needs for a batch; 0 where this process decodes nothing."""
+
+    cache: int = 0
+    workspace: int = 0
+    """Of its graphs."""
+
+    @property
+    def total(self) -> int:
+        return self.cache + self.workspace
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """Decoding by CUDA graphs: bytes of the buffers and graphs of a batch."""
+    """Decoding by CUDA graphs."""
 
-    sampling: int
-    """0 where this process does not sample."""
-    evaluating: int
+    sampling: Buffers
+    evaluating: Buffers
     most_kept: int
     """Bytes that stay from one call of the sampler to the next, with a copy of the weights; where it would be
     more, nothing stays."""
@@ -457,23 +474,25 @@ def decoding(given: MemoryInput, decoded: Decoded) -> dict[str, int]:
 def decoding_graphs(given: MemoryInput, phase: PhaseName | None = None) -> dict[str, int]:
     """What decoding by CUDA graphs holds while it samples or evaluates (`phase`), and what it keeps from call
     to call: a copy of the weights, and the buffers of both batches if all that is not too much."""
-    if given.recorded is None:
+    recorded, shape = given.recorded, given.shape
+    if recorded is None:
         return {}
-    grids, shape = given.recorded, given.shape
+    sampling, evaluating, most = recorded.sampling, recorded.evaluating, recorded.most_kept
     weights = given.compute_bytes * (shape.multiplied + shape.head)
 
-    def kept(*buffers: int) -> int:
-        """Bytes that are there after calls with these buffers."""
-        held = weights + sum(buffers)
-        return held if held <= grids.most_kept else 0
+    def stays(*buffers: Buffers) -> bool:
+        return weights + sum(one.total for one in buffers) <= most
 
-    if phase == "sampling":
-        held = grids.sampling + (kept(grids.evaluating) or kept())
-    elif phase == "evaluating":
-        held = grids.evaluating + (kept(grids.sampling) or kept())
+    if phase in ("sampling", "evaluating"):
+        own, other = (sampling, evaluating) if phase == "sampling" else (evaluating, sampling)
+        held: tuple[Buffers, ...] = (own, other) if stays(other) else (own,)
+        copied = stays()
     else:
-        held = kept(grids.sampling, grids.evaluating) or kept(grids.sampling)
-    return _some({"decoding graphs": held})
+        both, one = (sampling, evaluating), (sampling,)
+        held = both if stays(*both) else one if stays(*one) else ()
+        copied = bool(held)
+    cache = copied * weights + sum(one.cache for one in held)
+    return _some({"decoding graphs": cache, GRAPH_WORKSPACE: sum(one.workspace for one in held)})
 
 
 def token_workspace(given: MemoryInput, rows: int, columns: int) -> int:

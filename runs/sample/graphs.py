@@ -70,10 +70,13 @@ class Grid:
     def rows(self) -> int:
         return self.prompts * self.most
 
-    def size(self, token_bytes: int, vocabulary: int) -> int:
-        """Bytes of its cache, where the keys and values of a token take `token_bytes`, and of its graphs."""
-        tokens = self.prompts * self.prompt_columns + self.rows * self.columns
-        return tokens * token_bytes + PER_LOGIT * self.rows * vocabulary
+    def cache_bytes(self, token_bytes: int) -> int:
+        """Bytes of its cache, where the keys and values of a token take `token_bytes`."""
+        return (self.prompts * self.prompt_columns + self.rows * self.columns) * token_bytes
+
+    def graph_bytes(self, vocabulary: int) -> int:
+        """Bytes that its graphs take for what a step computes on its way."""
+        return PER_LOGIT * self.rows * vocabulary
 
 
 def bucket(size: int, least: int = 1) -> int:
@@ -149,7 +152,7 @@ class StaticBatch:
         self.width = grid.columns
         self.steps: dict[int, Callable[[], None]] = {}
         of_token = (one.shape[1] * one.shape[3] * one.element_size() for pair in held for one in pair)
-        self.nbytes = grid.size(sum(of_token), width)
+        self.nbytes = grid.cache_bytes(sum(of_token)) + grid.graph_bytes(width)
 
     # The step
 

@@ -19,6 +19,8 @@ from grpobench.benchmarks.gpu import equality, memory, runs, suites
 from grpobench.benchmarks.gpu.__main__ import NAMES, PARTS, SECONDS, Course, Installation, Part, carry_out
 from grpobench.benchmarks.gpu.equality import Tried
 from grpobench.benchmarks.gpu.rows import WHOLE, Report, Row, Skip, judged, load_rows, page, show, summary
+from grpobench.benchmarks.memory_peaks import Comparison, Peak
+from grpobench.runs.models.memory_plan import MemoryPlan
 
 PROGRAM = """
 import sys, time
@@ -223,6 +225,26 @@ def test_a_model_that_is_not_here_is_skipped_by_name(tmp_path: Path, monkeypatch
     report.attempt("x", Tried("nano", "float32", report).decoding)
     found = [(row.what, row.state, row.result) for row in load_rows(report.path)]
     assert found == [(what, "skipped", "nano: not found") for what in ("nano", "x")]
+
+
+def test_the_plan_is_held_to_10_percent_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of so many hundredths of the peak of their largest phase."""
+    planned = {"low": 89, "least": 90, "most": 110, "high": 111, "gross": 151}
+    found = {
+        name: Comparison("nano", "x", MemoryPlan(()), (Peak("sampling", 1, 1), Peak("training", size, 100)))
+        for name, size in planned.items()
+    }
+    monkeypatch.setattr(memory, "compare_plans", lambda name: found)
+    states = {}
+    for device in ("cuda", "cpu"):
+        report = Report("memory", tmp_path / f"{device}.jsonl", device)
+        memory.plans(report, "nano")
+        rows = {row.what.removeprefix("nano: "): row for row in load_rows(report.path)}
+        states[device] = [name for name in planned if rows[name].state == "ok"]
+        assert rows["memory plan against peaks"].result == "5 cases"
+        told = "plan ÷ peak 0.89, {} allowed; by phase sampling 1.00, training 0.89"
+        assert told.format({"cuda": "0.9 to 1.1", "cpu": "0.8 to 1.5"}[device]) in rows["low"].result
+    assert states == {"cuda": ["least", "most"], "cpu": ["low", "least", "most", "high"]}
 
 
 def test_memory_of_an_update_is_measured() -> None:

@@ -17,7 +17,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpobench.runs.models import model_shape
 from grpobench.runs.models.memory_plan import (
+    GRAPH_WORKSPACE,
     AdapterSize,
+    Buffers,
     Decoded,
     MemoryInput,
     Packed,
@@ -147,16 +149,21 @@ def test_graphs_keep_weights_and_buffers_up_to_a_bound(most: int, held: dict[str
     """A copy of the weights takes 50 parts, the buffers of rollouts 40 and those of evaluations 20."""
     of = shape_once()
     part = 2 * (of.multiplied + of.head) // 50
-    found = plan(given_for(of, compute_bytes=2, recorded=Recorded(40 * part, 20 * part, most * part)))
-    counted = {phase.name: phase.parts.get("decoding graphs", 0) for phase in found.phases}
-    assert {name: round(size / part) for name, size in counted.items()} == held
+    grids = Recorded(Buffers(30 * part, 10 * part), Buffers(15 * part, 5 * part), most * part)
+    found, names = plan(given_for(of, compute_bytes=2, recorded=grids)), ("decoding graphs", GRAPH_WORKSPACE)
+    counted = {phase.name: [phase.parts.get(name, 0) for name in names] for phase in found.phases}
+    assert {phase: round(sum(sizes) / part) for phase, sizes in counted.items()} == held
+    workspace = {(111, "training"): 15, (109, "training"): 10, (69, "sampling"): 10, (69, "evaluating"): 5}
+    for (bound, phase), size in workspace.items():
+        assert most != bound or round(counted[phase][1] / part) == size  # type: ignore[index]
     without = plan(given_for(of, compute_bytes=2))
-    assert not any("decoding graphs" in phase.parts for phase in without.phases)
+    assert not any(set(names) & set(phase.parts) for phase in without.phases)
 
 
 def test_with_graphs_the_key_value_cache_is_that_of_the_prompts() -> None:
     """8 rows of 2 prompts of 100 tokens; the buffers of the graphs hold the keys and values of the rows."""
-    found = plan(large(sampling=Decoded(8, 2, 100, 50), recorded=Recorded(10, 0, 0))).phase("sampling").parts
+    recorded = Recorded(Buffers(10), Buffers(), 0)
+    found = plan(large(sampling=Decoded(8, 2, 100, 50), recorded=recorded)).phase("sampling").parts
     assert found["key-value cache"] == 2 * 100 * 28 * 512 * 8
     assert found["decoding graphs"] == 10
 
