@@ -114,6 +114,7 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         prefill=prefill_tokens(),
         chunk=chunk_size(facts.memory if facts.gpu else None),
         entropy_gradient=algorithm.differentiates_entropy,
+        gradient_sum=bool(config.train.gradient_noise),
         engine_weight_bytes=compute if vllm else 0,
         engine_cache=int(config.sampler.cache_gb * 2**30) if vllm else 0,
         reward_model=reward_model_bytes(config),

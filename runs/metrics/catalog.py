@@ -78,6 +78,13 @@ REWARD = (
         "groups whose rewards are all equal, of all groups of the step",
         "lower",
     ),
+    Metric(
+        "groups/baseline_variance",
+        "squared reward",
+        "variance of the mean of a group's rewards, estimated from them: sample variance (ddof 1) over their "
+        "number, mean over the groups of the step with two graded rollouts or more; NaN without one",
+        "lower",
+    ),
     Metric("groups/solved_all", "share of groups", "groups in which every completion has correct = 1"),
     Metric("groups/solved_none", "share of groups", "groups in which no completion has correct = 1", "lower"),
     Metric("groups/solved_some", "share of groups", "groups with both kinds of completion", "higher"),
@@ -121,6 +128,28 @@ POLICY = (
         "updates skipped for a loss, reward or gradient not finite",
         "lower",
         "sum",
+    ),
+    Metric(
+        "grad/variance",
+        "squared norm",
+        "trace of the covariance of the policy's gradient over the step's batch, at the weights before the "
+        "step's first update: Σ|g_i − ḡ|²/(M(M − 1)) over the gradients g_i of the loss of M parts of the "
+        "batch; unbiased; in the steps of `train.gradient_noise`",
+        "lower",
+    ),
+    Metric(
+        "grad/signal",
+        "squared norm",
+        "squared norm of the expectation of that gradient: (|Σg_i|² − Σ|g_i|²)/(M(M − 1)); unbiased, so that "
+        "it may be below 0",
+    ),
+    Metric(
+        "grad/noise_to_signal",
+        "ratio",
+        "grad/variance over grad/signal, each averaged over the steps measured so far; NaN while the latter "
+        "average is not above 0. Times the rollouts of a step it is the simple noise scale "
+        "(arXiv:1812.06162)",
+        "lower",
     ),
     Metric("learning_rate/<role>", "rate", "learning rate of the role's last update of the step"),
 )
@@ -239,8 +268,13 @@ TIME = (
     Metric("time/step", "s", "the whole step without evaluation", "lower"),
     Metric("time/sample", "s", "generating rollouts", "lower"),
     Metric("time/verify", "s", "grading them, reward models included", "lower"),
-    Metric("time/forward", "s", "forward passes for log-probabilities, the signal and the updates", "lower"),
-    Metric("time/backward", "s", "backward passes of the updates", "lower"),
+    Metric(
+        "time/forward",
+        "s",
+        "forward passes for log-probabilities, the signal, the updates and their gradient's noise",
+        "lower",
+    ),
+    Metric("time/backward", "s", "backward passes of the updates and for their gradient's noise", "lower"),
     Metric("time/optimize", "s", "optimizer steps", "lower"),
     Metric("time/sync", "s", "handing the new weights to the sampler", "lower"),
     Metric("time/other", "s", "what is left of the step", "lower"),

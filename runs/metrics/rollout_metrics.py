@@ -127,6 +127,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         **dose_metrics(groups),
         **turn_metrics(groups),
         "groups/zero_signal": _mean([len(set(of_group)) <= 1 for of_group in rewards]),
+        "groups/baseline_variance": baseline_variance(rewards),
         **score_metrics(verdicts),
         **solved_metrics(verdicts),
         **diversity_metrics(groups, verdicts),
@@ -144,6 +145,13 @@ def reward_metrics(rewards: Sequence[Sequence[float]]) -> dict[str, float]:
     """Mean and spread of the rewards by group, over all of them."""
     flat = [reward for of_group in rewards for reward in of_group]
     return {"reward/mean": _mean(flat), "reward/std": float(np.std(flat)) if flat else math.nan}
+
+
+def baseline_variance(rewards: Sequence[Sequence[float]]) -> float:
+    """Mean over groups of the estimated variance of their mean reward; NaN without a group of two or more."""
+    return _mean(
+        [float(np.var(of_group, ddof=1)) / len(of_group) for of_group in rewards if len(of_group) > 1]
+    )
 
 
 def score_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:

@@ -167,6 +167,8 @@ class MemoryInput:
     entropy_gradient: bool = False
     recorded: Recorded | None = None
     """None where a token is not decoded as a CUDA graph."""
+    gradient_sum: bool = False
+    """Whether gradients of parts of a step are added up beside the current one, to measure their noise."""
     engine_weight_bytes: int = 0
     """Of a weight of an engine in the same process; 0 without one."""
     engine_cache: int = 0
@@ -291,7 +293,7 @@ def training(given: MemoryInput) -> dict[str, int]:
     shape, packed = given.shape, given.training
     gradients = gradient_bytes(given)
     begins = {
-        "gradients": gradients if packed.several else 0,
+        "gradients": gradients if packed.several or given.gradient_sum else 0,
         "activations": activations(given, packed),
         "weight casts": cast_bytes(given),
         "logits": head_workspace(given, packed),
@@ -314,7 +316,8 @@ def gradient_bytes(given: MemoryInput) -> int:
     if given.offload:  # each leaves as soon as it is complete
         return given.weight_bytes * given.shape.largest
     full = given.master or given.adapter is not None or given.weight_bytes == FLOAT32
-    return (FLOAT32 if full else given.weight_bytes) * sum(given.trained)
+    own = (FLOAT32 if full else given.weight_bytes) * sum(given.trained)
+    return own + FLOAT32 * given.trained[0] * given.gradient_sum
 
 
 def activations(given: MemoryInput, packed: Packed) -> int:

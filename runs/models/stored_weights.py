@@ -37,6 +37,17 @@ class StoredWeights:
         """One step of the optimizer; `update` counts those of the role."""
         inner.step()
 
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """The gradients that are held now, by the name of the parameter, before clipping; without those that
+        are None."""
+        held: dict[str, torch.Tensor] = {}
+        for name, p in self.parameters.items():
+            target = self.targets[name]
+            gradient = p.grad if target.grad is None else target.grad
+            if gradient is not None:
+                held[name] = gradient
+        return held
+
     def clear(self) -> None:
         """Drop the gradients."""
         for p in (*self.parameters.values(), *self.targets.values()):

@@ -316,6 +316,12 @@ class TrainConfig:
     """AdamW's decoupled weight decay."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
     """Gradient norm above which a role's gradient is scaled down; inf never does."""
+    gradient_noise: NonNegativeInt = 0
+    """Every how many steps, from the first, variance and signal of the policy's gradient are measured, by one
+    more forward and backward pass (`grad/variance`, `grad/signal`, `grad/noise_to_signal`); 0 never."""
+    gradient_noise_parts: Annotated[int, Ge(2)] = 8
+    """Parts of a step whose gradients are compared for that: whole groups, dealt evenly; at most as many as
+    there are groups."""
     curriculum: str = ""
     """Chooses the problems of each step: `module:Name` (docs/plugins.md); empty is the algorithm's own."""
     backend: Literal["grpobench", "trl"] = "grpobench"

@@ -130,6 +130,11 @@ def of_memory(config: RunConfig) -> list[Rule]:
     """What no trainer of TRL's does to save memory."""
     return [
         Rule(
+            not config.train.gradient_noise,
+            "measures no gradient noise, and train.gradient_noise is "
+            f"{config.train.gradient_noise}; set it to 0",
+        ),
+        Rule(
             config.model.weights == "float32",
             f'has no master weights, and model.weights is "{config.model.weights}"; set it to "float32"',
         ),

@@ -36,6 +36,7 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import peak_memory_gb
 from grpobench.runs.tools.process import safe_point
+from grpobench.runs.train.gradient_noise import GradientNoise
 from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress, transcript
 from grpobench.runs.train.update import Correction, Updated, Updater, allowed_gap, check_gap, correct
@@ -85,6 +86,7 @@ class Trainer:
         self.clock, self.limit = parts.clock, parts.limit
         self.updater = Updater(config, parts)
         self.metrics = catalog(config.algorithm)
+        self.noise = GradientNoise(config, self.updater, self.metrics)
         self.categories = categories_of(self.source.problems)
         self.base_policy = self._keep_base() if config.evaluate.kl_base else None
         self.last_reward = self.last_rate = math.nan
@@ -124,6 +126,7 @@ class Trainer:
             "sampler_tokens": self.source.sampler_tokens,
             "flops": self.models.flops.total,
             "skipped": self.skipped,
+            "gradient_noise": self.noise.state(),
             "optimizers": self.models.counters(),
             "token_budgets": {
                 name: token_budget.state() for name, token_budget in self.token_budgets().items()
@@ -149,6 +152,7 @@ class Trainer:
         # Checkpoints of older versions lack both; NaN is logged as null, which says so.
         self.source.sampler_tokens = state.get("sampler_tokens", math.nan)
         self.models.flops.total = state.get("flops", math.nan)
+        self.noise.restore(state.get("gradient_noise", (0.0, 0.0)))
         for name, token_budget in self.token_budgets().items():
             token_budget.restore(state.get("token_budgets", {}).get(name, {}))
 
@@ -164,6 +168,7 @@ class Trainer:
                     batch = self.compute_old_logp(batch, record)
                     correction = self.compute_correction(batch, record)
                     signal = self.compute_signal(batch, record)
+                    self.measure_noise(batch, signal, correction, record)
                     self.update(batch, signal, correction, record)
                 if not self.diverged:
                     self.synchronize(record)
@@ -244,6 +249,13 @@ class Trainer:
             record.row |= returned.observe(self.algorithm, batch, signal)
         record.trained = batch[(signal.row_group >= 0).nonzero().squeeze(-1)]
         return signal
+
+    def measure_noise(
+        self, batch: Batch, signal: Signal, correction: Correction | None, record: StepRecord
+    ) -> None:
+        """The variance of the policy's gradient at the weights before the updates, where it is due."""
+        if self.noise.due(record.step):
+            record.row |= self.noise.measure(batch, signal, correction, record.step)
 
     def update(self, batch: Batch, signal: Signal, correction: Correction | None, record: StepRecord) -> None:
         """All optimizer updates of the step."""

@@ -28,7 +28,17 @@ from dataclasses import dataclass, field
 import torch
 
 from grpobench.algorithms import returned
-from grpobench.algorithms.algorithm import Batch, Loss, ModelOutput, Role, Rows, Rowwise, Signal, Tokenwise
+from grpobench.algorithms.algorithm import (
+    Batch,
+    Loss,
+    Metric,
+    ModelOutput,
+    Role,
+    Rows,
+    Rowwise,
+    Signal,
+    Tokenwise,
+)
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
 from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.roles import RoleModels, Ruined
@@ -181,6 +191,12 @@ class Updater:
         """Whether these roles include the policy that wrote the rollouts."""
         return "policy" in roles and self.source.on_policy
 
+    def needs_layout(self, roles: Sequence[Role]) -> bool:
+        """Whether log π_old has to be computed in the layout of each update (see `OldLogpByLayout`)."""
+        rounded = self.models.dtype != torch.float32
+        asked = self.config.sampler.old_logp != "sampler"
+        return rounded and asked and self._on_policy(roles)
+
     def _optimize(
         self,
         loss: torch.Tensor,
@@ -209,9 +225,7 @@ class Updater:
         self, batch: Batch, signal: Signal, plan: Sequence[torch.Tensor], roles: Sequence[Role]
     ) -> OldLogp:
         """Where each minibatch's log π_old comes from."""
-        rounded = self.models.dtype != torch.float32
-        asked = self.config.sampler.old_logp != "sampler"
-        if not (rounded and asked and self._on_policy(roles)):
+        if not self.needs_layout(roles):
             return OldLogp(batch, plan)
         return OldLogpByLayout(batch, plan, lambda later: self._forward(batch, signal, later), self.models)
 
@@ -239,27 +253,40 @@ class Updater:
     ) -> torch.Tensor:
         """Add up the gradients of one minibatch; returns its loss, a scalar. `logp`, if given, gets the
         policy's log-probabilities. In the `first` update of a step they are also log π_old."""
-        # Of the whole minibatch, so that splitting it into micro-batches does not change its average.
-        weights = returned.loss_weights(self.algorithm, batch)
-        weights = weights if correction is None else correction.of(weights)
-
-        def differentiate(micro_batches: Iterable[torch.Tensor]) -> Differentiated:
-            # Sums of their own for each attempt: one that runs out of memory is repeated from its start, with
-            # smaller micro-batches, and must not count twice.
-            sums = Differentiated(batch.reward.new_zeros(()), MetricAccumulator(tally.catalog))
-            for rows in micro_batches:
-                micro, now, loss, total = self._loss(batch[rows], signal[rows], weights[rows], roles, first)
-                self._backward(total)
-                self._measure(sums, micro, now, loss, total.detach())
-            return sums
-
-        sums = self.models.in_micro_batches(batch, signal.row_group, differentiate, self.models.clear)
+        sums = self.differentiate(batch, signal, roles, tally.catalog, correction, first)
         self.models.flops.add_update(roles, batch)
         tally.take(sums.tally)
         if logp is not None:
             logp += sums.logp
         self.trained += sums.tokens
         return sums.loss
+
+    def differentiate(
+        self,
+        batch: Batch,
+        signal: Signal,
+        roles: Sequence[Role],
+        catalog: Mapping[str, Metric],
+        correction: Correction | None = None,
+        first: bool = False,
+    ) -> Differentiated:
+        """Add the gradient of one minibatch to those that the models hold, in micro-batches; changes nothing
+        else."""
+        # Of the whole minibatch, so that splitting it into micro-batches does not change its average.
+        weights = returned.loss_weights(self.algorithm, batch)
+        weights = weights if correction is None else correction.of(weights)
+
+        def work(micro_batches: Iterable[torch.Tensor]) -> Differentiated:
+            # Sums of their own for each attempt: one that runs out of memory is repeated from its start, with
+            # smaller micro-batches, and must not count twice.
+            sums = Differentiated(batch.reward.new_zeros(()), MetricAccumulator(catalog))
+            for rows in micro_batches:
+                micro, now, loss, total = self._loss(batch[rows], signal[rows], weights[rows], roles, first)
+                self._backward(total)
+                self._measure(sums, micro, now, loss, total.detach())
+            return sums
+
+        return self.models.in_micro_batches(batch, signal.row_group, work, self.models.clear)
 
     def _loss(
         self, micro: Batch, signal: Signal, weights: torch.Tensor, roles: Sequence[Role], first: bool

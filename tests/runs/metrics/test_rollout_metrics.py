@@ -8,6 +8,7 @@ first step, also where one trains on pairs only or rejects groups. What the upda
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -150,6 +151,9 @@ def test_numbers_of_three_groups_by_hand() -> None:
     assert row["groups/sampled"] == 3
     assert row["reward/mean"] == pytest.approx(1 / 5 * 2), "one of six could not be graded"
     assert row["groups/zero_signal"] == pytest.approx(2 / 3)
+    # (1, 0) has sample variance 1/2, (0, 0) has 0, each over 2; the group with one graded rollout has none
+    assert row["groups/baseline_variance"] == pytest.approx((0.5 / 2 + 0) / 2)
+    assert math.isnan(sampled_metrics(groups[1:2])["groups/baseline_variance"])
     assert row["outcome/infra_error"] == pytest.approx(1 / 6)
     assert row["length/mean"] == pytest.approx((2 + 4 + 1 + 1 + 0 + 2) / 6), "what was not graded was written"
     # (5,6), (5,6), (6,7), (7,8): three of four; a group without a 2-gram says nothing; (3,3) alone
@@ -159,6 +163,14 @@ def test_numbers_of_three_groups_by_hand() -> None:
     assert entropy([*groups, group([[4]], [0.0], None)]) is None
     assert math.isnan(entropy([]) or math.nan)
     assert group_metrics([])["groups/zero_signal"] != 0
+
+
+def test_the_variance_of_the_baseline_is_that_of_a_groups_mean() -> None:
+    """Unbiased: over all 16 groups of four coin flips its mean is p(1 − p)/4, the variance of their mean."""
+    flips = [list(map(float, bits)) for bits in itertools.product((0, 1), repeat=4)]
+    every = [group([[5]] * 4, rewards, None) for rewards in flips]
+    assert sampled_metrics(every)["groups/baseline_variance"] == pytest.approx(0.25 / 4)
+    assert np.var([np.mean(rewards) for rewards in flips]) == pytest.approx(0.25 / 4)
 
 
 def test_accuracy_by_category_and_lengths_of_right_and_wrong_by_hand() -> None:

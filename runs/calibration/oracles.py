@@ -1,0 +1,168 @@
+"""What knows the answer: positive controls of findings, named by the library alone.
+
+A comparison that finds no difference says something only if it would have found one. These arms get what no
+algorithm can have: the place of the tokens that decide, which step of a chain is wrong, which problems can be
+learned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise, Tokenwise
+from grpobench.algorithms.curriculum import Curriculum, Shuffled, Study
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.models.nano import character_tokenizer
+from grpobench.tasks.arithmetic import apply, parse
+
+STEP = re.compile(r"(-?\d+)([-+*])(\d+)=(-?\d+)")
+"""One step of a chain: what is left of the sign, the sign, what is right of it, the result."""
+
+
+@dataclass(frozen=True)
+class DecisiveTokens(GRPO):
+    """GRPO whose advantage is 0 everywhere but at the tokens that decide.
+
+    Degenerate case: a completion that ends before them has no advantage.
+    """
+
+    name = "decisive_tokens"
+    summary = "GRPO whose advantage is at the decisive tokens alone"
+    formula = "A_t = (r − mean r) / (std r + ε) for t in [first, first + count), else 0;  loss as GRPO's"
+    departures = "an oracle; for findings only"
+
+    first: int = 0
+    """Tokens of a completion before the decisive ones."""
+    count: int = 1
+    """How many tokens decide."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.first < 0 or self.count < 1:
+            raise ValueError("first: must be at least 0, and count at least 1")
+
+    def advantage(self, batch: Batch, models: Models) -> Tokenwise:
+        advantage: Rowwise = super().advantage(batch, models)
+        place = torch.arange(batch.completion.shape[1], device=advantage.device)
+        decides = (place >= self.first) & (place < self.first + self.count)
+        return advantage[:, None] * decides
+
+
+@dataclass(frozen=True)
+class RewardedSteps(GRPO):
+    """GRPO on chains of arithmetic in characters, whose steps are graded where they are written.
+
+    A completion is cut behind each comma and before ``#``. A step is right if it takes the result of the step
+    before, as written, and the problem's next sign and number, and computes rightly: a mistake counts once,
+    where it is made. A step's tokens get its grade, compared with the same step of the group's other
+    completions. Those of the answer get the reward, compared likewise.
+
+    Degenerate case: a step that a completion lacks counts as wrong and has no tokens.
+    """
+
+    name = "rewarded_steps"
+    summary = "GRPO on arithmetic with a reward for each step at its own tokens"
+    formula = "A_t = (c_k − mean c_k) / (std c_k + ε) for t in step k of the chain, c_k = 1 if it is right"
+    departures = "an oracle; for findings only; reads the characters of the nano policies"
+
+    def advantage(self, batch: Batch, models: Models) -> Tokenwise:
+        graded = [graded_steps(*texts) for texts in zip(*texts_of(batch), strict=True)]
+        steps = max((len(right) for right, _ in graded), default=0)
+        grade = batch.reward.new_zeros(len(batch), steps + 1)
+        place = torch.full(batch.completion.shape, steps)  # the last column is the answer's
+        for row, (right, of_step) in enumerate(graded):
+            grade[row, : len(right)] = grade.new_tensor(right)
+            place[row, : len(of_step)] = torch.tensor(of_step, dtype=torch.long)
+        grade[:, -1] = batch.reward
+        advantage = [
+            parts.group_advantage(column, batch.group, self.baseline, self.scale, self.ddof, self.epsilon)
+            for column in grade.unbind(-1)
+        ]
+        return torch.stack(advantage, -1).gather(1, place.to(grade.device))
+
+
+def texts_of(batch: Batch) -> tuple[list[str], list[str]]:
+    """Prompts and completions of a batch in the characters of the nano policies; what is no character, such
+    as the end, is one blank, so that places in the text are tokens."""
+    known = characters()
+    prompts = zip(batch.prompt.tolist(), batch.prompt_length.tolist(), strict=True)
+    completions = zip(batch.completion.tolist(), batch.length.tolist(), strict=True)
+    return (
+        ["".join(known.get(token, " ") for token in tokens[:length]) for tokens, length in prompts],
+        ["".join(known.get(token, " ") for token in tokens[:length]) for tokens, length in completions],
+    )
+
+
+@cache
+def characters() -> Mapping[int, str]:
+    """The tokens of the nano policies that are a character."""
+    return {number: text for text, number in character_tokenizer().get_vocab().items() if len(text) == 1}
+
+
+def graded_steps(prompt: str, completion: str) -> tuple[list[bool], list[int]]:
+    """(whether each step of a chain is right, the number of the step that each of its characters belongs to,
+    with the comma behind it). The characters of the answer are left out."""
+    numbers, signs = parse(prompt)
+    chain = completion.partition("#")[0]
+    value, right, of_step = numbers[0], [], []
+    for number, text in enumerate(chain.split(",") if chain else ()):
+        of_step += [number] * (len(text) + 1)
+        step = STEP.fullmatch(text)
+        if step is None or number >= len(signs):
+            right.append(False)
+            continue
+        left, sign, by, result = int(step[1]), step[2], int(step[3]), int(step[4])
+        asked = (left, sign, by) == (value, signs[number], numbers[number + 1])
+        right.append(asked and result == apply(sign, left, by))
+        value = result
+    return right, of_step[: len(chain)]
+
+
+@dataclass(frozen=True)
+class OnlyCategories(GRPO):
+    """GRPO that draws only problems of the given categories, uniformly without replacement."""
+
+    name = "only_categories"
+    summary = "GRPO on the problems of given categories alone"
+    formula = "as GRPO"
+    departures = "an oracle; for findings only"
+
+    categories: tuple[str, ...] = ()
+    """The values of the trait `category` that are drawn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.categories:
+            raise ValueError("categories: must name at least one")
+
+    def curriculum(
+        self,
+        traits: Sequence[Mapping[str, str | float]],
+        prompts: int,
+        seed: int,
+        study: Study | None = None,
+    ) -> Curriculum:
+        index = [number for number, own in enumerate(traits) if own.get("category") in self.categories]
+        if len(index) < prompts:
+            raise ValueError(
+                f"categories: {len(index)} problems are of {', '.join(self.categories)}, fewer than "
+                f"{prompts} prompts of a step"
+            )
+        return Among(index, prompts, seed)
+
+
+class Among(Shuffled):
+    """Uniform without replacement among some of the problems."""
+
+    def __init__(self, index: Sequence[int], prompts: int, seed: int) -> None:
+        super().__init__(len(index), prompts, seed)
+        self.index = list(index)
+
+    def draw(self, step: int, attempt: int) -> list[int]:
+        return [self.index[number] for number in super().draw(step, attempt)]

@@ -1,0 +1,111 @@
+"""Oracles: what they know is right, and without it they are GRPO."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import arithmetic_run, close, rollouts, trainer_for
+
+from grpobench.algorithms.algorithm import Batch
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.calibration.oracles import (
+    DecisiveTokens,
+    OnlyCategories,
+    RewardedSteps,
+    graded_steps,
+)
+from grpobench.runs.models.nano import character_tokenizer
+
+NOBODY: Any = SimpleNamespace()
+"""Models, which none of these reads."""
+
+
+@pytest.mark.parametrize(
+    ("completion", "right"),
+    [
+        ("7+8=15,15-19=-4#-4", [True, True]),
+        ("7+8=14,14-19=-5#-5", [False, True]),  # the mistake counts once, where it is made
+        ("7+8=15,14-19=-5#-5", [True, False]),  # a result that was not the one before
+        ("7+8=15,15+19=34#34", [True, False]),  # another sign than the problem's
+        ("8+7=15#15", [False]),
+        ("7+8=15,15-19=-4,-4+1=-3#-3", [True, True, False]),  # more than was asked for
+        ("#-4", []),
+        ("hm,", [False, False]),
+    ],
+)
+def test_steps_by_hand(completion: str, right: list[bool]) -> None:
+    found, of_step = graded_steps("Q:7+8-19\nA:", completion)
+    assert found == right
+    chain = completion.partition("#")[0]
+    assert len(of_step) == len(chain)
+    assert of_step == [chain[:place].count(",") for place in range(len(chain))]
+
+
+def written(prompt: str, completions: list[str], rewards: list[float]) -> Batch:
+    """A group of completions in characters, each with its end token."""
+    vocabulary = character_tokenizer().get_vocab()
+    texts = [[*(vocabulary[c] for c in text), vocabulary["<eos>"]] for text in completions]
+    batch = rollouts([[len(text) for text in texts]], [rewards], prompts=(len(prompt),))
+    longest = max(map(len, texts))
+    return dataclasses.replace(
+        batch,
+        prompt=torch.tensor([[vocabulary[c] for c in prompt]] * len(texts)),
+        completion=torch.tensor([text + [0] * (longest - len(text)) for text in texts]),
+    )
+
+
+def test_each_step_gets_its_own_advantage_by_hand() -> None:
+    """First steps wrong, right, none: grades 0, 1, 0; second steps right, right, none; answers 0, 1, 1."""
+    texts = ["7+8=14,14-19=-5#-5", "7+8=15,15-19=-4#-4", "#-4"]
+    batch = written("Q:7+8-19\nA:", texts, [0.0, 1.0, 1.0])
+    signal = RewardedSteps(scale="none").compute_signal(batch, NOBODY)
+    third = 1 / 3
+    for row, (first, second, answer) in enumerate(
+        [(-third, third, -2 * third), (2 * third, third, third), (0, 0, third)]
+    ):
+        chain = texts[row].partition("#")[0]
+        expected = [(first, second)[chain[:place].count(",")] for place in range(len(chain))]
+        expected += [answer] * (len(texts[row]) - len(chain) + 1)  # and the end token
+        close(signal.advantage[row, : len(expected)], expected, rtol=1e-5, atol=1e-6)
+        assert not signal.advantage[row, len(expected) :].any()
+
+
+def test_one_step_for_all_would_be_grpo() -> None:
+    """Completions without a chain have an answer alone."""
+    batch = written("Q:7+8-19\nA:", ["#-4", "#3", "#15"], [1.0, 0.0, 0.0])
+    close(
+        RewardedSteps().compute_signal(batch, NOBODY).advantage,
+        GRPO().compute_signal(batch, NOBODY).advantage,
+    )
+
+
+def test_the_advantage_is_grpos_at_the_decisive_tokens_and_nowhere_else() -> None:
+    batch = rollouts([[6, 4, 2], [5, 5]], [[1, 0, 0], [0, 1]])
+    whole = GRPO().compute_signal(batch, NOBODY).advantage
+    cut = DecisiveTokens(first=2, count=2).compute_signal(batch, NOBODY).advantage
+    assert torch.equal(cut[:, 2:4], whole[:, 2:4]) and whole[0, 2] > 0
+    assert not cut[:, :2].any() and not cut[:, 4:].any()
+    assert not cut[2].any(), "a completion that ends before them has none"
+    with pytest.raises(ValueError, match="count"):
+        DecisiveTokens(count=0)
+
+
+def test_only_problems_of_the_category_are_drawn_and_each_once_per_pass() -> None:
+    traits = [{"category": "ab"[number % 2]} for number in range(20)]
+    curriculum = OnlyCategories(categories=("b",)).curriculum(traits, 5, 0)
+    drawn = [index for step in (1, 2) for index in curriculum.draw(step, 0)]
+    assert sorted(drawn) == list(range(1, 20, 2))
+    with pytest.raises(ValueError, match="10 problems are of b, fewer than 11"):
+        OnlyCategories(categories=("b",)).curriculum(traits, 11, 0)
+    with pytest.raises(ValueError, match="at least one"):
+        OnlyCategories()
+
+
+def test_a_run_trains_on_that_category_alone() -> None:
+    trainer = trainer_for(arithmetic_run(OnlyCategories(categories=("3 steps",))))
+    trainer.step(1)
+    assert {group.problem.traits["category"] for group in trainer.groups} == {"3 steps"}
