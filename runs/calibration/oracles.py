@@ -19,6 +19,7 @@ from grpobench.algorithms.algorithm import Batch, Models, Rowwise, Tokenwise
 from grpobench.algorithms.curriculum import Curriculum, Shuffled, Study
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.nano import character_tokenizer
+from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.arithmetic import apply, parse
 
 STEP = re.compile(r"(-?\d+)([-+*])(\d+)=(-?\d+)")
@@ -52,6 +53,31 @@ class DecisiveTokens(GRPO):
         place = torch.arange(batch.completion.shape[1], device=advantage.device)
         decides = (place >= self.first) & (place < self.first + self.count)
         return advantage[:, None] * decides
+
+
+@dataclass(frozen=True)
+class UnsteadyBaseline(GRPO):
+    """GRPO whose baseline is off by a random number, the same for the rollouts of a group: what the mean of a
+    small group does, exaggerated."""
+
+    name = "unsteady_baseline"
+    summary = "GRPO with a random error of the baseline"
+    formula = "A_i = (r_i − mean r) / (std r + ε) + error · z,  z standard normal for each group"
+    departures = "worse on purpose; for findings only"
+
+    error: float = 1.0
+    """Standard deviation of the baseline's error, in those of a group's rewards."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_not_negative(error=self.error)
+
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
+        advantage: Rowwise = super().advantage(batch, models)
+        generator = torch.Generator().manual_seed(derive(int(batch.completion.sum()), "baseline", batch.step))
+        _, group = batch.group.unique(return_inverse=True)
+        errors = torch.randn(int(group.max()) + 1, generator=generator, dtype=advantage.dtype)
+        return advantage + self.error * errors.to(advantage.device)[group]
 
 
 @dataclass(frozen=True)

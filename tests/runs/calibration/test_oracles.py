@@ -16,6 +16,7 @@ from grpobench.runs.calibration.oracles import (
     DecisiveTokens,
     OnlyCategories,
     RewardedSteps,
+    UnsteadyBaseline,
     graded_steps,
 )
 from grpobench.runs.models.nano import character_tokenizer
@@ -92,6 +93,17 @@ def test_the_advantage_is_grpos_at_the_decisive_tokens_and_nowhere_else() -> Non
     assert not cut[2].any(), "a completion that ends before them has none"
     with pytest.raises(ValueError, match="count"):
         DecisiveTokens(count=0)
+
+
+def test_an_unsteady_baseline_is_off_by_one_number_per_group() -> None:
+    batch = rollouts([[3, 3]] * 400, [[1, 0]] * 400)
+    off = UnsteadyBaseline(error=2.0).compute_signal(batch, NOBODY).advantage
+    error = (off - GRPO().compute_signal(batch, NOBODY).advantage)[:, 0].view(400, 2)
+    close(error[:, 0], error[:, 1], rtol=1e-4, atol=1e-5)
+    assert abs(float(error[:, 0].mean())) < 0.3 and 1.8 < float(error[:, 0].std()) < 2.2, "3 standard errors"
+    again = UnsteadyBaseline(error=2.0).compute_signal(batch, NOBODY).advantage
+    later = UnsteadyBaseline(error=2.0).compute_signal(dataclasses.replace(batch, step=2), NOBODY).advantage
+    assert torch.equal(off, again) and not torch.equal(off, later)
 
 
 def test_only_problems_of_the_category_are_drawn_and_each_once_per_pass() -> None:

@@ -168,7 +168,7 @@ def test_numbers_of_three_groups_by_hand() -> None:
 def test_the_variance_of_the_baseline_is_that_of_a_groups_mean() -> None:
     """Unbiased: over all 16 groups of four coin flips its mean is p(1 − p)/4, the variance of their mean."""
     flips = [list(map(float, bits)) for bits in itertools.product((0, 1), repeat=4)]
-    every = [group([[5]] * 4, rewards, None) for rewards in flips]
+    every = [group([[5]] * 4, rewards, None, ("graded",) * 4) for rewards in flips]
     assert sampled_metrics(every)["groups/baseline_variance"] == pytest.approx(0.25 / 4)
     assert np.var([np.mean(rewards) for rewards in flips]) == pytest.approx(0.25 / 4)
 
