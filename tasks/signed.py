@@ -34,8 +34,9 @@ class Signed(Generated, Written):
     summary = "free length after a sign that cannot be learned; the base policy's distribution is known"
     scores = ("correct", "sign", "letter", "format")
     turn_end = "\n"
-    decides: Literal["sign", "letter"] = "letter"
-    """What makes a completion correct: the sign, or the second letter."""
+    decides: Literal["sign", "letter", "both"] = "letter"
+    """What makes a completion correct: the sign, the second letter, or both: then half of the completions stay
+    wrong whatever is learned, and the base policy is right in one of sixteen."""
     cap: int = 64
     """Largest number of tokens of the second turn."""
     secret: int = 0
@@ -87,7 +88,8 @@ class Signed(Generated, Written):
             "letter": float(second[:1] == problem.truth["right"]),
             "format": float(second[:1] in [*ALPHABET] and set(tail) <= {TAIL[sign]}),
         }
-        return Verdict({"correct": scores[self.decides], **scores}, second[:1] or None)
+        correct = scores["sign"] * scores["letter"] if self.decides == "both" else scores[self.decides]
+        return Verdict({"correct": correct, **scores}, second[:1] or None)
 
     def demonstrate(self, problem: Problem) -> str:
         return str(problem.truth["right"])
