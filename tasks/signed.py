@@ -35,8 +35,8 @@ class Signed(Generated, Written):
     scores = ("correct", "sign", "letter", "format")
     turn_end = "\n"
     decides: Literal["sign", "letter", "both"] = "letter"
-    """What makes a completion correct: the sign, the second letter, or both: then half of the completions stay
-    wrong whatever is learned, and the base policy is right in one of sixteen."""
+    """What makes a completion correct: the sign, the second letter, or both. With both, half of the
+    completions stay wrong whatever is learned, and the base policy is right in one of sixteen."""
     cap: int = 64
     """Largest number of tokens of the second turn."""
     secret: int = 0

@@ -259,6 +259,11 @@ def axis_words(outcome: str, unit: str) -> str:
         name = METRICS.get(what) or human(what.replace("/", " ").replace("+", " and "))
         words = f"{name}, {REDUCED[asked.reduction]}"
         return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
+    if kind == "when":
+        first, other, level = what.split(":")
+        name = METRICS.get(first) or human(first.replace("/", " "))
+        words = f"{name} where {human(other.replace('/', ' '))} reaches {level}"
+        return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
     if kind in ("also", "also_shift"):
         task, mode, metric = what.split("/", 2)
         metric = f"{metric} on {task}"

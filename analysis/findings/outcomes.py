@@ -19,6 +19,7 @@ import pandas as pd
 from grpobench.analysis.detectors.registry import DETECTORS
 from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.analysis.statistics.intervals import Estimate
+from grpobench.analysis.statistics.reached import when_reached
 from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
 from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets
@@ -41,6 +42,8 @@ KINDS: Mapping[str, str] = {
     "also_shift": "also_shift:TASK/MODE/METRIC, the same less its value before training",
     "training": "training:METRIC:REDUCTION over the steps: first, last (tenth), mean, max, min, sum; metrics "
     "joined by + are added step by step",
+    "when": "when:METRIC:OTHER:LEVEL, a training metric averaged over the first three steps in a row over "
+    "which the other averages LEVEL or more",
     "equal": "equal:AXIS, validation accuracy when all arms have spent the same: updates, tokens, seconds, "
     "flops",
     "wrong_length": "mean length in tokens of the final sampled answers that are wrong",
@@ -76,6 +79,8 @@ class Outcome:
                 raise ValueError(f"outcome: {text}: end it with one of {', '.join(REDUCTIONS)}")
         if kind == "training" and not what:
             raise ValueError(f"outcome: {text}: write {KINDS[kind]}")
+        if kind == "when":
+            _demand_level(text, what)
         if kind == "equal" and what not in BUDGETS:
             raise ValueError(f"outcome: {text}: write equal: and one of {', '.join(BUDGETS)}")
         if kind in ("accuracy", "gain", "base") and what and what not in MODES:
@@ -95,6 +100,17 @@ class Outcome:
         return cls(kind, what, reduction)
 
 
+def _demand_level(text: str, what: str) -> None:
+    parts = what.split(":")
+    try:
+        float(parts[-1])
+        complete = len(parts) == 3 and all(parts)
+    except ValueError:
+        complete = False
+    if not complete:
+        raise ValueError(f"outcome: {text}: write when:METRIC:OTHER:LEVEL with a number as LEVEL")
+
+
 def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) -> dict[Key, float]:
     """The outcome of every run that has a result; NaN where its logs lack it."""
     asked = Outcome.read(outcome)
@@ -107,6 +123,7 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "also": _evaluated,
         "also_shift": _evaluated,
         "training": _training,
+        "when": _when,
         "lasting": _lasting,
         "pass": _passed,
         "pass_gain": _passed,
@@ -218,6 +235,20 @@ def _training(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) 
         (str(arm), str(task), int(seed)): reduced(run_rows["sum"].to_numpy(float), asked.reduction)
         for (arm, task, seed), run_rows in whole.groupby(keys, sort=False)
     }
+
+
+def _when(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    name, other, level = asked.what.split(":")
+    rows = experiment.metrics[
+        experiment.metrics["metric"].isin([name, other]) & (experiment.metrics["step"] > 0)
+    ]
+    values: dict[Key, float] = {}
+    for (arm, task, seed), run_rows in rows.groupby(["arm", "task", "seed"], sort=False):
+        steps = run_rows.pivot(index="step", columns="metric", values="value").sort_index()
+        if {name, other} <= {*steps}:
+            reached = when_reached(steps[name].tolist(), steps[other].tolist(), float(level))
+            values[str(arm), str(task), int(seed)] = reached
+    return values
 
 
 def reduced(values: np.ndarray, reduction: str) -> float:

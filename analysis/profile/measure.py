@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from grpobench.analysis.statistics.reached import when_reached
+
 Rows = Sequence[Mapping[str, float]]
 """The rows of the training steps, in order."""
 LAST = 0.1
@@ -22,8 +24,6 @@ KINDS: Mapping[str, str] = {
     "when": "when:METRIC:OTHER:LEVEL, at the first step from which OTHER averages LEVEL over three steps",
 }
 ARGUMENTS: Mapping[str, int] = {"mean": 1, "last": 1, "quarter": 1, "end": 1, "log_ratio": 2, "when": 3}
-WINDOW = 3
-"""Steps over which `when` averages, because a step has few rollouts."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,8 @@ def _log_ratio(rows: Rows, above: str, below: str) -> float:
 
 
 def _when(rows: Rows, name: str, other: str, level: str) -> float:
-    for place in range(len(rows) - WINDOW + 1):
-        window = rows[place : place + WINDOW]
-        if _mean(window, other) >= float(level):
-            return _mean(window, name)
-    return math.nan
+    values, others = ([row.get(metric, math.nan) for row in rows] for metric in (name, other))
+    return when_reached(values, others, float(level))
 
 
 _MEASURES: Mapping[str, Callable[..., float]] = {

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from helpers.synthetic import Synthetic
 
+from grpobench.analysis.findings.figures import axis_words
 from grpobench.analysis.findings.outcomes import KINDS, Key, Outcome, reduced, values_of
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
@@ -254,6 +255,21 @@ def test_training_is_reduced_over_the_steps(tmp_path: Path) -> None:
         same(own, {A1: value, A2: 2.0, B1: math.nan, B2: math.nan})
 
 
+def test_a_metric_where_another_reaches_a_level(tmp_path: Path) -> None:
+    """Success averages 0.5 first over steps 2 to 4: (0.2 + 0.5 + 0.8)/3. Step 3 logged no entropy."""
+    success = [9.0, 0.0, 0.2, 0.5, 0.8]
+    entropy = [9.0, 2.0, 1.0, None, 0.5]
+    logs: list[Row] = [
+        {"step": step, "score/solved": one, "policy/entropy": two}
+        for step, (one, two) in enumerate(zip(success, entropy, strict=True))
+    ]
+    without: list[Row] = [{"step": step, "score/solved": one} for step, one in enumerate(success)]
+    found = experiment(tmp_path, {A1: logs, A2: logs[:4], B1: without})
+    outcome = "when:policy/entropy:score/solved:0.5"
+    same(values_of(found, outcome, {}), {A1: 0.75, A2: math.nan, B1: math.nan, B2: math.nan})
+    assert axis_words(outcome, "nats/token") == "policy entropy where score solved reaches 0.5 (nats/token)"
+
+
 def test_the_last_tenth_is_at_least_one_step() -> None:
     import numpy as np
 
@@ -335,6 +351,7 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "evaluated": ":greedy/correct",
         "shift": ":greedy/correct",
         "training": ":policy/entropy:mean",
+        "when": ":policy/entropy:score/correct:0.01",
         "equal": ":updates",
         "pass": ":1",
         "pass_gain": ":1",

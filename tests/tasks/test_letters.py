@@ -82,6 +82,21 @@ def test_the_sign_is_even_and_no_prompt_repeats() -> None:
     assert abs(share - 0.5) <= 5 * 0.5 / math.sqrt(sum(signs.values()))
 
 
+def test_both_are_right_only_together() -> None:
+    """With the right second letter half of the completions are right, with another one none is."""
+    both, problems = Signed(decides="both"), Signed().problems("train")[:200]
+    right = 0.0
+    for problem in problems:
+        right_letter = problem.truth["right"]
+        for first in ALPHABET:
+            for second in (right_letter, next(c for c in ALPHABET if c != right_letter)):
+                (verdict,) = both.verify_episodes(problem, [[f"{first}\n", second]])
+                plus = both.reply(problem, [f"{first}\n"]) == "+"
+                assert verdict.scores["correct"] == float(plus and second == right_letter)
+                right += verdict.scores["correct"]
+    assert abs(right / (8 * len(problems)) - 0.5) <= 5 * 0.5 / math.sqrt(8 * len(problems))
+
+
 def test_a_malformed_first_turn_ends_the_episode_and_earns_nothing() -> None:
     task = Signed()
     problem = task.problems("train")[0]
