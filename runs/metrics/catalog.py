@@ -133,8 +133,8 @@ POLICY = (
         "grad/variance",
         "squared norm",
         "trace of the covariance of the policy's gradient over the step's batch, at the weights before the "
-        "step's first update: Σ|g_i − ḡ|²/(M(M − 1)) over the gradients g_i of the loss of M parts of the "
-        "batch; unbiased; in the steps of `train.gradient_noise`",
+        "step's first update: Σ|g_i − mean g|²/(M(M − 1)) over the gradients g_i of the loss of M parts of "
+        "the batch; unbiased; in the steps of `train.gradient_noise`",
         "lower",
     ),
     Metric(
