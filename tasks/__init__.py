@@ -17,6 +17,7 @@ from grpobench.tasks.one_shot_bias import OneShotBias
 from grpobench.tasks.signed import Signed
 from grpobench.tasks.stereoset import StereoSet
 from grpobench.tasks.task import Task
+from grpobench.tasks.walk import Walk
 from grpobench.tasks.winobias import WinoBias
 from grpobench.tasks.winogender import Winogender
 
@@ -31,6 +32,7 @@ TASKS: dict[str, type[Task]] = {
     "horizon-64": Horizon64,
     "letters": Letters,
     "signed": Signed,
+    "walk": Walk,
     "gsm8k": GSM8K,
     "math": Math,
     "humaneval": HumanEval,

@@ -41,6 +41,9 @@ class Arithmetic(Generated, Task):
     """The same for validation and test problems; empty: as in training."""
     largest: int = 20
     """Largest number in a problem."""
+    unsupported: float = 0.0
+    """Share of the answers of `draw_episode` whose steps lead on to another value than the right answer that
+    follows, as in ``7+8=15,15-19=-4,-4+6=2#-4``; 0 draws none of them, and careless answers instead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,6 +57,8 @@ class Arithmetic(Generated, Task):
             raise ValueError("operations: must name at least one number of operations")
         if not 9 <= self.largest <= 999:
             raise ValueError("largest: must be from 9 to 999")
+        if not 0 <= self.unsupported <= 1:
+            raise ValueError("unsupported: must be from 0 to 1")
 
     @property
     def max_completion_tokens(self) -> int:  # type: ignore[override]
@@ -87,8 +92,19 @@ class Arithmetic(Generated, Task):
         return {f"accuracy/{category}": sum(own) / len(own) for category, own in sorted(rows.items())}
 
     def draw_episode(self, problem: Problem, rng: random.Random) -> Sequence[str]:
-        """Half of the answers are careless, as those of the nano policy's training are."""
+        """Half of the answers are careless, as those of the nano policy's training are. With `unsupported`
+        all have steps, which lead away from the answer in that share."""
+        if self.unsupported:
+            away = rng.random() < self.unsupported
+            return (self.contradict(problem, rng) if away else self.demonstrate(problem),)
         return (self.lapse(problem) if rng.random() < 0.5 else self.demonstrate(problem),)
+
+    def contradict(self, problem: Problem, rng: random.Random) -> str:
+        """The right answer after one step too many: its steps lead to another value and do not support it."""
+        steps, _, answer = self.demonstrate(problem).partition("#")
+        sign, number = rng.choice("+-"), rng.randint(1, 9)
+        further = f"{answer}{sign}{number}={apply(sign, int(answer), number)}"
+        return f"{steps},{further}#{answer}"
 
     def lapse(self, problem: Problem) -> str:
         """The answer without the steps that a small policy needs to find it."""

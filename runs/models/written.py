@@ -27,6 +27,7 @@ from grpobench.tasks import TASKS
 from grpobench.tasks.kinds.written import END, Written
 from grpobench.tasks.letters import CONTEXTS, LENGTHS
 from grpobench.tasks.task import Problem
+from grpobench.tasks.walk import CONTEXTS as WALK_CONTEXTS
 
 SIZES = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "max_position_embeddings": 256}
 """113,000 parameters; heads as of `nano`."""
@@ -38,6 +39,8 @@ EPISODES = 4
 def variants(name: str) -> list[Written]:
     """The task in every setting that its policy has to know."""
     task: Any = TASKS[name]
+    if name == "walk":
+        return [task(contexts=len(WALK_CONTEXTS), train=PROBLEMS)]
     if name != "letters":
         return [task(train=PROBLEMS)]
     return [task(length=n, contexts=len(CONTEXTS), train=PROBLEMS) for n in LENGTHS]
@@ -147,7 +150,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out")
-    parser.add_argument("--task", choices=("letters", "signed"), required=True)
+    parser.add_argument("--task", choices=("letters", "signed", "walk"), required=True)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)

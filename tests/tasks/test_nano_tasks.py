@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+import random
 import re
 import time
 from collections import Counter
@@ -132,7 +134,7 @@ def test_other_answers_are_not_correct(name: str) -> None:
         bad = [c for c in candidates if c.strip() != answer.strip()]
         if name == "arithmetic":
             bad.remove(f"the answer: {answer}")  # what stands before the last # is free
-        if name == "letters":
+        if name in ("letters", "walk"):
             bad = [text for text in bad if not task.right_besides(problem, [text])]
         if name == "signed":
             bad = [text for text in bad if text[:1] != answer]  # a tail is free
@@ -211,6 +213,7 @@ def test_measured_chains_may_be_longer_than_any_in_training() -> None:
     for wrong, message in (
         ({"measured_operations": (7,)}, "measured_operations: each must be from 1 to 6"),
         ({"operations": (0,)}, "operations: each must be from 1 to 6"),
+        ({"unsupported": 1.5}, "unsupported: must be from 0 to 1"),
         ({"operations": ()}, "operations: must name at least one number"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -224,6 +227,20 @@ def test_arithmetic_budget_holds_the_longest_chain(count: int, largest: int) -> 
     longest = max(len(task.demonstrate(problem)) for problem in task.problems("validation"))
     assert longest < task.max_completion_tokens, "the end token needs a place too"
     assert Arithmetic().max_completion_tokens == 40
+
+
+def test_arithmetic_answers_without_support_are_right_and_as_frequent_as_said() -> None:
+    """600 draws of which a quarter is to contradict itself, within five binomial deviations."""
+    task, rng = Arithmetic(unsupported=0.25, train=600), random.Random(3)
+    contradictions = 0
+    for problem in task.problems("train"):
+        (text,) = task.draw_episode(problem, rng)
+        (verdict,) = task.verify(problem, [text])
+        further = text.count("=") - int(problem.traits["difficulty"])
+        assert verdict.scores["correct"] and further == 1 - verdict.scores["supported"]
+        assert verdict.scores["supported"] == verdict.scores["consistent"]
+        contradictions += not verdict.scores["supported"]
+    assert abs(contradictions / 600 - 0.25) <= 5 * math.sqrt(0.25 * 0.75 / 600)
 
 
 def test_arithmetic_accuracy_by_number_of_operations_by_hand() -> None:
