@@ -300,16 +300,22 @@ class Graphs:
 
     @contextlib.contextmanager
     def using(self, fused: Fused) -> Iterator[None]:
-        """Within, decode with these weights, a copy of the current ones."""
+        """Within, decode with these weights, a copy of the current ones. Where memory does not hold a second
+        copy for graphs that stay, they are recorded anew in each call."""
         new = tensors(fused)
         self.keeps = sum(tensor.nbytes for tensor in new) <= KEPT
-        if not self.keeps:
-            self.weights = fused
-        elif self.weights is None:
-            self.weights = cloned(fused)
-        else:
+        if self.keeps and self.weights is not None:
             for ours, theirs in zip(tensors(self.weights), new, strict=True):
                 ours.copy_(theirs)
+        elif self.keeps:
+            try:
+                self.weights = cloned(fused)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.keeps = False
+        if not self.keeps:
+            self.weights = fused
         try:
             yield
         finally:

@@ -157,6 +157,18 @@ def test_memory_that_runs_out_is_made_do_with(monkeypatch: pytest.MonkeyPatch) -
     assert made.token_budget.limit <= 6
 
 
+def test_without_memory_for_a_second_copy_each_call_has_graphs_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refusing(fused: Fused) -> Fused:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    made = static()
+    monkeypatch.setattr(graphs, "cloned", refusing)
+    demand_same(flat(made.sample(requests(), LIMIT, 1.0)), flat(sampler().sample(requests(), LIMIT, 1.0)))
+    assert made.graphs is not None and not made.graphs.batches and made.graphs.weights is None
+
+
 # What can be recorded
 
 WAITS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "index_put", "_index_put_impl_", "item")
