@@ -164,8 +164,8 @@ def demand_whole(record: Record, path: Path, source: Path) -> None:
 
 
 def set_aside(path: Path, record: Record) -> Path | None:
-    """Move a kept table whose runs were registered by another rule to the folder of earlier tables, beside
-    what is kept of a rerun by that rule, which is removed; None if there is none."""
+    """Move a kept table whose runs were registered by another rule to the folder of earlier tables; None if
+    there is none."""
     from grpobench.analysis.findings.record import read_kept
 
     try:

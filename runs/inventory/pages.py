@@ -141,6 +141,8 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
                 record, again, earlier = (read_kept(place) if place.exists() else None for place in places)
             except LogError as error:
                 raise ConfigError([str(error)]) from error
+            if record and again and again.registration.finding.digest != record.registration.finding.digest:
+                again = None  # a rerun by an earlier rule
             if record:
                 found.append(FindingEntry(study, record, record.result(), again, earlier))
     return found
