@@ -43,7 +43,7 @@ class Arithmetic(Generated, Task):
     """Largest number in a problem."""
     unsupported: float = 0.0
     """Share of the answers of `draw_episode` whose steps lead on to another value than the right answer that
-    follows, as in ``7+8=15,15-19=-4,-4+6=2#-4``; 0 draws none of them, and careless answers instead."""
+    follows, as in ``7+8=15,15-19=-4;-4+6=2#-4``; 0 draws none of them, and careless answers instead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,11 +100,12 @@ class Arithmetic(Generated, Task):
         return (self.lapse(problem) if rng.random() < 0.5 else self.demonstrate(problem),)
 
     def contradict(self, problem: Problem, rng: random.Random) -> str:
-        """The right answer after one step too many: its steps lead to another value and do not support it."""
+        """The right answer after a further thought that leads to another value, so that the reasoning does
+        not support it. A semicolon tells a policy which value is the answer, so that it can learn both."""
         steps, _, answer = self.demonstrate(problem).partition("#")
         sign, number = rng.choice("+-"), rng.randint(1, 9)
         further = f"{answer}{sign}{number}={apply(sign, int(answer), number)}"
-        return f"{steps},{further}#{answer}"
+        return f"{steps};{further}#{answer}"
 
     def lapse(self, problem: Problem) -> str:
         """The answer without the steps that a small policy needs to find it."""
