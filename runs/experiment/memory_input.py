@@ -117,6 +117,7 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         gradient_sum=bool(config.train.gradient_noise),
         engine_weight_bytes=compute if vllm else 0,
         engine_cache=int(config.sampler.cache_gb * 2**30) if vllm else 0,
+        engine_sleeps=vllm and config.sampler.sleep and facts.gpu,
         reward_model=reward_model_bytes(config),
         **decoding_of(facts, compute, sampling, evaluating),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -20,6 +19,7 @@ from grpobench.analysis.tools.text import visible
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings import registries
+from grpobench.runs.tools import installed
 from grpobench.runs.tools.machine import devices
 from grpobench.tasks.data import sources
 from grpobench.tasks.task import Task, family
@@ -173,10 +173,8 @@ def package(name: str, needed: bool) -> Finding:
     if importlib.util.find_spec(name) is None:
         return Finding(name, "broken" if needed else "absent", "not installed", needed)
     for candidate in (name, name.replace("_", "-"), f"{name}-cpu"):
-        try:
-            return Finding(name, "ok", f"{importlib.metadata.version(candidate)} ({candidate})", needed)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        if version := installed.version_of(candidate):
+            return Finding(name, "ok", f"{version} ({candidate})", needed)
     return Finding(name, "ok", "installed, version unknown", needed)
 
 

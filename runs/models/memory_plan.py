@@ -31,6 +31,8 @@ probabilities, the difference, and its product with them."""
 DRAW_BYTES: Final = 36
 """Bytes per logit while tokens are drawn: three tensors in float32 (logits, tempered, log-probabilities) and
 three in float64 (log-probabilities, probabilities, their cumulative sum)."""
+ENGINE: Final = ("engine weights", "engine cache")
+"""Parts that an engine gives back while it sleeps."""
 TEMPORARY_WEIGHTS: Final = 3
 """Float32 tensors of one parameter's size while stochastic rounding updates it."""
 
@@ -173,6 +175,8 @@ class MemoryInput:
     """Of a weight of an engine in the same process; 0 without one."""
     engine_cache: int = 0
     """Bytes of that engine's key-value cache."""
+    engine_sleeps: bool = False
+    """Whether that engine holds neither while the trainer computes."""
     reward_model: int = 0
     """Bytes of the weights of a learned reward model."""
 
@@ -239,7 +243,9 @@ class MemoryPlan:
 def plan(given: MemoryInput) -> MemoryPlan:
     """The bytes of each phase."""
     held = standing(given)
-    between = held | decoding_graphs(given)
+    # An engine sleeps from the end of sampling to the synchronization behind the updates.
+    beside = {name: size for name, size in held.items() if not (given.engine_sleeps and name in ENGINE)}
+    between = beside | decoding_graphs(given)
     found = [Phase("scoring", between | scoring(given)), Phase("training", between | training(given))]
     decoded: Sequence[tuple[PhaseName, Decoded]] = (
         ("sampling", given.sampling),

@@ -147,7 +147,8 @@ class RunFolder:
         code = provenance.code("runs/train/execute.py", *parts)
         if self.config.stop_on:
             code |= provenance.room(DETECTORS)  # The detectors decide how many steps the run has.
-        return provenance.attempt(self.attempt, self.threads, code, provenance.packages(*plugins))
+        more = provenance.packages(*plugins) | provenance.engine_version(self.config.sampler.kind)
+        return provenance.attempt(self.attempt, self.threads, code, more)
 
     def record_attempt(self, attempt: dict[str, Any]) -> None:
         """Write status.json, run.toml and provenance.json for an attempt that begins."""

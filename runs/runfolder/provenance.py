@@ -17,6 +17,7 @@ from types import FunctionType
 from typing import Any
 
 from grpobench.runs.settings import plugins
+from grpobench.runs.tools import installed
 
 PACKAGES = (
     "torch",
@@ -153,6 +154,13 @@ def digest(name: str) -> str:
 
 def short_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def engine_version(kind: str) -> dict[str, str]:
+    """The version of the engine that samples in a run's process, by the run's `sampler.kind`: another one has
+    other kernels, and may draw other tokens from the same seed. Empty without such an engine."""
+    version = installed.version_of(*installed.VLLM) if kind == "vllm" else ""
+    return {"vllm": version} if version else {}
 
 
 @functools.cache

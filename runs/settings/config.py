@@ -128,6 +128,12 @@ class SamplerConfig:
     """Where `grpobench serve` listens, for kind `vllm-server`."""
     cache_gb: Annotated[float, Interval(gt=0, lt=math.inf)] = 4.0
     """Size of vLLM's key-value cache in GiB, with kind `vllm`."""
+    sleep: bool = True
+    """Whether vLLM gives its memory back while the trainer computes, with kind `vllm` on a GPU. On a CPU it
+    cannot, and keeps its memory."""
+    merge_adapter: bool = False
+    """Whether vLLM gets an adapter added to the weights, as new weights at every synchronization, in place of
+    the adapter alone; kind `vllm-server` always does."""
     max_logprob_gap: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
     0 means 1e-4 in float32 and 1 in bfloat16."""

@@ -28,6 +28,7 @@ from grpobench.runs.reward.functions import RewardFunction
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import dropped
 from grpobench.runs.sample.drawn import demand_sampler
+from grpobench.runs.sample.engines.sampler import EngineSampler, connect
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings import also, others, registries
@@ -49,8 +50,6 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded) -> Sample
         demand_sampler(sampler, entry.cls)
         return sampler
     if config.sampler.kind in ("vllm", "vllm-server"):
-        from grpobench.runs.sample.engines.sampler import connect
-
         return connect(config, models, loaded)
     return HFSampler(models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
 
@@ -103,6 +102,8 @@ def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..
         cast_weights(loaded.model, getattr(torch, config.model.weights))
     models = models_for(config, algorithm, loaded)
     sampler = sampler_for(config, models, loaded)
+    if isinstance(sampler, EngineSampler):
+        provenance["sampler"] = sampler.provenance
     source = source_for(config, algorithm, loaded, sampler, clock, models)
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
         reward_model = provenance["reward_model"] = source.grader.provenance

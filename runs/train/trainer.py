@@ -30,6 +30,7 @@ from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
+from grpobench.runs.sample.engines.sampler import EngineSampler
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, graded_rows, pack_groups
 from grpobench.runs.settings.config import RunConfig
@@ -193,6 +194,10 @@ class Trainer:
         """Sample and grade the groups of a step. Returns the graded rollouts to train on, as one batch."""
         self.tell(record.step - 1, "sampling")
         record.sampled, record.groups = self.gather(record.step)
+        if isinstance(self.sampler, EngineSampler):
+            # Before the first forward pass of the step: from here on to `synchronize` nothing is sampled.
+            with self.clock("sync"):
+                self.sampler.sleep()
         device = str(self.models.device)
         batch = pack_groups(record.groups, self.limit, record.step, self.loaded.pad, device)
         record.trained = batch

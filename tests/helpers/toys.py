@@ -286,6 +286,8 @@ class Copy:
 
     dtype = torch.float32
     block = 4
+    provenance: Mapping[str, Any] = types.MappingProxyType({"engine": "a copy"})
+    adapts = asleep = False
 
     def __init__(self, language: Any, context: int = 128, deaf: Sequence[str] = ()) -> None:
         self.models, self.context, self.deaf = RoleModels(copy.deepcopy(language)), context, deaf
@@ -314,6 +316,12 @@ class Copy:
             for name, tensor in weights:
                 if name not in self.deaf:
                     parameters[name].copy_(tensor)
+
+    def load_adapter(self, config: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        raise NotImplementedError
+
+    def sleep(self) -> None:
+        """It has a process of its own, as behind a server."""
 
     def close(self) -> None:
         self.closed = True

@@ -11,10 +11,10 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.message import Message
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -40,6 +40,12 @@ class Engine(Protocol):
     """Most tokens of prompt and completion together."""
     block: int
     """Tokens per block of its prefix cache."""
+    provenance: Mapping[str, Any]
+    """What it is, for provenance.json."""
+    adapts: bool
+    """Whether it computes with an adapter beside its weights."""
+    asleep: bool
+    """Whether it has given its memory back, so that it must take over weights before it can sample."""
 
     def sample(
         self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
@@ -49,7 +55,17 @@ class Engine(Protocol):
         ...
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over weights, named as in a checkpoint of the model."""
+        """Take over weights, named as in a checkpoint of the model. An engine that is asleep wakes up, and an
+        adapter is gone."""
+        ...
+
+    def load_adapter(self, config: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over an adapter in place of the last one, in peft's format (`adapters.as_peft`); the weights
+        stay. An engine that is asleep wakes up."""
+        ...
+
+    def sleep(self) -> None:
+        """Give memory back, if the engine shares a device with the trainer and can."""
         ...
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """The sampler that decodes with vLLM, in this process or behind `grpobench serve`, with weights of its own.
 
-After every update the engine takes over the trainer's weights. That it did is measured and never believed:
-the engine answers a probe prompt, and its log-probabilities must be those that the trainer gives the same
-tokens. Engines have reported success and gone on with a stale output head or with keys and values of the old
-weights.
+After every update the engine takes over the trainer's weights, or the adapter alone where the weights do not
+change. That it did is measured and never believed: the engine answers a probe prompt, and its
+log-probabilities must be those that the trainer gives the same tokens. Engines have reported success and gone
+on with a stale output head or with keys and values of the old weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from grpobench.runs.models.adapters import merged_weights
+from grpobench.runs.models import adapters
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.engines.engine import Drawn, Engine
@@ -34,6 +34,9 @@ LARGEST_MEAN_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 """The same for the mean over a step's rollouts."""
 NOISE = 5e-7
 """Nats (root mean square) below which a difference says nothing, whatever was measured."""
+STIRRED = 0.125
+"""Size of the adapter with which it is proven that the engine takes adapters over, in shares of each layer's
+weights (Frobenius norm)."""
 SURE = 4
 """How many times the noise the trainer must have moved on the probe to demand that the engine moved along.
 With 64 tokens the share in which it followed is then known to within a few hundredths."""
@@ -96,6 +99,8 @@ class EngineSampler:
         max_logprob_gap: float = 0.0,
     ) -> None:
         self.engine, self.models = engine, models
+        self.apart = models.adapter is not None and engine.adapts
+        """Whether the engine has the adapter beside weights that stay as they are."""
         self.end, self.pad = tuple(sorted(end)), pad
         self.context = min(context, engine.context)
         cramped = engine.context < context
@@ -108,17 +113,43 @@ class EngineSampler:
         self.last: Probe | None = None
         self.prove()
 
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """The engine, and what it has of an adapter: it `beside` its weights, or `merged` ones; for
+        provenance.json."""
+        adapter = "none" if self.models.adapter is None else "beside" if self.apart else "merged"
+        return {**self.engine.provenance, "adapter": adapter}
+
     def prove(self) -> None:
         """Find out whether the engine follows: with the policy's weights, with every weight halved (which
-        moves whatever depends on any of them, and is undone exactly), and with the policy's again."""
-        self.sync()
+        moves whatever depends on any of them, and is undone exactly), and with the policy's again. An adapter
+        of its own begins at nought, which halves to nought: it is stirred as well."""
+        self._load_all()
         with halved(self.models.language):
+            self._load_all()
+        self._load_all()
+        if self.apart:
+            with stirred(self.models.language):
+                self.sync()
             self.sync()
-        self.sync()
+
+    def _load_all(self) -> None:
+        """Hand over the weights, and the adapter if the engine has it beside them."""
+        if self.apart:
+            # What the engine has read from the model's files are not the weights after a warm start.
+            self.engine.load(checkpoint_weights(self.models.plain))
+            self.sync()
+        else:
+            self.sync()
 
     def sync(self) -> dict[str, float]:
-        """Hand the trainer's weights to the engine. Raises SamplerGap when it does not answer accordingly."""
-        self.engine.load(checkpoint_weights(self.models.language))
+        """Hand what is trained to the engine, which wakes up if it was asleep: the adapter where the engine
+        has it apart, else all weights. Raises SamplerGap when it does not answer accordingly."""
+        language = self.models.language
+        if self.apart:
+            self.engine.load_adapter(*adapters.as_peft(language, "", self.engine.dtype))
+        else:
+            self.engine.load(checkpoint_weights(language))
         now = self.probe()
         followed = now.followed(self.last, self.noise)
         if not (now.gap <= self.allowed and followed > 0.5):
@@ -128,12 +159,13 @@ class EngineSampler:
         return {"gap/sync": now.gap}
 
     def _complaint(self, gap: float, followed: float) -> str:
+        remedy = "sampler.merge_adapter = true or " if self.apart else ""
         seen = f"differ by {gap:.2g} nats on the probe prompt, where {self.allowed:.2g} are allowed"
         if gap <= self.allowed:
             seen = f"do not move together: the engine made {followed:.0%} of the trainer's move on the probe"
         return (
             f"after a weight synchronization the sampler and the trainer {seen}; the engine has not taken "
-            'over the weights, or computes otherwise. Set sampler.kind = "hf"; or '
+            f'over the weights, or computes otherwise. Set {remedy}sampler.kind = "hf"; or '
             "sampler.max_logprob_gap, if "
             "you know that the difference is one of precision"
         )
@@ -153,18 +185,25 @@ class EngineSampler:
         self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
     ) -> list[list[Rollout]]:
         """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
-        is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. Raises
-        DataError for a prompt that leaves no room for `limit` tokens."""
+        is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. An engine
+        that is asleep wakes up first. Raises DataError for a prompt that leaves no room for `limit` tokens.
+        """
         if mixing is not None:
             raise DataError('vLLM feeds plain tokens and mixes no embeddings; set sampler.kind = "hf"')
         demand_room(requests, limit, self.context, self.remedy)
         jobs = [(request.prompt, seed) for request in requests for seed in request.seeds]
+        if self.engine.asleep:  # a step that had nothing to train on makes no synchronization
+            self.sync()
         found = iter(self.engine.sample(jobs, limit, temperature, self.end))
         return [[self._rollout(request.prompt, next(found)) for _ in request.seeds] for request in requests]
 
     def _rollout(self, prompt: tuple[int, ...], drawn: Drawn) -> Rollout:
         stopped = bool(drawn.tokens) and drawn.tokens[-1] in self.end
         return Rollout(prompt, drawn.tokens, drawn.logp, stopped)
+
+    def sleep(self) -> None:
+        """Have the engine give its memory to the trainer until the next synchronization, if it can."""
+        self.engine.sleep()
 
     def close(self) -> None:
         self.engine.close()
@@ -180,9 +219,14 @@ def connect(config: RunConfig, models: RoleModels, loaded: Loaded) -> EngineSamp
     else:
         from grpobench.runs.sample.engines.vllm import VLLM
 
-        place = loaded.model.name_or_path
+        adapter = None if settings.merge_adapter else config.model.adapter
         engine = VLLM(
-            place, dtype=config.model.dtype, rows=settings.max_batch_size, cache_gb=settings.cache_gb
+            loaded.model.name_or_path,
+            dtype=config.model.dtype,
+            rows=settings.max_batch_size,
+            cache_gb=settings.cache_gb,
+            rank=adapter.rank if adapter else 0,
+            sleeps=settings.sleep,
         )
     try:
         return EngineSampler(
@@ -208,10 +252,10 @@ def stretched(prompt: Sequence[int], least: int, most: int) -> tuple[int, ...]:
 
 def checkpoint_weights(language: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters by the names and in the shapes of the model's checkpoints, tied ones once. An adapter is
-    added to copies of its layers' weights, so that the engine needs to know nothing of it."""
+    added to copies of its layers' weights, for an engine that knows nothing of it."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    yield from revert_weight_conversion(language, merged_weights(language)).items()
+    yield from revert_weight_conversion(language, adapters.merged_weights(language)).items()
 
 
 @contextlib.contextmanager
@@ -226,3 +270,26 @@ def halved(language: Any) -> Iterator[None]:
         with torch.no_grad():
             for parameter in language.parameters():
                 parameter.mul_(2.0)
+
+
+@contextlib.contextmanager
+def stirred(language: Any) -> Iterator[None]:
+    """Every adapter with random numbers in place of B, so that s·BA is a fixed part (`STIRRED`) of W in the
+    Frobenius norm; afterwards with what it had. The numbers are the same each time."""
+    generator, kept = torch.Generator().manual_seed(0), []
+    with torch.no_grad():
+        for layer in language.modules():
+            if adapters.is_adapted(layer):
+                up = layer.lora_B[adapters.NAME].weight
+                kept.append((up, up.clone()))
+                up.copy_(torch.randn(up.shape, generator=generator))
+                down, scaled = adapters.low_rank(layer)
+                # |BA|² = tr(B (A Aᵀ) Bᵀ): no product of the size of W is made.
+                size = ((scaled @ (down @ down.T)) * scaled).sum().sqrt()
+                up.mul_(STIRRED * layer.base_layer.weight.float().norm() / size)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for up, before in kept:
+                up.copy_(before)

@@ -79,6 +79,7 @@ class Server(ThreadingHTTPServer):
             "dtype": str(self.engine.dtype).removeprefix("torch."),
             "context": self.engine.context,
             "block": self.engine.block,
+            "provenance": dict(self.engine.provenance),
             "run": self.run,
         }
 
@@ -251,6 +252,8 @@ class Remote:
             )
         self.context, self.block = int(state["context"]), int(state["block"])
         self.dtype: torch.dtype = getattr(torch, state["dtype"])
+        self.provenance: Mapping[str, Any] = state.get("provenance", {})
+        self.adapts = self.asleep = False
 
     def sample(
         self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
@@ -278,6 +281,13 @@ class Remote:
             del held
             with open(file.name, "rb") as body:
                 self._ask("POST", "/weights", body)
+
+    def load_adapter(self, config: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """A server takes whole weights (`adapts`)."""
+        raise NotImplementedError("grpobench serve takes whole weights, with the adapter added")
+
+    def sleep(self) -> None:
+        """The engine is on another device: it keeps its memory."""
 
     def _ask(self, method: str, page: str, body: Any = None) -> Any:
         headers = {"X-Run": self.run}

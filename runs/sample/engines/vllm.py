@@ -3,6 +3,10 @@ time.
 
 It runs in this process, whatever its device: a run has the engine and the trainer side by side, a server
 (`grpobench serve`) has the engine alone.
+
+Beside a trainer on a GPU it sleeps while the trainer computes. It wakes up in two parts, as its weights are
+handed over: first its weights, so that the new ones have a place; then its key-value cache, when nothing else
+is held any more for the hand-over.
 """
 
 from __future__ import annotations
@@ -11,17 +15,19 @@ import contextlib
 import gc
 import os
 import random
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from grpobench.runs.models import sizes
-from grpobench.runs.models.token_budgets import ModelError
+from grpobench.runs.models import adapters, sizes
+from grpobench.runs.models.token_budgets import ModelError, first_line
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.rollouts import GREEDY
+from grpobench.runs.tools import installed
 
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two workers must not be bound to the same core
@@ -29,20 +35,27 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Set before vLLM is imported, unless the user has set them."""
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""The sizes of adapters for which vLLM can reserve room."""
+DISCARD, OFFLOAD = 2, 1
+"""Levels of vLLM's sleep: weights are forgotten, or kept in the memory of the CPU."""
 
 
 class VLLM:
     """vLLM in this process.
 
     `place` is a model folder or hub id, `rows` the most sequences decoded at once, `cache_gb` the size of the
-    key-value cache in GiB, whose size also bounds `context`. Raises ModelError where vLLM cannot serve the
-    model.
+    key-value cache in GiB, whose size also bounds `context`. With `rank` it has room for one adapter of that
+    rank beside its weights. With `sleeps` it can give its memory back, if the device is a GPU. Raises
+    ModelError where vLLM cannot serve the model.
     """
 
     _open: VLLM | None = None
     """The engine of this process. A run that failed may have left one behind."""
 
-    def __init__(self, place: str, *, dtype: str, rows: int, cache_gb: float) -> None:
+    def __init__(
+        self, place: str, *, dtype: str, rows: int, cache_gb: float, rank: int = 0, sleeps: bool = False
+    ) -> None:
         if VLLM._open is not None:
             VLLM._open.close()
         for name, value in ENVIRONMENT.items():
@@ -50,13 +63,25 @@ class VLLM:
         # In this process and no other: weights are handed over as tensors, not as messages.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with undisturbed():
-            self.llm: Any = start(place, dtype, rows, cache_gb)
+            self.llm: Any = start(place, dtype, rows, cache_gb, rank, sleeps)
         VLLM._open = self
         self.dtype: torch.dtype = getattr(torch, dtype)
         settings = self.llm.llm_engine.vllm_config
         self.context = int(settings.model_config.max_model_len)
         self.block = int(settings.cache_config.block_size)
         self.eager = bool(settings.model_config.enforce_eager)
+        self.adapts, self.asleep = rank > 0, False
+        self.sleeps = bool(settings.model_config.enable_sleep_mode)
+        self.adapter: Any = None
+        """The request that names the adapter, if there is one now."""
+        self.loaded = 0
+        """Adapters so far."""
+        self.provenance = {
+            "engine": "vllm",
+            "version": installed.version_of(*installed.VLLM),
+            "seeds": seeds_of(settings),
+            "sleeps": self.sleeps,
+        }
 
     def sample(
         self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
@@ -80,7 +105,11 @@ class VLLM:
             for _, seed in jobs
         ]
         with undisturbed(), self._stance():
-            found = self.llm.generate(prompts, parameters, use_tqdm=False) if jobs else []
+            found = (
+                self.llm.generate(prompts, parameters, use_tqdm=False, lora_request=self.adapter)
+                if jobs
+                else []
+            )
         return [drawn(request.outputs[0]) for request in found]
 
     def _stance(self) -> contextlib.AbstractContextManager[Any]:
@@ -88,12 +117,73 @@ class VLLM:
         return torch.compiler.set_stance("force_eager") if self.eager else contextlib.nullcontext()
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over weights. What vLLM reports is not believed here: the caller measures."""
-        with undisturbed(), torch.no_grad(), self._stance():
+        """Take over weights, and forget the adapter. What vLLM reports is not believed here: the caller
+        measures."""
+        with undisturbed(), torch.no_grad(), self._stance(), self._waking():
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
             self.llm.apply_model(pack_again)
-            if not self.llm.reset_prefix_cache():  # keys and values of the old weights
-                raise RuntimeError("vLLM did not reset its prefix cache")
+            self.adapter = None
+            self._forget_keys()
+
+    def load_adapter(self, config: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over an adapter. vLLM reads it from a folder, and once: the folder goes at once. Raises
+        ModelError where vLLM cannot compute with it."""
+        from safetensors.torch import save_file
+        from vllm.lora.request import LoRARequest
+
+        held = {name: tensor.to("cpu", self.dtype).contiguous() for name, tensor in tensors.items()}
+        with undisturbed(), self._stance(), self._waking(), tempfile.TemporaryDirectory() as folder:
+            Path(folder, adapters.CONFIG).write_text(config, encoding="utf-8")
+            save_file(held, Path(folder, adapters.WEIGHTS))
+            # A new number and name each time: vLLM loads no adapter twice, and keeps keys by its name.
+            self.loaded += 1
+            request = LoRARequest(f"policy-{self.loaded}", self.loaded, folder)
+            try:
+                self.llm.llm_engine.add_lora(request)
+            except (ValueError, RuntimeError, NotImplementedError) as error:
+                raise ModelError(
+                    f"vLLM cannot compute with this adapter: {first_line(error)}; set "
+                    "sampler.merge_adapter = true, which adds it to the weights"
+                ) from error
+            self.adapter = request
+            self._forget_keys()
+
+    def _forget_keys(self) -> None:
+        """Drop the keys and values of old weights."""
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not reset its prefix cache")
+
+    def sleep(self) -> None:
+        """Give back the memory of weights and key-value cache, until weights or an adapter are loaded.
+
+        Whole weights are discarded, since new ones are loaded in any case. Beside an adapter the CPU keeps
+        them."""
+        if self.sleeps and not self.asleep:
+            with undisturbed():
+                self.llm.sleep(level=OFFLOAD if self.adapts else DISCARD)
+            self.asleep = True
+
+    @contextlib.contextmanager
+    def _waking(self) -> Iterator[None]:
+        """Within, an engine that was asleep has its weights; behind it also its cache."""
+        if not self.asleep:
+            yield
+            return
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what torch has kept of the trainer's memory, vLLM cannot use
+        self._wake_up("weights")
+        yield
+        self._wake_up("kv_cache")
+        self.asleep = False
+
+    def _wake_up(self, part: Literal["weights", "kv_cache"]) -> None:
+        try:
+            self.llm.wake_up(tags=[part])
+        except RuntimeError as error:
+            raise ModelError(
+                f"vLLM could not take its memory ({part}) back after the updates: {first_line(error)}; "
+                "lower sampler.cache_gb, or see docs/memory.md for what else the run holds"
+            ) from error
 
     def close(self) -> None:
         """Stop the engine and free its memory."""
@@ -103,22 +193,29 @@ class VLLM:
         from vllm.distributed import cleanup_dist_env_and_memory
 
         with undisturbed():
+            if self.asleep:  # memory that is given back cannot be freed; after a failure there may be none
+                with contextlib.suppress(RuntimeError):
+                    self.llm.wake_up()
             self.llm.llm_engine.engine_core.shutdown()
             del self.llm
             cleanup_dist_env_and_memory()
             gc.collect()
 
 
-def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
+def start(place: str, dtype: str, rows: int, cache_gb: float, rank: int = 0, sleeps: bool = False) -> Any:
     """vLLM's LLM, with the sampling of `HFSampler`: nothing but a temperature between logits and tokens."""
     from vllm import LLM
     from vllm.platforms import current_platform
 
-    slow: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if current_platform.is_cpu():
         # No C++ compiler is called; and no prompt is cut in two, because vLLM 0.30 then rewinds the request's
         # random generator, which on a CPU it cannot.
-        slow = {"enforce_eager": True, "enable_chunked_prefill": False}
+        more = {"enforce_eager": True, "enable_chunked_prefill": False}
+    elif sleeps:
+        more = {"enable_sleep_mode": True}
+    if rank:
+        more |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room_for(rank)}
     try:
         return LLM(
             model=place,
@@ -134,13 +231,32 @@ def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
             enable_prefix_caching=True,
             disable_log_stats=True,
             seed=0,
-            **slow,
+            **more,
         )
-    except (ValueError, NotImplementedError, RuntimeError) as error:
+    except (ValueError, NotImplementedError, RuntimeError, AssertionError) as error:
+        others = "if it takes no adapters, set sampler.merge_adapter = true, " if rank else ""
+        others += "if it cannot sleep, sampler.sleep = false, " if sleeps else ""
         raise ModelError(
             f"vLLM cannot serve {Path(place).name}: {error}; raise sampler.cache_gb when memory is what "
-            'lacks, else set sampler.kind = "hf"'
+            f'lacks, {others}else set sampler.kind = "hf"'
         ) from error
+
+
+def room_for(rank: int) -> int:
+    """The least room that vLLM can reserve for an adapter. Raises ModelError for one of a larger rank."""
+    enough = [room for room in RANKS if room >= rank]
+    if not enough:
+        raise ModelError(
+            f"vLLM takes adapters up to rank {RANKS[-1]}, and model.adapter.rank is {rank}; set "
+            "sampler.merge_adapter = true, or a lower rank"
+        )
+    return enough[0]
+
+
+def seeds_of(settings: Any) -> str:
+    """How this vLLM draws a request's tokens from its seed: its newer model runner computes each draw from
+    the seed and the token's position, the older one has a generator for each request."""
+    return "stateless" if getattr(settings, "use_v2_model_runner", False) else "a generator per request"
 
 
 def trial() -> str:

@@ -37,7 +37,7 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.graphs import PER_LOGIT, Graphs
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Request
-from grpobench.runs.settings.config import RunConfig, TrainConfig
+from grpobench.runs.settings.config import RunConfig, SamplerConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import machine
 
@@ -262,6 +262,22 @@ def test_settings_reach_the_plan(sets: tuple[str, ...], holds: Callable[[Any], A
     facts = Facts(shape_of("nano"), 16, True)
     assert not holds(input_of(config_of(), facts))
     assert holds(input_of(config_of(*sets), facts))
+
+
+@pytest.mark.parametrize(
+    ("sets", "gpu", "sleeps"),
+    [((), True, True), (("sampler.sleep=false",), True, False), ((), False, False)],
+    ids=["gpu", "off", "cpu"],
+)
+def test_vllm_sleeps_on_a_gpu_unless_told_otherwise(
+    sets: tuple[str, ...], gpu: bool, sleeps: bool, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SamplerConfig, "missing", lambda self: "")
+    config = config_of("sampler.kind=vllm", "sampler.cache_gb=1", *sets)
+    given = input_of(config, Facts(shape_of("nano"), 16, gpu))
+    assert (given.engine_weight_bytes, given.engine_cache) == (4, 2**30)
+    assert given.engine_sleeps == sleeps
+    assert not input_of(config_of(), Facts(shape_of("nano"), 16, True)).engine_sleeps
 
 
 def test_a_shorter_completion_takes_less_in_every_phase(place: Path) -> None:

@@ -168,6 +168,22 @@ def test_with_graphs_the_key_value_cache_is_that_of_the_prompts() -> None:
     assert found["decoding graphs"] == 10
 
 
+def test_an_engine_that_sleeps_holds_nothing_while_the_trainer_computes() -> None:
+    """So a run in which sampling takes less than training does not notice the engine."""
+    nothing = Decoded(0, 0, 0, 0)
+    engine = {"engine_weight_bytes": 2, "engine_cache": 4 * 2**30}
+    awake, asleep = (
+        plan(large(sampling=nothing, evaluating=nothing, **engine, engine_sleeps=sleeps))
+        for sleeps in (False, True)
+    )
+    held = 2 * PARAMETERS + 4 * 2**30
+    assert awake.phase("sampling") == asleep.phase("sampling")
+    for name in ("scoring", "training"):
+        assert awake.phase(name).total - asleep.phase(name).total == held
+    bare = plan(large(sampling=nothing, evaluating=nothing))
+    assert asleep.phase("training") == bare.phase("training") and asleep.peak == bare.peak
+
+
 # Against torch
 
 
