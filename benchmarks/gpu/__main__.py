@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from grpobench.benchmarks.gpu import equality, memory, runs, speed, suites
+from grpobench.benchmarks.gpu import engine, equality, memory, runs, speed, suites
 from grpobench.benchmarks.gpu.rows import (
     WHOLE,
     Report,
@@ -63,7 +63,7 @@ PARTS = (
     Part("memory", memory.memory, 80),
     Part("speed", speed.speed, 120, timed=True),
     Part("steps", speed.steps, 210, timed=True),
-    Part("vllm", speed.vllm, 170, timed=True, vllm=True),
+    Part("vllm", engine.vllm, 170, timed=True, vllm=True),
 )
 NAMES = tuple(part.name for part in PARTS)
 

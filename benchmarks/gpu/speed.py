@@ -1,4 +1,4 @@
-"""Tokens per second of every way to decode, and the steps of our trainer and TRL's."""
+"""Tokens per second of every way to decode in process, and the steps of our trainer and TRL's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -41,17 +40,6 @@ def speed(report: Report) -> None:
             for way in ("as it is", "fused", "plain"):
                 report.attempt(f"{told}: ours {way}", partial(ours, name, dtype, sizes, way))
             report.attempt(f"{told}: generate", partial(generate, name, dtype, sizes))
-
-
-def vllm(report: Report) -> None:
-    """The same work by vLLM, in its own environment; and that it follows the trainer's weights."""
-    report.attempt("version", lambda: measured(f"vllm {version('vllm')}, torch {torch.__version__}"))
-    names = present(report, [name for name, _ in MODELS])
-    for name, dtype in (one for one in MODELS if one[0] in names):
-        for sizes in SHAPES[report.small]:
-            told = f"{name} {dtype}, {described(sizes)}"
-            report.attempt(f"{told}: vLLM", partial(engine, name, dtype, sizes))
-        report.attempt(f"{name} {dtype}: vLLM follows weights", partial(follows, name, dtype))
 
 
 def described(sizes: Sizes) -> str:
@@ -125,41 +113,6 @@ def generate(name: str, dtype: str, sizes: Sizes) -> Outcome:
         return int(found.shape[1] - tokens.shape[1]) * len(rows)
 
     return rate(work)
-
-
-def opened(name: str, dtype: str) -> tuple[Loaded, Any]:
-    """The model and an engine that serves it."""
-    from grpobench.runs.sample.engines.vllm import VLLM
-
-    loaded = load_or_skip(name)
-    return loaded, VLLM(loaded.model.name_or_path, dtype=dtype, rows=256, cache_gb=2.0)
-
-
-def engine(name: str, dtype: str, sizes: Sizes) -> Outcome:
-    loaded, made = opened(name, dtype)
-    jobs = [(request.prompt, seed) for request in asked(loaded, sizes) for seed in request.seeds]
-    try:
-        return rate(lambda: sum(len(one.tokens) for one in made.sample(jobs, sizes[-1], 1.0, ())))
-    finally:
-        made.close()
-
-
-def follows(name: str, dtype: str) -> Outcome:
-    """The engine takes over the trainer's weights, halved weights, and the weights again; the probe tells."""
-    from grpobench.runs.sample.engines.sampler import EngineSampler
-
-    loaded, made = opened(name, dtype)
-    try:
-        models = RoleModels(loaded.model, dtype=dtype)
-        prompt = loaded.encode("one two six ten")
-        began = time.perf_counter()
-        sampler = EngineSampler(
-            made, models, end=loaded.end, pad=loaded.pad, context=loaded.context, prompt=prompt
-        )
-        gap, seconds = sampler.sync()["gap/sync"], time.perf_counter() - began
-        return judged(True, f"gap on the probe {gap:.2g} nats; four synchronizations took {seconds:.2f} s")
-    finally:
-        made.close()
 
 
 def steps(report: Report) -> None:

@@ -15,10 +15,21 @@ import torch
 from rich.console import Console
 
 from grpobench.benchmarks.gpu import __main__ as command
-from grpobench.benchmarks.gpu import equality, memory, runs, suites
+from grpobench.benchmarks.gpu import engine, equality, memory, runs, suites
 from grpobench.benchmarks.gpu.__main__ import NAMES, PARTS, SECONDS, Course, Installation, Part, carry_out
 from grpobench.benchmarks.gpu.equality import Tried
-from grpobench.benchmarks.gpu.rows import WHOLE, Report, Row, Skip, judged, load_rows, page, show, summary
+from grpobench.benchmarks.gpu.rows import (
+    WHOLE,
+    Report,
+    Row,
+    Skip,
+    judged,
+    load_rows,
+    measured,
+    page,
+    show,
+    summary,
+)
 from grpobench.benchmarks.memory_peaks import Comparison, Peak
 from grpobench.runs.models.memory_plan import MemoryPlan
 
@@ -146,6 +157,20 @@ def test_rows_of_other_parts_stay_when_some_are_run(
     )
     assert "run-nano" in (tmp_path / "gpu.md").read_text()
     assert "5 rows: 5 ok; 4 unproven on a GPU" in capsys.readouterr().out
+
+
+def test_the_ratio_of_vllm_to_ours_is_that_of_two_rows(tmp_path: Path) -> None:
+    """It decides from which size of a model on vLLM is faster, so it is never made of half a measurement."""
+    path = tmp_path / "rows.jsonl"
+    ours, theirs = Report("speed", path, "cuda"), Report("vllm", path, "cuda")
+    ours.add("nano: ours as it is", measured("4,000 tokens/s (4,000 in 1.00 s); graphs"), 2.0)
+    with pytest.raises(Skip, match="are not both there"):
+        engine.compared(theirs, "nano")
+    Report("vllm", path, "cpu").add("nano: vLLM", measured("9 tokens/s (9 in 1.00 s)"), 2.0)
+    with pytest.raises(Skip):
+        engine.compared(theirs, "nano")
+    theirs.add("nano: vLLM", measured("10,000 tokens/s (5,000 in 0.50 s)"), 1.0)
+    assert engine.compared(theirs, "nano") == ("measured", "2.50")
 
 
 # Rows

@@ -52,6 +52,7 @@ def follower(
     patch: pytest.MonkeyPatch, adapter: Adapter | None = None, **settings: Any
 ) -> tuple[EngineSampler, FakeLLM]:
     """A sampler over a stand-in with the weights of a tiny model."""
+    torch.manual_seed(0)  # an adapter's A is drawn
     models = RoleModels(tiny(), ("policy",), adapter=adapter)
     models.optimize({"policy": 1e-2}, (0.9, 0.95), 0.0, 1.0)
     llm = FakeLLM(tiny(seed=1), **settings)

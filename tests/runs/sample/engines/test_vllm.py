@@ -23,6 +23,7 @@ from scipy import stats
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.inventory import doctor
+from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
@@ -89,12 +90,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 kept: dict[str, tuple[str, VLLM]] = {}
 
 
-def vllm(place: str, dtype: str = "float32") -> VLLM:
+def vllm(place: str, dtype: str = "float32", rank: int = 0) -> VLLM:
     """The engine of the last test where it will do: there is one in a process, and it starts slowly."""
     name, engine = kept.get("engine", ("", None))
-    if engine is None or name != f"{place} {dtype}" or engine is not VLLM._open:
-        engine = VLLM(place, dtype=dtype, rows=64, cache_gb=0.25)
-        kept["engine"] = (f"{place} {dtype}", engine)
+    wanted = f"{place} {dtype} {rank}"
+    if engine is None or name != wanted or engine is not VLLM._open:
+        engine = VLLM(place, dtype=dtype, rows=64, cache_gb=0.25, rank=rank)
+        kept["engine"] = (wanted, engine)
     return engine
 
 
@@ -253,8 +255,15 @@ def nano() -> Loaded:
     return load("nano")
 
 
-def follower(loaded: Loaded, engine: Any, rate: float = 1e-4, dtype: str = "float32") -> EngineSampler:
-    models = RoleModels(loaded.model, ("policy",), dtype=dtype)
+def follower(
+    loaded: Loaded,
+    engine: Any,
+    rate: float = 1e-4,
+    dtype: str = "float32",
+    adapter: Adapter | None = None,
+) -> EngineSampler:
+    torch.manual_seed(0)  # an adapter's A is drawn
+    models = RoleModels(loaded.model, ("policy",), dtype=dtype, adapter=adapter)
     models.optimize({"policy": rate}, (0.9, 0.95), 0.0, 1.0)
     prompt = loaded.encode("17+25=")
     return EngineSampler(
@@ -264,7 +273,7 @@ def follower(loaded: Loaded, engine: Any, rate: float = 1e-4, dtype: str = "floa
 
 def update(models: RoleModels) -> None:
     generator = torch.Generator().manual_seed(5)
-    for parameter in models.language.parameters():
+    for parameter in models.named_parameters("policy").values():
         parameter.grad = torch.randn(parameter.shape, generator=generator)
     models.step(("policy",), 1.0)
 
@@ -321,6 +330,61 @@ def test_bfloat16_stays_within_its_allowance() -> None:
     assert 1e-4 < source.sync()["gap/sync"] < 1
 
 
+LORA = Adapter(rank=4, alpha=8.0)
+
+
+def test_adapter_alone_follows_and_its_samples_are_the_policys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are handed over for the proof; from then on only the adapter is."""
+    loaded = load("nano")
+    source = follower(loaded, vllm(loaded.model.name_or_path, rank=4), 1e-2, adapter=LORA)
+    assert source.provenance["adapter"] == "beside"
+    monkeypatch.setattr(VLLM, "load", None)
+    for _ in range(3):
+        update(source.models)
+        assert source.sync()["gap/sync"] < EXACT
+        wanted = Request(loaded.encode("17+25="), tuple(range(8)))
+        ((*found,),) = source.sample([wanted], 12, 1.0)
+        for rollout in found:
+            expected = logps(source.models.language, rollout.prompt, rollout.completion, 1.0)
+            np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
+        bare = logps(source.models.plain, found[0].prompt, found[0].completion, 1.0)
+        moved = float((bare - torch.tensor(found[0].sampler_logp)).abs().max())
+        assert moved > 10 * EXACT, "the adapter is in it"
+    monkeypatch.setattr(VLLM, "load_adapter", lambda self, config, tensors: None)
+    update(source.models)
+    with pytest.raises(SamplerGap, match=r"Set sampler\.merge_adapter = true"):
+        source.sync()
+
+
+def test_small_adapter_survives_bfloat16() -> None:
+    """The sum of weights and adapter would be rounded to the weights; beside them the adapter is not."""
+    loaded = load("nano")
+    engine = vllm(loaded.model.name_or_path, "bfloat16", rank=4)
+    source = follower(loaded, engine, 1e-2, "bfloat16", LORA)
+    update(source.models)
+    assert source.sync()["gap/sync"] < 1
+
+
+def test_engine_that_slept_samples_as_before(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU no memory is given back, but vLLM goes through the same states: asleep it would refuse to
+    sample, and half awake too."""
+    source = sampler(small)
+    engine = vllm(small)
+    assert not engine.sleeps, "a CPU has no sleep mode"
+    engine.sleep()
+    assert not engine.asleep
+    monkeypatch.setattr(engine, "sleeps", True)
+    before = source.sample(requests(), 9, 1.0)
+    source.sleep()
+    core = engine.llm.llm_engine.engine_core.engine_core
+    assert engine.asleep and core.is_sleeping()
+    after_sleep = source.sample(requests(), 9, 1.0)
+    assert not engine.asleep and not core.is_sleeping()
+    assert [[r.completion for r in group] for group in after_sleep] == [
+        [r.completion for r in group] for group in before
+    ]
+
+
 def test_cache_that_holds_nothing_is_an_error_with_the_remedy(small: str) -> None:
     with pytest.raises(ModelError, match=r"vLLM cannot serve .*raise sampler\.cache_gb"):
         VLLM(small, dtype="float32", rows=4, cache_gb=1e-6)
@@ -331,7 +395,7 @@ def test_cache_that_holds_nothing_is_an_error_with_the_remedy(small: str) -> Non
 
 def configure(**sections: Any) -> RunConfig:
     settings: dict[str, Any] = {
-        "matrix": "m",
+        "experiment": "m",
         "arm": "a",
         "seed": 3,
         "task": Arithmetic(),
@@ -366,6 +430,21 @@ def test_run_finishes_and_logs_gap_and_correction_at_every_step(tmp_path: Path) 
     greedy = [key for key in found[0] if key.startswith("eval/") and "/greedy/" in key]
     assert greedy and all(found[0][key] == theirs[0][key] for key in greedy), "the same base, greedily"
     assert VLLM._open is None
+
+
+def test_run_with_an_adapter_logs_the_gap_at_every_step(tmp_path: Path) -> None:
+    found = run(configure(model=ModelConfig(adapter=LORA)), tmp_path)
+    for row in found[1:]:
+        assert row["gap/sync"] < EXACT and row["gap/mean"] < 1e-5 and row["grad_norm/policy"] > 0
+    (attempt,) = json.loads((tmp_path / "provenance.json").read_text())["attempts"]
+    version = attempt["versions"]["vllm"]
+    assert attempt["sampler"] == {
+        "engine": "vllm",
+        "version": version,
+        "seeds": "a generator per request",
+        "sleeps": False,
+        "adapter": "beside",
+    }
 
 
 def test_interrupted_run_goes_on_with_the_checkpoints_weights(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""vLLM in this process: its speed against ours, that it follows weights and adapters, and the memory that it
+gives back asleep.
+
+The rows "vLLM ÷ ours" say from which size of a model on vLLM samples faster.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from grpobench.benchmarks.gpu.equality import load_or_skip, present
+from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged, load_rows, measured
+from grpobench.benchmarks.gpu.speed import MODELS, SHAPES, Sizes, asked, described, rate, wait
+from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.roles import RoleModels
+
+CACHE = 2.0
+"""GiB of the key-value cache."""
+RETURNED = 0.9
+"""Least share of the cache that a sleeping engine gives back; its weights come on top."""
+RANK = 16
+"""Of the adapter."""
+RATE = re.compile(r"([\d,]+) tokens/s")
+"""As `speed.rate` tells it."""
+
+
+class Serving:
+    """An engine of a model, begun by the first check that needs it. A worker has one after the other in its
+    process, as these are."""
+
+    def __init__(self, name: str, dtype: str, rank: int = 0) -> None:
+        self.name, self.dtype, self.rank = name, dtype, rank
+        self.engine: Any = None
+        self.loaded: Loaded | None = None
+        self.sampler: Any = None
+
+    def begin(self) -> tuple[Loaded, Any]:
+        """The model and the engine that serves it."""
+        from grpobench.runs.sample.engines.vllm import VLLM
+
+        if self.engine is None or self.loaded is None:
+            self.loaded = load_or_skip(self.name)
+            place = self.loaded.model.name_or_path
+            self.engine = VLLM(place, dtype=self.dtype, rows=256, cache_gb=CACHE, rank=self.rank, sleeps=True)
+        return self.loaded, self.engine
+
+    def follower(self) -> Any:
+        """A sampler that keeps the engine in step with the model, which the probe proves."""
+        from grpobench.runs.sample.engines.sampler import EngineSampler
+
+        loaded, engine = self.begin()
+        if self.sampler is None:
+            adapter = Adapter(rank=self.rank) if self.rank else None
+            models = RoleModels(loaded.model, dtype=self.dtype, adapter=adapter)
+            prompt = loaded.encode("one two six ten")
+            self.sampler = EngineSampler(
+                engine, models, end=loaded.end, pad=loaded.pad, context=loaded.context, prompt=prompt
+            )
+        return self.sampler
+
+    def close(self) -> None:
+        if self.engine is not None:
+            self.engine.close()
+
+
+def vllm(report: Report) -> None:
+    """The work of `speed` by vLLM, in its own environment; weights, an adapter, and sleep."""
+    report.attempt("version", lambda: measured(f"vllm {version('vllm')}, torch {torch.__version__}"))
+    names = present(report, [name for name, _ in MODELS])
+    chosen = [one for one in MODELS if one[0] in names]
+    for name, dtype in chosen:
+        serving = Serving(name, dtype)
+        for sizes in SHAPES[report.small]:
+            told = f"{name} {dtype}, {described(sizes)}"
+            report.attempt(f"{told}: vLLM", partial(engine_rate, serving, sizes))
+            report.attempt(f"{told}: vLLM ÷ ours", partial(compared, report, told))
+        checks(report, serving, "weights")
+    for name, dtype in chosen[-1:]:
+        checks(report, Serving(name, dtype, RANK), "an adapter alone")
+
+
+def checks(report: Report, serving: Serving, what: str) -> None:
+    """That an engine follows the trainer and gives its memory back. Closes it while it sleeps, so that the
+    next one tells whether its memory is free."""
+    told = f"{serving.name} {serving.dtype}"
+    report.attempt(f"{told}: vLLM follows {what}", partial(follows, serving))
+    report.attempt(f"{told}: vLLM with {what} sleeps", partial(sleeps, serving))
+    serving.close()
+
+
+def engine_rate(serving: Serving, sizes: Sizes) -> Outcome:
+    loaded, engine = serving.begin()
+    jobs = [(request.prompt, seed) for request in asked(loaded, sizes) for seed in request.seeds]
+    return rate(lambda: sum(len(one.tokens) for one in engine.sample(jobs, sizes[-1], 1.0, ())))
+
+
+def compared(report: Report, told: str) -> Outcome:
+    """The ratio of two rates that stand in rows: of the part `speed`, and of this one."""
+    rates = {
+        (row.part, row.what): float(found[1].replace(",", ""))
+        for row in load_rows(report.path)
+        if (found := RATE.match(row.result)) and row.device == report.device
+    }
+    ours, theirs = rates.get(("speed", f"{told}: ours as it is")), rates.get((report.part, f"{told}: vLLM"))
+    if ours is None or theirs is None:
+        raise Skip("the rows of vLLM and of the part speed, `ours as it is`, are not both there")
+    return measured(f"{theirs / ours:.2f}")
+
+
+def follows(serving: Serving) -> Outcome:
+    """The engine takes over weights, halved ones, the weights again, and an adapter; the probe tells."""
+    gap = serving.follower().sync()["gap/sync"]
+    return judged(True, f"gap on the probe {gap:.2g} nats")
+
+
+def sleeps(serving: Serving) -> Outcome:
+    """A sleeping engine gives its memory back, wakes up with the trainer's weights, and sleeps again."""
+    _, engine = serving.begin()
+    if not engine.sleeps:
+        raise Skip("vLLM sleeps on GPUs alone")
+    sampler = serving.follower()
+    wait()
+    before = torch.cuda.mem_get_info()[0]
+    sampler.sleep()
+    freed = (torch.cuda.mem_get_info()[0] - before) / 2**30
+    gap = sampler.sync()["gap/sync"]
+    sampler.sleep()
+    told = f"{freed:.2f} GiB are free while it sleeps; awake again, gap on the probe {gap:.2g} nats"
+    return judged(freed > RETURNED * CACHE, told)
