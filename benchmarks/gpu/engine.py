@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from grpobench.benchmarks.gpu.speed import MODELS, SHAPES, Sizes, asked, describ
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.tools import installed
 
 CACHE = 2.0
 """GiB of the key-value cache."""
@@ -38,16 +38,21 @@ class Serving:
         self.name, self.dtype, self.rank = name, dtype, rank
         self.engine: Any = None
         self.loaded: Loaded | None = None
+        self.models: RoleModels | None = None
         self.sampler: Any = None
 
     def begin(self) -> tuple[Loaded, Any]:
         """The model and the engine that serves it."""
-        from grpobench.runs.sample.engines.vllm import VLLM
+        from grpobench.runs.sample.engines.vllm import VLLM, room_for
 
-        if self.engine is None or self.loaded is None:
+        if self.engine is None or self.loaded is None or self.models is None:
             self.loaded = load_or_skip(self.name)
             place = self.loaded.model.name_or_path
-            self.engine = VLLM(place, dtype=self.dtype, rows=256, cache_gb=CACHE, rank=self.rank, sleeps=True)
+            adapter = Adapter(rank=self.rank) if self.rank else None
+            self.models = RoleModels(self.loaded.model, dtype=self.dtype, adapter=adapter)
+            self.engine = VLLM(
+                place, dtype=self.dtype, rows=256, cache_gb=CACHE, room=room_for(self.models), sleeps=True
+            )
         return self.loaded, self.engine
 
     def follower(self) -> Any:
@@ -55,12 +60,11 @@ class Serving:
         from grpobench.runs.sample.engines.sampler import EngineSampler
 
         loaded, engine = self.begin()
+        assert self.models is not None
         if self.sampler is None:
-            adapter = Adapter(rank=self.rank) if self.rank else None
-            models = RoleModels(loaded.model, dtype=self.dtype, adapter=adapter)
-            prompt = loaded.encode("one two six ten")
+            prompt, end = loaded.encode("one two six ten"), loaded.end
             self.sampler = EngineSampler(
-                engine, models, end=loaded.end, pad=loaded.pad, context=loaded.context, prompt=prompt
+                engine, self.models, end=end, pad=loaded.pad, context=loaded.context, prompt=prompt
             )
         return self.sampler
 
@@ -71,7 +75,10 @@ class Serving:
 
 def vllm(report: Report) -> None:
     """The work of `speed` by vLLM, in its own environment; weights, an adapter, and sleep."""
-    report.attempt("version", lambda: measured(f"vllm {version('vllm')}, torch {torch.__version__}"))
+    report.attempt(
+        "version",
+        lambda: measured(f"vllm {installed.version_of(*installed.VLLM)}, torch {torch.__version__}"),
+    )
     names = present(report, [name for name, _ in MODELS])
     chosen = [one for one in MODELS if one[0] in names]
     for name, dtype in chosen:

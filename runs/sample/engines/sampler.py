@@ -217,15 +217,14 @@ def connect(config: RunConfig, models: RoleModels, loaded: Loaded) -> EngineSamp
 
         engine: Engine = Remote(settings.url, f"{config.experiment}/{config.folder}")
     else:
-        from grpobench.runs.sample.engines.vllm import VLLM
+        from grpobench.runs.sample.engines.vllm import VLLM, room_for
 
-        adapter = None if settings.merge_adapter else config.model.adapter
         engine = VLLM(
             loaded.model.name_or_path,
             dtype=config.model.dtype,
             rows=settings.max_batch_size,
             cache_gb=settings.cache_gb,
-            rank=adapter.rank if adapter else 0,
+            room=None if settings.merge_adapter else room_for(models),
             sleeps=settings.sleep,
         )
     try:

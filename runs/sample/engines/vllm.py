@@ -17,6 +17,7 @@ import os
 import random
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from grpobench.runs.models import adapters, sizes
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError, first_line
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.rollouts import GREEDY
@@ -41,12 +43,30 @@ DISCARD, OFFLOAD = 2, 1
 """Levels of vLLM's sleep: weights are forgotten, or kept in the memory of the CPU."""
 
 
+@dataclass(frozen=True)
+class AdapterRoom:
+    """Room for one adapter beside the weights of an engine."""
+
+    rank: int
+    targets: tuple[str, ...]
+    """Names of the layers that have it. vLLM leaves all others as they are, such as stacked experts, which
+    would take the kernels of adapted ones."""
+
+
+def room_for(models: RoleModels) -> AdapterRoom | None:
+    """What the policy's adapter needs; None without one."""
+    if models.adapter is None:
+        return None
+    targets = adapters.targets_of(models.adapter, models.plain.base_model)
+    return AdapterRoom(models.adapter.rank, tuple(targets))
+
+
 class VLLM:
     """vLLM in this process.
 
     `place` is a model folder or hub id, `rows` the most sequences decoded at once, `cache_gb` the size of the
-    key-value cache in GiB, whose size also bounds `context`. With `rank` it has room for one adapter of that
-    rank beside its weights. With `sleeps` it can give its memory back, if the device is a GPU. Raises
+    key-value cache in GiB, whose size also bounds `context`. With `room` it takes an adapter
+    beside its weights. With `sleeps` it can give its memory back, if the device is a GPU. Raises
     ModelError where vLLM cannot serve the model.
     """
 
@@ -54,7 +74,14 @@ class VLLM:
     """The engine of this process. A run that failed may have left one behind."""
 
     def __init__(
-        self, place: str, *, dtype: str, rows: int, cache_gb: float, rank: int = 0, sleeps: bool = False
+        self,
+        place: str,
+        *,
+        dtype: str,
+        rows: int,
+        cache_gb: float,
+        room: AdapterRoom | None = None,
+        sleeps: bool = False,
     ) -> None:
         if VLLM._open is not None:
             VLLM._open.close()
@@ -63,20 +90,20 @@ class VLLM:
         # In this process and no other: weights are handed over as tensors, not as messages.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with undisturbed():
-            self.llm: Any = start(place, dtype, rows, cache_gb, rank, sleeps)
+            self.llm: Any = start(place, dtype, rows, cache_gb, room, sleeps)
         VLLM._open = self
         self.dtype: torch.dtype = getattr(torch, dtype)
         settings = self.llm.llm_engine.vllm_config
         self.context = int(settings.model_config.max_model_len)
         self.block = int(settings.cache_config.block_size)
         self.eager = bool(settings.model_config.enforce_eager)
-        self.adapts, self.asleep = rank > 0, False
+        self.adapts, self.asleep = room is not None, False
         self.sleeps = bool(settings.model_config.enable_sleep_mode)
         self.adapter: Any = None
         """The request that names the adapter, if there is one now."""
         self.loaded = 0
         """Adapters so far."""
-        self.provenance = {
+        self.provenance: Mapping[str, Any] = {
             "engine": "vllm",
             "version": installed.version_of(*installed.VLLM),
             "seeds": seeds_of(settings),
@@ -202,7 +229,9 @@ class VLLM:
             gc.collect()
 
 
-def start(place: str, dtype: str, rows: int, cache_gb: float, rank: int = 0, sleeps: bool = False) -> Any:
+def start(
+    place: str, dtype: str, rows: int, cache_gb: float, room: AdapterRoom | None = None, sleeps: bool = False
+) -> Any:
     """vLLM's LLM, with the sampling of `HFSampler`: nothing but a temperature between logits and tokens."""
     from vllm import LLM
     from vllm.platforms import current_platform
@@ -214,8 +243,9 @@ def start(place: str, dtype: str, rows: int, cache_gb: float, rank: int = 0, sle
         more = {"enforce_eager": True, "enable_chunked_prefill": False}
     elif sleeps:
         more = {"enable_sleep_mode": True}
-    if rank:
-        more |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room_for(rank)}
+    if room:
+        more |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": reserved(room.rank)}
+        more |= {"lora_target_modules": list(room.targets)}
     try:
         return LLM(
             model=place,
@@ -233,18 +263,18 @@ def start(place: str, dtype: str, rows: int, cache_gb: float, rank: int = 0, sle
             seed=0,
             **more,
         )
-    except (ValueError, NotImplementedError, RuntimeError, AssertionError) as error:
-        others = "if it takes no adapters, set sampler.merge_adapter = true, " if rank else ""
+    except Exception as error:  # without a kernel that it needs, vLLM may raise anything
+        others = "if it takes no adapters, set sampler.merge_adapter = true, " if room else ""
         others += "if it cannot sleep, sampler.sleep = false, " if sleeps else ""
         raise ModelError(
-            f"vLLM cannot serve {Path(place).name}: {error}; raise sampler.cache_gb when memory is what "
-            f'lacks, {others}else set sampler.kind = "hf"'
+            f"vLLM cannot serve {Path(place).name}: {first_line(error)}; raise sampler.cache_gb when "
+            f'memory is what lacks, {others}else set sampler.kind = "hf"'
         ) from error
 
 
-def room_for(rank: int) -> int:
-    """The least room that vLLM can reserve for an adapter. Raises ModelError for one of a larger rank."""
-    enough = [room for room in RANKS if room >= rank]
+def reserved(rank: int) -> int:
+    """The least rank for which vLLM can reserve room. Raises ModelError for one of a larger rank."""
+    enough = [most for most in RANKS if most >= rank]
     if not enough:
         raise ModelError(
             f"vLLM takes adapters up to rank {RANKS[-1]}, and model.adapter.rank is {rank}; set "

@@ -21,7 +21,7 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, stirred
-from grpobench.runs.sample.engines.vllm import VLLM, room_for
+from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom, reserved, room_for
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import GREEDY, Request
 from grpobench.runs.settings.config import (
@@ -57,7 +57,7 @@ def follower(
     models.optimize({"policy": 1e-2}, (0.9, 0.95), 0.0, 1.0)
     llm = FakeLLM(tiny(seed=1), **settings)
     install(patch, llm)
-    engine = VLLM("", dtype="float32", rows=64, cache_gb=1.0, rank=adapter.rank if adapter else 0)
+    engine = VLLM("", dtype="float32", rows=64, cache_gb=1.0, room=room_for(models))
     return EngineSampler(engine, models, end=END, pad=0, context=128, prompt=PROMPT), llm
 
 
@@ -239,9 +239,17 @@ def test_stirred_adapters_have_an_eighth_of_the_weights_norm_and_leave_no_trace(
 
 
 def test_room_for_adapters_comes_in_sizes() -> None:
-    assert [room_for(rank) for rank in (1, 8, 9, 16, 33, 512)] == [8, 8, 16, 16, 64, 512]
+    assert [reserved(rank) for rank in (1, 8, 9, 16, 33, 512)] == [8, 8, 16, 16, 64, 512]
     with pytest.raises(ModelError, match=r"up to rank 512.*is 513; set sampler\.merge_adapter = true"):
-        room_for(513)
+        reserved(513)
+
+
+def test_room_is_made_in_the_layers_that_have_the_adapter() -> None:
+    every = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+    chosen = Adapter(rank=3, targets=("v_proj", "q_proj"))
+    cases = [(None, None), (LORA, AdapterRoom(4, every)), (chosen, AdapterRoom(3, ("q_proj", "v_proj")))]
+    for adapter, room in cases:
+        assert room_for(RoleModels(tiny(), ("policy",), adapter=adapter)) == room
 
 
 # Settings and provenance

@@ -30,7 +30,7 @@ from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines import vllm as engines
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap
-from grpobench.runs.sample.engines.vllm import VLLM
+from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import GREEDY, Request
 from grpobench.runs.settings.config import (
@@ -90,12 +90,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 kept: dict[str, tuple[str, VLLM]] = {}
 
 
-def vllm(place: str, dtype: str = "float32", rank: int = 0) -> VLLM:
+ATTENTION = ("k_proj", "o_proj", "q_proj", "v_proj")
+EVERY = AdapterRoom(4, (*ATTENTION, "down_proj", "gate_proj", "up_proj"))
+
+
+def vllm(place: str, dtype: str = "float32", room: AdapterRoom | None = None) -> VLLM:
     """The engine of the last test where it will do: there is one in a process, and it starts slowly."""
     name, engine = kept.get("engine", ("", None))
-    wanted = f"{place} {dtype} {rank}"
+    wanted = f"{place} {dtype} {room}"
     if engine is None or name != wanted or engine is not VLLM._open:
-        engine = VLLM(place, dtype=dtype, rows=64, cache_gb=0.25, rank=rank)
+        engine = VLLM(place, dtype=dtype, rows=64, cache_gb=0.25, room=room)
         kept["engine"] = (wanted, engine)
     return engine
 
@@ -336,7 +340,7 @@ LORA = Adapter(rank=4, alpha=8.0)
 def test_adapter_alone_follows_and_its_samples_are_the_policys(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are handed over for the proof; from then on only the adapter is."""
     loaded = load("nano")
-    source = follower(loaded, vllm(loaded.model.name_or_path, rank=4), 1e-2, adapter=LORA)
+    source = follower(loaded, vllm(loaded.model.name_or_path, room=EVERY), 1e-2, adapter=LORA)
     assert source.provenance["adapter"] == "beside"
     monkeypatch.setattr(VLLM, "load", None)
     for _ in range(3):
@@ -359,7 +363,7 @@ def test_adapter_alone_follows_and_its_samples_are_the_policys(monkeypatch: pyte
 def test_small_adapter_survives_bfloat16() -> None:
     """The sum of weights and adapter would be rounded to the weights; beside them the adapter is not."""
     loaded = load("nano")
-    engine = vllm(loaded.model.name_or_path, "bfloat16", rank=4)
+    engine = vllm(loaded.model.name_or_path, "bfloat16", EVERY)
     source = follower(loaded, engine, 1e-2, "bfloat16", LORA)
     update(source.models)
     assert source.sync()["gap/sync"] < 1
@@ -383,6 +387,16 @@ def test_engine_that_slept_samples_as_before(small: str, monkeypatch: pytest.Mon
     assert [[r.completion for r in group] for group in after_sleep] == [
         [r.completion for r in group] for group in before
     ]
+
+
+def test_adapter_of_a_mixture_leaves_its_experts_alone() -> None:
+    """With room for adapters in its experts vLLM 0.30 would call Triton, which is not there on a CPU."""
+    loaded = load("nano-moe")
+    source = follower(
+        loaded, vllm(loaded.model.name_or_path, room=AdapterRoom(4, ATTENTION)), 1e-2, adapter=LORA
+    )
+    update(source.models)
+    assert source.sync()["gap/sync"] < EXACT
 
 
 def test_cache_that_holds_nothing_is_an_error_with_the_remedy(small: str) -> None:
