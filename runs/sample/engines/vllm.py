@@ -49,8 +49,7 @@ class AdapterRoom:
 
     rank: int
     targets: tuple[str, ...]
-    """Names of the layers that have it. vLLM leaves all others as they are, such as stacked experts, which
-    would take the kernels of adapted ones."""
+    """Names of the layers that have it. vLLM leaves all others as they are."""
 
 
 def room_for(models: RoleModels) -> AdapterRoom | None:
@@ -97,6 +96,14 @@ class VLLM:
         self.context = int(settings.model_config.max_model_len)
         self.block = int(settings.cache_config.block_size)
         self.eager = bool(settings.model_config.enforce_eager)
+        if room and self.eager and getattr(settings.model_config, "is_moe", False):
+            # vLLM 0.30 then takes a Triton kernel for the experts, with or without adapters of their own.
+            self.asleep = False
+            self.close()
+            raise ModelError(
+                f"vLLM cannot serve {Path(place).name} with an adapter on a CPU: it has experts; set "
+                "sampler.merge_adapter = true, which adds the adapter to the weights"
+            )
         self.adapts, self.asleep = room is not None, False
         self.sleeps = bool(settings.model_config.enable_sleep_mode)
         self.adapter: Any = None

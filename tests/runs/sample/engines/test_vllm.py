@@ -389,14 +389,13 @@ def test_engine_that_slept_samples_as_before(small: str, monkeypatch: pytest.Mon
     ]
 
 
-def test_adapter_of_a_mixture_leaves_its_experts_alone() -> None:
-    """With room for adapters in its experts vLLM 0.30 would call Triton, which is not there on a CPU."""
-    loaded = load("nano-moe")
-    source = follower(
-        loaded, vllm(loaded.model.name_or_path, room=AdapterRoom(4, ATTENTION)), 1e-2, adapter=LORA
-    )
-    update(source.models)
-    assert source.sync()["gap/sync"] < EXACT
+def test_mixture_with_an_adapter_names_the_remedy_on_a_cpu() -> None:
+    """With room for adapters vLLM 0.30 computes experts by Triton, which is not there on a CPU."""
+    if torch.cuda.is_available():
+        pytest.skip("a GPU has Triton")
+    with pytest.raises(ModelError, match=r"nano-moe with an adapter .*set sampler\.merge_adapter = true"):
+        vllm(load("nano-moe").model.name_or_path, room=AdapterRoom(4, ATTENTION))
+    assert VLLM._open is None
 
 
 def test_cache_that_holds_nothing_is_an_error_with_the_remedy(small: str) -> None:
