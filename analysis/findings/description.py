@@ -56,6 +56,8 @@ def arm_means(record: Record, test: str) -> list[ArmMean]:
 
 COARSE = ("updates", "tokens")
 """Units that are printed with one decimal."""
+LARGE = 1e7
+"""From here on, numbers are printed with a power of ten."""
 
 
 def result_words(result: Result) -> str:
@@ -148,6 +150,8 @@ def amount(value: float, unit: str, ratio: bool, sign: bool = True) -> str:
         return number(value, 2)
     if unit in ("points", "%"):
         text = percent(value)
+    elif abs(value) >= LARGE:
+        text = f"{value:.2e}".replace("-", "−")
     else:
         text = number(value, 1 if abs(value) >= 10 or unit in COARSE else 3)
     plus = sign and not text.startswith("−") and unit != "%"

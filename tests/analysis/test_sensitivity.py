@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpobench.analysis.findings import rule
-from grpobench.analysis.findings.description import result_words
+from grpobench.analysis.findings import description, rule
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.outcomes import Key
 from grpobench.analysis.findings.record import Record, Registration, read_kept
@@ -99,7 +98,7 @@ def test_what_a_check_or_control_does_not_concern_it_does_not_change() -> None:
     assert [one.verdict for one in result.tests] == ["equivalent", "insensitive"]
     assert result.verdict == "equivalent"  # of the primary test
     assert "a check failed: active; a control shows nothing: of y" in result.tests[1].needs
-    assert result_words(result).startswith("The primary test's effect is smaller")
+    assert description.result_words(result).startswith("The primary test's effect is smaller")
 
 
 def test_a_check_has_two_sides_and_fails_without_a_number() -> None:
@@ -288,6 +287,11 @@ def test_joint_ps_of_one_sample_is_its_p_and_of_copies_the_same() -> None:
     alone, corrected = joint_ps([sample])
     assert alone == corrected
     assert joint_ps([sample] * 5)[1] == pytest.approx(alone * 5)  # the same noise: nothing to correct
+
+
+def test_large_numbers_have_a_power_of_ten() -> None:
+    assert description.amount(-68176234649.6, "FLOPs", False) == "−6.82e+10"
+    assert description.amount(205.94, "tokens", False) == "+205.9"
 
 
 # What is kept
