@@ -266,10 +266,11 @@ def text_of(loaded: Loaded, rollout: Rollout) -> tuple[str, str]:
 
 def _walked(texts: Sequence[str]) -> float:
     """The entropy per token of a walk, whose steps these texts have as often as they should."""
-    assert sum(len(text) == LENGTH for text in texts) >= 0.99 * len(texts)
+    walks = [text for text in texts if len(text) == LENGTH and set(text) <= set(RING)]
+    assert len(walks) >= 0.99 * len(texts)
     steps = Counter(
         (RING.index(text[place + 1]) - RING.index(text[place]) + 24) % 48 - 24
-        for text in texts
+        for text in walks
         for place in range(len(text) - 1)
     )
     total = sum(steps.values())
