@@ -184,7 +184,9 @@ def base(request: pytest.FixtureRequest) -> tuple[str, Loaded, RoleModels]:
 
 def tasks_of(name: str) -> list[Written]:
     letters: list[Written] = [Letters(length=n, contexts=8) for n in LENGTHS]
-    return {"letters": letters, "signed": [Signed(cap=120)], "walk": [Walk(contexts=8)]}[name]
+    if name == "letters":
+        return letters
+    return [Signed(cap=120)] if name == "signed" else [Walk(contexts=8)]
 
 
 def sampled(base: tuple[str, Loaded, RoleModels], task: Written, count: int) -> list[list[Rollout]]:
