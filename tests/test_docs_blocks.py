@@ -148,7 +148,7 @@ def read(block: Block, table: Mapping[str, Any], folder: Path) -> None:
     """A file of the page, a test of a finding, or a part of a recipe, put into the smallest one."""
     if block.name == "pyproject.toml":
         demand_entry_points(table)
-    elif table.keys() & {"test", "check", "control"}:
+    elif any(isinstance(table.get(kind), list) for kind in ("test", "check", "control")):
         test = "" if "test" in table else TEST
         (folder / "finding.toml").write_text(f'claim = "a"\nsource = "b"\n{block.text}\n{test}{FINDING}')
         finding = read_finding("finding.toml").finding
