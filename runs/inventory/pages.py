@@ -54,8 +54,10 @@ FIGURES = "figures/findings"
 
 TITLES = {
     "a-a": "A/A",
+    "critic-free-compute": "critic-free compute",
     "long-run-collapse": "long-run collapse",
     "one-shot-bias": "one-shot bias",
+    "one-shot-susceptibility": "one-shot susceptibility",
     "sampler-gap-collapse": "sampler-gap collapse",
     "std-bias": "SD and length bias",
 }
