@@ -15,7 +15,7 @@ from rich.table import Table
 
 from grpobench.benchmarks.cases import (
     ALONE,
-    DECODING,
+    DECODINGS,
     KEEPING,
     LAUNCHER,
     MEMORY,
@@ -58,8 +58,9 @@ def show(outcome: Mapping[str, Any], console: Console) -> None:
         show_keeping(outcome["keeping"], console)
     if "memory" in outcome:
         show_memory(outcome["memory"], console)
-    if "decoding" in outcome:
-        show_decoding(outcome["decoding"], console)
+    for name in DECODINGS:
+        if name in outcome:
+            show_decoding(name, outcome[name], console)
     if "grid" in outcome:
         show_grid(outcome["grid"], console)
 
@@ -155,14 +156,14 @@ def show_memory(memory: Mapping[str, Any], console: Console) -> None:
     )
 
 
-def show_decoding(decoding: Mapping[str, Any], console: Console) -> None:
+def show_decoding(name: str, decoding: Mapping[str, Any], console: Console) -> None:
     """Tokens per second of both ways to decode."""
-    headings = ("decoding", "tokens/s", "slowest", "fastest", "calls", "per processor second")
+    headings = (name, "tokens/s", "slowest", "fastest", "calls", "per processor second")
     rows = table("", *headings, words=(0, 1))
-    for name, way in decoding["ways"].items():
+    for place, way in decoding["ways"].items():
         rates = way["calls_tokens_per_s"]
         cells = (f"{rate:.1f}" for rate in (way["tokens_per_s"], min(rates), max(rates)))
-        rows.add_row(name, ", ".join(way["ways"]), *cells, str(len(rates)), f"{way['tokens_per_cpu_s']:.1f}")
+        rows.add_row(place, ", ".join(way["ways"]), *cells, str(len(rates)), f"{way['tokens_per_cpu_s']:.1f}")
     console.print(rows)
     console.print(
         "used / fallback: {ratio:.2f} (per processor second {cpu_ratio:.2f}); medians of calls in turn, "
@@ -262,15 +263,15 @@ def measure(model: str, names: Sequence[str], start: Start, course: Course) -> d
             more[name], seen = keeping(course.tell), {**facts(), "threads": 1}
         elif name == MEMORY:
             more[name], seen = memory(model, start, course.tell)
-        elif name == DECODING:
-            more[name], seen = decoding(decoding_shape(model), course.tell)
+        elif name in DECODINGS:
+            more[name], seen = decoding(decoding_shape(model, name), course.tell)
         else:
             more[name] = grid(course.tell, [f"model.name={model}"])
             seen = {**facts(), "threads": 1, "trl": version()}
         found = {**seen, **found}
     return {
         "model": model,
-        "precision": DTYPE if set(names) == {DECODING} else "float32",
+        "precision": DTYPE if set(names) <= {*DECODINGS} else "float32",
         "trl_gradient_checkpointing": False,
         **found,
         "cases": cases,

@@ -23,9 +23,10 @@ from grpobench.tasks.workers.pool import cores
 STEPPED: Final = ("short", "long-prompt")
 """Cases in which both sides make one step after the other."""
 GRID, SCALING, LAUNCHER, KEEPING, MEMORY = "grid", "scaling", "launcher", "keeping", "memory"
-DECODING: Final = "decoding"
-NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING, MEMORY, DECODING)
-ALONE: Final = frozenset({SCALING, LAUNCHER, KEEPING, MEMORY, DECODING})
+DECODINGS: Final = {"decoding": 32, "short-decoding": 8}
+"""Cases of decoding, and the tokens of a completion in each: a short derivation, or an answer alone."""
+NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING, MEMORY, *DECODINGS)
+ALONE: Final = frozenset({SCALING, LAUNCHER, KEEPING, MEMORY, *DECODINGS})
 """Cases without TRL."""
 SMALL: Final = ("nano", "nano-moe")
 """Small built-in models. Other models get fewer prompts per step, and by default only the long cases."""

@@ -1,4 +1,4 @@
-"""`--case decoding`: tokens per second of the in-process sampler in bfloat16, and of its fallback.
+"""`--case decoding` and `short-decoding`: tokens per second of our sampler in bfloat16, and of its fallback.
 
 The fallback is what the sampler does with a model for which its probes do not confirm anything else: the
 prompt of a group is repeated for every completion, and the model's own forward pass casts its weights at
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from grpobench.benchmarks.cases import BUDGET, SMALL, UNKNOWN, Case, Tell, counted
+from grpobench.benchmarks.cases import BUDGET, DECODINGS, SMALL, UNKNOWN, Case, Tell, counted
 from grpobench.benchmarks.compare import Facts
 from grpobench.benchmarks.sides import Stopwatch, facts, impossible, prompt_texts
 from grpobench.runs.tools.machine import threads
@@ -43,10 +43,10 @@ class Call:
     """Processor time of all threads."""
 
 
-def shape(model: str) -> Case:
+def shape(model: str, name: str) -> Case:
     """The requests of a call: one step's of a small model, and fewer of others."""
     prompts, group = (16, 8) if model in SMALL else (2, 8)
-    return Case("decoding", model, prompts, group, 150, 32, 1 + CALLS, threads(1))
+    return Case(name, model, prompts, group, 150, DECODINGS[name], 1 + CALLS, threads(1))
 
 
 def decoding(case: Case, tell: Tell) -> tuple[dict[str, Any], Facts]:

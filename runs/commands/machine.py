@@ -18,7 +18,17 @@ from grpobench.runs.commands.options import (
 )
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, say
 
-CASES = ("short", "long-prompt", "grid", "scaling", "launcher", "keeping", "memory", "decoding")
+CASES = (
+    "short",
+    "long-prompt",
+    "grid",
+    "scaling",
+    "launcher",
+    "keeping",
+    "memory",
+    "decoding",
+    "short-decoding",
+)
 PREFLIGHT = "quickstart"
 """The recipe that `doctor --deep` checks where none is named."""
 
@@ -107,8 +117,8 @@ def use_device(name: str) -> None:
     help="May be repeated. Steps with short or long prompts, each against TRL's; a grid of whole runs "
     "against TRL's; scaling of our own step; what the launcher spends on a run; what keeping a run "
     "(checkpoints and logs) costs of its steps; peak memory of our step with and without activation "
-    "checkpointing; tokens per second that our sampler writes in bfloat16, against its fallback. "
-    "Default: short and long-prompt for nano and nano-moe, "
+    "checkpointing; tokens per second that our sampler writes in bfloat16, against its "
+    "fallback, in completions of 32 or of 8 tokens. Default: short and long-prompt for nano and nano-moe, "
     "long-prompt for others.",
 )
 @flag("--sandbox", "Measure programs a minute in each tier instead.")

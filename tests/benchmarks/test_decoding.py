@@ -29,7 +29,7 @@ def test_the_command_measures_both_ways_on_the_same_requests(
         return sample(self, requests, limit, temperature)
 
     monkeypatch.setattr(HFSampler, "sample", recorded)
-    monkeypatch.setattr(bench, "decoding_shape", lambda model: CASE)
+    monkeypatch.setattr(bench, "decoding_shape", lambda model, name: CASE)
     assert cli.main(["bench", "--case", "decoding", "--json"]) == 0
     outcome = json.loads(capsys.readouterr().out)
     assert (outcome["model"], outcome["precision"], outcome["cases"]) == ("nano", "bfloat16", [])
@@ -62,7 +62,7 @@ def test_the_text_says_how_many_times_as_fast(
         time.sleep(0.04 if self.fuses else 0.12)
         return sample(self, *given)
 
-    monkeypatch.setattr(bench, "decoding_shape", lambda model: CASE)
+    monkeypatch.setattr(bench, "decoding_shape", lambda model, name: CASE)
     monkeypatch.setattr(HFSampler, "sample", slower)
     assert cli.main(["bench", "--case", "decoding"]) == 0
     said = capsys.readouterr().out
