@@ -114,7 +114,9 @@ def use_device(name: str) -> None:
     "--case",
     type=click.Choice(CASES),
     multiple=True,
-    help="May be repeated. Steps with short or long prompts, each against TRL's; a grid of whole runs "
+    metavar="CASE",
+    help=f"May be repeated. One of {', '.join(CASES)}. In this order: steps with short or long prompts, each against TRL's; a "
+    "grid of whole runs "
     "against TRL's; scaling of our own step; what the launcher spends on a run; what keeping a run "
     "(checkpoints and logs) costs of its steps; peak memory of our step with and without activation "
     "checkpointing; tokens per second that our sampler writes in bfloat16, against its "
