@@ -115,13 +115,12 @@ def use_device(name: str) -> None:
     type=click.Choice(CASES),
     multiple=True,
     metavar="CASE",
-    help=f"May be repeated. One of {', '.join(CASES)}. In this order: steps with short or long prompts, each against TRL's; a "
-    "grid of whole runs "
-    "against TRL's; scaling of our own step; what the launcher spends on a run; what keeping a run "
-    "(checkpoints and logs) costs of its steps; peak memory of our step with and without activation "
-    "checkpointing; tokens per second that our sampler writes in bfloat16, against its "
-    "fallback, in completions of 32 or of 8 tokens. Default: short and long-prompt for nano and nano-moe, "
-    "long-prompt for others.",
+    help=f"May be repeated. One of {', '.join(CASES)}. In this order: steps with short or long prompts, "
+    "each against TRL's; a grid of whole runs against TRL's; scaling of our own step; what the launcher "
+    "spends on a run; what keeping a run (checkpoints and logs) costs of its steps; peak memory of our step "
+    "with and without activation checkpointing; tokens per second that our sampler writes in bfloat16, "
+    "against its fallback, in completions of 32 or of 8 tokens. Default: short and long-prompt for nano and "
+    "nano-moe, long-prompt for others.",
 )
 @flag("--sandbox", "Measure programs a minute in each tier instead.")
 @flag("--memory-plan", "Hold the memory plan against the peaks of steps instead.")
