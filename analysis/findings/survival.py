@@ -46,7 +46,7 @@ def draw_survival(record: Record, result: Result) -> Drawing:
             axes.set_xlabel("updates")
         names = _side_names(judged[result.series[0].tests[0]])
         handles = [Line2D([], [], color=color, linestyle=line) for color, line in SIDES]
-        legend_above(figure, handles, list(names))
+        legend_above(figure, handles, names)
         sns.despine(figure)
     seeds = counted([len(one.seeds) for one in result.tests if one.test.dose is not None], "seed")
     caption = (
@@ -57,9 +57,9 @@ def draw_survival(record: Record, result: Result) -> Drawing:
     return Drawing(f"{result.finding.name}-survival", result.finding.claim, caption, figure)
 
 
-def _side_names(one: Judged) -> tuple[str, str]:
+def _side_names(one: Judged) -> list[str]:
     """The algorithms of a contrast: the arm before its sweep values."""
-    return tuple(name.partition("+")[0].upper() for name in _sides(one.test.contrast))  # type: ignore[return-value]
+    return [name.partition("+")[0].upper() for name in _sides(one.test.contrast)]
 
 
 def _sides(contrast: Mapping[str, float]) -> list[str]:

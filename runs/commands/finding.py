@@ -188,10 +188,14 @@ def run_finding(options: Options) -> int:
     return run_all(options) if options.name == ALL else run_one(read_finding(options.name), options)
 
 
+def overrides(options: Options) -> list[str]:
+    """`--set` and `--seeds`."""
+    return [*options.sets, *([f"seeds={seed_list(options.seeds)}"] if options.seeds else [])]
+
+
 def run_one(study: Study, options: Options) -> int:
     """Register, run what has no result yet, write the report and say the verdict."""
-    sets = [*options.sets, *([f"seeds={seed_list(options.seeds)}"] if options.seeds else [])]
-    recipe = study.recipe(options.scale, sets)
+    recipe = study.recipe(options.scale, overrides(options))
     if not options.dry_run:
         register(study.finding, options.scale, recipe, options.out)
     code = carry_out(recipe, options, by_pairs=False)  # but by the finding's rule
@@ -229,7 +233,10 @@ def run_all(options: Options) -> int:
     studies = [study for study in map(read_finding, findings()) if options.scale in study.scales]
     for number, study in enumerate(studies, 1):
         if not options.json:
-            left = [remaining(one.finding.name, options.scale, options.out) for one in studies[number - 1 :]]
+            left = [
+                remaining(one.finding.name, options.scale, options.out, overrides(options))
+                for one in studies[number - 1 :]
+            ]
             told = (
                 f"{number} of {len(studies)}, {left[0].runs} runs to go; {time_left(left, options.workers)}"
             )

@@ -25,12 +25,12 @@ class Remaining:
     """Their time on one core, by the kept table's mean over its runs; NaN where nothing is kept."""
 
 
-def remaining(name: str, scale: str, out: Path) -> Remaining:
-    """Raises ConfigError for a finding without the scale."""
+def remaining(name: str, scale: str, out: Path, sets: Sequence[str] = ()) -> Remaining:
+    """With the overrides of `--set`. Raises ConfigError for a finding without the scale."""
     from grpobench.analysis.findings.record import read_kept
 
     study = read_finding(name)
-    recipe = study.recipe(scale)
+    recipe = study.recipe(scale, sets)
     runs = sum(not settled(out / recipe.name / config.folder) for config in recipe.runs())
     kept = kept_path(study, scale)
     record = read_kept(kept) if kept else None

@@ -297,11 +297,11 @@ def test_large_numbers_have_a_power_of_ten() -> None:
 # What is kept
 
 
-def kept_tables() -> list[Path]:
+def tables_of_findings() -> list[Path]:
     return sorted((Path(__file__).parents[2] / "docs/results/findings").glob("*.json"))
 
 
-@pytest.mark.parametrize("path", kept_tables(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", tables_of_findings(), ids=lambda path: path.stem)
 def test_no_kept_finding_is_equivalent_without_a_control_that_shows_the_effect(path: Path) -> None:
     result = read_kept(path).result()
     asked = result.finding

@@ -455,6 +455,14 @@ def test_run_marked_from_outside_keeps_its_step(run: RunFolder) -> None:
     assert status(run.path) == {"state": "crashed", "why": "killed", "step": 4, "attempt": 1}
 
 
+def test_another_version_of_an_engine_is_a_difference() -> None:
+    attempt = {"versions": {"vllm": "0.30.0"}, "code": {}}
+    assert provenance.code_differences(attempt, {"versions": {"vllm": "0.31.0"}, "code": {}}) == [
+        "vllm: 0.30.0 -> 0.31.0"
+    ]
+    assert not provenance.code_differences(attempt, attempt)
+
+
 def test_provenance_names_versions_and_code(run: RunFolder) -> None:
     run.note(sandbox="monty")
     attempt = json.loads((run.path / "provenance.json").read_text())["attempts"][0]
