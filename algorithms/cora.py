@@ -31,12 +31,13 @@ class CORA(GroupNormalized, ClippedRatio):
     summary = "GRPO with a second advantage for completions whose reasoning supports their answer"
     formula = (
         "A_i = α·A_task,i + w(step)·A_cons,i, each (x_i − mean x)/(std x + ε) in its group, x the reward and "
-        "the score `consistent`;  w(step) = consistency_weight · min(1, step/warmup) · "
+        "`consistency_score`;  w(step) = consistency_weight · min(1, step/warmup) · "
         "2^(−max(0, step − warmup)/half_life), the paper's β;  loss as GRPO's"
     )
     departures = (
         "The paper trains vision-language models with a learned consistency model; here the score is the "
-        "task's rule check of a text (the last value of the chain is the answer). The paper's weights and "
+        "task's rule check of a text (the last value of the chain is the answer). With consistency_score = "
+        "'model' it is a small reward model that learned to prefer what the rule accepts. Weights and "
         "the form of its schedule could not be read: α = 1, w up to 0.5, linear warm-up over 10 steps and "
         "halving every 100 steps are ours, as is GRPO's objective without KL (beta is the KL's weight, as "
         "everywhere). Judge it by a checker that is not rewarded: the score `supported`."
@@ -52,7 +53,7 @@ class CORA(GroupNormalized, ClippedRatio):
         Metric(
             "advantage/consistency_signal",
             "share of groups",
-            "groups in which some completions are consistent and others are not",
+            "groups whose completions differ in the score `consistency_score`",
         ),
         Metric(
             "policy/consistent_if_correct",
@@ -75,6 +76,9 @@ class CORA(GroupNormalized, ClippedRatio):
     """Steps over which that weight rises linearly; 0 starts at its greatest."""
     half_life: float = 100.0
     """Steps in which it halves after the warm-up; 0 keeps it."""
+    consistency_score: str = "consistent"
+    """The score that says how well the reasoning supports the answer: one of the task's, or a component of
+    the reward such as ``model``, which a weight of 0 measures without rewarding it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +91,7 @@ class CORA(GroupNormalized, ClippedRatio):
 
     @property
     def scores(self) -> frozenset[str]:
-        return frozenset({"correct", "consistent"})
+        return frozenset({"correct", "consistent", self.consistency_score})
 
     def weight(self, step: int) -> float:
         """Weight of the consistency advantage at a step, from 1."""
@@ -100,14 +104,19 @@ class CORA(GroupNormalized, ClippedRatio):
         if not self.consistency_weight:
             return task
         consistency = parts.group_advantage(
-            batch.scores["consistent"], batch.group, self.baseline, self.scale, self.ddof, self.epsilon
+            batch.scores[self.consistency_score],
+            batch.group,
+            self.baseline,
+            self.scale,
+            self.ddof,
+            self.epsilon,
         )
         return task + self.weight(batch.step) * consistency
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         consistent = batch.scores["consistent"].double()
         right = batch.scores["correct"] == 1
-        equal = parts.group_equal(consistent, batch.group)
+        equal = parts.group_equal(batch.scores[self.consistency_score].double(), batch.group)
         split = sum(not bool(equal[batch.group == number].all()) for number in batch.group.unique())
 
         def share(rows: Rowwise) -> float:

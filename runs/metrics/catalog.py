@@ -55,6 +55,13 @@ REWARD = (
         "lower",
     ),
     Metric(
+        "reward/model_auc/<score>",
+        "share of pairs",
+        "pairs in which the reward model rates a completion with this score of the task above one without, "
+        "of all graded rollouts of the step, ties as half (AUC); only with a reward model",
+        "higher",
+    ),
+    Metric(
         "score/correct/<category>",
         "score",
         "mean score `correct` over the graded rollouts of the step whose problem has this trait `category`; "

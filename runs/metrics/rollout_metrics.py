@@ -124,6 +124,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         **outcome_metrics(groups),
         **reward_metrics(rewards),
         **component_metrics(groups),
+        **model_metrics(groups),
         **dose_metrics(groups),
         **turn_metrics(groups),
         "groups/zero_signal": _mean([len(set(of_group)) <= 1 for of_group in rewards]),
@@ -201,6 +202,32 @@ def component_metrics(groups: Sequence[Group]) -> dict[str, float]:
             columns.setdefault(name, []).extend(defined)
     row = {f"reward/{name}": _mean(values) for name, values in columns.items()}
     return row | {"reward/failed": failed / max(1, total)}
+
+
+def model_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """How well the learned reward model ranks completions by each score of the task: the chance that one with
+    the score is rated above one without, ties as half (AUC); NaN where all or none have it. Nothing without a
+    reward model."""
+    rows = [
+        (value, verdict.scores)
+        for group in groups
+        for value, verdict in zip(group.components.get("model", ()), group.verdicts, strict=False)
+        if graded(verdict) and not math.isnan(value)
+    ]
+    names = sorted({name for _, scores in rows for name in scores})
+    return {
+        f"reward/model_auc/{name}": auc([(value, own.get(name, 0.0)) for value, own in rows])
+        for name in names
+    }
+
+
+def auc(rows: Sequence[tuple[float, float]]) -> float:
+    """The area under the ROC curve of values for telling positive labels from others: the share of pairs in
+    which the positive one has the higher value; NaN without both kinds. `rows` are (value, label)."""
+    labeled = [value for value, label in rows if label > 0]
+    others = [value for value, label in rows if label <= 0]
+    difference = np.subtract.outer(labeled, others)
+    return float(((np.sign(difference) + 1) / 2).mean()) if difference.size else math.nan
 
 
 def dose_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -10,7 +10,9 @@ A tiny reward model for a task is trained in seconds on synthetic preferences::
 The built-in policy's Llama gets a scalar head and learns from pairs of answers to problems of the training
 split: the reference answer is preferred to a damaged one that the task's verifier rejects. The loss is that
 of Bradley and Terry, −log σ(r_chosen − r_rejected) (arXiv:2203.02155, eq. 1). `reward.model = "tiny"` in a
-recipe trains the same model once and keeps it in the cache. It serves to try learned rewards without a
+recipe trains the same model once and keeps it in the cache. With another score than `correct`
+(`reward.model_learns`), an answer that has it is preferred to one that lacks it, and both may be right or
+wrong answers. It serves to try learned rewards without a
 download and to study the effect of optimizing one. Do not use it as a measure of quality.
 """
 
@@ -44,6 +46,7 @@ from grpobench.tasks.kinds.generated import Lapsing
 from grpobench.tasks.task import Problem, Split, Task
 
 BASE = "nano"
+CORRECT = "correct"
 RECIPE = 1
 """Version of this procedure; changing it makes cached models stale."""
 ATTEMPTS = 30
@@ -66,6 +69,8 @@ class Settings:
     held_out: int = 256
     """Pairs about validation problems that measure the result."""
     seed: int = 0
+    score: str = CORRECT
+    """The task's score that the model learns to prefer."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def train_tiny_model(task: Task, parent: Path, settings: Settings | None = None)
     settings = settings or Settings()
     facts = [RECIPE, loading.load(BASE).provenance, task.name, strict.plain(task), strict.plain(settings)]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-    folder = parent / f"tiny-{task.name}-{digest[:16]}"
+    folder = parent / f"tiny-{task.name}-{settings.score}-{digest[:16]}"
     if not (folder / "config.json").exists():
         with files.becoming(folder) as aside:
             train(task, settings, aside)
@@ -93,7 +98,7 @@ def train(task: Task, settings: Settings, folder: Path) -> dict[str, Any]:
     base = loading.load(BASE)
     model = with_scalar_head(base.model, settings.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95))
-    drawn = list(pairs(task, "train", settings.pairs, settings.seed))
+    drawn = list(pairs(task, "train", settings.pairs, settings.seed, settings.score))
     order = random.Random(derive(settings.seed, "order"))
     losses = []
     for step in range(1, settings.steps + 1):
@@ -108,7 +113,7 @@ def train(task: Task, settings: Settings, folder: Path) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    held_out = list(pairs(task, "validation", settings.held_out, settings.seed))
+    held_out = list(pairs(task, "validation", settings.held_out, settings.seed, settings.score))
     with torch.no_grad():
         right = sum(int((margins(model.eval(), base.tokenizer, [pair]) > 0).item()) for pair in held_out)
     model.save_pretrained(folder)
@@ -149,16 +154,20 @@ def margins(model: Any, tokenizer: Any, chosen: Sequence[Pair]) -> torch.Tensor:
     return reward[0::2] - reward[1::2]
 
 
-def pairs(task: Task, split: Split, most: int, seed: int) -> Iterator[Pair]:
-    """One preference per problem, in a derived order; the verifier confirms both sides."""
+def pairs(task: Task, split: Split, most: int, seed: int, score: str = CORRECT) -> Iterator[Pair]:
+    """One preference per problem, in a derived order; the verifier confirms both sides. Raises DataError if
+    the task does not give the score, or no problem has a preference."""
+    if score not in task.scores:
+        given = ", ".join(task.scores)
+        raise DataError(f"reward.model_learns: task {task.name} gives no score {score}; choose from {given}")
     problems = list(task.problems(split))
     rng = random.Random(derive(seed, "pairs", split))
     rng.shuffle(problems)
     found = 0
     for problem in problems:
-        chosen = task.demonstrate(problem)
-        rejected = next(wrong(task, problem, chosen, problems, rng), None)
-        if rejected is not None and correct(task, problem, chosen):
+        chosen = _preferred(task, problem, problems, rng, score)
+        rejected = next(lacking(task, problem, chosen, problems, rng, score), None)
+        if rejected is not None and has(task, problem, chosen, score):
             found += 1
             yield Pair(problem.prompt, chosen, rejected)
         if found == most:
@@ -166,33 +175,65 @@ def pairs(task: Task, split: Split, most: int, seed: int) -> Iterator[Pair]:
     if not found:
         raise DataError(
             f"task {task.name} has no {split} problem whose reference answer can be damaged so that its "
-            "verifier notices; name a reward model in reward.model"
+            f"verifier gives no {score}; name a reward model in reward.model"
         )
 
 
-def wrong(
-    task: Task, problem: Problem, right: str, others: Sequence[Problem], rng: random.Random
+def _preferred(
+    task: Task, problem: Problem, others: Sequence[Problem], rng: random.Random, score: str
+) -> str:
+    """The reference answer. Of another score than `correct`, half of the preferred answers are wrong ones
+    that have it, if there are such: else the model would learn to tell right from wrong."""
+    right = task.demonstrate(problem)
+    if score == CORRECT or rng.random() < 0.5:
+        return right
+    wrong = (
+        text
+        for text in damaged(task, problem, right, others, rng)
+        if has(task, problem, text, score) and not has(task, problem, text, CORRECT)
+    )
+    return next(wrong, right)
+
+
+def lacking(
+    task: Task, problem: Problem, right: str, others: Sequence[Problem], rng: random.Random, score: str
 ) -> Iterator[str]:
-    """Damaged answers that the verifier rejects, of kinds that a policy also writes: one wrong character
-    (half of them), an early end, the answer to another problem, and the task's own careless style."""
-    for _ in range(ATTEMPTS):
-        kind = rng.choice(("slip", "slip", "slip", "end", "other", "careless"))
-        if kind == "slip" and right:
-            place = rng.randrange(len(right))
-            alike = next((letters for letters in SAME_KIND if right[place] in letters), "")
-            text = right[:place] + rng.choice(alike or right) + right[place + 1 :]
-        elif kind == "end" and right:
-            text = right[: rng.randrange(len(right))]
-        elif kind == "careless" and isinstance(task, Lapsing):
-            text = task.lapse(problem)
-        else:
-            text = task.demonstrate(rng.choice(others))
-        if text != right and not correct(task, problem, text):
+    """Answers without the score. For another score than `correct` they include those that the task draws for
+    a warm start, which may be right."""
+    for text in damaged(task, problem, right, others, rng, drawn=score != CORRECT):
+        if text != right and not has(task, problem, text, score):
             yield text
 
 
-def correct(task: Task, problem: Problem, text: str) -> bool:
-    return task.verify(problem, [text])[0].scores.get("correct", 0.0) > 0
+def damaged(
+    task: Task,
+    problem: Problem,
+    right: str,
+    others: Sequence[Problem],
+    rng: random.Random,
+    drawn: bool = False,
+) -> Iterator[str]:
+    """Variants of an answer of kinds that a policy also writes: one other character (half of them), an early
+    end, the answer to another problem, the task's own careless style and, if asked, one that it draws."""
+    kinds = ("slip", "slip", "slip", "end", "other", "careless") + ("drawn",) * (3 * drawn)
+    for _ in range(ATTEMPTS):
+        kind = rng.choice(kinds)
+        if kind == "slip" and right:
+            place = rng.randrange(len(right))
+            alike = next((letters for letters in SAME_KIND if right[place] in letters), "")
+            yield right[:place] + rng.choice(alike or right) + right[place + 1 :]
+        elif kind == "end" and right:
+            yield right[: rng.randrange(len(right))]
+        elif kind == "careless" and isinstance(task, Lapsing):
+            yield task.lapse(problem)
+        elif kind == "drawn":
+            yield from task.draw_episode(problem, rng)[:1]
+        else:
+            yield task.demonstrate(rng.choice(others))
+
+
+def has(task: Task, problem: Problem, text: str, score: str) -> bool:
+    return task.verify(problem, [text])[0].scores.get(score, 0.0) > 0
 
 
 def main() -> None:
@@ -241,6 +282,7 @@ class Scorer:
     def __init__(self, reward: RewardConfig, task: Task, device: torch.device | str) -> None:
         if why := missing_reward_model(reward.model):
             raise ModelError(f"reward.model: {why}")
+        self.learns = reward.model_learns
         place = self._model_path(reward.model, task)
         self.model, self.tokenizer = read(place, reward.model_dtype)
         self.provenance = provenance(reward.model, place, self.model.config)
@@ -252,7 +294,7 @@ class Scorer:
     def _model_path(self, name: str, task: Task) -> str:
         if name != TINY:
             return str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
-        return str(train_tiny_model(task, cache_folder() / "reward"))
+        return str(train_tiny_model(task, cache_folder() / "reward", Settings(score=self.learns)))
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """One score per (prompt, completion), in order."""

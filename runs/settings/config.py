@@ -204,6 +204,8 @@ class RewardConfig:
     model: str = ""
     """The reward model: a folder or hub id that `AutoModelForSequenceClassification` reads, with one output;
     `tiny` is one that the suite trains for the task in seconds."""
+    model_learns: str = "correct"
+    """The task's score that the suite's own reward model, `tiny`, learns to prefer."""
     model_input: Literal["auto", "chat", "pair", "text"] = "auto"
     """How the reward model reads prompt and completion: through its chat template, as a pair of segments, or
     as one text; `auto` takes the first that its tokenizer offers."""
@@ -237,6 +239,11 @@ class RewardConfig:
             Rule(
                 bool(self.model) or "model" not in used,
                 'model: must name the reward model; "tiny" is one that the suite trains itself',
+            ),
+            Rule(
+                self.model_learns == "correct" or self.model == TINY,
+                f"model_learns: only the model {TINY!r} is trained here; remove it, or set reward.model to "
+                f"{TINY!r}",
             ),
             Rule(bool(self.proxy) or "proxy" not in used, "proxy: must name at least one feature"),
         )

@@ -4,6 +4,7 @@ remedy."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -258,6 +259,9 @@ def unrewarded(reward: RewardConfig, task: Task, gives: str) -> list[str]:
                 f"the reward {component} is made of the score {score}, and {gives}; restrict the arm with "
                 "`tasks = [...]` to tasks that give it"
             )
+    if reward.model == TINY and "model" in components and reward.model_learns not in task.scores:
+        remedy = _choose(reward.model_learns, task.scores)
+        faults.append(f"reward.model_learns is {reward.model_learns!r}, and {gives}; {remedy}")
     if reward.kind not in ("task", "sum"):
         return faults
     given = {*task.scores, *(COMPONENTS if reward.kind == "sum" else ())}
@@ -270,6 +274,11 @@ def unrewarded(reward: RewardConfig, task: Task, gives: str) -> list[str]:
             remedy = f"did you mean {guess}?"
         faults.append(f"reward.weights names {name}, and {gives}; {remedy}")
     return faults
+
+
+def _choose(name: str, known: Iterable[str]) -> str:
+    guess = strict.nearest(name, known)
+    return f"did you mean {guess}?" if guess else "choose one of these"
 
 
 def missing(config: RunConfig) -> list[str]:

@@ -43,6 +43,20 @@ def test_each_score_is_normalized_in_its_group_before_they_are_added() -> None:
     assert advantages(algorithm, batch([1, 0, 0, 0], [1, 1, 0, 0])) == pytest.approx(expected, rel=1e-6)
 
 
+def test_consistency_of_a_learned_model_replaces_the_rules() -> None:
+    # Its scores 3, 1, −1, −3 have mean 0 and deviation √(20/3).
+    made = batch([1, 1, 1, 1], [1, 1, 0, 0])
+    made = dataclasses.replace(made, scores=made.scores | {"model": torch.tensor([3.0, 1.0, -1.0, -3.0])})
+    algorithm = CORA(consistency_weight=1.0, consistency_score="model", epsilon=1e-9, **LAST)
+    deviation = math.sqrt(20 / 3)
+    expected = [3 / deviation, 1 / deviation, -1 / deviation, -3 / deviation]
+    assert advantages(algorithm, made) == pytest.approx(expected, rel=1e-6)
+    assert algorithm.scores == {"correct", "consistent", "model"}
+    observed = algorithm.observe(made, algorithm.compute_signal(made, NOBODY))
+    assert observed["advantage/consistency_signal"] == 1.0
+    assert observed["policy/consistent_if_correct"] == 0.5  # by the rule, whatever is rewarded
+
+
 def test_groups_are_kept_apart() -> None:
     made = rollouts([[1, 1], [1, 1]], [[1.0, 0.0], [0.0, 0.0]])
     scores = {"correct": made.reward, "consistent": torch.tensor([0.0, 0.0, 1.0, 0.0])}

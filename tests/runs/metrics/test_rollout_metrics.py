@@ -18,11 +18,15 @@ import pytest
 import torch
 from helpers.logs import known
 from helpers.toys import Letters, arithmetic_run, rollouts, trainer_for
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Signal
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.metrics.rollout_metrics import (
+    auc,
     categories_of,
     entropy,
     group_metrics,
@@ -241,3 +245,21 @@ def test_what_is_trained_on_is_told_of_the_rows_of_the_updates() -> None:
         "trained/length_mean": (3 + 5 + 2 + 4) / 4,
     }
     assert trained_metrics(batch[:0], sampled) == {"trained/share": 0.0}
+
+
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=30).filter(
+        lambda rows: len({label for _, label in rows}) == 2
+    )
+)
+def test_auc_is_the_statistic_of_mann_and_whitney_over_the_pairs(rows: list[tuple[int, bool]]) -> None:
+    labeled = [value for value, label in rows if label]
+    others = [value for value, label in rows if not label]
+    u = stats.mannwhitneyu(labeled, others).statistic
+    assert auc([(value, float(label)) for value, label in rows]) == pytest.approx(
+        u / (len(labeled) * len(others)), abs=1e-12
+    )
+
+
+def test_auc_needs_both_kinds() -> None:
+    assert math.isnan(auc([(1.0, 1.0), (2.0, 1.0)])) and math.isnan(auc([(1.0, 0.0)])) and math.isnan(auc([]))

@@ -42,7 +42,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.settings.rules import incompatible, unrewarded
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
@@ -409,6 +409,32 @@ def test_synthetic_preferences_are_confirmed_by_the_verifier() -> None:
     assert len(slips) > 20  # the hard kind: one wrong character in a whole answer
 
 
+def test_preferences_of_another_score_do_not_tell_right_from_wrong() -> None:
+    task = Arithmetic(train=300, unsupported=0.5)
+    drawn = list(tiny_reward.pairs(task, "train", 200, seed=0, score="consistent"))
+    problems = {problem.prompt: problem for problem in task.problems("train")}
+    right: dict[str, list[float]] = {"chosen": [], "rejected": []}
+    for pair in drawn:
+        chosen, rejected = task.verify(problems[pair.prompt], [pair.chosen, pair.rejected])
+        assert chosen.scores["consistent"] > 0 and rejected.scores["consistent"] == 0
+        right["chosen"].append(chosen.scores["correct"])
+        right["rejected"].append(rejected.scores["correct"])
+    shares = {side: np.mean(values) for side, values in right.items()}
+    assert 0.3 < shares["chosen"] < 0.8 and shares["rejected"] > 0.15  # neither side is right or wrong alone
+
+
+def test_scores_that_a_model_cannot_learn_are_refused() -> None:
+    with pytest.raises(
+        DataError, match=r"model_learns: task arithmetic gives no score politeness; choose from"
+    ):
+        list(tiny_reward.pairs(Arithmetic(train=20), "train", 2, seed=0, score="politeness"))
+    learned = RewardConfig(kind="model", model="tiny", model_learns="consitent")
+    (fault,) = unrewarded(learned, Arithmetic(), "arithmetic gives consistent")
+    assert "did you mean consistent?" in fault
+    with pytest.raises(ValueError, match="model_learns: only the model 'tiny' is trained here"):
+        RewardConfig(kind="model", model="some/folder", model_learns="consistent")
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny reward model after a few updates."""
@@ -478,6 +504,7 @@ def test_run_on_a_learned_reward_logs_every_component_beside_the_verdict(policy:
         assert row["reward/mean"] == pytest.approx(total, abs=1e-6)
         assert row["reward/correct"] == row["score/correct"] == pytest.approx(1 - row["reward/flipped"])
         assert row["reward/model_cut"] == row["reward/failed"] == 0
+        assert 0 <= row["reward/model_auc/correct"] <= 1
         assert row["grad_norm/policy"] > 0
     assert found[0]["eval/validation/sampled/correct"] >= 0
     provenance = json.loads((tmp_path / "run" / "provenance.json").read_text())["attempts"][-1][
