@@ -264,6 +264,13 @@ COST = (
         "lower",
     ),
     Metric(
+        "cost/state_gb",
+        "GB",
+        "weights of all roles, gradients at the step's last update, and what optimizers keep: memory that "
+        "depends on neither lengths nor libraries",
+        "lower",
+    ),
+    Metric(
         "cost/memory_halvings",
         "count",
         "how often memory gave out so far and half as much was read or decoded at once from then on; absent: "

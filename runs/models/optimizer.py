@@ -65,6 +65,11 @@ class Optimizer:
         self.updates += 1
         self.weights.step(self.inner, self.updates)
 
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients of the weights and of their copies that the optimizer sees."""
+        holders = [*self.parameters.values(), *self.weights.targets.values()]
+        return sum({id(p.grad): p.grad.nbytes for p in holders if p.grad is not None}.values())
+
     def finite(self) -> bool:
         """Whether every weight is a finite number. Waits for the device only once."""
         weights = [p.detach().flatten() for p in self.parameters.values()]

@@ -370,6 +370,7 @@ class Trainer:
             "cost/trained_tokens": float(self.updater.trained),
             "cost/flops": self._flops(),
             "cost/peak_memory_gb": peak_memory_gb(),
+            "cost/state_gb": self.models.take_state_bytes() / 2**30,
             "time/step": elapsed,
             "time/other": elapsed - sum(phases.values()),
         }

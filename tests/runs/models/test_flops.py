@@ -99,21 +99,29 @@ def first_step(policy: str, algorithm: Algorithm[Any], path: Path) -> tuple[list
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "factor", "critic_factor"),
+    ("algorithm", "factor", "critic_factor", "copies", "critic_copies"),
     [
-        (GRPO(), 2 + 6, 0),
-        (GRPO(beta=0.1), 2 + 2 + 6, 0),
-        (DPO(), 2 + 2 + 6, 0),
-        (PPO(critic="separate", critic_warmup=0), 2 + 6, 2 + 6),
-        (PPO(critic="shared", critic_warmup=0), 2 + 2 + 6, 0),
-        (PPO(critic="separate", critic_warmup=9), 2, 2 + 6),
+        (GRPO(), 2 + 6, 0, 4, 0),
+        (GRPO(beta=0.1), 2 + 2 + 6, 0, 4 + 1, 0),
+        (DPO(), 2 + 2 + 6, 0, 4 + 1, 0),
+        (PPO(critic="separate", critic_warmup=0), 2 + 6, 2 + 6, 4, 4),
+        (PPO(critic="shared", critic_warmup=0), 2 + 2 + 6, 0, 4, 0),
+        (PPO(critic="separate", critic_warmup=9), 2, 2 + 6, 1, 4),
     ],
     ids=["grpo", "grpo with a reference", "dpo", "ppo", "value head", "critic alone"],
 )
 def test_the_first_step_of_a_run(
-    algorithm: Algorithm[Any], factor: int, critic_factor: int, policy: str, tmp_path: Path
+    algorithm: Algorithm[Any],
+    factor: int,
+    critic_factor: int,
+    copies: int,
+    critic_copies: int,
+    policy: str,
+    tmp_path: Path,
 ) -> None:
-    """2N for each token sampled, 2N for each read, 6N for each trained on; evaluations cost nothing."""
+    """2N for each token sampled, 2N for each read, 6N for each trained on; evaluations cost nothing. Four
+    numbers of each trained weight stay in memory, which are itself, its gradient and AdamW's two moments, and
+    one of each that only reads."""
     found, tokens, weights = first_step(policy, algorithm, tmp_path)
     head = load(policy).model.get_output_embeddings().weight.numel()
     total = tokens * (factor * weights + critic_factor * (weights - head))
@@ -122,6 +130,12 @@ def test_the_first_step_of_a_run(
     else:
         assert found[1]["cost/flops"] == total
     assert found[1]["cost/flops"] < found[2]["cost/flops"] < found[3]["cost/flops"]
+    every = sum(p.numel() for p in load(policy).model.parameters())
+    value = load(policy).model.config.hidden_size + 1 if isinstance(algorithm, PPO) else 0
+    # The tied head is the embeddings, which a critic has too.
+    state = 4 * ((copies + critic_copies) * every + 4 * value)
+    counters = 4 * 100  # AdamW counts the updates of each tensor, of which there are fewer
+    assert state <= found[1]["cost/state_gb"] * 2**30 < state + counters
 
 
 def test_a_greedy_baseline_is_sampled_and_not_trained_on(policy: str, tmp_path: Path) -> None:
