@@ -120,13 +120,14 @@ def as_row(result: Result) -> dict[str, Any]:
         "verdict": result.verdict,
         "waits": list(result.waits),
         "checks": [_check_row(one) for one in result.checks],
-        "control": [_test_row(one) | {"shown": one.shows} for one in result.controls],
+        "control": [test_row(one) | {"shown": one.shows} for one in result.controls],
         "series": [_series_row(one) for one in result.series],
-        "tests": [_test_row(one) | {"dose": one.test.dose} for one in result.tests],
+        "tests": [test_row(one) | {"dose": one.test.dose} for one in result.tests],
     }
 
 
-def _test_row(one: Judged) -> dict[str, Any]:
+def test_row(one: Judged) -> dict[str, Any]:
+    """A test for JSON."""
     return {
         "name": one.test.name,
         "also": one.test.also,

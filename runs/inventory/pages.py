@@ -32,7 +32,7 @@ from grpobench.algorithms import modifiers
 from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.translate import VOCABULARIES
-from grpobench.runs.inventory import profiles_page, showing
+from grpobench.runs.inventory import profiles_page, showing, transfer_page
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
@@ -117,7 +117,14 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         counted=counted([one.result.verdict for one in nano]),
         figures=FIGURES,
     )
-    return {PAGE: text, **drawn}
+    rules = {one.record.registration.finding.digest for one in nano}
+    small = [
+        one.result
+        for one in found
+        if one.record.registration.scale == "small" and one.record.registration.finding.digest in rules
+    ]
+    pages = transfer_page.transfer_pages(environment, [one.result for one in nano], small)
+    return {PAGE: text, **drawn, **pages}
 
 
 def counted(verdicts: Sequence[str]) -> str:
