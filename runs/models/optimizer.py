@@ -36,6 +36,8 @@ class Optimizer:
     max_grad_norm: float
     updates: int = 0
     """Since the run's beginning."""
+    gradient_bytes: int = 0
+    """Of the last update, until `take_gradient_bytes`."""
     initial_groups: list[dict[str, Any]] = field(init=False)
     """The settings that the optimizer was made with, group by group."""
 
@@ -63,12 +65,17 @@ class Optimizer:
             else:
                 group["lr"] = self.learning_rate * scale
         self.updates += 1
+        holders = [*self.parameters.values(), *self.weights.targets.values()]
+        self.gradient_bytes = sum(
+            {p.grad.data_ptr(): p.grad.nbytes for p in holders if p.grad is not None}.values()
+        )
         self.weights.step(self.inner, self.updates)
 
-    def gradient_bytes(self) -> int:
-        """Bytes of the gradients of the weights and of their copies that the optimizer sees."""
-        holders = [*self.parameters.values(), *self.weights.targets.values()]
-        return sum({id(p.grad): p.grad.nbytes for p in holders if p.grad is not None}.values())
+    def take_gradient_bytes(self) -> int:
+        """Bytes of the last update's gradients, those of copies of the weights included; 0 if there was no
+        update since this was asked before."""
+        found, self.gradient_bytes = self.gradient_bytes, 0
+        return found
 
     def finite(self) -> bool:
         """Whether every weight is a finite number. Waits for the device only once."""

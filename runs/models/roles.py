@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -110,8 +111,6 @@ class RoleWeights:
         """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
         self.past = PastWeights({}, 0)
         """The policy's weights before its last updates, if a sampler lags behind."""
-        self.gradient_bytes = 0
-        """Of the gradients of the last update, until `take_state_bytes`."""
 
     def keep_past(self, lag: int) -> None:
         """Keep the policy's weights of the last `lag` updates from now on. Takes `lag` times the memory of
@@ -167,22 +166,19 @@ class RoleWeights:
             self.past.remember()
         for role in norms:
             self.optimizers[role].update(scale)
-        self.gradient_bytes = sum(self.optimizers[role].gradient_bytes() for role in norms)
         self.clear()
         if ruined := self.ruined(norms):
             raise Ruined(ruined)
         return {f"grad_norm/{role}": norm for role, norm in norms.items()}
 
     def take_state_bytes(self) -> int:
-        """Bytes of the weights of all roles, of what the optimizers keep, and of the last update's gradients
-        since this was asked before, on all devices together. Tensors that roles share count once."""
-        gradients, self.gradient_bytes = self.gradient_bytes, 0
-        weights = [*self.language.parameters()]
-        weights += [p for network in self.networks.values() for p in network.parameters()]
-        kept = [optimizer.tensors() for optimizer in self.optimizers.values()] + [self.past.tensors()]
-        every = [*weights, *(tensor for tensors in kept for tensor in tensors.values())]
-        held: dict[int, int] = {tensor.data_ptr(): tensor.nbytes for tensor in every}
-        return sum(held.values()) + gradients
+        """Bytes of all weights, of what the optimizers keep, and of the gradients of updates since this was
+        asked before, on all devices together. Tensors that roles share count once."""
+        weights = [self.language.parameters(), *(one.parameters() for one in self.networks.values())]
+        kept = [*(one.tensors() for one in self.optimizers.values()), self.past.tensors()]
+        every = itertools.chain(*weights, *(tensors.values() for tensors in kept))
+        gradients = sum(one.take_gradient_bytes() for one in self.optimizers.values())
+        return gradients + sum({tensor.data_ptr(): int(tensor.nbytes) for tensor in every}.values())
 
     def ruined(self, roles: Iterable[Role] | None = None) -> str:
         """A sentence about the trained roles whose weights are not finite; empty: there are none."""
