@@ -82,6 +82,13 @@ class FindingEntry:
         return bool(self.result.series) and self.result.primary.test.outcome == "lasting"
 
     @property
+    def curves(self) -> bool:
+        """Whether its arms sweep one setting over several values."""
+        from grpobench.analysis.findings.curves import swept
+
+        return bool(swept(self.record, self.result)[0])
+
+    @property
     def name(self) -> str:
         return f"{self.study.finding.name}-{self.record.registration.scale}"
 
@@ -93,6 +100,7 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
     if not found:
         return {}
     from grpobench.analysis.figures.drawing import svg_text
+    from grpobench.analysis.findings.curves import draw_curves
     from grpobench.analysis.findings.figures import draw_all, draw_arms
     from grpobench.analysis.findings.survival import draw_survival
 
@@ -104,6 +112,8 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         drawn[f"{FIGURES}/{one.name}.svg"] = svg_text(figure)
         if one.survival:
             drawn[f"{FIGURES}/{one.name}-survival.svg"] = svg_text(draw_survival(one.record, one.result))
+        if one.curves:
+            drawn[f"{FIGURES}/{one.name}-curves.svg"] = svg_text(draw_curves(one.record, one.result))
     figure = draw_all([one.result for one in nano], {**algorithm_labels(), **TITLES})
     drawn[f"{FIGURES}/all.svg"] = svg_text(figure)
     known = {one.study.finding.name for one in found}
@@ -187,6 +197,7 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
         "key": one.name,
         "doses": [series_words(series, one.result) for series in one.result.series],
         "survival": one.survival,
+        "curves": one.curves,
         "primary": primary,
         "arms": arms,
         "horizon": max((own.horizon for own in means), default=math.nan),
