@@ -31,7 +31,7 @@ from grpobench.analysis.topics.captions import (
 )
 from grpobench.analysis.topics.curves import Row, constant, draw_curves
 
-BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "correct")
+BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "flipped_share", "outlier_share", "correct")
 """Metrics below ``reward/`` that are not parts of the reward, or that repeat the verdict."""
 VERDICT = "score/correct"
 LAST_TENTH = 0.1
@@ -41,8 +41,9 @@ LAST_TENTH = 0.1
 def reward_components(experiment: Experiment) -> list[str]:
     """Names of the logged parts of the reward; empty where every arm is rewarded for the verifier's verdict
     alone. `VERDICT` names the verdict itself."""
+    # A name with a slash, such as model_auc/correct, is a measurement of a part.
     names = [name.removeprefix("reward/") for name in experiment.names("reward/")]
-    return [name for name in names if name not in BESIDE_COMPONENTS]
+    return [name for name in names if name not in BESIDE_COMPONENTS and "/" not in name]
 
 
 def reward_parts(experiment: Experiment) -> pd.DataFrame:

@@ -27,8 +27,8 @@ REWARD = (
         "reward/<component>",
         "as the component",
         "mean of this part of the reward before its weight (a score of the task, model, proxy, flipped, "
-        "random, constant, a function) over all graded rollouts of the step, with a function over those to "
-        "which it applies; measured with weight 0 too",
+        "random, majority, constant, a function) over all graded rollouts of the step, with a function over "
+        "those to which it applies; measured with weight 0 too",
     ),
     Metric(
         "reward/flipped_share",

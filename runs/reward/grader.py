@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -53,6 +53,9 @@ class Graded:
     problem: Problem
     rollout: Rollout
     verdict: Verdict
+    majority: str | None = None
+    """The answer that most completions of the group give, as the verifier reads it; of equally frequent ones
+    the first; None if none can be read."""
 
 
 class Grader:
@@ -104,7 +107,7 @@ class Grader:
         """Verify and reward the completions of a step. `streams` name the random streams of each problem."""
         judged = self._verify(problems, sampled)
         graded = [
-            Graded(stream, index, problem, rollout, verdict)
+            Graded(stream, index, problem, rollout, verdict, most_frequent(verdicts))
             for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True)
             for index, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True))
             if verdict is not None
@@ -257,9 +260,21 @@ def surface(grader: Grader, one: Graded) -> float:
     )
 
 
+def most_frequent(verdicts: Iterable[Verdict | None]) -> str | None:
+    """The answer that most of a group give; of equally frequent ones the first; None without one."""
+    answers = [one.answer for one in verdicts if one is not None and one.answer is not None]
+    return Counter(answers).most_common(1)[0][0] if answers else None
+
+
+def agrees(grader: Grader, one: Graded) -> float:
+    """Whether it gives its group's most frequent answer, right or wrong (arXiv:2504.16084, section 2)."""
+    return float(one.verdict.answer is not None and one.verdict.answer == one.majority)
+
+
 CONTROLS: Mapping[str, Callable[[Grader, Graded], float]] = {
     "flipped": flipped,
     "random": coin,
+    "majority": agrees,
     "proxy": surface,
     "constant": lambda grader, one: 1.0,
 }

@@ -181,6 +181,7 @@ COMPONENTS: Mapping[str, str] = {
     "proxy": "surface features of the completion; flawed on purpose",
     "flipped": "1 − correct: a control",
     "random": "independent coin flips: a control",
+    "majority": "1 for the group's most frequent answer, right or wrong: a control",
     "constant": "1: a control",
 }
 """What can be rewarded beside the scores of a task and functions from elsewhere."""
@@ -191,14 +192,17 @@ class RewardConfig:
     """What is rewarded. Every part is logged as ``reward/<component>``, whatever its weight, and so are the
     task's own scores, whatever is rewarded."""
 
-    kind: Literal["task", "sum", "model", "proxy", "format", "flipped", "random", "constant"] = "task"
+    kind: Literal["task", "sum", "model", "proxy", "format", "flipped", "random", "majority", "constant"] = (
+        "task"
+    )
     """`task` weighs the task's scores; `model` is a learned reward model; `proxy` counts surface features and
     is flawed on purpose; `sum` weighs scores and these. Controls: `format` is the score of that name alone;
-    `flipped` is 1 − correct; `random` is independent coin flips; `constant` is 1."""
+    `flipped` is 1 − correct; `random` is independent coin flips; `majority` is 1 for the answer that most of
+    the group give (TTRL, arXiv:2504.16084); `constant` is 1."""
     weights: Mapping[str, Finite] = field(default_factory=dict)
-    """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random and constant, and
-    of reward functions: `module:function`, or what a package calls one (docs/plugins.md); 0 measures without
-    rewarding. Empty takes the task's own weights."""
+    """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random, majority and
+    constant, and of reward functions: `module:function`, or what a package calls one (docs/plugins.md); 0
+    measures without rewarding. Empty takes the task's own weights."""
     probability: Share = 0.5
     """Chance of reward 1 with `random`."""
     model: str = ""

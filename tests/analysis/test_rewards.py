@@ -32,6 +32,7 @@ def written(folder: Path, parts: bool = True) -> Path:
                 row |= {"score/correct": verdict, "reward/mean": proxy if hacked else verdict}
                 row |= {"reward/correct": verdict, "reward/failed": 0.0}
                 row |= {"reward/proxy": proxy} if parts else {}
+                row |= {"reward/model_auc/correct": 0.5, "reward/flipped_share": 0.1}  # no parts
         (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return root
 

@@ -156,6 +156,25 @@ def test_coins_depend_on_seed_stream_problem_and_place_but_not_on_batch() -> Non
     assert 6 <= sum(one) <= 26  # 32 fair coins: 16 ± 3.5 standard deviations
 
 
+def test_majority_pays_for_the_answer_that_most_of_the_group_give_right_or_wrong() -> None:
+    task = Arithmetic()
+    first, second = task.problems("train")[:2]
+    wrong = f"#{first.truth + 1}"
+    sampled = [
+        said(
+            f"#{first.truth}", wrong, "none", wrong, f"1+1=3#{first.truth + 1}"
+        ),  # by the answer, not the text
+        said(
+            f"#{second.truth}", f"#{second.truth - 1}", "none", "none", "none"
+        ),  # unreadable ones do not vote
+    ]
+    found = grader(RewardConfig(kind="majority"), task).groups(["s", "s"], [first, second], sampled)
+    assert found[0].reward == [0.0, 1.0, 0.0, 1.0, 1.0]
+    assert found[1].reward == [1.0, 0.0, 0.0, 0.0, 0.0]  # the first of equally frequent ones
+    nothing = grader(RewardConfig(kind="majority"), task).groups(["s"], [first], [said("none", "none")])
+    assert nothing[0].reward == [0.0, 0.0]
+
+
 # What is refused
 
 
