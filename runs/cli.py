@@ -199,7 +199,7 @@ COMMANDS: tuple[click.Command, ...] = (
     ),
     Group(
         "tasks",
-        help="Check that tasks grade their own references as right.",
+        help="Check that tasks grade their own references as right, and that answers can be read.",
         commands=(
             Command(
                 "check",
@@ -211,6 +211,12 @@ COMMANDS: tuple[click.Command, ...] = (
             ),
             Command(
                 "readings", "inventory.readings_command", "Compare how programs are read from completions."
+            ),
+            Command(
+                "readable",
+                "readable.readable_command",
+                "Measure whether a model's answers can be read, before training or after a warm start.",
+                light=False,
             ),
         ),
     ),

@@ -186,7 +186,7 @@ def _chosen(
         problems = tuple(problem for problem in problems if problem.traits["category"] in categories)
     if asks:
         return problems
-    line = f"{extraction.request(3)}\n"
+    line = f"{extraction.REQUEST}\n"
     return tuple(dataclasses.replace(one, prompt=one.prompt.replace(line, "")) for one in problems)
 
 

@@ -22,6 +22,9 @@ from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Control = Literal["none", "neutral", "handedness"]
 Form = Literal["letters", "words"]
+_Asked = tuple[Form, bool]
+"""`OneShotBias.answers` and `OneShotBias.asks`."""
+WORDS = "Answer with one of these options, word for word."
 HANDS = ("left-handed person", "right-handed person")
 """Words for the target of the stereotype and for the other person in the handedness control."""
 
@@ -74,6 +77,9 @@ class OneShotBias(Task):
     position earns the reward by itself."""
     answers: Form = "letters"
     """How questions are answered: by an option's letter, or with its words."""
+    asks: bool = False
+    """With answers in words: whether the prompt asks for an option word for word; letters always are asked
+    for. A chat model without a warm start needs it. Kept results have a warm start and no request."""
 
     def __post_init__(self) -> None:
         category, _, number = self.item.rpartition("-")
@@ -90,10 +96,10 @@ class OneShotBias(Task):
     def problems(self, split: Split) -> Sequence[Problem]:
         if split == "train":
             return _training(self, data_folder())
-        return _measured(self.item, self.control, self.answers, split, data_folder())
+        return _measured(self.item, self.control, self._form, split, data_folder())
 
     def lessons(self) -> Sequence[Problem]:
-        return _lessons(self.item, self.answers, data_folder())
+        return _lessons(self.item, self._form, data_folder())
 
     def sources(self, split: Split) -> tuple[Source, ...]:
         return BBQ().sources(split)
@@ -113,6 +119,10 @@ class OneShotBias(Task):
         verdict = super().choose(problem, logp, tokens)
         more = shares(problem, self._possible(problem), logp)
         return dataclasses.replace(verdict, scores={**verdict.scores, **more})
+
+    @property
+    def _form(self) -> _Asked:
+        return self.answers, self.asks
 
     def _possible(self, problem: Problem) -> Sequence[str]:
         return LETTERS if self.answers == "letters" else _parts(problem)[2]
@@ -168,12 +178,12 @@ def _training(task: OneShotBias, folder: Path | None) -> tuple[Problem, ...]:
         problem = _with_hands(problem)
     orders = itertools.permutations(range(3)) if task.every_order else ()
     served = [_reordered(problem, order) for order in orders] or [problem]
-    return tuple(_in_form(task.answers, problem) for problem in served)
+    return tuple(_in_form(task._form, problem) for problem in served)
 
 
 @cache
 def _measured(
-    item: str, control: Control, form: Form, split: Split, folder: Path | None
+    item: str, control: Control, form: _Asked, split: Split, folder: Path | None
 ) -> tuple[Problem, ...]:
     cluster = _find(item, folder).traits["cluster"]
     cells: defaultdict[tuple[Any, ...], list[Problem]] = defaultdict(list)
@@ -186,7 +196,7 @@ def _measured(
 
 
 @cache
-def _lessons(item: str, form: Form, folder: Path | None) -> tuple[Problem, ...]:
+def _lessons(item: str, form: _Asked, folder: Path | None) -> tuple[Problem, ...]:
     known = _find(item, folder).traits
     by_category: defaultdict[Any, list[Problem]] = defaultdict(list)
     for problem in BBQ().problems("train"):
@@ -198,18 +208,22 @@ def _lessons(item: str, form: Form, folder: Path | None) -> tuple[Problem, ...]:
 
 def _parts(problem: Problem) -> tuple[str, str, list[str]]:
     """Context, question and options of a BBQ prompt, in either form."""
-    lines = problem.prompt.replace(f"{lettered.request(3)}\n", "").split("\n")
+    bare = problem.prompt.replace(f"{lettered.REQUEST}\n", "").replace(f"{WORDS}\n", "")
+    lines = bare.split("\n")
     return "\n".join(lines[:-5]), lines[-5], [line.partition(" ")[2].strip() for line in lines[-4:-1]]
 
 
-def _in_form(form: Form, problem: Problem) -> Problem:
+def _in_form(form: _Asked, problem: Problem) -> Problem:
     """The lettered problem in the requested form."""
-    if form == "letters":
+    answers, asks = form
+    if answers == "letters":
         return problem
     context, question, options = _parts(problem)
     listed = "\n".join(f"- {option}" for option in options)
     truth = {name: options[LETTERS.index(letter)] for name, letter in problem.truth.items()}
-    return dataclasses.replace(problem, prompt=f"{context}\n{question}\n{listed}\nAnswer:", truth=truth)
+    request = f"{WORDS}\n" if asks else ""
+    prompt = f"{context}\n{question}\n{listed}\n{request}Answer:"
+    return dataclasses.replace(problem, prompt=prompt, truth=truth)
 
 
 def _assembled(problem: Problem, context: str, question: str, options: Sequence[str]) -> Problem:

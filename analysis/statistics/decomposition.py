@@ -17,12 +17,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from grpobench.analysis.statistics.intervals import Estimate, Floats
+
+
+def was_read(outcome: Any, correct: Any) -> Any:
+    """Whether an answer was read, of one answer or of columns: its outcome is not `unparsable`, or it scores.
+    An answer that scores was read, whatever its verifier calls it: only then is accuracy r · a."""
+    return (outcome != "unparsable") | (correct > 0)
+
 
 COUNTS = ("answers", "readable", "correct", "asked", "likeliest")
 """What is counted of a policy: its answers, those that can be read, those that are right, the problems that

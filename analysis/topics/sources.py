@@ -18,7 +18,13 @@ import pandas as pd
 
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
-from grpobench.analysis.statistics.decomposition import COUNTS, decides, decompose, problem_intervals
+from grpobench.analysis.statistics.decomposition import (
+    COUNTS,
+    decides,
+    decompose,
+    problem_intervals,
+    was_read,
+)
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
 from grpobench.analysis.tools.text import NONE, interval, percent, points, visible
 from grpobench.analysis.topics.accuracy import graded
@@ -97,8 +103,7 @@ def _answers(experiment: Experiment, known: pd.DataFrame) -> pd.DataFrame:
     frame = frame[frame["both"]]
     correct = frame["score/correct"].astype(float)
     written, likely = frame["mode"] == frame["headline"], frame["mode"] == "likelihood"
-    # An answer that scores was read, whatever its verifier calls it: only then is accuracy r · a.
-    readable = written & ((frame["outcome"] != "unparsable") | (correct > 0))
+    readable = written & was_read(frame["outcome"], correct)
     group = frame["trait/cluster"] if "trait/cluster" in frame else pd.Series(np.nan, index=frame.index)
     return frame.assign(
         after=(frame["step"] > 0).astype(int),

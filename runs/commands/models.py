@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from grpobench.runs.evaluation.question import Through
     from grpobench.tasks.task import Task
 
+chat_option = flag(
+    "--no-chat-template", "Let a model read prompts without its chat template, as a base model does."
+)
 task_set_option = set_option("Override a setting of the task. May be repeated.", metavar="FIELD=V")
 
 
@@ -61,7 +64,8 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
 @click.option("--keep-tasks", type=PATH, metavar="DIR", help="Keep the harness's task files here.")
 @click.option("--include", type=PATH, metavar="DIR", help="Further tasks in the harness's format.")
 @click.option("--fewshot", type=NATURAL, metavar="N", help="Number of examples, for the harness's own tasks.")
-@flag("--no-chat-template", "Use no chat template, for the harness's own tasks.")
+@chat_option
+@click.option("--dtype", type=DTYPE, default="float32", help="Precision of a model's forward passes.")
 @flag("--again", "Evaluate although the same evaluation is there already.")
 @click.option(
     "--out",
@@ -99,6 +103,7 @@ def eval_command(options: Options) -> int:
         include=options.include,
         fewshot=options.fewshot,
         template=not options.no_chat_template,
+        dtype=options.dtype,
     )
     records = []
     try:
@@ -144,6 +149,7 @@ def export_command(options: Options) -> int:
     help="Peak. Default: 1e-3, for models of a million parameters; 5e-5 suits SmolLM2-135M.",
 )
 @click.option("--dtype", type=DTYPE, help="Precision of forward passes.")
+@chat_option
 @click.option(
     "--problems", type=POSITIVE, default=128, metavar="N", help="Validation problems to measure on."
 )
@@ -167,6 +173,7 @@ def warmstart_command(options: Options) -> int:
         "warm_start_examples": options.examples,
         "warm_start_learning_rate": options.learning_rate,
         "dtype": options.dtype,
+        "chat_template": not options.no_chat_template,
     }
     faults: list[str] = []
     given = {name: value for name, value in settings.items() if value is not None}

@@ -7,7 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +50,9 @@ class EvalRequest:
     """A folder with further tasks of the harness."""
     fewshot: int | None = None
     template: bool = True
+    """False: a model reads prompts without its chat template. Of a run its `model.chat_template` decides."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of a model's forward passes; a run keeps its own."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,9 @@ class Plan:
         return re.sub(r"[^A-Za-z0-9_.]+", "_", self.settings["task"]) + f"-{self.settings['split']}-{digest}"
 
 
-def subjects(target: str, out: Path | None) -> list[Subject]:
-    """The runs of an experiment folder, one run, or a model by name, whose results go under `out`."""
+def subjects(target: str, out: Path | None, model: ModelConfig | None = None) -> list[Subject]:
+    """The runs of an experiment folder, one run, or a model by name, whose results go under `out` and whose
+    other settings are those of `model`."""
     place = Path(target)
     trained = (place / "run.toml").exists() or (place / "experiment.json").exists()
     if trained and out is not None:
@@ -106,7 +110,8 @@ def subjects(target: str, out: Path | None) -> list[Subject]:
     if place.is_file() and missing(target):
         raise DataError(f"{target}: a file, not a folder; give a run or experiment folder, or a model")
     stem = Path(target).name if place.is_dir() else target.replace("/", "--")
-    return [Subject(target, files.writable(out or OUT, "--out") / stem, ModelConfig(target))]
+    config = replace(model or ModelConfig(), name=target)
+    return [Subject(target, files.writable(out or OUT, "--out") / stem, config)]
 
 
 def _run(place: Path) -> Subject:
@@ -141,7 +146,7 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     # A run from before evaluation had its own temperature was evaluated at the sampler's.
     evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if own else {})
     temperature = _given(wish.temperature, evaluated["temperature"])
-    _check(wish, task, samples, temperature)
+    _check(wish, subject, task, samples, temperature)
     settings = {
         "task": wish.task,
         "task_settings": strict.plain(task),
@@ -157,11 +162,17 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
         "dtype": dtype,
         "long_prompts": "drop" if wish.drop_long else subject.model.long_prompts,
     }
+    if not subject.model.chat_template:  # left out otherwise: records from before the setting stay known
+        settings["chat_template"] = False
     return Plan(task, settings)
 
 
-def _check(wish: EvalRequest, task: Task, samples: int, temperature: float) -> None:
-    """Raise ConfigError for options that do not fit the task."""
+def _check(wish: EvalRequest, subject: Subject, task: Task, samples: int, temperature: float) -> None:
+    """Raise ConfigError for options that do not fit the task or the run."""
+    if subject.run and not (wish.template and wish.dtype == "float32"):
+        raise ConfigError(
+            [f"{subject.name}: --no-chat-template and --dtype are for models; a run keeps its settings"]
+        )
     if not (samples or wish.greedy or "likelihood" in task.modes):
         raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
     if wish.split not in task.splits:

@@ -48,7 +48,7 @@ from grpobench.runs.runfolder import checkpoints, fingerprints, provenance
 from grpobench.runs.runfolder.logs import result_damage, status
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.settings.config import EvaluateConfig
+from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.progress import Ticker
 from grpobench.runs.tools.strict import ConfigError
@@ -98,7 +98,7 @@ def assess(
     message for each run that is skipped because it has no weights yet."""
     if "lm-eval" in wish.through and (lack := lm_eval.missing()):
         raise ConfigError([lack])
-    chosen = subjects(target, wish.out)
+    chosen = subjects(target, wish.out, ModelConfig(chat_template=wish.template, dtype=wish.dtype))
     desk = EvaluationCache(wish)
     damaged = []
     for subject in chosen:
@@ -123,7 +123,7 @@ class EvaluationCache:
 
     def __init__(self, wish: EvalRequest) -> None:
         self.wish = wish
-        self.loaded: tuple[str, Loaded] | None = None
+        self.loaded: tuple[tuple[str, bool], Loaded] | None = None
         self.bases: dict[str, tuple[list[Row], Numbers, Mapping[str, Any]]] = {}
 
     def examine(self, subject: Subject, plan: Plan, through: Through) -> Record:
@@ -192,8 +192,9 @@ class EvaluationCache:
 
     def _model(self, subject: Subject) -> Loaded:
         """The model, with whatever weights it last had."""
-        if self.loaded is None or self.loaded[0] != subject.model.name:
-            self.loaded = (subject.model.name, load(subject.model.name))
+        key = subject.model.name, subject.model.chat_template
+        if self.loaded is None or self.loaded[0] != key:
+            self.loaded = (key, load(subject.model.name, chat_template=subject.model.chat_template))
         return self.loaded[1]
 
     def _base_model(self, subject: Subject) -> Loaded:
@@ -242,7 +243,8 @@ class EvaluationCache:
             models=models,
             long_prompts=told["long_prompts"],
         )
-        return *evaluator.evaluate(0, told["split"]), {"model": loaded.provenance}
+        extra = {"model": loaded.provenance, "chat_template": loaded.templated}
+        return *evaluator.evaluate(0, told["split"]), extra
 
     def _ask_lm_eval(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         told, task = plan.settings, plan.task

@@ -225,20 +225,21 @@ def tokens_of_task(config: RunConfig, task: Task) -> int:
 
 def prompts(configs: Sequence[RunConfig]) -> tuple[Prompt, ...]:
     """One prompt per task and model. All prompts of the runs are measured first."""
-    models: dict[str, Loaded] = {}
-    shown: dict[tuple[str, str], Prompt] = {}
+    models: dict[tuple[str, bool], Loaded] = {}
+    shown: dict[tuple[str, str, bool], Prompt] = {}
     checked: set[str] = set()
     for config in configs:
-        name = config.model.name
-        if name not in models:
-            models[name] = loading.outline(name)
+        name, templated = config.model.name, config.model.chat_template
+        if (name, templated) not in models:
+            models[name, templated] = loading.outline(name, chat_template=templated)
         # Whether prompts fit does not depend on the seed, and for most arms not on the arm.
         facts = str(
             (name, config.task, config.sampler, config.model, config.evaluate, config.train.prompts_per_step)
         )
         if facts not in checked:
             checked.add(facts)
-            shown.setdefault((str(config.task), name), prompt(config, models[name]))
+            key = str(config.task), name, templated
+            shown.setdefault(key, prompt(config, models[name, templated]))
     return tuple(shown.values())
 
 

@@ -59,7 +59,7 @@ def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
     shape = shape_of(config.model.name)
     length = longest_text(config)
     try:
-        loaded = loading.outline(config.model.name, weights=False)
+        loaded = loading.outline(config.model.name, weights=False, chat_template=config.model.chat_template)
     except ModelError:
         assumed = 1 + length[1] // BYTES_OF_A_TOKEN
         note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"

@@ -8,10 +8,10 @@ graded pairs and from programs in completions. Tables of results inside other pa
     <!-- kept NAME KIND option=value … -->
     <!-- end of kept -->
 
-This asks for a table of `docs/results/NAME.json`. `analysis/kept_tables.py` has the kinds, and
-`analysis/calibration/markdown.py` those for the calibration. If the file is missing, `before=COMMIT` says at
-which commit the text between the markers was measured, and the page says so above it. Without either there
-must be no text between the markers.
+This asks for a table of `docs/results/NAME.json`. `analysis/kept_tables.py` has the kinds,
+`analysis/calibration/markdown.py` those for the calibration and `analysis/readable.py` those for readable
+answers. If the file is missing, `before=COMMIT` says at which commit the text between the markers was
+measured, and the page says so above it. Without either there must be no text between the markers.
 """
 
 from __future__ import annotations
@@ -312,12 +312,14 @@ def _body(block: Block, path: Path, tables: Path) -> str:
 
 def _lines(block: Block, place: Path) -> list[str]:
     """The block that a kind makes of a kept table."""
-    from grpobench.analysis import kept, kept_tables
+    from grpobench.analysis import kept, kept_tables, readable
     from grpobench.analysis.calibration import markdown as calibration
     from grpobench.analysis.calibration import table
 
     if block.name == table.NAME:
         return calibration.render(table.read(place), block.kind)
+    if block.name == readable.NAME:
+        return readable.render(readable.read(place), block.kind)
     return kept_tables.render(kept.read(place), block.kind, block.options)
 
 

@@ -167,8 +167,11 @@ class Loaded:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
-def load(name: str, device: str | None = None, weights_in: str = "float32") -> Loaded:
-    """Load a model and its tokenizer, in float32 or ``bfloat16``. Raises ModelError naming the remedy."""
+def load(
+    name: str, device: str | None = None, weights_in: str = "float32", chat_template: bool = True
+) -> Loaded:
+    """Load a model and its tokenizer, in float32 or ``bfloat16``, with the chat template that the tokenizer
+    may have or without. Raises ModelError naming the remedy."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -177,7 +180,7 @@ def load(name: str, device: str | None = None, weights_in: str = "float32") -> L
     location, provenance = locate_model(name)
     where: dict[str, Any] = {"local_files_only": provenance["from"] != "hub" or silent(name)}
     weights = _fitting(name, location, where)
-    tokenizer = _tokenizer(name, location, where)
+    tokenizer = _tokenizer(name, location, where, chat_template)
     try:
         settings = {"attn_implementation": "sdpa", "trust_remote_code": sizes.trusted()}
         if weights is not None:
@@ -230,9 +233,9 @@ def _fitting(name: str, location: str, where: Mapping[str, Any]) -> sizes.Held |
         ) from error
 
 
-def _tokenizer(name: str, location: str, where: Mapping[str, Any]) -> Any:
-    """The model's tokenizer, whose chat template is tried. Raises ModelError, also for one that knows no
-    letter: that is what transformers makes of a folder whose tokenizer files are absent."""
+def _tokenizer(name: str, location: str, where: Mapping[str, Any], chat_template: bool) -> Any:
+    """The model's tokenizer, whose chat template is tried, or removed. Raises ModelError, also for one that
+    knows no letter: that is what transformers makes of a folder whose tokenizer files are absent."""
     from transformers import AutoTokenizer
 
     files = f"{location} has no files of a tokenizer that fit; save them beside the weights (save_pretrained)"
@@ -241,7 +244,9 @@ def _tokenizer(name: str, location: str, where: Mapping[str, Any]) -> Any:
     except Exception as error:  # damaged files raise what their reader likes
         why = sizes.remedy(error) or f"{files} ({first_line(error)})"
         raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {why}") from error
-    if getattr(tokenizer, "chat_template", None):
+    if not chat_template:
+        tokenizer.chat_template = None  # Saved beside trained weights, it still reads the prompts they know.
+    elif getattr(tokenizer, "chat_template", None):
         bound()
         try:
             tokenizer.apply_chat_template(
@@ -266,10 +271,10 @@ def _demand_finite(name: str, location: str, model: Any) -> None:
         )
 
 
-def outline(name: str, weights: bool = True) -> Loaded:
+def outline(name: str, weights: bool = True, chat_template: bool = True) -> Loaded:
     """A model's configuration and tokenizer alone: enough to encode prompts and to know its context. Loads no
-    weights and writes nothing. With `weights` the configuration must fit their files, which are then fetched
-    if they are on the hub. Raises ModelError naming the remedy."""
+    weights and writes nothing. `chat_template` is as for `load`. With `weights` the configuration must fit
+    their files, which are then fetched if they are on the hub. Raises ModelError naming the remedy."""
     from transformers import AutoConfig
 
     if why := missing(name):
@@ -284,7 +289,7 @@ def outline(name: str, weights: bool = True) -> Loaded:
         location, where["gguf_file"] = str(source.parent), source.name
     if weights:
         _fitting(name, location, where)
-    tokenizer = _tokenizer(name, location, where)
+    tokenizer = _tokenizer(name, location, where, chat_template)
     try:
         config = AutoConfig.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes

@@ -321,7 +321,7 @@ def warm_start_command(
         raise DataError(f"--out {out} already exists; give another folder or remove it")
     if out is not None:
         files.writable(out.parent, "--out")
-    loaded = load(name)
+    loaded = load(name, chat_template=config.chat_template)
     folder = cache_folder() / "warm" / key(loaded, task, config, demonstrations(loaded, task, config))
     cached = folder.exists()
     kept = json.loads((folder / ACCURACY).read_text()) if (folder / ACCURACY).exists() else {}

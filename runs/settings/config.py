@@ -61,6 +61,9 @@ class ModelConfig:
     long_prompts: LongPrompts = "refuse"
     """What becomes of prompts that leave no room for a completion in the model's context: `refuse` ends the
     run before its first step, `drop` leaves them out, counted in provenance.json."""
+    chat_template: bool = True
+    """Whether prompts go through the tokenizer's chat template, where it has one. Without it a model reads
+    the task's text alone, as a base model does."""
     warm_start: NonNegativeInt = 0
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
     warm_start_answers: str = "reference"

@@ -90,7 +90,9 @@ def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     # A warm start is made in float32, whatever the run's weights are.
     loaded = load(
-        config.model.name, weights_in="float32" if config.model.warm_start else config.model.weights
+        config.model.name,
+        weights_in="float32" if config.model.warm_start else config.model.weights,
+        chat_template=config.model.chat_template,
     )
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
     provenance, fingerprints = provenance_of(config, loaded), dict[str, str]()

@@ -24,15 +24,14 @@ def listed(options: Sequence[str]) -> str:
     return "\n".join(f"{letter}. {option}" for letter, option in zip(ALPHABET, options, strict=False))
 
 
-def request(count: int) -> str:
-    """The line that asks for the letter of one of `count` options. A chat model that is not asked may explain
-    its answer until its tokens run out, and the letter never comes."""
-    return f"Answer with one letter: {', '.join(ALPHABET[: count - 1])} or {ALPHABET[count - 1]}."
+REQUEST = "Answer with a single letter."
+"""The line that asks for the letter of an option. A chat model that is not asked may explain its answer until
+its tokens run out, and the letter never comes. It names no letters: small models repeat them all."""
 
 
 def asked(options: Sequence[str]) -> str:
     """The end of a prompt: the options, the request for a letter, and ``Answer:``."""
-    return f"{listed(options)}\n{request(len(options))}\nAnswer:"
+    return f"{listed(options)}\n{REQUEST}\nAnswer:"
 
 
 def answers(count: int) -> tuple[str, ...]:

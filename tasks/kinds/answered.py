@@ -33,6 +33,16 @@ class Valued(Task):
         """The final answer of a completion."""
         return extract(completion, self.ways)
 
+    def opening(self) -> str:
+        """The words with which a prompt begins to state its problem; empty if they are not known."""
+        return ""
+
+    def own(self, completion: str, opening: str) -> str:
+        """A completion without what follows its answer from a line that opens another problem: a base model
+        knows no end of its turn and goes on with the next problem, whose answer is none to this one."""
+        first, found, _ = completion.partition(f"\n{opening}") if opening else (completion, "", "")
+        return first if found and self.find(first) else completion
+
     def reasoned(self, completion: str, found: ExtractedAnswer) -> Mapping[str, float]:
         """Further scores of the reasoning before an answer; all 0 if there is no answer."""
         return {}
@@ -44,7 +54,8 @@ class Valued(Task):
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
         """Questions that need algebra are asked for all problems at once."""
-        texts = [[turns[-1] if turns else "" for turns in own] for own in episodes]
+        opening = self.opening()
+        texts = [[self.own(turns[-1] if turns else "", opening) for turns in own] for own in episodes]
         found = [[self.find(text) for text in own] for own in texts]
         compared = iter(
             compare_all(
@@ -80,6 +91,9 @@ class Answered(Valued):
 
     template: str = "boxed"
     """The prompt: a file of `tasks/prompts` by name, or your own by its path ending in .txt."""
+
+    def opening(self) -> str:
+        return template(self.template).opening
 
     def missing(self) -> str:
         """Missing data, or an invalid template."""

@@ -23,6 +23,11 @@ class Template:
     text: str
     source: Source
 
+    @property
+    def opening(self) -> str:
+        """The words before the question on its line, such as ``Question:``; empty without any."""
+        return self.text.partition(PLACEHOLDER)[0].rpartition("\n")[2].strip()
+
     def prompt(self, question: str) -> str:
         """The prompt. Other braces, in the question or in the template, have no meaning."""
         return self.text.replace(PLACEHOLDER, question)
