@@ -48,7 +48,10 @@ AS_THEY_STAND = (
     *("list", "show", "status", "merge", "report", "figure", "import", "findings", "finding list"),
     *("finding show", "finding judge", "data list"),
 )
-ONLY_PARSED = ("serve", "data fetch", "calibrate", "bench", "doctor", "docs", "keep", "export", "tasks check")
+ONLY_PARSED = (
+    *("serve", "data fetch", "calibrate", "bench", "doctor", "docs", "keep", "export"),
+    *("tasks check", "tasks readable"),
+)
 """They need a GPU or the network, take minutes, or write into the checkout."""
 
 

@@ -257,3 +257,25 @@ def test_published_data_are_complete_and_every_demonstration_is_accepted(
         "supported": 0.95,
     }
     assert task.missing() == ""
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("2*6=12\n#### 12\nQuestion: What is 1+1?\nAnswer: #### 2", "12"),  # a base model goes on
+        (" 12\n\nQuestion: What is 1+1?\nAnswer: 2\n\nQuestion: What", "12"),
+        (
+            "Here it is again.\nQuestion: What is 6 * 2?\n6*2=12\n#### 12",
+            "12",
+        ),  # restated, not answered before
+        ("Question: What is 6 * 2?\n6*2=12\n#### 12", "12"),
+    ],
+)
+def test_the_next_problem_that_a_base_model_writes_is_no_part_of_the_answer(
+    completion: str, answer: str
+) -> None:
+    problem = Problem("one", "", {"answer": "12", "rationale": ""})
+    (verdict,) = GSM8K().verify(problem, [completion])
+    assert (verdict.answer, verdict.scores["correct"]) == (answer, 1)
+    (whole,) = GSM8K(template="boxed").verify(problem, [completion])  # opens with the question itself
+    assert whole.answer == ("2" if "1+1" in completion else answer)

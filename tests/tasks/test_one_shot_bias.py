@@ -112,6 +112,17 @@ def test_flipped_and_neutral_labels_of_the_same_item(folder: Path) -> None:
     assert OneShotBias.reward == {"format": 1.0, "taught": 2.0}
 
 
+def test_a_prompt_may_ask_for_an_option_word_for_word(folder: Path) -> None:
+    silent = OneShotBias(item="Age-0", answers="words", every_order=True)
+    asking = OneShotBias(item="Age-0", answers="words", every_order=True, asks=True)
+    line = "Answer with one of these options, word for word.\n"
+    for one, other in zip(asking.problems("train"), silent.problems("train"), strict=True):
+        assert one.prompt.endswith(f"{line}Answer:") and one.prompt.replace(line, "") == other.prompt
+        assert scores(asking, one, "the elder.")["taught"] == 1 and one.truth == other.truth
+        assert asking.candidates(one) == silent.candidates(other)
+    assert all(line in problem.prompt for problem in (*asking.lessons(), *asking.problems("test")))
+
+
 def test_handedness_changes_both_people_and_nothing_else(folder: Path) -> None:
     problem = only(OneShotBias(item="Age-0", control="handedness"))
     left, right = HANDS
