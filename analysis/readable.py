@@ -240,7 +240,8 @@ def render(rows: Sequence[ReadableRow], kind: str) -> list[str]:
 
 def as_table(rows: Sequence[ReadableRow]) -> list[str]:
     """The Markdown table."""
-    lead = "Shares in %, of answers sampled at temperature 1 unless the column says otherwise:"
+    temperatures = " and ".join(dict.fromkeys(f"{row.temperature:g}" for row in rows))
+    lead = f"Shares in %, of answers sampled at temperature {temperatures} unless the column says otherwise:"
     return table(lead, HEADER, cells(rows), named=4)
 
 

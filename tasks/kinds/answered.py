@@ -37,7 +37,7 @@ class Valued(Task):
         """The words with which a prompt begins to state its problem; empty if they are not known."""
         return ""
 
-    def own(self, completion: str, opening: str) -> str:
+    def answer_part(self, completion: str, opening: str) -> str:
         """A completion without what follows its answer from a line that opens another problem: a base model
         knows no end of its turn and goes on with the next problem, whose answer is none to this one."""
         first, found, _ = completion.partition(f"\n{opening}") if opening else (completion, "", "")
@@ -55,7 +55,7 @@ class Valued(Task):
     ) -> list[list[Verdict]]:
         """Questions that need algebra are asked for all problems at once."""
         opening = self.opening()
-        texts = [[self.own(turns[-1] if turns else "", opening) for turns in own] for own in episodes]
+        texts = [[self.answer_part(turns[-1] if turns else "", opening) for turns in own] for own in episodes]
         found = [[self.find(text) for text in own] for own in texts]
         compared = iter(
             compare_all(
