@@ -4,9 +4,11 @@ from grpobench.tasks import reasoning_gym
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.bbq import BBQ
 from grpobench.tasks.crows_pairs import CrowSPairs
+from grpobench.tasks.functions import Functions
 from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.horizon import Horizon, Horizon1, Horizon16, Horizon64
 from grpobench.tasks.humaneval import HumanEval
+from grpobench.tasks.json_schema import JSONSchema
 from grpobench.tasks.letters import Letters
 from grpobench.tasks.math import Math
 from grpobench.tasks.mbpp import MBPP
@@ -33,6 +35,8 @@ TASKS: dict[str, type[Task]] = {
     "letters": Letters,
     "signed": Signed,
     "walk": Walk,
+    "json_schema": JSONSchema,
+    "functions": Functions,
     "gsm8k": GSM8K,
     "math": Math,
     "humaneval": HumanEval,

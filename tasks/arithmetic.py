@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
 from grpobench.tasks.grading import reasoning
-from grpobench.tasks.kinds.generated import Generated, distinct
+from grpobench.tasks.kinds.generated import Generated, accuracy_by_category, distinct
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 BUDGET, STEP, DIGIT = 40, 13, 4
@@ -83,13 +82,8 @@ class Arithmetic(Generated, Task):
         return f"{','.join(steps)}#{value}"
 
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
-        """``accuracy/<n> steps``: share of right answers by number of operations. Rows with outcome
-        `infra_error` were not graded and are left out."""
-        rows: defaultdict[str, list[float]] = defaultdict(list)
-        for row in graded:
-            if row.verdict.outcome != "infra_error":
-                rows[str(row.problem.traits["category"])].append(row.verdict.scores["correct"])
-        return {f"accuracy/{category}": sum(own) / len(own) for category, own in sorted(rows.items())}
+        """``accuracy/<n> steps``: share of right answers by number of operations."""
+        return accuracy_by_category(graded)
 
     def draw_episode(self, problem: Problem, rng: random.Random) -> Sequence[str]:
         """Half of the answers are careless, as those of the nano policy's training are. With `unsupported`

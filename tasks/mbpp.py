@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,8 @@ from grpobench.tasks.task import Problem, Split
 
 ASSERTS = 3
 """Asserts per problem."""
+TRAIN = Table("mbpp/train.jsonl", Hosted("google-research-datasets/mbpp", "full", "train"))
+VALIDATION = Table("mbpp/validation.jsonl", Hosted("google-research-datasets/mbpp", "full", "validation"))
 TEST = Table(
     "mbpp/test.jsonl",
     Hosted("google-research-datasets/mbpp", "full", "test"),
@@ -30,28 +32,39 @@ TEST = Table(
     ),
 )
 
+TABLES: Final[Mapping[Split, Table]] = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+
 MORE: Final[Mapping[str, str]] = {
-    "sort_mixed_list": "assert sort_mixed_list(['b', 3, 'a', 2]) == [2, 3, 'a', 'b']",  # 37
-    "hamming_Distance": "assert hamming_Distance(1, 6) == 3",  # 203
-    "find_Divisor": "assert find_Divisor(3, 3) == 3",  # 339
+    "37": "assert sort_mixed_list(['b', 3, 'a', 2]) == [2, 3, 'a', 'b']",
+    "203": "assert hamming_Distance(1, 6) == 3",
+    "339": "assert find_Divisor(3, 3) == 3",
+    "667": "assert Check_Vow('sky', 'AaEeIiOoUu') == 0",
+    "674": "assert remove_duplicate('b a b') == 'b a'",
 }
-"""One more assert for each problem whose published asserts a constant satisfies. It is never shown."""
+"""One more assert for each problem whose published asserts a constant satisfies, by its number. It is never
+shown."""
+LEFT_OUT: Final[Mapping[str, str]] = {
+    "596": "its asserts call sys.getsizeof, whose value depends on the interpreter",
+    "816": "its reference returns an empty tuple whatever the arguments are, so a constant is right",
+    "899": "its reference returns True whatever the arguments are, so a constant is right",
+}
+"""Published problems of train and validation that cannot be graded or teach a constant."""
 
 
 @dataclass(frozen=True)
 class MBPP(programs.Programs):
-    """500 small programs with three asserts each; a test set without training problems.
+    """974 small programs with three asserts each, in the published splits: 601 to 974 to train on, 511 to 600
+    for validation, 11 to 510 to test. The first ten, meant for prompts, are not read.
 
     Only the asserts contain the function's name, so the prompt shows at least one, and the values in it can
     be copied; the hidden ones decide. Grading is HumanEval's (see `programs`).
     """
 
     name = "mbpp"
-    source = "google-research-datasets/mbpp, 500 test problems (CC-BY-4.0)"
-    summary = "write a Python function from a sentence and an example; executed in a sandbox (test set only)"
+    source = "google-research-datasets/mbpp, 374 train, 90 validation and 500 test problems (CC-BY-4.0)"
+    summary = "write a Python function from a sentence and an example; executed in a sandbox"
     max_completion_tokens = 512
-    splits = ("test",)
-    tables = (TEST,)
+    tables = (TRAIN, VALIDATION, TEST)
     license = "CC-BY-4.0"
     caveat = (
         "Written by crowd workers: some sentences do not determine the function, and some references are "
@@ -69,24 +82,35 @@ class MBPP(programs.Programs):
             raise ValueError(f"shown: must be from 1 to {ASSERTS}")
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self.shown, template(self.template), data_folder())[0]
+        return _problems(split, self.shown, template(self.template), data_folder())[0]
 
     def sources(self, split: Split) -> tuple[Source, ...]:
         chosen = template(self.template)
-        return (_problems(self.shown, chosen, data_folder())[1], chosen.source)
+        return (_problems(split, self.shown, chosen, data_folder())[1], chosen.source)
 
     def demonstrate(self, problem: Problem) -> str:
         return programs.in_block(problem.truth["reference"])
 
 
 @cache
-def _problems(shown: int, template: Template, folder: Path | None) -> tuple[tuple[Problem, ...], Source]:
-    make = partial(_problem, shown, template)
-    source, problems = parse(TEST, folder, make, identity=lambda problem: problem.id)
-    return tuple(problems), source
+def _problems(
+    split: Split, shown: int, template: Template, folder: Path | None
+) -> tuple[tuple[Problem, ...], Source]:
+    """The problems of a split, and their source, which names those that are left out."""
+    source, made = parse(TABLES[split], folder, partial(_row, shown, template), identity=lambda one: one[0])
+    out = tuple(f"problem {number}: {LEFT_OUT[number]}" for number, problem in made if problem is None)
+    problems = tuple(problem for _, problem in made if problem is not None)
+    return problems, replace(source, skipped=(*source.skipped, *out))
+
+
+def _row(shown: int, template: Template, row: Row) -> tuple[str, Problem | None]:
+    """A problem with its number; none if it is left out."""
+    number = str(row.integer("task_id"))
+    return number, None if number in LEFT_OUT else _problem(shown, template, row)
 
 
 def _problem(shown: int, template: Template, row: Row) -> Problem:
+    number = str(row.integer("task_id"))
     reference = row.text("code").replace("\r\n", "\n")
     asserts = row.values.get("test_list")
     if not isinstance(asserts, list) or len(asserts) != ASSERTS:
@@ -94,7 +118,7 @@ def _problem(shown: int, template: Template, row: Row) -> Problem:
     test = "\n".join(map(str, asserts))
     try:
         entry = tested(test, reference)
-        test = f"{test}\n{MORE.get(entry, '')}"
+        test = f"{test}\n{MORE.get(number, '')}"
         calls, conditions = convert(test, {entry})
     except Inconvertible as error:
         raise row.error(f"'test_list': {error}") from error
@@ -111,4 +135,4 @@ def _problem(shown: int, template: Template, row: Row) -> Problem:
     length = sum(bool(line.strip()) for line in reference.splitlines())
     traits: dict[str, str | float] = {"trust": "values", "difficulty": float(length)}
     asked = template.prompt(f"{row.text('text').strip()}\n```python\n{examples}\n```")
-    return Problem(str(row.integer("task_id")), asked, truth, traits)
+    return Problem(number, asked, truth, traits)

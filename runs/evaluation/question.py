@@ -16,6 +16,7 @@ from grpobench.runs.settings import registries, stored
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import sources
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split, Task
 
@@ -138,7 +139,7 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     )
     fields = strict.plain(own) if own else {}
     task = chosen_task({**entry, "settings": {**fields, **wish.sets}}, beside)
-    if lack := task.missing():
+    if lack := _lack(task, wish.split):
         raise ConfigError([f"task {wish.task}: {lack}"])
     sampler = subject.run.get("sampler", {}) if own else {}
     # If lm-eval draws the random numbers, samples cannot be compared, and greedy answers are enough.
@@ -165,6 +166,19 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     if not subject.model.chat_template:  # left out otherwise: records from before the setting stay known
         settings["chat_template"] = False
     return Plan(task, settings)
+
+
+def _lack(task: Task, split: Split) -> str:
+    """Why a task cannot be evaluated on a split here; empty if it can, even if the data of its other splits
+    are missing."""
+    lack = task.missing()
+    if lack and split in task.splits and lack == sources.missing(task.tables, sources.data_folder()):
+        try:
+            task.problems(split)
+        except DataError as error:
+            return str(error)
+        return ""
+    return lack
 
 
 def _check(wish: EvalRequest, subject: Subject, task: Task, samples: int, temperature: float) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.task import Problem, Split
+from grpobench.tasks.task import Graded, Problem, Split
 
 SHARES: dict[Split, range] = {"train": range(8), "validation": range(8, 9), "test": range(9, 10)}
 """Hash buckets (of ten) of a problem's identity that belong to a split, whatever the seed or the size."""
@@ -68,3 +69,13 @@ def distinct(
         f"{task.name}: {split} = {size:,}: with these settings the generator has only about {len(found):,} "
         f"different problems for that split; ask for fewer (settings.{split}), or let them vary more"
     )
+
+
+def accuracy_by_category(graded: Sequence[Graded]) -> dict[str, float]:
+    """``accuracy/<category>``: share of right answers by the problem's category. Rows with outcome
+    `infra_error` were not graded and are left out."""
+    rows: defaultdict[str, list[float]] = defaultdict(list)
+    for row in graded:
+        if row.verdict.outcome != "infra_error":
+            rows[str(row.problem.traits["category"])].append(row.verdict.scores["correct"])
+    return {f"accuracy/{category}": sum(own) / len(own) for category, own in sorted(rows.items())}

@@ -1,0 +1,319 @@
+"""Functions composed of small operations on numbers, lists and texts, each in words and as Python."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Literal
+
+Kind = Literal["number", "numbers", "text", "words"]
+"""Kinds of values; also the names of the variables that hold them."""
+NAMED: Final = {
+    "number": "a whole number",
+    "numbers": "a list of whole numbers",
+    "text": "a text",
+    "words": "a list of words",
+}
+VOCABULARY: Final = (
+    *("apple", "bridge", "cat", "door", "Eve", "forest", "gold", "hat", "island", "juice", "kite", "Lamp"),
+    *("moon", "Nora", "otter", "pan", "queen", "river", "sea", "tree", "umbrella", "Vera", "wind", "yard"),
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation, with a constant if there are `constants` to choose from."""
+
+    name: str
+    """Its part of the function's name."""
+    takes: Kind
+    gives: Kind
+    phrase: str
+    """What it does, as a request that begins with a verb; ``{k}`` is the constant."""
+    code: str
+    """A Python expression of the value ``{v}`` and the constant ``{k}``."""
+    constants: tuple[int | str, ...] = ()
+
+
+SMALL: Final = tuple(range(2, 10))
+OPERATIONS: Final = (
+    # from a list of numbers to another one
+    Operation("evens", "numbers", "numbers", "keep only the even numbers", "[n for n in {v} if n % 2 == 0]"),
+    Operation("odds", "numbers", "numbers", "keep only the odd numbers", "[n for n in {v} if n % 2 == 1]"),
+    Operation(
+        "positives", "numbers", "numbers", "keep only the numbers above zero", "[n for n in {v} if n > 0]"
+    ),
+    Operation(
+        *(
+            "above",
+            "numbers",
+            "numbers",
+            "keep only the numbers greater than {k}",
+            "[n for n in {v} if n > {k}]",
+        ),
+        (2, 3, 4, 5, 6),
+    ),
+    Operation(
+        *(
+            "below",
+            "numbers",
+            "numbers",
+            "keep only the numbers less than {k}",
+            "[n for n in {v} if n < {k}]",
+        ),
+        (3, 4, 5, 6, 7),
+    ),
+    Operation("times", "numbers", "numbers", "multiply each number by {k}", "[n * {k} for n in {v}]", SMALL),
+    Operation("plus", "numbers", "numbers", "add {k} to each number", "[n + {k} for n in {v}]", SMALL),
+    Operation(
+        "minus", "numbers", "numbers", "subtract {k} from each number", "[n - {k} for n in {v}]", SMALL
+    ),
+    Operation("squares", "numbers", "numbers", "square each number", "[n * n for n in {v}]"),
+    Operation("negated", "numbers", "numbers", "negate each number", "[-n for n in {v}]"),
+    Operation(
+        *("absolutes", "numbers", "numbers", "replace each number by its absolute value"),
+        "[abs(n) for n in {v}]",
+    ),
+    Operation("ascending", "numbers", "numbers", "sort the numbers in ascending order", "sorted({v})"),
+    Operation(
+        *("descending", "numbers", "numbers", "sort the numbers in descending order"),
+        "sorted({v}, reverse=True)",
+    ),
+    Operation("backwards", "numbers", "numbers", "reverse the order of the numbers", "{v}[::-1]"),
+    Operation(
+        *("distinct", "numbers", "numbers", "remove numbers that came before in the list"),
+        "list(dict.fromkeys({v}))",
+    ),
+    Operation("without_first", "numbers", "numbers", "drop the first number", "{v}[1:]"),
+    Operation("without_last", "numbers", "numbers", "drop the last number", "{v}[:-1]"),
+    Operation("head", "numbers", "numbers", "keep only the first {k} numbers", "{v}[:{k}]", (2, 3)),
+    Operation(
+        *(
+            "alternate",
+            "numbers",
+            "numbers",
+            "keep every second number, beginning with the first",
+            "{v}[::2]",
+        ),
+    ),
+    # from a list of numbers to a number
+    Operation("total", "numbers", "number", "add up all numbers", "sum({v})"),
+    Operation("count", "numbers", "number", "count the numbers", "len({v})"),
+    Operation("largest", "numbers", "number", "find the largest number", "max({v})"),
+    Operation("smallest", "numbers", "number", "find the smallest number", "min({v})"),
+    Operation("first", "numbers", "number", "take the first number", "{v}[0]"),
+    Operation("last", "numbers", "number", "take the last number", "{v}[-1]"),
+    Operation(
+        *("spread", "numbers", "number", "subtract the smallest number from the largest one"),
+        "max({v}) - min({v})",
+    ),
+    # from a number
+    Operation("add", "number", "number", "add {k} to the number", "{v} + {k}", SMALL),
+    Operation("subtract", "number", "number", "subtract {k} from the number", "{v} - {k}", SMALL),
+    Operation("multiply", "number", "number", "multiply the number by {k}", "{v} * {k}", SMALL),
+    Operation("square", "number", "number", "square the number", "{v} * {v}"),
+    Operation(
+        *("remainder", "number", "number", "take the remainder of dividing the number by {k}", "{v} % {k}"),
+        (3, 4, 5, 6, 7, 8, 9),
+    ),
+    Operation(
+        *("quotient", "number", "number", "divide the number by {k} and round down", "{v} // {k}"),
+        (2, 3, 4, 5),
+    ),
+    Operation(
+        *("digit_sum", "number", "number", "add up the digits of the number"),
+        "sum(int(d) for d in str(abs({v})))",
+    ),
+    Operation(
+        *("digits", "number", "numbers", "list the digits of the number from left to right"),
+        "[int(d) for d in str(abs({v}))]",
+    ),
+    Operation(
+        *("count_up", "number", "numbers", "list the numbers from 1 up to the number"),
+        "list(range(1, {v} + 1))",
+    ),
+    # from a text
+    Operation("upper", "text", "text", "change the text to upper case", "{v}.upper()"),
+    Operation("lower", "text", "text", "change the text to lower case", "{v}.lower()"),
+    Operation("mirrored", "text", "text", "reverse the text", "{v}[::-1]"),
+    Operation("twice", "text", "text", "write the text twice in a row", "{v} * 2"),
+    Operation("closed_up", "text", "text", "remove all spaces from the text", '{v}.replace(" ", "")'),
+    Operation(
+        *("no_vowels", "text", "text", "remove all vowels from the text"),
+        '"".join(c for c in {v} if c not in "aeiouAEIOU")',
+    ),
+    Operation(
+        *(
+            "dashed",
+            "text",
+            "text",
+            "replace each letter '{k}' in the text by '-'",
+            '{v}.replace("{k}", "-")',
+        ),
+        ("a", "e", "o", "r", "t"),
+    ),
+    Operation(
+        "start", "text", "text", "keep only the first {k} characters of the text", "{v}[:{k}]", (2, 3, 4)
+    ),
+    Operation("length", "text", "number", "count the characters of the text", "len({v})"),
+    Operation(
+        *("vowels", "text", "number", "count the vowels of the text"),
+        'sum(c in "aeiouAEIOU" for c in {v})',
+    ),
+    Operation(
+        *(
+            "letters",
+            "text",
+            "number",
+            "count how often the letter '{k}' occurs in the text",
+            '{v}.count("{k}")',
+        ),
+        ("a", "e", "o", "r", "t"),
+    ),
+    Operation("split", "text", "words", "split the text into words", "{v}.split()"),
+    # from a list of words
+    Operation("sorted_words", "words", "words", "sort the words in alphabetical order", "sorted({v})"),
+    Operation(
+        "by_length", "words", "words", "sort the words by length, shortest first", "sorted({v}, key=len)"
+    ),
+    Operation("words_backwards", "words", "words", "reverse the order of the words", "{v}[::-1]"),
+    Operation(
+        *("long_words", "words", "words", "keep only the words with more than {k} letters"),
+        *("[w for w in {v} if len(w) > {k}]", (3, 4, 5)),
+    ),
+    Operation("shouted", "words", "words", "change each word to upper case", "[w.upper() for w in {v}]"),
+    Operation("mirrored_words", "words", "words", "reverse each word", "[w[::-1] for w in {v}]"),
+    Operation("rest", "words", "words", "drop the first word", "{v}[1:]"),
+    Operation("lengths", "words", "numbers", "replace each word by its length", "[len(w) for w in {v}]"),
+    Operation(
+        "joined",
+        "words",
+        "text",
+        "join the words with '{k}' between them",
+        '"{k}".join({v})',
+        ("-", "+", "/"),
+    ),
+    Operation(
+        *("initials", "words", "text", "join the first letters of the words"),
+        '"".join(w[0] for w in {v})',
+    ),
+    Operation("number_of_words", "words", "number", "count the words", "len({v})"),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation with its constant."""
+
+    operation: Operation
+    constant: int | str | None = None
+
+    @property
+    def phrase(self) -> str:
+        return self.operation.phrase.format(k=self.constant)
+
+    def code(self, variable: str) -> str:
+        """The expression of a variable."""
+        return self.operation.code.format(v=variable, k=self.constant)
+
+    def others(self) -> list[Step]:
+        """The same operation with another constant."""
+        return [Step(self.operation, k) for k in self.operation.constants if k != self.constant]
+
+
+Composition = tuple[Step, ...]
+
+
+def compose(rng: random.Random, count: int) -> Composition:
+    """As many operations, each on what the one before gives. Every operation is equally likely to be first,
+    and equally likely among those that fit."""
+    steps: list[Step] = []
+    for _ in range(count):
+        fitting = [one for one in OPERATIONS if not steps or one.takes == steps[-1].operation.gives]
+        chosen = rng.choice(fitting)
+        steps.append(Step(chosen, rng.choice(chosen.constants) if chosen.constants else None))
+    return tuple(steps)
+
+
+def takes(composition: Composition) -> Kind:
+    return composition[0].operation.takes
+
+
+def name(composition: Composition) -> str:
+    """The function's name."""
+    return "_".join(step.operation.name for step in composition)
+
+
+def source(composition: Composition) -> str:
+    """The function in Python, one operation a line."""
+    variable: str = takes(composition)
+    lines = [f"def {name(composition)}({variable}):"]
+    for step in composition[:-1]:
+        lines.append(f"    {step.operation.gives} = {step.code(variable)}")
+        variable = step.operation.gives
+    return "\n".join([*lines, f"    return {composition[-1].code(variable)}"])
+
+
+class Undefined(ValueError):
+    """A composition has no value, or a long one, for an input."""
+
+
+LARGEST: Final = 10**9
+"""Largest number on the way to a value."""
+LONGEST: Final = 60
+"""Most elements of a list, or characters of a text, on the way to a value."""
+
+
+def value(composition: Composition, given: Any) -> Any:
+    """What the function returns. Raises Undefined."""
+    for step in composition:
+        try:
+            given = function(step)(given)
+        except (IndexError, ValueError) as error:  # of an empty list
+            raise Undefined(str(error)) from None
+        if abs(given) > LARGEST if isinstance(given, int) else len(given) > LONGEST:
+            raise Undefined("large")
+    return given
+
+
+@cache
+def function(step: Step) -> Callable[[Any], Any]:
+    """A step as a function. Its code is ours, from OPERATIONS, never a model's."""
+    made: Callable[[Any], Any] = eval(f"lambda v: {step.code('v')}")
+    return made
+
+
+def rivals(composition: Composition) -> list[Composition]:
+    """Other functions that a wrong program may compute: one step left out, or with another constant. The
+    empty composition returns its argument."""
+    found: list[Composition] = []
+    for place, step in enumerate(composition):
+        before, after = composition[:place], composition[place + 1 :]
+        if step.operation.takes == step.operation.gives or not after:
+            found.append(before + after)
+        found += [(*before, other, *after) for other in step.others()]
+    return [(), *found]
+
+
+def differ(values: Sequence[Any], rival: Composition, inputs: Sequence[Any]) -> bool:
+    """Whether another composition has other values than these for the inputs, or none for one of them."""
+    return any(outcome(rival, given) != ("value", right) for right, given in zip(values, inputs, strict=True))
+
+
+def outcome(composition: Composition, given: Any) -> tuple[str, Any]:
+    try:
+        return "value", value(composition, given)
+    except Undefined:
+        return "undefined", None
+
+
+def draw_input(kind: Kind, rng: random.Random) -> Any:
+    """An argument of a kind."""
+    if kind == "number":
+        return rng.randint(0, 60)
+    if kind == "numbers":
+        return [rng.randint(-4, 9) for _ in range(rng.randint(3, 6))]
+    words = rng.choices(VOCABULARY, k=rng.randint(2, 5))
+    return words if kind == "words" else " ".join(words[:3])
