@@ -192,7 +192,7 @@ def _draw(task: JSONSchema, chosen: Template, rng: random.Random) -> Problem:
     }
     identity = hashlib.sha256(question.encode()).hexdigest()[:16]
     values = sum(1 for _ in documents.leaves(truth["document"]))
-    traits = {"category": kind, "difficulty": float(values)}
+    traits: dict[str, str | float] = {"category": kind, "difficulty": float(values)}
     return Problem(identity, chosen.prompt(question), truth, traits)
 
 

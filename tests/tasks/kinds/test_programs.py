@@ -474,10 +474,9 @@ def test_settings_have_ranges() -> None:
 def test_recipe_that_trains_on_a_test_set_is_refused(
     own_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("humaneval", "mbpp"):
-        assert cli.main(["run", "quickstart", "--set", f"tasks={name}", "--out", str(tmp_path / "out")]) == 2
-        said = capsys.readouterr().err
-        assert "no training split" in said and f"grpobench eval MODEL --task {name}" in said
+    assert cli.main(["run", "quickstart", "--set", "tasks=humaneval", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "no training split" in said and "grpobench eval MODEL --task humaneval" in said
     assert not (tmp_path / "out").exists()
 
 
