@@ -87,7 +87,7 @@ class JSONSchema(Generated, Task):
     def corrupt(self, problem: Problem) -> str:
         """The reference with another value for the first field whose value cannot be copied; it is valid."""
         schema = json.loads(problem.truth["schema"])
-        path = next(key_path(place) for place, kind in problem.truth["kinds"].items() if kind not in COPIED)
+        path = next(keys.split(".") for keys, kind in problem.truth["kinds"].items() if kind not in COPIED)
         return json.dumps(replaced(problem.truth["document"], path, schema))
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
@@ -115,7 +115,7 @@ class JSONSchema(Generated, Task):
             given = dict(documents.leaves(json.loads(row.verdict.answer or "null")))
             truth = row.problem.truth
             for path, value in documents.leaves(truth["document"]):
-                kind = truth["kinds"][place(path)]
+                kind = truth["kinds"][dotted(path)]
                 rows[kind].append(path in given and documents.same(given[path], value))
         return {f"fields/{kind}": sum(own) / len(own) for kind, own in sorted(rows.items())}
 
@@ -131,13 +131,9 @@ def grade(schema: str, expected: Mapping[KeyPath, Any], completion: str) -> Verd
     return Verdict(scores, documents.canonical(document))
 
 
-def place(path: KeyPath) -> str:
+def dotted(path: KeyPath) -> str:
     """The keys of a path without the indices of lists, such as ``customer.name``."""
     return ".".join(key for key in path if isinstance(key, str))
-
-
-def key_path(place: str) -> list[str]:
-    return place.split(".")
 
 
 def filled(document: Any, value: Any) -> Any:
