@@ -40,7 +40,7 @@ class Functions(Generated, programs.Programs):
 
     name = "functions"
     source = "generated from a seed by grpobench.tasks.functions (Apache-2.0)"
-    summary = "write a Python function from a sentence and an example; executed on hidden inputs in a sandbox"
+    summary = "write a small Python function from a sentence and an example; generated, run on hidden inputs"
     max_completion_tokens = 128
     operations: tuple[int, ...] = (1, 2)
     """Allowed numbers of operations, each equally frequent."""
