@@ -150,11 +150,12 @@ def test_a_table_kept_without_its_horizon_has_that_of_its_recipe(path: Path) -> 
 
 
 def test_the_page_prints_no_update_beyond_the_end() -> None:
-    """Of every finding that measures how long runs last: no number of updates above its runs'."""
+    """Of every finding whose first test is how long runs last: no number of updates above its runs'."""
     page = (KEPT.parents[1] / "findings.md").read_text(encoding="utf-8")
-    assert len(kept_with_an_end()) >= 2
-    for path in kept_with_an_end():
-        record = read_kept(path)
+    records = [read_kept(path) for path in kept_with_an_end()]
+    records = [one for one in records if one.registration.finding.test[0].outcome.startswith("lasting")]
+    assert len(records) >= 2
+    for record in records:
         (end,) = {end for own in record.horizons.values() for end in own.values()}
         part = page.partition(f"\n## {record.registration.finding.name}\n")[2].partition("\n## ")[0]
         arms = next(line for line in part.splitlines() if line.startswith("- Each arm"))
