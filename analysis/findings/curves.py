@@ -88,7 +88,7 @@ def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None
     seeds = counted([len(one.values) for curve in curves.values() for one in curve.values()], "seed")
     caption = (
         f"Lines join means over {seeds} for each value, with 95% t intervals; points are seeds. Rings mark "
-        "the values that the first test compares, which a search on other seeds chose."
+        "the values that the first test compares."
     )
     return Drawing(f"{result.finding.name}-curves", result.finding.claim, caption, figure)
 

@@ -62,7 +62,7 @@ def readable_command(options: Options) -> int:
     from grpobench.analysis.figures.table import text_lines
     from grpobench.runs.evaluation import readable
 
-    kept = kept_file() if options.keep else None
+    kept = table_path() if options.keep else None
     rows = []
     try:
         for row in readable.measure(request(options), lambda line: say(line, file=sys.stderr)):
@@ -119,7 +119,7 @@ def request(options: Options) -> Asked:
     return Asked(options.models, names, wish, model)
 
 
-def kept_file() -> Path:
+def table_path() -> Path:
     """The file of the kept table. Raises `ConfigError` outside of a checkout."""
     from grpobench.analysis import readable as tables
     from grpobench.runs.inventory import pages
