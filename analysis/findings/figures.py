@@ -19,7 +19,7 @@ from grpobench.analysis.figures.style import INK, NOTE_SIZE, SIZE, STYLE
 from grpobench.analysis.findings.description import ArmMean, arm_means, effect_words, matters_words
 from grpobench.analysis.findings.outcomes import Outcome
 from grpobench.analysis.findings.record import Record
-from grpobench.analysis.findings.result import VERDICTS, Judged, Result, Verdict, as_row
+from grpobench.analysis.findings.result import VERDICTS, Judged, Result, Verdict, test_row
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.tools.text import human, percent
 from grpobench.analysis.topics.budgets import AXES
@@ -45,8 +45,9 @@ ORDER: Sequence[Verdict] = tuple(VERDICTS)
 
 
 def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None) -> Drawing:
-    """A row for each finding, by conclusion: its primary effect in units of what matters, to the right as
-    claimed, and its numbers. `labels` are names of findings and of what they are about, as for `human`."""
+    """A row for each finding, by conclusion: the effect of the test that decides it in units of what matters,
+    to the right as claimed, and its numbers. `labels` are names of findings and of what they are about, as
+    for `human`."""
     groups = {verdict: sorted_group(results, verdict) for verdict in ORDER}
     lines: list[Verdict | Result] = []
     for verdict, group in groups.items():
@@ -73,11 +74,11 @@ def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None)
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.set_xlabel("effect ÷ smallest effect that matters\n← against the claim     as claimed →")
         sns.despine(figure, left=True)
-    seeds = counted([len(one.primary.seeds) for one in results if not one.primary.test.deals], "seed")
+    seeds = counted([len(one.deciding.seeds) for one in results if not one.deciding.test.deals], "seed")
     caption = (
-        f"Primary effect of each finding over {seeds} with its 95% interval, by conclusion. The axis is in "
-        "units of the smallest effect that matters, above 0 as claimed. An arrow marks an interval that "
-        "goes on beyond the axis."
+        f"Effect of the test that decides each finding, over {seeds}, with its 95% interval, by conclusion. "
+        "The axis is in units of the smallest effect that matters, above 0 as claimed. An arrow marks an "
+        "interval that goes on beyond the axis."
     )
     return Drawing("findings", "The findings by conclusion", caption, figure)
 
@@ -86,7 +87,7 @@ def sorted_group(results: Sequence[Result], verdict: Verdict) -> list[Result]:
     """The findings with a conclusion, the largest effect in the direction of the claim first."""
 
     def effect(one: Result) -> float:
-        value = scaled(one.primary)[0]
+        value = scaled(one.deciding)[0]
         return -value if math.isfinite(value) else math.inf
 
     return sorted((one for one in results if one.verdict == verdict), key=effect)
@@ -98,7 +99,7 @@ def finding_label(result: Result, labels: Mapping[str, str] | None = None) -> st
     known = labels or {}
     name = result.finding.name
     words = known.get(name) or " ".join(human(word, known) for word in name.split("-"))
-    test = result.primary.test
+    test = result.deciding.test
     return f"{words[0].upper()}{words[1:]}{' (claims none)' * (test.expect == 'same')}"
 
 
@@ -125,8 +126,8 @@ def _columns(axes: Axes, lines: Sequence[Verdict | Result]) -> None:
 
 
 def _numbers(result: Result) -> tuple[str, str]:
-    """The primary effect with its interval, and the smallest effect that matters."""
-    row = as_row(result)["tests"][0]
+    """The deciding effect with its interval, and the smallest effect that matters."""
+    row = test_row(result.deciding)
     if row["deals"]:
         shares = [percent(math.nan if row[key] is None else row[key]) for key in ("value", "low", "high")]
         return f"{shares[0]} % of deals differ ({shares[1]} to {shares[2]})", f"{percent(row['most'])} %"
@@ -134,7 +135,7 @@ def _numbers(result: Result) -> tuple[str, str]:
 
 
 def _row(axes: Axes, place: int, result: Result) -> None:
-    value, low, high = scaled(result.primary)
+    value, low, high = scaled(result.deciding)
     marker, face = MARKS[result.verdict]
     if math.isnan(value):
         return

@@ -110,6 +110,13 @@ class Result:
     def primary(self) -> Judged:
         return self.tests[0]
 
+    @property
+    def deciding(self) -> Judged:
+        """The first of the tests of the rule that says what the finding concludes; the primary test if none
+        alone does."""
+        ruling = [one for one in self.tests if not one.test.also]
+        return next((one for one in ruling if one.verdict == self.verdict), self.primary)
+
 
 def as_row(result: Result) -> dict[str, Any]:
     """The result for JSON; null where there is no number."""

@@ -199,6 +199,7 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
         "survival": one.survival,
         "curves": one.curves,
         "primary": primary,
+        "deciding": next(test for test in told["tests"] if test["name"] == one.result.deciding.test.name),
         "arms": arms,
         "horizon": max((own.horizon for own in means), default=math.nan),
         "seeds": len({run[2] for run in one.record.states}),

@@ -20,6 +20,7 @@ from scipy import stats
 
 from grpobench.analysis.findings import description, rule
 from grpobench.analysis.findings.contrasts import contrasts_of
+from grpobench.analysis.findings.figures import draw_all
 from grpobench.analysis.findings.judge import judge
 from grpobench.analysis.findings.result import as_row
 from grpobench.analysis.runfolder.files import LogError
@@ -362,3 +363,18 @@ def test_effects_in_words() -> None:
     plain = {"matters": 0.02, "unit": "points", "ratio": False, "deals": 0, "most": 0.07}
     assert description.matters_words(plain) == "2.0 points"
     assert description.matters_words(plain | {"deals": 200}) == "7.0 %"
+
+
+def test_the_deciding_test_is_the_one_that_the_conclusion_comes_from() -> None:
+    """The first test is as claimed and the second against the claim: the finding is contradicted by the
+    second, and figures show that one."""
+    better, equal, beside = question("x"), question("y", expect="same"), question("z", also=True)
+    strong = [0.1, 0.11, 0.12, 0.1, 0.09, 0.1, 0.12, 0.11]
+    values = {name: pairs(strong) for name in "xyz"}
+    result = judge_controlled(finding(better, equal, beside), values)
+    assert [one.verdict for one in result.tests] == ["supported", "contradicted", "supported"]
+    assert (result.verdict, result.primary.test.name, result.deciding.test.name) == ("contradicted", "x", "y")
+    drawn = draw_all([result])
+    (axes,) = drawn.figure.axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()][1].endswith("(claims none)")
+    assert judge_controlled(finding(better, beside), values).deciding.test.name == "x"
