@@ -14,7 +14,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.halving import rank
 
 FOLDER = Path(__file__).parent / "kept"
-"""The outcomes that come with the suite."""
+"""The outcomes that come with the suite: those at nano scale, and a folder for each other scale."""
 CONTROLS, SEARCH = "controls", "search"
 """The files of the probes' controls, and of the search of learning rates."""
 
@@ -50,6 +50,11 @@ def outcome_of(probe: Probe, rows: Rows, state: str) -> float:
     if state == "diverged":
         return probe.zero
     return Measure.read(probe.outcome).of(rows)
+
+
+def shipped(scale: str = "nano") -> Path:
+    """The folder of the outcomes that come with the suite, of a scale."""
+    return FOLDER if scale == "nano" else FOLDER / scale
 
 
 def file_of(folder: Path, algorithm: str) -> Path:

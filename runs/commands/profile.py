@@ -40,6 +40,12 @@ EXIT = {True: PREEMPTED, False: DONE}
 
 @click.argument("algorithms", nargs=-1, metavar="[ALGORITHM]...")
 @out_option("results/profile")
+@click.option(
+    "--scale",
+    type=click.Choice(("nano", "small")),
+    default="nano",
+    help="small: SmolLM2-135M in the place of the built-in policies. Default: nano.",
+)
 @click.option("--seeds", type=POSITIVE, metavar="N", help="The first N seeds. Default: 8, with --quick 4.")
 @click.option("--probes", metavar="LIST", help="Run these only. Default: all.")
 @flag("--quick", "Four seeds and half of the probes.")
@@ -56,7 +62,8 @@ def profile_command(options: Options) -> int:
     options.baseline = options.baseline or common()["profile"]["baseline"]
     chosen = chosen_probes(options)
     demand_known(options.algorithms)
-    profiler = Profiler(options.out, Path.cwd(), options.workers)
+    out = options.out if options.scale == "nano" else options.out / options.scale
+    profiler = Profiler(out, Path.cwd(), options.workers, scale=options.scale)
     shared = profiler.shared["profile"]
     seeds = shared["seeds"][: options.seeds or (QUICK_SEEDS if options.quick else None)]
     for algorithm in options.algorithms:
@@ -75,13 +82,14 @@ def chosen_probes(options: Options) -> list[str]:
     from grpobench.runs.settings.probes import GATE, probes
     from grpobench.runs.tools import strict
 
+    known = probes(options.scale)
     if not options.probes:
-        return [name for name in probes() if not options.quick or name in QUICK_PROBES]
+        return [name for name in known if not options.quick or name in QUICK_PROBES]
     names = [part.strip() for part in options.probes.split(",") if part.strip()]
     for name in names:
-        if name not in probes():
-            guess = strict.nearest(name, probes())
-            did = f"did you mean {guess}?" if guess else f"known: {', '.join(probes())}"
+        if name not in known:
+            guess = strict.nearest(name, known)
+            did = f"did you mean {guess}?" if guess else f"known: {', '.join(known)}"
             raise ConfigError([f"--probes: unknown probe {name!r}; {did}"])
     return list(dict.fromkeys([GATE, *names]))
 
@@ -105,7 +113,7 @@ def measure(
     from grpobench.runs.experiment.profiling import safe, write
 
     table = profiler.out / "outcomes"
-    folders = [kept.FOLDER, table]
+    folders = [kept.shipped(profiler.scale), table]
     if algorithm not in kept.read_rates(folders):
         say(f"{algorithm}: search of the learning rate", flush=True)
         write(table / "search.csv", profiler.search(algorithm))
@@ -151,13 +159,18 @@ def run_controls(profiler: Profiler, chosen: Sequence[str]) -> None:
     from grpobench.runs.experiment.profiling import write
 
     table = profiler.out / "outcomes"
-    rates = kept.read_rates([kept.FOLDER, table])
+    rates = kept.read_rates([kept.shipped(profiler.scale), table])
     for name in chosen:
         probe = profiler.probes[name]
         needed = [one.algorithm for one in (probe.positive, probe.negative) if one]
         if lacking := [one for one in needed if one not in rates]:
             raise ConfigError(
-                [f"--controls: {lacking[0]} has no searched rate; run grpobench profile {lacking[0]}"]
+                [
+                    (
+                        f"--controls: {lacking[0]} has no searched rate; run grpobench profile {lacking[0]} "
+                        f"--scale {profiler.scale}"
+                    )
+                ]
             )
         parts = profiler.control_parts(probe, rates)
         rows = profiler.run(f"controls-{name}", parts, profiler.shared["profile"]["control_seeds"])
@@ -169,7 +182,7 @@ def show(profiler: Profiler, options: Options) -> None:
     from grpobench.analysis.profile import kept, page, table
     from grpobench.analysis.profile.scores import build
 
-    folders = [kept.FOLDER, profiler.out / "outcomes"]
+    folders = [kept.shipped(profiler.scale), profiler.out / "outcomes"]
     rows, search = kept.read_all(folders), kept.read_search(folders)
     profile = build(rows, profiler.probes, kept.chosen(search))
     if not options.algorithms:

@@ -22,7 +22,7 @@ from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.experiment.outcomes import CRITICS, results
 from grpobench.runs.settings import probes as files_of_probes
 from grpobench.runs.settings import registries
-from grpobench.runs.settings.probes import GATE, arm_of, common, recipe_table
+from grpobench.runs.settings.probes import GATE, NANO, arm_of, common, recipe_table
 from grpobench.runs.settings.recipe import Recipe, read_table
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
@@ -64,10 +64,18 @@ class Part:
 class Profiler:
     """Runs parts into `out`; `folder` is where code of the user is looked for."""
 
-    def __init__(self, out: Path, folder: Path, workers: int | None = None, console: Console | None = None):
+    def __init__(
+        self,
+        out: Path,
+        folder: Path,
+        workers: int | None = None,
+        console: Console | None = None,
+        scale: str = NANO,
+    ):
         self.out, self.folder, self.workers, self.console = out, folder, workers, console
-        self.probes = dict(files_of_probes.probes())
-        self.shared = common()
+        self.scale = scale
+        self.probes = dict(files_of_probes.probes(scale))
+        self.shared = common(scale)
         self.stopped = False
         """Whether a signal ended an experiment."""
 
@@ -77,7 +85,9 @@ class Profiler:
         fit, refused = [], {}
         for part in parts:
             try:
-                read_table(recipe_table("fit", [part.arm], [0]), "", "fit", self.folder, source="fit")
+                read_table(
+                    recipe_table("fit", [part.arm], [0], self.scale), "", "fit", self.folder, source="fit"
+                )
                 fit.append(part)
             except ConfigError as error:
                 if part.probes[0].name == GATE:
@@ -90,7 +100,11 @@ class Profiler:
         if not parts or not seeds or self.stopped:
             return []
         recipe = read_table(
-            recipe_table(name, [part.arm for part in parts], seeds), "", name, self.folder, source=name
+            recipe_table(name, [part.arm for part in parts], seeds, self.scale),
+            "",
+            name,
+            self.folder,
+            source=name,
         )
         outcome = run_experiment(recipe, self.out / "runs", self.workers, console=self.console)
         self.stopped = outcome.code == 75

@@ -1,4 +1,8 @@
-"""Read probes: TOML files with a mechanism, a dose, a score and the settings that make it."""
+"""Read probes: TOML files with a mechanism, a dose, a score and the settings that make it.
+
+At another scale than `nano` a probe is the same file with the tables of ``SCALE/NAME.toml`` laid over it: the
+mechanism, the outcome and the controls are those of its nano twin, and the file says what differs.
+"""
 
 from __future__ import annotations
 
@@ -34,32 +38,50 @@ ORDER = (
 """In which pages and figures show them: learning, what is kept while learning, robustness."""
 GATE = "learn"
 """The probe on which learning rates are searched, and that gates the robustness probes."""
+NANO = "nano"
+SCALES = (NANO, "small")
+"""Scales that have probes: built-in policies of a million parameters, and SmolLM2-135M."""
+
+
+def folder_of(scale: str) -> Path:
+    """Where the files of a scale lie."""
+    return PROBES if scale == NANO else PROBES / scale
 
 
 @cache
-def probes() -> Mapping[str, Probe]:
-    """The probes that come with the suite, in order."""
-    return {name: read_probe(PROBES / f"{name}.toml") for name in ORDER if (PROBES / f"{name}.toml").exists()}
+def probes(scale: str = NANO) -> Mapping[str, Probe]:
+    """The probes that a scale of the suite has, in order."""
+    folder = folder_of(scale)
+    return {
+        name: read_probe(PROBES / f"{name}.toml", *([folder / f"{name}.toml"] if scale != NANO else []))
+        for name in ORDER
+        if (folder / f"{name}.toml").exists()
+    }
 
 
-def read_probe(path: Path) -> Probe:
-    """The probe of a file. Raises ConfigError with every fault of it."""
-    try:
-        table = toml.read(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError([f"cannot read the probe: {error.strerror}"], str(path)) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError([f"not TOML: {error}"], str(path)) from None
+def read_probe(path: Path, *over: Path) -> Probe:
+    """The probe of a file, with the tables of others laid over it. Raises ConfigError with every fault."""
+    table: dict[str, Any] = {}
+    for file in (path, *over):
+        try:
+            table = merged(table, toml.read(file.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigError([f"cannot read the probe: {error.strerror}"], str(file)) from None
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError([f"not TOML: {error}"], str(file)) from None
     faults: list[str] = []
     probe = strict.build(Probe, {"name": path.stem, **table}, "", faults)
     if isinstance(probe, strict.Bad) or faults:
-        raise ConfigError(faults, str(path))
+        raise ConfigError(faults, str((path, *over)[-1]))
     return probe
 
 
-def common() -> dict[str, Any]:
-    """What all probes share: sections of a recipe, and the tables `search` and `profile`."""
-    return dict(toml.read((PROBES / "common.toml").read_text(encoding="utf-8")))
+def common(scale: str = NANO) -> dict[str, Any]:
+    """What all probes of a scale share: sections of a recipe, and the tables `search` and `profile`."""
+    table: dict[str, Any] = {}
+    for folder in dict.fromkeys((PROBES, folder_of(scale))):
+        table = merged(table, toml.read((folder / "common.toml").read_text(encoding="utf-8")))
+    return table
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,8 +108,10 @@ def arm_of(
     return arm
 
 
-def recipe_table(name: str, arms: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+def recipe_table(
+    name: str, arms: Sequence[Mapping[str, Any]], seeds: Sequence[int], scale: str = NANO
+) -> dict[str, Any]:
     """A recipe of these arms."""
-    sections = {key: value for key, value in common().items() if key not in ("search", "profile")}
+    sections = {key: value for key, value in common(scale).items() if key not in ("search", "profile")}
     tasks = list(dict.fromkeys(task for arm in arms for task in arm["tasks"]))
     return {"name": name, "seeds": list(seeds), "tasks": tasks, **sections, "arm": list(arms)}

@@ -22,8 +22,8 @@ def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiler:
     """A profiler whose runs have two steps and whose search has two rates."""
     table: dict[str, Any] = files_of_probes.common() | {"search": SEARCH}
     table["train"] = {"steps": 2, "prompts_per_step": 2, "group_size": 4}
-    monkeypatch.setattr(files_of_probes, "common", lambda: table)
-    monkeypatch.setattr(profiling, "common", lambda: table)
+    monkeypatch.setattr(files_of_probes, "common", lambda scale="nano": table)
+    monkeypatch.setattr(profiling, "common", lambda scale="nano": table)
     monkeypatch.chdir(tmp_path)
     return Profiler(tmp_path / "profile", tmp_path, workers=1)
 

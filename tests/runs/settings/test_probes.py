@@ -1,5 +1,6 @@
 """The probes that come with the suite, and what is wrong with a file that is none."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from grpobench.runs.settings.probes import (
     GATE,
     ORDER,
     PROBES,
+    SCALES,
     arm_of,
     common,
     merged,
@@ -41,9 +43,32 @@ def test_every_file_is_a_probe_in_the_order_and_says_what_it_is() -> None:
         assert probe.runs == "ladder" or probe.positive, f"{probe.name} has no controls"
 
 
-@pytest.mark.parametrize("name", ORDER)
-def test_every_probe_and_its_controls_are_recipes(name: str, tmp_path: Path) -> None:
-    probe = probes()[name]
+def test_a_probe_of_another_scale_is_its_nano_twin_with_the_tables_of_one_file_over_it() -> None:
+    """What a reader compares between scales is the same: mechanism's source, outcome, controls, expectation."""
+    small = probes("small")
+    assert {path.stem for path in (PROBES / "small").glob("*.toml")} - {"common"} == set(small)
+    assert {GATE, "length", "imbalance", "staleness", "outliers", "placebo"} == set(small)
+    for name, probe in small.items():
+        twin = probes()[name]
+        for field in ("title", "source", "outcome", "one", "rewards", "expect", "high", "low", "against"):
+            assert getattr(probe, field) == getattr(twin, field), (name, field)
+        assert probe.settings["tasks"] == twin.settings["tasks"]
+        assert probe.settings != twin.settings
+        assert probe.positive == twin.positive
+    assert common("small")["train"]["optimizer_settings"] == common()["train"]["optimizer_settings"]
+    assert (common("small")["model"]["name"], common()["model"]["name"]) == ("smollm2-135m", "letters")
+
+
+def test_seeds_of_scales_are_apart() -> None:
+    nano, small = common(), common("small")
+    for table in ("search", "profile"):
+        for key in ("seeds", "control_seeds"):
+            assert not {*nano[table].get(key, ())} & {*small[table].get(key, ())}
+
+
+@pytest.mark.parametrize(("scale", "name"), [(scale, name) for scale in SCALES for name in probes(scale)])
+def test_every_probe_and_its_controls_are_recipes(scale: str, name: str, tmp_path: Path) -> None:
+    probe = probes(scale)[name]
     if probe.runs == "ladder":
         return
     arms = [arm_of(probe, "plain", "grpo", {"policy": 1e-3})]
@@ -51,7 +76,10 @@ def test_every_probe_and_its_controls_are_recipes(name: str, tmp_path: Path) -> 
         assert control
         settings = {key: value for key, value in control.settings.items() if key != "rate"}
         arms.append(arm_of(probe, f"control{len(arms)}", control.algorithm, {"policy": 1e-3}, settings))
-    recipe = read_table(recipe_table("x", arms, [0]), "", "x", tmp_path)
+    table = recipe_table("x", arms, [0], scale)
+    # The package with SmolLM2 need not be here: what is checked is every other setting.
+    table = json.loads(json.dumps(table).replace("smollm2-135m", "letters"))
+    recipe = read_table(table, "", "x", tmp_path)
     assert len(recipe.runs()) == 3
 
 
