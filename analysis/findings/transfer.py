@@ -14,7 +14,6 @@ import matplotlib
 import numpy as np
 import seaborn as sns
 from matplotlib.ticker import NullLocator
-from scipy import stats
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
@@ -23,11 +22,8 @@ from grpobench.analysis.figures.style import INK, STYLE
 from grpobench.analysis.findings.figures import scaled
 from grpobench.analysis.findings.result import Judged, Result
 from grpobench.analysis.statistics.intervals import Estimate, wilson
+from grpobench.analysis.statistics.ranks import spearman
 
-DRAWS = 10_000
-"""Resamples of the interval of the rank correlation."""
-FEWEST = 4
-"""Findings below which a rank correlation has no interval."""
 TICKS = (-1000, -300, -100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300, 1000)
 LINEAR = 4.0
 """Effects, in what matters, up to which the axes are linear; beyond they are logarithmic."""
@@ -66,7 +62,7 @@ class Agreement:
     """Pairs of which both tests say the same."""
     rank: Estimate
     """Spearman's rank correlation of the effects, with the percentile interval of a bootstrap over findings;
-    its ends are NaN with fewer than `FEWEST`."""
+    its ends are NaN with fewer than four."""
 
 
 def pairs_of(first: Sequence[Result], second: Sequence[Result]) -> list[ScalePair]:
@@ -99,34 +95,15 @@ def agreement(pairs: Sequence[ScalePair], seed: int = 0) -> Agreement:
 
 def rank_correlation(pairs: Sequence[ScalePair], seed: int = 0) -> Estimate:
     """Spearman's correlation of the effects. Findings are resampled and not tests, since the tests of one
-    finding share runs. Resamples in which one scale has a single value are left out."""
+    finding share runs."""
     names = sorted({pair.finding for pair in pairs})
-    table = {
-        name: np.array(
-            [(scaled(p.first)[0], scaled(p.second)[0]) for p in pairs if p.finding == name], dtype=float
-        )
-        for name in names
-    }
-    if len(pairs) < 3:
-        return Estimate(math.nan, math.nan, math.nan)
-    value = _spearman(np.concatenate(list(table.values())))
-    if len(names) < FEWEST:
-        return Estimate(value, math.nan, math.nan)
-    rng = np.random.default_rng(seed)
-    drawn = [
-        _spearman(np.concatenate([table[names[i]] for i in rng.integers(len(names), size=len(names))]))
-        for _ in range(DRAWS)
-    ]
-    low, high = np.nanquantile(drawn, (0.025, 0.975))
-    return Estimate(value, float(low), float(high))
-
-
-def _spearman(table: np.ndarray) -> float:
-    """Pearson's correlation of the ranks, ties at their mean rank; NaN if a column has a single value."""
-    ranks = stats.rankdata(table, axis=0)
-    centered = ranks - ranks.mean(0)
-    scale = math.sqrt(float((centered**2).sum(0).prod()))
-    return float((centered[:, 0] * centered[:, 1]).sum() / scale) if scale else math.nan
+    return spearman(
+        [
+            np.array([(scaled(p.first)[0], scaled(p.second)[0]) for p in pairs if p.finding == name])
+            for name in names
+        ],
+        seed,
+    )
 
 
 def draw_transfer(pairs: Sequence[ScalePair], names: tuple[str, str] = ("nano", "small")) -> Drawing:

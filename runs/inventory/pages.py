@@ -133,7 +133,9 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         for one in found
         if one.record.registration.scale == "small" and one.record.registration.finding.digest in rules
     ]
-    pages = transfer_page.transfer_pages(environment, [one.result for one in nano], small)
+    pages = transfer_page.transfer_pages(
+        environment, [one.result for one in nano], small, profiles_page.scale_transfers()
+    )
     return {PAGE: text, **drawn, **pages}
 
 

@@ -1,4 +1,4 @@
-"""The page docs/transfer.md: findings at nano scale beside the same findings on a language model."""
+"""The page docs/transfer.md: findings and probes at nano scale beside the same on a language model."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 
+from grpobench.analysis.tools.text import NONE, two
+
 if TYPE_CHECKING:
     from grpobench.analysis.findings.result import Judged, Result
+    from grpobench.analysis.profile.transfer import ProbeTransfer
     from grpobench.analysis.statistics.intervals import Estimate
 
 PAGE = "transfer.md"
 FIGURE = "figures/findings/transfer.svg"
+PROBES_FIGURE = "figures/findings/transfer-probes.svg"
 
 
 def transfer_pages(
-    environment: Environment, nano: Sequence[Result], small: Sequence[Result]
+    environment: Environment, nano: Sequence[Result], small: Sequence[Result], probes: Sequence[ProbeTransfer]
 ) -> dict[str, str]:
-    """The page and its figure by path; none without a test at both scales."""
+    """The page and its figures by path; none without a test or a probe at both scales."""
     from grpobench.analysis.figures.drawing import svg_text
     from grpobench.analysis.findings.transfer import agreement, draw_transfer, pairs_of
+    from grpobench.analysis.profile.transfer import draw_probes
 
     pairs = pairs_of(nano, small)
-    if not pairs:
+    if not pairs and not probes:
         return {}
     verdicts = (
         {one.finding.name: one.verdict for one in nano},
@@ -51,8 +56,37 @@ def transfer_pages(
         share=share_words(told.same),
         rank=rank_words(told.rank),
         figure=FIGURE,
+        probes=[probe_row(one) for one in probes],
+        scores=[score_row(name, probes) for name in sorted({name for one in probes for name in one.first})],
+        probes_figure=PROBES_FIGURE,
     )
-    return {PAGE: text, FIGURE: svg_text(draw_transfer(pairs))}
+    figures = {FIGURE: svg_text(draw_transfer(pairs))} if pairs else {}
+    if probes:
+        figures[PROBES_FIGURE] = svg_text(draw_probes(probes))
+    return {PAGE: text, **figures}
+
+
+def probe_row(one: ProbeTransfer) -> dict[str, Any]:
+    """A probe's orders at both scales."""
+    return {
+        "title": one.probe.title,
+        "algorithms": len(one.first),
+        "rank": rank_words(one.rank) or "–",
+        "told_apart": one.told_apart,
+        "same": one.same,
+        "reversed": one.reversed,
+        "neither": one.told_apart - one.same - one.reversed,
+        "other": one.other,
+    }
+
+
+def score_row(name: str, probes: Sequence[ProbeTransfer]) -> dict[str, Any]:
+    """An algorithm's scores on all probes, at both scales."""
+    cells = [
+        f"{two(one.first[name].mean)} / {two(one.second[name].mean)}" if name in one.first else NONE
+        for one in probes
+    ]
+    return {"name": name, "cells": cells}
 
 
 def cell(judged: Judged) -> dict[str, Any]:

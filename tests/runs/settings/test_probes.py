@@ -44,7 +44,7 @@ def test_every_file_is_a_probe_in_the_order_and_says_what_it_is() -> None:
 
 
 def test_a_probe_of_another_scale_is_its_nano_twin_with_the_tables_of_one_file_over_it() -> None:
-    """What a reader compares between scales is the same: mechanism's source, outcome, controls, expectation."""
+    """What a reader compares between scales is the same: source, outcome, controls and expectation."""
     small = probes("small")
     assert {path.stem for path in (PROBES / "small").glob("*.toml")} - {"common"} == set(small)
     assert {GATE, "length", "imbalance", "staleness", "outliers", "placebo"} == set(small)

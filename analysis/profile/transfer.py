@@ -1,0 +1,141 @@
+"""Profiles at two scales beside each other: does the order of algorithms hold for a language model?
+
+Only algorithms with a score at both scales count, and the pairs that are told apart are told apart among
+these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+import seaborn as sns
+
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.panels import arm_handle, legend_above, new_figure
+from grpobench.analysis.figures.style import INK, STYLE, look
+from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.probe import Probe
+from grpobench.analysis.profile.scores import Profile, build
+from grpobench.analysis.statistics.intervals import Estimate
+from grpobench.analysis.statistics.moderated import Cell, Pair
+from grpobench.analysis.statistics.ranks import spearman
+
+FEWEST = 3
+"""Algorithms at both scales from which on a probe is compared."""
+COLUMNS = 3
+"""Panels of a row."""
+
+
+@dataclass(frozen=True)
+class ProbeTransfer:
+    """One probe at both scales."""
+
+    probe: Probe
+    """At the larger scale."""
+    first: Mapping[str, Cell]
+    """Scores by algorithm at the smaller scale, and"""
+    second: Mapping[str, Cell]
+    """at the larger one, of the same algorithms in the same order."""
+    rank: Estimate
+    """Spearman's correlation of the mean scores, with an interval from a bootstrap over algorithms."""
+    told_apart: int
+    """Pairs that the smaller scale tells apart."""
+    same: int
+    """Of these: told apart in the same order at the larger scale, and"""
+    reversed: int
+    """in the other one."""
+    other: int
+    """Pairs that only the larger scale tells apart."""
+
+
+def transfers(
+    rows: tuple[Mapping[str, Sequence[Row]], Mapping[str, Sequence[Row]]],
+    probes: tuple[Mapping[str, Probe], Mapping[str, Probe]],
+    rates: tuple[Mapping[str, Mapping[str, float]], Mapping[str, Mapping[str, float]]],
+) -> list[ProbeTransfer]:
+    """The probes with scores of at least three algorithms at both scales, in order. Each argument is that of
+    `scores.build` at the smaller and at the larger scale."""
+    both = {*rows[0]} & {*rows[1]}
+    profiles = [
+        build({name: own for name, own in of.items() if name in both}, known, searched)
+        for of, known, searched in zip(rows, probes, rates, strict=True)
+    ]
+    found = [_transfer(name, profiles[0], profiles[1]) for name in probes[1] if name in probes[0]]
+    return [one for one in found if one is not None]
+
+
+def _transfer(name: str, first: Profile, second: Profile) -> ProbeTransfer | None:
+    if name not in first.compared or name not in second.compared:
+        return None
+    cells = first.compared[name].cells, second.compared[name].cells
+    algorithms = sorted(cells[0].keys() & cells[1].keys())
+    if len(algorithms) < FEWEST:
+        return None
+    means = [np.array([[cells[0][one].mean, cells[1][one].mean]]) for one in algorithms]
+    signs = [_signs(of.compared[name].pairs, algorithms) for of in (first, second)]
+    told = {pair: sign for pair, sign in signs[0].items() if sign}
+    return ProbeTransfer(
+        second.probes[name],
+        {name: cells[0][name] for name in algorithms},
+        {name: cells[1][name] for name in algorithms},
+        spearman(means),
+        len(told),
+        sum(signs[1][pair] == sign for pair, sign in told.items()),
+        sum(signs[1][pair] == -sign for pair, sign in told.items()),
+        sum(1 for pair, sign in signs[1].items() if sign and pair not in told),
+    )
+
+
+def _signs(pairs: Sequence[Pair], algorithms: Sequence[str]) -> Mapping[tuple[str, str], float]:
+    """By pair in the order of names: the sign of a difference that is told apart, else 0."""
+    signs = {}
+    for pair in pairs:
+        if {pair.first, pair.second} <= {*algorithms}:
+            sign = pair.told_apart * math.copysign(1, pair.difference)
+            first, second = sorted((pair.first, pair.second))
+            signs[first, second] = sign if pair.first == first else -sign
+    return signs
+
+
+def draw_probes(found: Sequence[ProbeTransfer], names: tuple[str, str] = ("nano", "SmolLM2")) -> Drawing:
+    """A panel for each probe: every algorithm's score at one scale against its score at the other."""
+    algorithms = sorted({name for one in found for name in one.first})
+    style = look(algorithms)
+    rows = -(-len(found) // COLUMNS)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(7.0, 2.15 * rows + 0.5)
+        grid = figure.subplots(rows, COLUMNS, squeeze=False)
+        for axes, one in zip(grid.flat, found, strict=False):
+            for name in one.first:
+                (x, across), (y, along) = (
+                    (cell.mean, [[cell.mean - cell.low], [cell.high - cell.mean]])
+                    for cell in (one.first[name], one.second[name])
+                )
+                axes.errorbar(
+                    x,
+                    y,
+                    xerr=across,
+                    yerr=along,
+                    color=style.color[name],
+                    marker=style.marker[name],
+                    markersize=4,
+                    linewidth=0.9,
+                )
+            axes.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle=":", zorder=0)
+            axes.set_title(one.probe.title)
+        for axes in list(grid.flat)[len(found) :]:
+            axes.set_axis_off()
+        figure.supxlabel(f"score at {names[0]} scale", fontsize="medium")
+        figure.supylabel(f"score of {names[1]}", fontsize="medium")
+        legend_above(figure, [arm_handle(name, style) for name in algorithms], algorithms)
+        sns.despine(figure)
+    caption = (
+        f"Scores of {len(algorithms)} algorithms on {len(found)} probes at two scales, with 95% intervals "
+        "over seeds. On the dotted line they are equal; where points rise from left to right, the order "
+        "holds."
+    )
+    return Drawing("transfer_probes", "Probes at two scales", caption, figure)
