@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, cast
@@ -200,6 +201,15 @@ class ReasoningGym(Task):
             )
         return f"<answer>{answer}</answer>"
 
+    def draw_episode(self, problem: Problem, rng: random.Random) -> Sequence[str]:
+        """For generators of `WORKED`, half of the answers have their steps before them and half have none, as
+        those of the nano policies' training are; the reference answer of others."""
+        work = WORKED.get(self.generator)
+        answer = self.demonstrate(problem)
+        if work is None or rng.random() < 0.5:
+            return (answer,)
+        return (work(problem.prompt) + answer,)
+
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
         return (f"<answer>{answer}</answer>",)
 
@@ -247,6 +257,28 @@ def _tasks() -> dict[str, type[ReasoningGym]]:
 
 
 TASKS: Mapping[str, type[ReasoningGym]] = _tasks()
+
+
+SUM = re.compile(r"(-?\d+)((?: [-+] \d+)+) =")
+"""A chain of sums and differences as `chain_sum` asks for it."""
+
+
+def sum_in_steps(question: str) -> str:
+    """The partial results of a chain of sums, one a line: ``4 + 3 = 7`` and ``7 - 8 = -1``. Empty where the
+    question asks for none."""
+    found = SUM.search(question)
+    if found is None:
+        return ""
+    value, lines = int(found[1]), []
+    for sign, digits in re.findall(r"([-+]) (\d+)", found[2]):
+        after = value + int(digits) if sign == "+" else value - int(digits)
+        lines.append(f"{value} {sign} {digits} = {after}\n")
+        value = after
+    return "".join(lines)
+
+
+WORKED: Mapping[str, Callable[[str], str]] = {"chain_sum": sum_in_steps}
+"""The steps to the answer of a question, for generators where they can be written down."""
 
 
 def answered(completion: str) -> str | None:

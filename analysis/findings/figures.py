@@ -282,6 +282,8 @@ def axis_words(outcome: str, unit: str) -> str:
         "pass_gain": f"gain in pass@{what}",
         "pass_base": f"pass@{what} before training",
         "equal": f"validation accuracy at equal {AXES.get(what, what.upper())}",
+        "ceiling": f"ceiling of accuracy against {AXES.get(what, what.upper())}",
+        "midpoint": f"{AXES.get(what, what.upper())} for half of the gain",
         "wrong_length": "length of wrong answers (tokens)",
     }[kind]
     if unit not in SHARES:

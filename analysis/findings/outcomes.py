@@ -21,8 +21,9 @@ from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.reached import when_reached
 from grpobench.analysis.statistics.samples import pass_at_k, solved
+from grpobench.analysis.statistics.sigmoid import PARAMETERS, fit
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
-from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets
+from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets, with_axis
 from grpobench.analysis.topics.events import collapse_of
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.training import LAST_TENTH
@@ -46,6 +47,10 @@ KINDS: Mapping[str, str] = {
     "which the other averages LEVEL or more",
     "equal": "equal:AXIS, validation accuracy when all arms have spent the same: updates, tokens, seconds, "
     "flops",
+    "ceiling": "ceiling:AXIS, the accuracy that the run's own curve of validation accuracy against what it "
+    "spent nears (docs/compute-curves.md); NaN with fewer than four evaluations",
+    "midpoint": "midpoint:AXIS, what the run had spent when half of that curve's gain was reached; NaN for a "
+    "curve that rises by less than two points",
     "wrong_length": "mean length in tokens of the final sampled answers that are wrong",
     "lasting": "updates before an unrecovered collapse or a divergence, at most all of the run's; "
     "lasting:KIND for events of one kind",
@@ -55,6 +60,10 @@ KINDS: Mapping[str, str] = {
 }
 BUDGETS = (*AXES, "flops")
 MODES = ("greedy", "sampled", "likelihood")
+FEWEST_POINTS = PARAMETERS + 1
+"""Evaluations after the first update from which on a run has a curve."""
+LEAST_RISE = 0.02
+"""Gain of a curve, as a share, below which it has no midpoint."""
 REDUCTIONS = ("first", "last", "mean", "max", "min", "sum")
 
 
@@ -81,8 +90,8 @@ class Outcome:
             raise ValueError(f"outcome: {text}: write {KINDS[kind]}")
         if kind == "when":
             _demand_level(text, what)
-        if kind == "equal" and what not in BUDGETS:
-            raise ValueError(f"outcome: {text}: write equal: and one of {', '.join(BUDGETS)}")
+        if kind in ("equal", "ceiling", "midpoint") and what not in BUDGETS:
+            raise ValueError(f"outcome: {text}: write {kind}: and one of {', '.join(BUDGETS)}")
         if kind in ("accuracy", "gain", "base") and what and what not in MODES:
             raise ValueError(f"outcome: {text}: write {kind}, or {kind}: and one of {', '.join(MODES)}")
         mode, _, metric = what.partition("/")
@@ -129,6 +138,8 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "pass_gain": _passed,
         "pass_base": _passed,
         "equal": _equal,
+        "ceiling": _curve,
+        "midpoint": _curve,
         "wrong_length": _wrong_length,
     }[asked.kind](experiment, asked, where)
     return {key(run): measured.get(key(run), math.nan) for run in experiment.runs if run.settled}
@@ -298,6 +309,22 @@ def _equal(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> 
     return {
         (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"]) for row in rows.to_dict("records")
     }
+
+
+def _curve(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    """Of each run's own curve, a failed run's too: what it never learned again is part of its ceiling."""
+    found: dict[Key, float] = {}
+    for task in experiment.tasks:
+        rows = experiment.select(f"eval/validation/{headline_of(experiment, task).mode}/correct")
+        rows = with_axis(experiment, rows[rows["task"] == task], asked.what).sort_values("x")
+        for (arm, seed), curve in rows.groupby(["arm", "seed"], sort=False):
+            start, later = curve.loc[curve["x"] == 0, "value"], curve[curve["x"] > 0]
+            if not len(start) or len(later) < FEWEST_POINTS:
+                continue
+            fitted = fit(later["x"].to_numpy(float), later["value"].to_numpy(float), float(start.iloc[0]))
+            if asked.kind == "ceiling" or fitted.ceiling - fitted.start >= LEAST_RISE:
+                found[str(arm), task, int(seed)] = getattr(fitted, asked.kind)
+    return found
 
 
 def _wrong_length(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,33 @@ def test_evaluations(evaluated: Experiment, outcome: str, finished: float, diver
     found = values_of(evaluated, outcome, {})
     assert B1 not in found  # a crashed run says nothing
     same(found, {A1: finished, A2: diverged, B2: math.nan})
+
+
+def test_the_curve_of_a_run_is_the_one_that_made_its_points(tmp_path: Path) -> None:
+    """Points lie on ScaleRL's curve with known parameters: R_0 .2, A .8, B 2, C_mid 3 updates and 300 tokens.
+    Beside it a run that stays at .4, and one with three evaluations."""
+
+    def rows(curve: Callable[[int], float], last: int) -> list[Row]:
+        return [
+            {
+                "step": step,
+                "eval/validation/greedy/correct": curve(step),
+                "cost/generated_tokens": 100.0 * step,
+            }
+            for step in range(last + 1)
+        ]
+
+    def rises(step: int) -> float:
+        return 0.2 + 0.6 / (1 + (3 / step) ** 2) if step else 0.2
+
+    logs = {A1: rows(rises, 12), A2: rows(lambda step: 0.4, 12), B1: rows(rises, 3)}
+    made = experiment(tmp_path, logs, states={key: ("finished", len(of) - 1) for key, of in logs.items()})
+    close = pytest.approx({A1: 0.8, A2: 0.4, B1: math.nan, B2: math.nan}, abs=1e-4, nan_ok=True)
+    for axis, unit in (("updates", 1.0), ("tokens", 100.0)):
+        assert values_of(made, f"ceiling:{axis}", {}) == close
+        half = values_of(made, f"midpoint:{axis}", {})
+        assert half[A1] == pytest.approx(3 * unit, rel=1e-3)  # least squares end at a tolerance
+        assert nan(half) == {A2, B1, B2}
 
 
 def test_the_base_is_measured_whatever_became_of_the_run(evaluated: Experiment) -> None:
@@ -353,6 +380,8 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "training": ":policy/entropy:mean",
         "when": ":policy/entropy:score/correct:0.01",
         "equal": ":updates",
+        "ceiling": ":updates",
+        "midpoint": ":updates",
         "pass": ":1",
         "pass_gain": ":1",
         "pass_base": ":1",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpobench.runs.inventory import listing, showing
 from grpobench.runs.settings import stored
@@ -19,7 +22,7 @@ from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks import TASKS, reasoning_gym
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.reasoning_gym import ReasoningGym, answered
+from grpobench.tasks.reasoning_gym import ReasoningGym, answered, sum_in_steps
 from grpobench.tasks.task import Problem, Verdict
 from grpobench.tasks.workers.gym_mended import PROOFS
 from grpobench.tasks.workers.pool import Pool, Reply
@@ -78,6 +81,36 @@ def graded(task: ReasoningGym, *answers: str) -> list[Verdict]:
 )
 def test_answer_stands_between_the_last_tags(completion: str, answer: str | None) -> None:
     assert answered(completion) == answer
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("+-"), st.integers(0, 99)), min_size=1, max_size=5), st.integers(0, 99)
+)
+def test_steps_of_a_sum_end_at_its_value(terms: list[tuple[str, int]], first: int) -> None:
+    """Python's own arithmetic is the reference, for every line and for the whole."""
+    chain = f"{first}" + "".join(f" {sign} {number}" for sign, number in terms)
+    steps = sum_in_steps(
+        f"State the final answer to the following arithmetic problem: {chain} ="
+    ).splitlines()
+    assert len(steps) == len(terms)
+    for line in steps:
+        left, right = line.split(" = ")
+        assert eval(left) == int(right)
+    assert int(steps[-1].split(" = ")[1]) == eval(chain)
+
+
+def test_a_warm_start_of_sums_has_answers_with_steps_and_without(installed: None) -> None:
+    task = small("chain_sum")
+    rng = random.Random(0)
+    drawn = [task.draw_episode(problem, rng) for problem in task.problems("train") for _ in range(4)]
+    worked = [episode for episode in drawn if "=" in episode[0]]
+    assert 0.25 < len(worked) / len(drawn) < 0.75
+    for problem in task.problems("train"):
+        episode = task.draw_episode(problem, rng)
+        assert task.verify(problem, episode)[0].scores["correct"] == 1.0
+    plain = small("gcd")
+    (problem, *_) = plain.problems("train")
+    assert plain.draw_episode(problem, rng) == (plain.demonstrate(problem),)
 
 
 def test_every_generator_of_the_package_is_a_task(installed: None) -> None:
