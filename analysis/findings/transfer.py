@@ -58,8 +58,6 @@ class Agreement:
     """Pairs whose intervals leave 0 out at both scales."""
     same: Estimate
     """Share of the clear pairs with the same sign, with Wilson's interval."""
-    same_conclusions: int
-    """Pairs of which both tests say the same."""
     rank: Estimate
     """Spearman's rank correlation of the effects, with the percentile interval of a bootstrap over findings;
     its ends are NaN with fewer than four."""
@@ -88,7 +86,6 @@ def agreement(pairs: Sequence[ScalePair], seed: int = 0) -> Agreement:
         len({pair.finding for pair in pairs}),
         len(clear),
         wilson(same, len(clear)) if clear else Estimate(math.nan, math.nan, math.nan),
-        sum(pair.first.verdict == pair.second.verdict for pair in pairs),
         rank_correlation(pairs, seed),
     )
 
