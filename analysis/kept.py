@@ -27,7 +27,8 @@ from grpobench.analysis.checks import (
     find_setting_differences,
 )
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, by_run
-from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.files import LogError, read_json
+from grpobench.analysis.runfolder.search import FILE as SEARCH
 from grpobench.analysis.tools.text import (
     shorten_paths,
 )
@@ -137,7 +138,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         )
     return {
         "version": VERSION,
-        "name": experiment.name,
+        "name": _name(experiment),
         "command": _command(experiment),
         **provenance_of(experiment),
         "settings": _digest(experiment),
@@ -253,8 +254,24 @@ def _rounded(value: float) -> float | None:
     return round(float(value), DECIMALS) if math.isfinite(value) else None
 
 
+def _search_of(experiment: Experiment) -> dict[str, Any]:
+    """The record of the search that the experiment is a part of; empty of others."""
+    path = experiment.folder.parent / SEARCH
+    return read_json(path) if path.exists() else {}
+
+
+def _name(experiment: Experiment) -> str:
+    """The experiment's own; of a search its recipe's, with the role where that is not the policy's."""
+    search = _search_of(experiment)
+    if not search:
+        return experiment.name
+    return str(search["recipe"]) + f"-{experiment.name}" * (experiment.name != "policy")
+
+
 def _command(experiment: Experiment) -> str:
     """The command with its options; paths are shortened to their last part."""
+    if search := _search_of(experiment):
+        return shorten_paths(str(search["command"]))
     described = json.loads((experiment.folder / "experiment.json").read_bytes())
     if command := described.get("command"):
         return shorten_paths(str(command))

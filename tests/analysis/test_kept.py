@@ -106,6 +106,18 @@ def test_the_command_names_no_folder_and_keeps_what_was_set(table: Path) -> None
     assert shorten_paths("~/models/small and a/b and 1/2") == "small and a/b and 1/2"
 
 
+@pytest.mark.parametrize(("role", "name"), [("policy", "rates"), ("critic", "rates-critic")])
+def test_runs_of_a_search_are_kept_under_its_name(tmp_path: Path, role: str, name: str) -> None:
+    """A search has a folder for each role; a table called `policy` would say nothing and replace another."""
+    root = experiment(tmp_path, name=role)
+    folder = tmp_path / "rates"
+    folder.mkdir()
+    root.rename(folder / role)
+    (folder / "search.json").write_text(json.dumps({"recipe": "rates", "command": "grpobench search rates"}))
+    content = keep(load(folder / role))
+    assert (content["name"], content["command"]) == (name, "grpobench search rates")
+
+
 def test_equal_logs_are_kept_as_equal_bytes(table: Path, tmp_path: Path) -> None:
     content = keep(load(experiment(tmp_path)))
     before = json.loads(table.read_text())
