@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.runs.models import adapters
@@ -23,6 +22,7 @@ from grpobench.runs.models.activation_checkpointing import checkpointed, layers_
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.attention import UNSPLIT, PackedAttention
 from grpobench.runs.models.flops import FlopCount, weights_per_token
+from grpobench.runs.models.head import token_kl, token_squares, token_statistics
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.past_weights import PastWeights
@@ -525,68 +525,6 @@ def scatter(flat: torch.Tensor, flat_index: torch.Tensor, shape: torch.Size) -> 
     """Values (N,) at flat indices (N,) of zeros of shape (B, T)."""
     out = flat.new_zeros(shape.numel())
     return out.index_copy(0, flat_index, flat).view(shape)
-
-
-def token_statistics(
-    hidden: torch.Tensor,
-    head: nn.Module,
-    target: torch.Tensor,
-    temperature: float,
-    chunk: int,
-    differentiate_entropy: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of `target` (N,) and entropy in nats of the tempered softmax over head(hidden (N, H)).
-
-    At most `chunk` logits exist at once. If there are more, each piece is computed again for its gradient.
-    """
-    vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
-    rows = max(1, chunk // vocabulary)
-
-    def piece(states: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = head(states).float()  # a log-softmax in bfloat16 is off by more than an update moves it
-        if temperature != 1.0:
-            logits = logits / temperature
-        total = logits.logsumexp(-1)
-        logp = logits.gather(-1, tokens[:, None]).squeeze(-1) - total
-        if differentiate_entropy:
-            return logp, total - ((logits - total[:, None]).exp() * logits).sum(-1)
-        # Most algorithms only log the entropy: without its graph one copy of the logits less is kept.
-        with torch.no_grad():
-            return logp, total - ((logits - total[:, None]).exp_().mul_(logits)).sum(-1)
-
-    if len(target) <= rows:
-        return piece(hidden, target)
-    recompute = torch.is_grad_enabled() and hidden.requires_grad
-    parts = [
-        checkpoint(piece, states, tokens, use_reentrant=False) if recompute else piece(states, tokens)
-        for states, tokens in zip(hidden.split(rows), target.split(rows), strict=True)
-    ]
-    return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
-
-
-@torch.no_grad()
-def token_squares(hidden: torch.Tensor, head: nn.Module, temperature: float, chunk: int) -> torch.Tensor:
-    """Σ_v π_v² (N,) of the tempered softmax π over head(hidden (N, H)), at most `chunk` logits at once."""
-    vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
-    pieces = hidden.split(max(1, chunk // vocabulary))
-    return torch.cat([(head(states).float() / temperature).softmax(-1).square().sum(-1) for states in pieces])
-
-
-@torch.no_grad()
-def token_kl(
-    hidden: Sequence[torch.Tensor], heads: Sequence[nn.Module | None], temperature: float, chunk: int
-) -> torch.Tensor:
-    """Σ_v π_v (log π_v − log μ_v) (N,) of the tempered softmaxes π and μ over two heads' logits of two
-    states (N, H), at most `chunk` logits at once."""
-    assert heads[0] is not None and heads[1] is not None
-    vocabulary: int = heads[0].weight.shape[0]  # type: ignore[assignment, index]
-    rows = max(1, chunk // (2 * vocabulary))
-    parts = []
-    for ours, theirs in zip(hidden[0].split(rows), hidden[1].split(rows), strict=True):
-        logp = (heads[0](ours).float() / temperature).log_softmax(-1)
-        other = (heads[1](theirs).float() / temperature).log_softmax(-1)
-        parts.append((logp.exp() * (logp - other)).sum(-1))
-    return torch.cat(parts)
 
 
 def replay(plain: torch.Tensor, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:

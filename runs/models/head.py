@@ -1,0 +1,118 @@
+"""What a language model's output head says about tokens, from the states before them, a piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+ROUNDED = (torch.bfloat16, torch.float16)
+"""Types of logits whose log-softmax is computed in float32 without keeping it."""
+
+
+def token_statistics(
+    hidden: torch.Tensor,
+    head: nn.Module,
+    target: torch.Tensor,
+    temperature: float,
+    chunk: int,
+    differentiate_entropy: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of `target` (N,) and entropy in nats of the tempered softmax over head(hidden (N, H)).
+
+    At most `chunk` logits exist at once. If there are more, each piece is computed again for its gradient.
+    """
+    vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
+    rows = max(1, chunk // vocabulary)
+
+    def piece(states: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = head(states)
+        if logits.dtype in ROUNDED and not differentiate_entropy:
+            return RoundedLogits.apply(logits, tokens, temperature)  # type: ignore[no-any-return, no-untyped-call]
+        logits = logits.float()  # a log-softmax in bfloat16 is off by more than an update moves it
+        if temperature != 1.0:
+            logits = logits / temperature
+        total = logits.logsumexp(-1)
+        logp = logits.gather(-1, tokens[:, None]).squeeze(-1) - total
+        if differentiate_entropy:
+            return logp, total - ((logits - total[:, None]).exp() * logits).sum(-1)
+        # Most algorithms only log the entropy: without its graph one copy of the logits less is kept.
+        with torch.no_grad():
+            return logp, total - ((logits - total[:, None]).exp_().mul_(logits)).sum(-1)
+
+    if len(target) <= rows:
+        return piece(hidden, target)
+    recompute = torch.is_grad_enabled() and hidden.requires_grad
+    parts = [
+        checkpoint(piece, states, tokens, use_reentrant=False) if recompute else piece(states, tokens)
+        for states, tokens in zip(hidden.split(rows), target.split(rows), strict=True)
+    ]
+    return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+@torch.no_grad()
+def token_squares(hidden: torch.Tensor, head: nn.Module, temperature: float, chunk: int) -> torch.Tensor:
+    """Σ_v π_v² (N,) of the tempered softmax π over head(hidden (N, H)), at most `chunk` logits at once."""
+    vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
+    pieces = hidden.split(max(1, chunk // vocabulary))
+    return torch.cat([(head(states).float() / temperature).softmax(-1).square().sum(-1) for states in pieces])
+
+
+@torch.no_grad()
+def token_kl(
+    hidden: Sequence[torch.Tensor], heads: Sequence[nn.Module | None], temperature: float, chunk: int
+) -> torch.Tensor:
+    """Σ_v π_v (log π_v − log μ_v) (N,) of the tempered softmaxes π and μ over two heads' logits of two
+    states (N, H), at most `chunk` logits at once."""
+    assert heads[0] is not None and heads[1] is not None
+    vocabulary: int = heads[0].weight.shape[0]  # type: ignore[assignment, index]
+    rows = max(1, chunk // (2 * vocabulary))
+    parts = []
+    for ours, theirs in zip(hidden[0].split(rows), hidden[1].split(rows), strict=True):
+        logp = (heads[0](ours).float() / temperature).log_softmax(-1)
+        other = (heads[1](theirs).float() / temperature).log_softmax(-1)
+        parts.append((logp.exp() * (logp - other)).sum(-1))
+    return torch.cat(parts)
+
+
+class RoundedLogits(torch.autograd.Function):
+    """Log-probability of tokens (N,) and entropy in nats, which has no gradient, of 16-bit logits (N, V).
+
+    Computed in float32, as without this function. What differs is what is kept for the gradient: the logits
+    as they are and two numbers a row, instead of the float32 copies that autograd makes.
+    ∂ log π(a)/∂ z_v = (1[v = a] − π_v)/T.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, tokens: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        shifted = logits.float()
+        if temperature != 1.0:
+            shifted.div_(temperature)
+        largest = shifted.amax(-1, keepdim=True)
+        shifted.sub_(largest)
+        chosen = shifted.gather(-1, tokens[:, None]).squeeze(-1)
+        weight = shifted.exp()
+        total = weight.sum(-1)
+        log_total = total.log()
+        # A logit of −∞ has weight 0, and 0 · −∞ is no number.
+        entropy = log_total - weight.mul_(shifted).nan_to_num_(0.0).sum(-1) / total
+        ctx.save_for_backward(logits, tokens, largest, total)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return chosen - log_total, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        logits, tokens, largest, total = ctx.saved_tensors
+        gradient = gradients[0].float() / ctx.temperature
+        each = logits.float()
+        if ctx.temperature != 1.0:
+            each.div_(ctx.temperature)
+        each.sub_(largest).exp_().mul_((-gradient / total)[:, None])
+        each.scatter_add_(1, tokens[:, None], gradient[:, None])
+        return each.to(logits.dtype), None, None
