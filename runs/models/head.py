@@ -114,5 +114,7 @@ class RoundedLogits(torch.autograd.Function):
         if ctx.temperature != 1.0:
             each.div_(ctx.temperature)
         each.sub_(largest).exp_().mul_((-gradient / total)[:, None])
-        each.scatter_add_(1, tokens[:, None], gradient[:, None])
+        # One entry a row, so that no two additions meet: a GPU may refuse a scattered sum as out of order.
+        rows = torch.arange(len(tokens), device=tokens.device)
+        each[rows, tokens] += gradient
         return each.to(logits.dtype), None, None
