@@ -263,7 +263,12 @@ def _demand_finite(name: str, location: str, model: Any) -> None:
     """Raise ModelError for weights that are not numbers: everything computed from them would not be one."""
     import torch
 
-    bad = [key for key, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
+    # Both ends say it, since NaN is passed on, and need no tensor of truths as large as the weights.
+    bad = [
+        key
+        for key, tensor in model.state_dict().items()
+        if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all()
+    ]
     if bad:
         raise ModelError(
             f"model {name!r}: {len(bad)} of its tensors in {location} hold NaN or infinity, "
