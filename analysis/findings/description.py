@@ -58,6 +58,8 @@ COARSE = ("updates", "tokens")
 """Units that are printed with one decimal."""
 LARGE = 1e7
 """From here on, numbers are printed with a power of ten."""
+SMALL = 5e-4
+"""Numbers below it would be shown as 0.000."""
 
 
 def result_words(result: Result) -> str:
@@ -152,6 +154,8 @@ def amount(value: float, unit: str, ratio: bool, sign: bool = True) -> str:
         text = percent(value)
     elif abs(value) >= LARGE:
         text = f"{value:.2e}".replace("-", "−")
+    elif 0 < abs(value) < SMALL:
+        text = f"{value:.1e}".replace("e-0", "e-").replace("-", "−")
     else:
         text = number(value, 1 if abs(value) >= 10 or unit in COARSE else 3)
     plus = sign and not text.startswith("−") and unit != "%"

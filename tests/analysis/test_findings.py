@@ -378,3 +378,12 @@ def test_the_deciding_test_is_the_one_that_the_conclusion_comes_from() -> None:
     (axes,) = drawn.figure.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()][1].endswith("(claims none)")
     assert judge_controlled(finding(better, beside), values).deciding.test.name == "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.000"), (6.3e-5, "6.3e−5"), (-2e-12, "−2.0e−12"), (5e-4, "0.001"), (0.0114, "0.011")],
+)
+def test_a_small_number_is_not_shown_as_nothing(value: float, text: str) -> None:
+    """A check that asks for at least 1e-6 said that it asks for at least 0.000."""
+    assert description.amount(value, "nats/token", ratio=False, sign=False) == text
