@@ -178,13 +178,14 @@ $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
   echo "On Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
 endef
 
-# Torch first: a later step then keeps the build (CPU or CUDA) that pip found. What only a CUDA build brings
-# is left out, and so is a build's suffix, so that one lock serves both; torch names its CUDA packages itself.
+# TORCH=torch==2.14.1 changes torch; otherwise its version stays. It comes first: a later step then keeps the
+# build (CPU or CUDA) that pip found. What only a CUDA build brings is left out, and so is a build's suffix, so
+# that one lock serves both; torch names its CUDA packages itself.
 lock:
 	@$(check-python)
 	@set -e; dir=`mktemp -d`; trap 'rm -rf "$$dir"' EXIT; \
 	$(PYTHON) -m venv "$$dir/venv"; pip="$$dir/venv/bin/python -m pip --disable-pip-version-check"; \
-	torch=`sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml`; \
+	torch=$(or $(TORCH),`sed -n 's/^torch==.*/&/p' .ci/lock.txt`); \
 	$$pip install "setuptools>=77.0.3" "$$torch"; \
 	$$pip install ".[dev]"; \
 	{ echo "# Every package of .venv, written by \`make lock\`: the dependencies of grpobench[dev]."; \

@@ -18,6 +18,7 @@ import click
 
 from grpobench.runs.commands.options import Options, use_options
 from grpobench.runs.commands.output import BAD_INPUT, DONE, INFRASTRUCTURE, PREEMPTED, complain
+from grpobench.runs.tools.installed import extra_of, remedy
 
 
 class Group(click.Group):
@@ -182,7 +183,7 @@ COMMANDS: tuple[click.Command, ...] = (
         ),
     ),
     Command("findings", "finding.list_command", "List every finding with its verdict."),
-    Command("doctor", "machine.doctor_command", "Try what this machine can run.", light=False),
+    Command("doctor", "machine.doctor_command", "Try what this machine can run."),
     Group(
         "data",
         help="Fetch data sets and models, or list what is here.",
@@ -267,6 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def known_code(error: Exception) -> tuple[str, int] | None:
     """Message and exit code of an error that a user can do something about."""
+    if isinstance(error, ModuleNotFoundError) and error.name and extra_of(error.name):
+        return f"this command needs more than is installed: {remedy(error.name)}", INFRASTRUCTURE
     from grpobench.runs.models.token_budgets import NoRoom
     from grpobench.runs.tools.files import FULL
     from grpobench.runs.tools.lock import FolderError

@@ -12,7 +12,6 @@ from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.settings.recipe import Recipe
-from grpobench.runs.tools.deferred import put_by
 from grpobench.runs.tools.files import read_json
 
 if TYPE_CHECKING:
@@ -26,11 +25,10 @@ CHOOSING = ("seeds", "arms", "tasks", "workers", "control", "margin")
 
 def outlook_lines(recipe: Recipe, out: Path, plan: InterimPlan | None = None) -> list[str]:
     """What the experiment can resolve; empty where no arms are compared."""
-    with put_by("torch"):  # SciPy would load it
-        from grpobench.analysis.resolution import resolution_lines
+    from grpobench.analysis.resolution import resolution_lines
 
-        questions = questions_of(recipe, out / recipe.name, plan)
-        lines = resolution_lines(questions)
+    questions = questions_of(recipe, out / recipe.name, plan)
+    lines = resolution_lines(questions)
     if any(question.seeds < question.needed for question in questions):
         first = min(recipe.head.seeds)
         most = first + max(question.needed for question in questions) - 1

@@ -57,11 +57,9 @@ def write_report(
     lines. Raises DataError, if `strict` for anything that is damaged."""
     from grpobench.analysis.report.crew import drawing_crew
     from grpobench.analysis.tools.processes import usable_cores
-    from grpobench.runs.settings import registries  # noqa: F401 - imports the stand-in of torch before it is put by
-    from grpobench.runs.tools.deferred import put_by
     from grpobench.tasks.data.tables import DataError
 
-    with put_by("torch"), drawing_crew(formats, usable_cores()) as drawers:
+    with drawing_crew(formats, usable_cores()) as drawers:
         # These load pandas and matplotlib, as the crew's helpers do meanwhile.
         from grpobench.analysis.checks import DAMAGED_TITLE, SPARED
         from grpobench.analysis.runfolder.files import LogError

@@ -234,11 +234,9 @@ def carry_out(searcher: Searcher) -> int:
 
 def show(record: SearchRecord, recipe: Path, place: Path) -> None:
     """The table, the choices, and what to do next."""
-    from grpobench.runs.tools.deferred import put_by
+    # This loads pandas and SciPy.
+    from grpobench.analysis.topics.search import describe_choices, describe_rule, table_lines
 
-    with put_by("torch"):  # These load pandas and SciPy.
-        from grpobench.analysis.topics.search import describe_choices, describe_rule, table_lines
-
-        say("\n".join(["", *table_lines(record), "", *describe_choices(record), "", describe_rule(record)]))
+    say("\n".join(["", *table_lines(record), "", *describe_choices(record), "", describe_rule(record)]))
     say(f"record: {place}")
     say(f"recipe: {recipe}; run it with grpobench run {shlex.quote(str(recipe))}")

@@ -27,6 +27,8 @@ from grpobench.tasks.workers.pool import cores
 
 Health = Literal["ok", "absent", "broken"]
 LEAST_FREE_GB = 2.0
+WAYS = ". Any of these helps"
+"""Begins the ways to missing data, which the table leaves to `grpobench data list`."""
 ENGINE_SECONDS = 300
 
 
@@ -43,21 +45,12 @@ class Finding:
 def examine(out: Path, gpu_gib: float | None = None) -> list[Finding]:
     """All results. Failed checks do not raise. `gpu_gib` is the memory of the GPU to plan for, if not of the
     one that is here."""
-    probes: list[Callable[[], Finding | list[Finding]]] = [
-        python,
-        threads,
-        workers,
-        torch_device,
-        lambda: memory(gpu_gib),
-        training,
-        packages,
-        vllm,
-        models,
-        sandboxes,
-        data_sets,
-        task_readiness,
-        lambda: disk(out),
-    ]
+    probes: list[Callable[[], Finding | list[Finding]]] = [python, threads, workers]
+    if not installed.version_of("torch"):
+        probes.append(without_torch)
+    else:
+        probes += [torch_device, lambda: memory(gpu_gib), training, vllm]
+    probes += [packages, models, sandboxes, data_sets, task_readiness, lambda: disk(out)]
     found: list[Finding] = []
     for probe in probes:
         try:
@@ -69,13 +62,7 @@ def examine(out: Path, gpu_gib: float | None = None) -> list[Finding]:
     return found
 
 
-PACKAGES = (
-    ("transformers", True),
-    ("safetensors", True),
-    ("trl", False),
-    ("gguf", False),
-    ("lm_eval", False),
-)
+PACKAGES = ("transformers", "safetensors", "trl", "gguf", "lm_eval")
 
 
 def python() -> Finding:
@@ -97,6 +84,11 @@ def workers() -> Finding:
         else f"{cores()}, one per core"
     )
     return Finding("workers", "ok", detail)
+
+
+def without_torch() -> Finding:
+    """The plain install, which reads and draws what was run elsewhere."""
+    return Finding("torch", "absent", f"{installed.remedy('torch')}; without it, nothing is trained")
 
 
 def torch_device() -> list[Finding]:
@@ -165,17 +157,15 @@ def training() -> Finding:
 
 
 def packages() -> list[Finding]:
-    return [package(name, needed) for name, needed in PACKAGES]
+    return [package(name) for name in PACKAGES]
 
 
-def package(name: str, needed: bool) -> Finding:
+def package(name: str) -> Finding:
     """Whether a package is installed, without importing it."""
     if importlib.util.find_spec(name) is None:
-        return Finding(name, "broken" if needed else "absent", "not installed", needed)
-    for candidate in (name, name.replace("_", "-"), f"{name}-cpu"):
-        if version := installed.version_of(candidate):
-            return Finding(name, "ok", f"{version} ({candidate})", needed)
-    return Finding(name, "ok", "installed, version unknown", needed)
+        return Finding(name, "absent", installed.remedy(name))
+    version = installed.version_of(name, name.replace("_", "-"))
+    return Finding(name, "ok", version or "installed, version unknown")
 
 
 def vllm() -> Finding:
@@ -227,7 +217,8 @@ def sandboxes() -> list[Finding]:
         found.append(Finding(f"sandbox {tier}", health, detail or "runs programs and keeps them in"))
     chosen, reason = choose.choose()
     detail = reason or f"programs run in {chosen}"
-    return [Finding("sandbox", "ok" if chosen else "broken", detail, True), *found]
+    trains = bool(installed.version_of("torch"))
+    return [Finding("sandbox", "ok" if chosen else "broken", detail, needed=trains), *found]
 
 
 def data_sets() -> list[Finding]:
@@ -289,8 +280,32 @@ def healthy(findings: list[Finding]) -> bool:
     return all(finding.health == "ok" for finding in findings if finding.needed)
 
 
+def runnable(findings: list[Finding]) -> list[tuple[str, str]]:
+    """Commands that work on this machine, each with what it does; then those that make more possible."""
+    health = {finding.subject: finding.health for finding in findings}
+    lines = [("grpobench report DIR", "reports, figures and imports of runs made here or elsewhere")]
+    if health.get("torch") != "ok" or health.get("training") != "ok":
+        return [*lines, ("pip install 'grpobench[train]'", "to train: torch and what belongs to it")]
+    gpu = any(finding.subject == "gpu" and finding.health == "ok" for finding in findings)
+    lines += [
+        ("grpobench run quickstart", "compare four algorithms on built-in policies and tasks"),
+        ("grpobench compare mine:Half --task arithmetic", "compare a class of yours with GRPO"),
+    ]
+    if health.get("model smollm2-135m") == "ok" and health.get("data bbq") == "ok":
+        lines.append(("grpobench run smollm2-bbq", "train SmolLM2-135M on BBQ" + ", for hours" * (not gpu)))
+    else:
+        lines.append(("grpobench data fetch all", "to train SmolLM2-135M on real data (230 MB)"))
+    if gpu:
+        lines.append(("make gpu", "prove and time on this GPU all that needs one"))
+        if health.get("vllm") != "ok":
+            lines.append(("pip install 'grpobench[vllm]'", "to sample with vLLM"))
+    if health.get("sandbox bubblewrap") != "ok":
+        lines.append(("apt-get install bubblewrap", "to grade programs in full Python, not in Monty's part"))
+    return lines
+
+
 def show(findings: list[Finding]) -> None:
-    """Print the results as a table."""
+    """Print the results as a table, and then what this machine can run."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -301,7 +316,12 @@ def show(findings: list[Finding]) -> None:
         table.add_column(heading, overflow="fold")
     for finding in findings:
         state = finding.health + (" (needed)" if finding.needed and finding.health != "ok" else "")
-        table.add_row(
-            finding.subject, Text(state, style=colors[finding.health]), Text(visible(finding.detail))
-        )
-    Console().print(table)
+        detail = visible(finding.detail).partition(WAYS)[0]
+        table.add_row(finding.subject, Text(state, style=colors[finding.health]), Text(detail))
+    commands = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
+    for command, purpose in runnable(findings):
+        commands.add_row(Text(command, style="bold"), purpose)
+    console = Console()
+    console.print(table)
+    console.print("\nWhat you can run here:")
+    console.print(commands)

@@ -22,6 +22,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeGuard
 
+from grpobench.runs.tools.installed import remedy
+
 
 class Deferred(ModuleType):
     """A module that becomes the real one at the first attribute it lacks."""
@@ -39,7 +41,23 @@ class Deferred(ModuleType):
         self.__dict__["_deferred_real"] = None
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute == "Tensor" and self.__dict__["_deferred_real"] is None and is_asked_by(PEEKERS):
+            return NoTensor
         return getattr(load(self), attribute)
+
+
+PEEKERS = ("scipy", "matplotlib")
+"""Packages that look for torch among the imported modules to see whether a value is a tensor."""
+
+
+class NoTensor:
+    """The class of tensors for `PEEKERS`, as long as the package is not imported: no value is one yet."""
+
+
+def is_asked_by(packages: Sequence[str]) -> bool:
+    """Whether the function that asked a stand-in for an attribute belongs to one of these packages."""
+    name: str = sys._getframe(2).f_globals.get("__name__", "")
+    return name.partition(".")[0] in packages
 
 
 class Submodules(MetaPathFinder):
@@ -93,8 +111,7 @@ def load(standin: Deferred) -> ModuleType:
             except BaseException as error:
                 sys.modules[name] = standin
                 if isinstance(error, ModuleNotFoundError) and error.name == name:
-                    told = f"{name} is not installed: pip install {name}"
-                    raise ModuleNotFoundError(told, name=name) from None
+                    raise ModuleNotFoundError(remedy(name), name=name) from None
                 raise
             standin.__dict__["_deferred_real"] = real
             standin.__dict__.update(real.__dict__)
@@ -115,21 +132,6 @@ def defer(name: str) -> None:
 def unused(module: ModuleType | None) -> TypeGuard[Deferred]:
     """Whether a module is a stand-in whose package has not been imported."""
     return isinstance(module, Deferred) and module.__dict__["_deferred_real"] is None
-
-
-@contextlib.contextmanager
-def put_by(name: str) -> Iterator[None]:
-    """Hide an unused stand-in from the imported modules. SciPy looks among them for torch's tensor class to
-    see whether a number is a tensor; the stand-in would import torch to answer."""
-    standin = sys.modules.get(name)
-    if not unused(standin):
-        yield
-        return
-    del sys.modules[name]
-    try:
-        yield
-    finally:
-        sys.modules.setdefault(name, standin)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,112 @@
+"""`pip install grpobench` without an extra: no torch, and yet reports, figures, imports and findings.
+
+The commands run in an interpreter that sees no site-packages, only links to the packages that the plain
+install brings.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.foreign_logs import trainer_state, trl_row
+from helpers.synthetic import Synthetic
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+Say = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def closure(name: str, seen: set[str] | None = None) -> set[str]:
+    """Distributions that a plain install of one brings, itself included."""
+    seen = set() if seen is None else seen
+    if name in seen:
+        return seen
+    seen.add(name)
+    for text in importlib.metadata.requires(name) or []:
+        need = Requirement(text)
+        if need.marker is None or need.marker.evaluate({"extra": ""}):
+            closure(re.sub(r"[-_.]+", "-", need.name).lower(), seen)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Say:
+    """Executes a grpobench command where only the plain install is importable."""
+    place = tmp_path_factory.mktemp("site")
+    names = closure("grpobench")
+    assert "torch" not in names and {"pandas", "seaborn", "python-dateutil"} <= names
+    for name in names:
+        for file in importlib.metadata.files(name) or []:
+            top = Path(file.parts[0])
+            if str(top) not in ("..", "__pycache__") and top.suffix != ".pth":
+                link = place / top
+                if not link.exists():
+                    link.symlink_to(Path(str(importlib.metadata.distribution(name).locate_file(top))))
+    path = f"{ROOT / '.src'}{os.pathsep}{place}"
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+    def say(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-S", "-m", "grpobench", *words]
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    return say
+
+
+def test_reports_and_figures_need_no_torch(plain: Say, tmp_path: Path) -> None:
+    folder = Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",)).write(tmp_path)
+    done = plain("report", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in (folder / "report/index.html").read_text(encoding="utf-8")
+    assert list((folder / "report").rglob("*.pdf"))
+    done = plain("figure", "final_accuracy", str(folder), "--format", "svg", folder=tmp_path)
+    assert done.returncode == 0 and list((tmp_path / "figures").glob("*.svg")), done.stderr
+
+
+def test_logs_of_other_libraries_are_imported_without_torch(plain: Say, tmp_path: Path) -> None:
+    log = tmp_path / "trl" / "trainer_state.json"
+    log.parent.mkdir()
+    log.write_text(trainer_state([trl_row(1, 0.25), trl_row(2, 0.5)], 2, 2), encoding="utf-8")
+    done = plain("import", str(log), "imported", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert plain("report", "imported", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("findings",),
+        ("finding", "judge", "kl-anchor"),
+        ("list", "algorithms"),
+        ("doctor",),
+        ("list", "tasks"),
+    ],
+)
+def test_what_trains_nothing_needs_no_torch(plain: Say, words: tuple[str, ...], tmp_path: Path) -> None:
+    done = plain(*words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_doctor_says_what_the_plain_install_can_run(plain: Say, tmp_path: Path) -> None:
+    out = plain("doctor", folder=tmp_path).stdout
+    ending = out.partition("What you can run here:")[2]
+    assert "grpobench report DIR" in ending and "pip install 'grpobench[train]'" in ending
+    assert "quickstart" not in ending
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("eval", "nano", "--task", "arithmetic"), ("bench",), ("warmstart", "nano", "--task", "arithmetic")],
+)
+def test_what_trains_names_the_extra(plain: Say, words: tuple[str, ...], tmp_path: Path) -> None:
+    done = plain(*words, folder=tmp_path)
+    assert done.returncode == 70 and "Traceback" not in done.stderr
+    assert "pip install 'grpobench[train]'" in done.stderr
