@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from grpobench.analysis.findings.outcomes import (
 from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
 from grpobench.analysis.kept import provenance_of
-from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError
 
 FILE = "registration.json"
@@ -189,12 +190,66 @@ def record_of(experiment: Experiment) -> Record:
         waits=tuple(waits),
         departures=tuple(departures(experiment, known)),
         states={(run.arm, run.task, run.seed): run.state for run in experiment.runs},
-        seconds=sum(float(experiment.select(name)["value"].sum()) for name in ("time/step", "time/evaluate")),
+        seconds=_seconds(experiment),
         provenance=provenance_of(experiment),
         horizons={
             one.name: ends for one in known.finding.measured if (ends := horizons_of(experiment, one.outcome))
         },
     )
+
+
+def _seconds(experiment: Experiment) -> float:
+    """Of training and evaluation, over the experiment's runs."""
+    rows = experiment.metrics[experiment.metrics["metric"].isin(["time/step", "time/evaluate"])]
+    of_run = by_run(rows)
+    return sum(float(of_run(run)["value"].sum()) for run in experiment.runs)
+
+
+def part_of(experiment: Experiment) -> Record:
+    """The record of the runs that have a result, where others are yet to run, perhaps elsewhere.
+
+    Raises LogError for a finding with an outcome that compares runs at what all of them have spent."""
+    record = record_of(replace(experiment, runs=tuple(run for run in experiment.runs if run.settled)))
+    for one in record.registration.finding.measured:
+        asked = Outcome.read(one.outcome)
+        if asked.kind == "equal" and asked.what != "updates":
+            why = f"{one.outcome} is measured over all runs at once"
+            raise LogError(f"{experiment.folder}: no part of it can be kept: {why}")
+    return record
+
+
+def joined(part: Record, rest: Record) -> Record:
+    """Two parts of a finding as one record. A run of both is taken from `part`. Raises LogError where they
+    were registered apart."""
+    if part.registration != rest.registration:
+        raise LogError(
+            f"{part.registration.finding.name}: the kept part and these runs were registered apart, on "
+            f"{part.registration.registered} and {rest.registration.registered}"
+        )
+    done = set(part.registration.settings) - set(part.waits)
+    commits = Counter(part.provenance["commits"]) + Counter(rest.provenance["commits"])
+    versions: dict[str, set[str]] = {}
+    for one in (part, rest):
+        for name, releases in one.provenance["versions"].items():
+            versions.setdefault(name, set()).update(releases)
+    return Record(
+        registration=part.registration,
+        values=_both(part.values, rest.values),
+        waits=tuple(name for name in rest.waits if name not in done),
+        departures=tuple(dict.fromkeys([*part.departures, *rest.departures])),
+        states={**rest.states, **part.states},
+        seconds=part.seconds + rest.seconds,
+        provenance={
+            "commits": dict(commits),
+            "versions": {name: sorted(releases) for name, releases in versions.items()},
+            "machine": sorted({*part.provenance["machine"], *rest.provenance["machine"]}),
+        },
+        horizons=_both(part.horizons, rest.horizons),
+    )
+
+
+def _both(part: Values, rest: Values) -> Values:
+    return {name: {**rest.get(name, {}), **part.get(name, {})} for name in {**part, **rest}}
 
 
 def record_text(record: Record) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from grpobench.runs.commands.finding_parts import describe_part, read_part, without_part
 from grpobench.runs.commands.finding_records import Records, find_records, kept_path, register, rerun_words
 from grpobench.runs.commands.finding_time import remaining, time_left
 from grpobench.runs.commands.options import (
@@ -196,8 +197,12 @@ def overrides(options: Options) -> list[str]:
 def run_one(study: Study, options: Options) -> int:
     """Register, run what has no result yet, write the report and say the verdict."""
     recipe = study.recipe(options.scale, overrides(options))
+    part = None if options.sets or options.seeds else read_part(study.finding.name, options.scale)
     if not options.dry_run:
-        register(study.finding, options.scale, recipe, options.out)
+        register(study.finding, options.scale, recipe, options.out, part)
+    if part is not None:
+        say(describe_part(part))
+        recipe = without_part(recipe, part)
     code = carry_out(recipe, options, by_pairs=False)  # but by the finding's rule
     if options.dry_run or (code == PREEMPTED and not kept_path(study, options.scale)):
         return code

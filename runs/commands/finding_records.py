@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from grpobench.analysis.findings.record import FILE, Registration, read_registration, text_digest
 from grpobench.analysis.findings.rule import Finding
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.runs.commands.finding_parts import announced, is_in, read_part, with_part
 from grpobench.runs.inventory import pages
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.runfolder.folder import FolderError
@@ -86,8 +87,8 @@ def rerun_words(rerun: Mapping[str, Any]) -> str:
 
 
 def find_records(study: Study, scale: str, out: Path) -> Records:
-    """The kept table, and the runs in the finding's folder below `out` if any have begun there. Raises
-    DataError."""
+    """The kept table, and the runs in the finding's folder below `out` if any have begun there, together with
+    a kept part. Raises DataError."""
     from grpobench.analysis.findings.record import FILE, read_kept, record_of
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
@@ -100,14 +101,18 @@ def find_records(study: Study, scale: str, out: Path) -> Records:
         runs = record_of(load(folder)) if begun else None
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
         raise DataError(str(error)) from error
+    part = read_part(study.finding.name, scale)
+    runs = with_part(runs, part)
     if kept and runs and is_of(kept, runs):
         runs = None
-    return Records(kept, runs, folder, tuple(differences(study, scale, folder)) if kept and runs else ())
+    told = differences(study, scale, folder, part) if kept and runs else ()
+    return Records(kept, runs, folder, tuple(told))
 
 
-def differences(study: Study, scale: str, folder: Path) -> list[str]:
-    """How the runs in a folder differ from those of the finding's file as it is now: runs that are missing,
-    and settings that are others. More runs than these are none. Nothing where this machine cannot tell."""
+def differences(study: Study, scale: str, folder: Path, part: Record | None = None) -> list[str]:
+    """How the runs in a folder and a part differ from those of the finding's file as it is now: runs that are
+    missing, and settings that are others. More runs than these are none. Nothing where this machine cannot
+    tell."""
     try:
         configs = study.recipe(scale).runs()
     except ConfigError:  # such as data that are not here
@@ -115,6 +120,8 @@ def differences(study: Study, scale: str, folder: Path) -> list[str]:
     absent, altered = [], dict[str, list[str]]()
     for config in configs:
         path = folder / config.folder / "run.toml"
+        if is_in(part, config):
+            continue
         if not path.exists():
             absent.append(config.folder)
             continue
@@ -149,7 +156,8 @@ def demand_whole(record: Record, path: Path, source: Path) -> None:
     told: list[str] = []
     if known.finding.name in findings():
         study = read_finding(known.finding.name)
-        told = differences(study, scale, source) if scale in study.scales else []
+        part = read_part(study.finding.name, scale)
+        told = differences(study, scale, source, part) if scale in study.scales else []
     same_rule = before.registration.finding.digest == known.finding.digest
     lost = [run for run in before.states if run not in record.states]
     if not told and same_rule and lost:
@@ -181,8 +189,9 @@ def set_aside(path: Path, record: Record) -> Path | None:
 
 
 def is_of(kept: Record, runs: Record) -> bool:
-    """Whether a kept table is of these very runs."""
-    return kept.registration == runs.registration and kept.plain()["runs"] == runs.plain()["runs"]
+    """Whether a kept table is of these very runs, and perhaps of others that a part held."""
+    rows = kept.plain()["runs"]
+    return kept.registration == runs.registration and all(row in rows for row in runs.plain()["runs"])
 
 
 def kept_path(study: Study, scale: str) -> Path | None:
@@ -196,11 +205,14 @@ def kept_path(study: Study, scale: str) -> Path | None:
     return place if place.exists() else None
 
 
-def register(finding: Finding, scale: str, recipe: Recipe, out: Path) -> Registration:
+def register(
+    finding: Finding, scale: str, recipe: Recipe, out: Path, part: Record | None = None
+) -> Registration:
     """The registration in the experiment's folder. It is written, or replaces an earlier one, if nothing has
-    run in the folder.
+    run in the folder. If a part of the finding is kept, it is the part's.
 
-    Raises FolderError if the folder has runs without a registration, DataError for a damaged registration.
+    Raises FolderError if the folder has runs without a registration, DataError for a damaged registration or
+    a part that was registered with another rule or other settings.
     """
     folder = out / recipe.name
     begun = sorted(path.parent.name for path in folder.glob("*/run.toml"))
@@ -217,16 +229,18 @@ def register(finding: Finding, scale: str, recipe: Recipe, out: Path) -> Registr
             f"{folder}: has runs, such as {begun[0]}, but no {FILE}; a finding must be registered "
             "before its runs: choose another --out"
         )
-    made = provenance.commit()
-    commit = str(made.get("commit", ""))
-    registration = Registration(
-        finding=finding,
-        scale=scale,
-        seeds=recipe.head.seeds,
-        settings=settings,
-        commit=commit + (" and changes" if commit and made.get("dirty") else ""),
-        registered=time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime()),
-    )
+    registration = announced(part, finding.digest, settings)
+    if registration is None:
+        made = provenance.commit()
+        commit = str(made.get("commit", ""))
+        registration = Registration(
+            finding=finding,
+            scale=scale,
+            seeds=recipe.head.seeds,
+            settings=settings,
+            commit=commit + (" and changes" if commit and made.get("dirty") else ""),
+            registered=time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime()),
+        )
     text = json.dumps(registration.plain(), indent=1, ensure_ascii=False)
     files.write_atomic(files.writable(folder, "--out") / FILE, text.encode())
     return registration

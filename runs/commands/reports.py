@@ -220,6 +220,10 @@ def docs_command(options: Options) -> int:
     metavar="DIR",
     help="Write the table here. Default: docs/results of the project's checkout.",
 )
+@flag(
+    "--part",
+    "Keep the runs of a finding that have a result; `grpobench finding run` runs the others, on any machine.",
+)
 def keep_command(options: Options) -> int:
     from grpobench.analysis.findings import record as registration
     from grpobench.analysis.kept import as_text, keep, partial, read
@@ -233,7 +237,9 @@ def keep_command(options: Options) -> int:
     if options.to:
         files.demand_writable(options.to, "--to")
     if (options.folder / registration.FILE).exists():
-        return keep_finding(options.folder, folder / registration.FOLDER)
+        return keep_finding(options.folder, folder / registration.FOLDER, options.part)
+    if options.part:
+        raise DataError(f"{options.folder}: --part is for the folder of a finding")
     try:
         content = keep(load(options.folder))
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
@@ -251,27 +257,42 @@ def keep_command(options: Options) -> int:
     return DONE
 
 
-def keep_finding(source: Path, folder: Path) -> int:
-    """Keep what was measured of a finding's runs."""
+def keep_finding(source: Path, folder: Path, part: bool) -> int:
+    """Keep what was measured of a finding's runs, with those of a part that was kept before."""
     from grpobench.analysis.findings import record as registration
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
+    from grpobench.runs.commands.finding_parts import part_path, read_part, with_part
     from grpobench.runs.commands.finding_records import demand_whole, set_aside
     from grpobench.runs.tools import files
     from grpobench.tasks.data.tables import DataError
 
     try:
-        record = registration.record_of(load(source))
+        found = (registration.part_of if part else registration.record_of)(load(source))
     except LogError as error:
         raise DataError(str(error)) from error
-    if record.waits:
-        raise DataError(f"{source}: only whole experiments are kept; {len(record.waits)} runs without result")
-    path = folder / f"{record.registration.finding.name}-{record.registration.scale}.json"
+    name, scale = found.registration.finding.name, found.registration.scale
+    before = read_part(name, scale)
+    if part and before and before.registration != found.registration:
+        raise DataError(f"{source}: registered apart from the part that is kept in {part_path(name, scale)}")
+    record = with_part(found, before) or found
+    if record.waits and not part:
+        why = f"{len(record.waits)} runs without result; --part keeps the others until these have run"
+        raise DataError(f"{source}: only whole experiments are kept; {why}")
+    unfinished = part_path(name, scale)
+    if record.waits and unfinished:
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        files.write_atomic(unfinished, registration.record_text(record).encode())
+        say(f"{unfinished}; {len(record.states)} runs, and {len(record.waits)} to come")
+        return DONE
+    path = folder / f"{name}-{scale}.json"
     demand_whole(record, path, source)
     folder.mkdir(parents=True, exist_ok=True)
     if earlier := set_aside(path, record):
         say(f"{earlier}: the table by the earlier rule, whose conclusion the page shows beside")
     files.write_atomic(path, registration.record_text(record).encode())
+    if unfinished:
+        unfinished.unlink(missing_ok=True)
     say(f"{path}; grpobench docs writes it into the pages")
     return DONE
 

@@ -49,6 +49,8 @@ AGAIN = "again"
 """Folder beside the kept findings, with the same structure, for reruns on other seeds."""
 SET_ASIDE = "earlier"
 """Folder beside the kept findings, with the same structure, for tables that an earlier rule was asked of."""
+PARTS = "parts"
+"""Folder beside the kept findings, with the same structure, for findings whose other runs are yet to come."""
 FIGURES = "figures/findings"
 """Folder of figures below the documents: one for each kept table, and `all.svg`."""
 

@@ -488,6 +488,89 @@ def test_an_edited_recipe_makes_a_whole_rerun_of_other_settings(place: Path, cap
     assert "8 of 12 kept runs are missing, such as fine1 on sums, seed 2" in capsys.readouterr().err
 
 
+# Parts: a finding that takes longer than a machine lives
+
+
+def finish(place: Path, name: str) -> None:
+    """Give a run of the finding its result, as `made` has it."""
+    shutil.copytree(place / "first/mine-nano" / name, place / "out/mine-nano" / name)
+
+
+def part_of_two(place: Path, capsys: Capture) -> Path:
+    """All runs of fine1 and none of fine2 are finished, kept as a part, and the machine is lost."""
+    shutil.move(place / "out", place / "first")
+    (place / "out/mine-nano").mkdir(parents=True)
+    for file in ("registration.json", "experiment.json"):
+        shutil.copy(place / "first/mine-nano" / file, place / "out/mine-nano" / file)
+    for seed in range(6):
+        finish(place, f"fine1-sums-s{seed}")
+    finish(place, "fine2-sums-s0")
+    edit(place / "out/mine-nano/fine2-sums-s0/status.json", lambda told: told.update(state="preempted"))
+    capsys.readouterr()
+    assert cli.main(["keep", "out/mine-nano"]) == 2
+    assert "6 runs without result; --part keeps the others" in capsys.readouterr().err
+    assert cli.main(["keep", "out/mine-nano", "--part"]) == 0
+    path = place / "docs/results/parts/findings/mine-nano.json"
+    assert capsys.readouterr().out == f"{path}; 6 runs, and 6 to come\n"
+    shutil.rmtree(place / "out")
+    return path
+
+
+def test_the_rest_of_a_part_runs_elsewhere_and_joins_it(place: Path, capsys: Capture) -> None:
+    whole = judged(capsys)
+    part = part_of_two(place, capsys)
+    assert judged(capsys)["waits"] == [f"fine2-sums-s{seed}" for seed in range(6)]
+    told = said(capsys, "finding", "run", "mine")
+    assert f"6 of 12 runs are kept in {part}" in told and "6 runs: 6 finished" in told
+    assert not list((place / "out/mine-nano").glob("fine1*"))
+    assert judged(capsys) == whole
+    assert cli.main(["keep", "out/mine-nano"]) == 0
+    kept = read_kept(place / "docs/results/findings/mine-nano.json")
+    assert len(kept.states) == 12 and not kept.waits and not kept.departures and not part.exists()
+    assert sum(kept.provenance["commits"].values()) == 12
+    assert judged(capsys) == whole
+
+
+def test_a_part_grows_until_it_is_whole(place: Path, capsys: Capture) -> None:
+    part = part_of_two(place, capsys)
+    said(capsys, "finding", "run", "mine")
+    for seed in (4, 5):
+        shutil.rmtree(place / f"out/mine-nano/fine2-sums-s{seed}")
+    assert cli.main(["keep", "out/mine-nano", "--part"]) == 0
+    assert len(read_kept(part).states) == 10
+    shutil.rmtree(place / "out")
+    assert "2 runs: 2 finished" in said(capsys, "finding", "run", "mine")
+    assert cli.main(["keep", "out/mine-nano", "--part"]) == 0  # nothing is to come: the whole table
+    assert not part.exists() and len(read_kept(place / "docs/results/findings/mine-nano.json").states) == 12
+
+
+def test_a_part_of_another_rule_is_refused_and_stays(place: Path, capsys: Capture) -> None:
+    part = part_of_two(place, capsys)
+    content = part.read_bytes()
+    rule(place, "matters = 0.02", "matters = 0.05")
+    told = said(capsys, "finding", "run", "mine", code=2)
+    assert f"{part}: these runs were registered with another rule or other settings; delete" in told
+    assert part.read_bytes() == content and not (place / "out/mine-nano").exists()
+
+
+def test_other_seeds_have_nothing_to_do_with_a_part(place: Path, capsys: Capture) -> None:
+    part = part_of_two(place, capsys)
+    assert "4 runs: 4 finished" in said(capsys, "finding", "run", "mine", "--seeds", "7-8")
+    capsys.readouterr()
+    assert cli.main(["keep", "out/mine-nano", "--part"]) == 2
+    assert "registered apart from the part that is kept in" in capsys.readouterr().err
+    assert len(read_kept(part).states) == 6
+
+
+def test_a_part_of_what_all_runs_measure_together_is_refused(place: Path, capsys: Capture) -> None:
+    rule(place, 'outcome = "accuracy"', 'outcome = "equal:tokens"')
+    shutil.rmtree(place / "out")
+    said(capsys, "finding", "run", "mine")
+    capsys.readouterr()
+    assert cli.main(["keep", "out/mine-nano", "--part"]) == 2
+    assert "no part of it can be kept: equal:tokens is measured over all runs" in capsys.readouterr().err
+
+
 def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(place: Path, capsys: Capture) -> None:
     edit(kept_table(place), lambda told: told.update(seconds=1200))
     (left,) = [remaining("mine", "nano", place / "elsewhere")]

@@ -1,0 +1,81 @@
+"""Parts of a finding: the runs that have a result, kept in the repository before the others have run.
+
+A finding may take longer than a machine lives. `grpobench keep DIR --part` keeps what is finished;
+`grpobench finding run` then runs the rest on any machine, under the same registration, and `grpobench keep`
+joins both into the kept table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpobench.analysis.findings.record import FOLDER, Registration, joined, read_kept
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.runs.inventory import pages
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.recipe import Recipe
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.tables import DataError
+
+if TYPE_CHECKING:
+    from grpobench.analysis.findings.record import Record
+
+
+def part_path(name: str, scale: str) -> Path | None:
+    """Where a finding's part is kept, or would be; None without a checkout, as in an installed package."""
+    try:
+        docs = pages.docs_folder()
+    except ConfigError:
+        return None
+    return docs / pages.FOLDER / pages.PARTS / FOLDER / f"{name}-{scale}.json"
+
+
+def read_part(name: str, scale: str) -> Record | None:
+    """What is kept of an unfinished finding; None if nothing is. Raises DataError."""
+    path = part_path(name, scale)
+    if path is None or not path.exists():
+        return None
+    try:
+        return read_kept(path)
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
+
+
+def announced(part: Record | None, rule: str, settings: dict[str, str]) -> Registration | None:
+    """The registration that a part's other runs belong to. Raises DataError where rule or settings changed
+    since."""
+    if part is None:
+        return None
+    known = part.registration
+    if (known.finding.digest, dict(known.settings)) != (rule, settings):
+        path = part_path(known.finding.name, known.scale)
+        why = "these runs were registered with another rule or other settings"
+        raise DataError(f"{path}: {why}; delete the file to begin anew")
+    return known
+
+
+def without_part(recipe: Recipe, part: Record | None) -> Recipe:
+    """The recipe without the runs that a part holds."""
+    return replace(recipe, configs=tuple(one for one in recipe.configs if not is_in(part, one)))
+
+
+def is_in(part: Record | None, config: RunConfig) -> bool:
+    return part is not None and (config.arm, config.task.name, config.seed) in part.states
+
+
+def with_part(runs: Record | None, part: Record | None) -> Record | None:
+    """The runs of a folder and those of a part as one record; the former alone if they were registered apart,
+    such as with other seeds."""
+    if runs is None or part is None:
+        return runs or part
+    return joined(part, runs) if part.registration == runs.registration else runs
+
+
+def describe_part(part: Record) -> str:
+    """What is said before the rest runs."""
+    known = part.registration
+    count = f"{len(part.states)} of {len(known.settings)} runs"
+    path = part_path(known.finding.name, known.scale)
+    return f"{count} are kept in {path}, registered {known.registered}; the others run here"
