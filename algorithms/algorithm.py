@@ -192,7 +192,7 @@ class Algorithm(ABC, Generic[S]):
     departures: ClassVar[str] = ""
     """What differs from the paper, and every default that is not the paper's."""
     evidence: ClassVar[str] = ""
-    """What the formula was checked against: begins with `verified: ` or `reconstruction: `."""
+    """What the formula was checked against: begins with ``verified:`` or ``reconstruction:``."""
     cost: ClassVar[str] = ""
     """Computation beyond one forward and one backward pass of the policy over the rollouts."""
     modifiers: ClassVar[Mapping[str, Any]] = {}

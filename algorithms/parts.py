@@ -300,10 +300,10 @@ def covariance(advantage: Tokenwise, logp: Tokenwise, written: torch.Tensor) -> 
 
 
 def average(batch: Batch, kind: Averaging) -> Tokenwise:
-    """Weights (B, T): `sequence_mean` 1/(B·|o_i|) (GRPO), `sequence_sum` 1/B (log-probabilities of whole
-    completions), `token_mean` 1/Σ|o_i| (DAPO's code), `prompt_mean` 1/(P·Σ|o_i| of the group) for P groups,
-    so that each problem counts the same (ScaleRL), `constant` 1/(B·L_max) (Dr. GRPO). 0 on tokens that the
-    policy did not write."""
+    """Weights (B, T): `sequence_mean` ``1/(B·|o_i|)`` (GRPO), `sequence_sum` ``1/B`` (log-probabilities of
+    whole completions), `token_mean` ``1/Σ|o_i|`` (DAPO's code), `prompt_mean` ``1/(P·Σ|o_i| of the group)``
+    for P groups, so that each problem counts the same (ScaleRL), `constant` ``1/(B·L_max)`` (Dr. GRPO). 0 on
+    tokens that the policy did not write."""
     # The rewards' dtype: in bfloat16 a sum over thousands of tokens would stop counting at 256.
     written = batch.completion_mask.to(batch.reward.dtype)
     if kind == "sequence_sum":

@@ -68,6 +68,18 @@ def test_the_readme_says_what_setting_up_takes() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert "nothing else" not in text.partition("## ")[0]
     assert f"{packages} packages" in text
+
+
+def test_the_readme_is_read_aloud_in_ninety_seconds() -> None:
+    """At 160 words a minute, an audiobook's pace; pictures, addresses and code are not read."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for silent in (r"```.*?```", r"!\[[^\]]*\]\([^)]*\)", r"(?<=\])\([^)]*\)"):
+        text = re.sub(silent, "", text, flags=re.S)
+    assert len(re.findall(r"[\w.]*\w", text)) <= 1.5 * 160
+
+
+def test_the_readme_says_from_where_packages_come() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert re.search(r"\d\.\d GB of disk", text) and "package index" in text
 
 

@@ -206,10 +206,16 @@ def unknown(where: str, name: str, known: Sequence[str]) -> str:
     help="Write the pages here. Default: docs of the project's checkout.",
 )
 def docs_command(options: Options) -> int:
-    from grpobench.runs.inventory import pages
+    from grpobench.runs.inventory import pages, reference
+    from grpobench.runs.tools import files
 
-    for path in pages.write(options.folder or pages.docs_folder()):
-        say(path)
+    folder = options.folder or pages.docs_folder()
+    app = click.get_current_context().find_root().command
+    assert isinstance(app, click.Group)
+    written = pages.write(folder)
+    commands = folder / reference.COMMANDS
+    files.write_atomic(commands, reference.commands_page(pages.templates(), app).encode())
+    say("\n".join(map(str, [*written, commands])))
     return DONE
 
 
@@ -231,8 +237,11 @@ def keep_command(options: Options) -> int:
     from grpobench.analysis.runfolder.load import load
     from grpobench.runs.inventory import pages
     from grpobench.runs.tools import files
+    from grpobench.runs.tools.strict import ConfigError
     from grpobench.tasks.data.tables import DataError
 
+    if options.part and options.to:
+        raise ConfigError(["--part: parts are kept in the project's checkout; leave --to out"])
     folder = options.to or pages.docs_folder("name one: --to DIR") / pages.FOLDER
     if options.to:
         files.demand_writable(options.to, "--to")

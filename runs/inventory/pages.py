@@ -32,7 +32,7 @@ from grpobench.algorithms import modifiers
 from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.translate import VOCABULARIES
-from grpobench.runs.inventory import profiles_page, showing, transfer_page
+from grpobench.runs.inventory import profiles_page, reference, showing, transfer_page
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
@@ -412,7 +412,7 @@ def pages() -> dict[str, str]:
     texts[showing.PAGE] = environment.get_template("stability.md.j2").render(showing.page_facts())
     texts[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.page_facts())
     texts[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.page_facts())
-    return texts | profiles_page.pages()
+    return texts | reference.pages(environment) | profiles_page.pages()
 
 
 def facts(cls: Any) -> Mapping[str, Any]:

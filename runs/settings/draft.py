@@ -40,8 +40,11 @@ class Head:
     """The plain top-level keys of a recipe."""
 
     name: str
+    """Letters, digits, - and _; the file's name without .toml unless given. Results go to OUT/name."""
     summary: str = ""
+    """One line for `grpobench list recipes` and reports."""
     seeds: tuple[int, ...] = (0,)
+    """Each arm runs on each task once per seed; arms share the random numbers of a seed."""
     workers: Annotated[int, Ge(0)] = 0
     """Runs side by side; 0 means one per GPU, and one per core without one."""
     fail_on_divergence: bool = False

@@ -26,13 +26,16 @@ KINDS: Mapping[str, str] = {
     "json": "json",
     "jsonl": "json",
     "html": "request",
+    "{eval-rst}": "site",
+    "{include}": "site",
+    "{toctree}": "site",
     "bibtex": "text",
     "diff": "text",
     "latex": "text",
     "mermaid": "text",
     "text": "text",
 }
-"""By language, what is done with a block."""
+"""By language, what is done with a block; `site` is what only Sphinx reads, for tests/test_site.py."""
 
 API = "tests/test_python_api.py"
 CALLBACKS = "tests/runs/observe/test_page.py"
@@ -92,7 +95,7 @@ class Block:
         """What a test does with it; empty where none knows."""
         if self.elsewhere:
             return "elsewhere"
-        return KINDS.get(self.language, "") if self.fenced else ""
+        return KINDS.get(self.language.partition(" ")[0], "") if self.fenced else ""
 
     @property
     def elsewhere(self) -> str:

@@ -1,0 +1,84 @@
+"""The pages of docs/reference that come from the code: settings of a recipe, metrics, and commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+from jinja2 import Environment
+
+from grpobench.runs.inventory import showing
+from grpobench.runs.metrics import catalog
+from grpobench.runs.settings import config
+from grpobench.runs.settings.draft import Head
+
+SETTINGS, METRICS, COMMANDS = (f"reference/{name}.md" for name in ("settings", "metrics", "commands"))
+FAMILIES: Mapping[str, str] = {
+    "Reward": r"reward/|score/",
+    "Groups and lengths": r"groups/|length/|distinct|diversity",
+    "Policy and gradients": r"policy/|grad|ratio|clip|kl|loss",
+    "What the updates used": r"trained/",
+    "Sampler against trainer": r"gap/|sampler/|correction|staleness|lag/",
+    "Evaluation": r"eval/|also/",
+    "Cost": r"time/|tokens|flops|memory|cost|spent",
+}
+"""Headings of the page of metrics, and how the names below begin; the others come last."""
+
+
+def pages(environment: Environment) -> dict[str, str]:
+    """Settings and metrics, by path under the folder of documents."""
+    sections = [("", Head), *config.SECTIONS.items()]
+    tables = [{"name": name, "about": about(cls), "rows": showing.settings(cls)} for name, cls in sections]
+    return {
+        SETTINGS: environment.get_template("settings.md.j2").render(sections=tables),
+        METRICS: environment.get_template("metrics.md.j2").render(families=list(families())),
+    }
+
+
+def about(cls: type) -> str:
+    """The first paragraph of a docstring."""
+    return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+
+
+def families() -> Iterator[tuple[str, list[Any]]]:
+    """The metrics by heading, each once."""
+    left = dict(catalog.catalog())
+    for heading, pattern in FAMILIES.items():
+        own = [metric for name, metric in left.items() if re.match(pattern, name)]
+        left = {name: metric for name, metric in left.items() if metric not in own}
+        if own:
+            yield heading, own
+    yield "Of single algorithms and others", list(left.values())
+
+
+def commands_page(environment: Environment, app: click.Group) -> str:
+    """Every command with its arguments and options."""
+    return environment.get_template("commands.md.j2").render(commands=list(described(app, "grpobench")))
+
+
+def described(group: click.Group, prefix: str) -> Iterator[dict[str, Any]]:
+    """A command after the other; those of a group by their full names."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from described(command, f"{prefix} {name}")
+            continue
+        context = command.make_context(f"{prefix} {name}", [], resilient_parsing=True)
+        usage = " ".join(command.collect_usage_pieces(context))
+        yield {
+            "name": f"{prefix} {name}",
+            "usage": f"{prefix} {name} {usage}",
+            "summary": command.short_help or "",
+            "more": more(command),
+            "parameters": [
+                record
+                for one in command.get_params(context)
+                if one.name != "help" and (record := one.get_help_record(context))
+            ],
+        }
+
+
+def more(command: click.Command) -> str:
+    """What the help says after its summary."""
+    return " ".join((command.help or "").partition("\n\n")[2].split())

@@ -1,0 +1,172 @@
+"""The site of `make site`: no warning, no other host, no link that leads nowhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from helpers import browser
+
+ROOT = Path(__file__).resolve().parents[1]
+RESOURCES = {"script": "src", "link": "href", "img": "src", "source": "src", "iframe": "src"}
+"""Tags that load something, and the attribute with its address."""
+LOOKED_AT = (
+    "index",
+    "start",
+    "findings",
+    "profiles",
+    "algorithms/grpo",
+    "reference/python",
+    "reference/commands",
+)
+"""Pages that are read by axe: one of each kind."""
+
+
+class Page(HTMLParser):
+    """Addresses that a page links to and loads, and the anchors in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.anchors: set[str] = set()
+        self.without_text: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[key] for key in ("id", "name") if key in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag in RESOURCES and given.get(RESOURCES[tag]):
+            self.loads.append(given[RESOURCES[tag]])
+        if tag == "img" and not given.get("alt"):
+            self.without_text.append(given["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site")
+    words = [
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-d",
+        str(place / "trees"),
+        "docs",
+        str(place / "html"),
+    ]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return place / "html"
+
+
+@cache
+def read(path: Path) -> Page:
+    return Page(path)
+
+
+def pages(site: Path) -> Iterator[Path]:
+    return site.rglob("*.html")
+
+
+def target(page: Path, address: str) -> tuple[Path, str] | None:
+    """The file and anchor of an address within the site; None of another host's."""
+    parts = urlsplit(address)
+    if parts.scheme or parts.netloc:
+        return None
+    return ((page.parent / unquote(parts.path)).resolve() if parts.path else page), unquote(parts.fragment)
+
+
+def test_no_link_leads_nowhere(site: Path) -> None:
+    lost = []
+    for page in pages(site):
+        for address in read(page).links:
+            found = target(page, address)
+            if found is None:
+                continue
+            path, anchor = found
+            there = path.exists() and (not anchor or path.suffix != ".html" or anchor in read(path).anchors)
+            if not there:
+                lost.append(f"{page.relative_to(site)}: {address}")
+    assert not lost
+    assert sum(len(read(page).links) for page in pages(site)) > 3000
+
+
+def test_nothing_is_loaded_from_another_host(site: Path) -> None:
+    loaded = [(page, address) for page in pages(site) for address in read(page).loads]
+    assert len(loaded) > 500
+    for page, address in loaded:
+        found = target(page, address)
+        assert address.startswith("data:") or (found and found[0].exists()), f"{page}: {address}"
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
+    assert not re.search(r"url\(['\"]?(https?:)?//", styles)
+
+
+def test_a_link_leads_to_every_page(site: Path) -> None:
+    reached, left = set(), [site / "index.html"]
+    while left:
+        page = left.pop()
+        if page in reached or page.suffix != ".html":
+            continue
+        reached.add(page)
+        left += [found[0] for address in read(page).links if (found := target(page, address))]
+    made = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    made = {path for path in made if path.parts[0] not in ("results", "notebooks")}
+    assert made <= {page.relative_to(site) for page in reached} and len(made) > 90
+
+
+def test_every_picture_says_what_it_shows(site: Path) -> None:
+    for page in pages(site):
+        assert not read(page).without_text, page
+
+
+def test_the_page_of_commands_is_that_of_the_code() -> None:
+    from grpobench.runs import cli
+    from grpobench.runs.inventory import pages, reference
+
+    written = (ROOT / "docs" / reference.COMMANDS).read_text(encoding="utf-8")
+    assert written == reference.commands_page(pages.templates(), cli.app)
+
+
+def test_every_command_and_module_is_documented(site: Path) -> None:
+    import grpobench
+    from grpobench.runs import cli
+
+    commands = (site / "reference/commands.html").read_text(encoding="utf-8")
+    for name in cli.app.commands:
+        assert f"<code>grpobench {name}" in commands or f"grpobench {name}" in commands, name
+    python = read(site / "reference/python.html").anchors
+    for name in set(grpobench.__all__) - {"__version__"}:
+        home = getattr(grpobench, name)
+        assert {f"grpobench.{name}", f"{home.__module__}.{home.__qualname__}"} & python, name
+
+
+@pytest.mark.skipif(browser.installed() is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(site: Path, theme: str, tmp_path: Path) -> None:
+    """Contrast, names, structure: the rules of WCAG 2.1 A and AA that a program can check."""
+    axe = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    run = (
+        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then(found => "
+        "JSON.stringify(found.violations.map(one => [one.id, one.nodes.slice(0, 3).map(n => n.html)])))"
+    )
+    command = browser.installed()
+    assert command
+    with browser.browsing(command, tmp_path) as tab:
+        found = {}
+        for name in LOOKED_AT if theme == "light" else LOOKED_AT[-2:]:
+            tab.show(site / f"{name}.html", 1300, theme)
+            tab.ask(axe)
+            found[name] = tab.ask(run)
+    assert set(found.values()) == {"[]"}, found
