@@ -74,7 +74,7 @@ def described(group: click.Group, prefix: str) -> Iterator[dict[str, Any]]:
             "parameters": [
                 record
                 for one in command.get_params(context)
-                if one.name != "help" and (record := one.get_help_record(context))
+                if "--help" not in one.opts and (record := one.get_help_record(context))
             ],
         }
 
