@@ -206,16 +206,12 @@ def unknown(where: str, name: str, known: Sequence[str]) -> str:
     help="Write the pages here. Default: docs of the project's checkout.",
 )
 def docs_command(options: Options) -> int:
-    from grpobench.runs.inventory import pages, reference
-    from grpobench.runs.tools import files
+    from grpobench.runs.inventory import pages
 
-    folder = options.folder or pages.docs_folder()
     app = click.get_current_context().find_root().command
     assert isinstance(app, click.Group)
-    written = pages.write(folder)
-    commands = folder / reference.COMMANDS
-    files.write_atomic(commands, reference.commands_page(pages.templates(), app).encode())
-    say("\n".join(map(str, [*written, commands])))
+    for path in pages.write(options.folder or pages.docs_folder(), app):
+        say(path)
     return DONE
 
 

@@ -41,6 +41,8 @@ from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.grading import pairs, readings
 
 if TYPE_CHECKING:
+    import click
+
     from grpobench.analysis.findings.record import Record
     from grpobench.analysis.findings.result import Result
 
@@ -350,11 +352,13 @@ def docs_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
     return root / "docs"
 
 
-def write(folder: Path) -> list[Path]:
-    """Write every page under a folder such as ``docs``, remove pages of algorithms that no longer exist, and
-    renew tables of results between their markers. Raises ConfigError instead of overwriting a file that is
-    not such a page."""
+def write(folder: Path, app: click.Group | None = None) -> list[Path]:
+    """Write every page under a folder such as ``docs``, that of the commands of `app` among them, remove
+    pages of algorithms that no longer exist, and renew tables of results between their markers. Raises
+    ConfigError instead of overwriting a file that is not such a page."""
     found = pages()
+    if app:
+        found[reference.COMMANDS] = reference.commands_page(templates(), app)
     if folder.exists() and not folder.is_dir():
         raise ConfigError([f"docs {folder}: not a folder; name one to write pages to"])
     for path in (folder / name for name in found):

@@ -228,7 +228,7 @@ def test_pages_go_to_the_checkout_wherever_one_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr(pages, "write", lambda folder: asked.append(folder) or [])
+    monkeypatch.setattr(pages, "write", lambda folder, app: asked.append(folder) or [])
     monkeypatch.chdir(tmp_path)
     assert cli.main(["docs"]) == 0
     assert asked == [DOCS.resolve()] and not (tmp_path / "docs").exists()
