@@ -12,10 +12,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
+from grpobench.runs.commands.beginning import ENVIRONMENT, begin, complete
 from grpobench.runs.commands.options import Options, use_options
 from grpobench.runs.commands.output import BAD_INPUT, DONE, INFRASTRUCTURE, PREEMPTED, complain
 from grpobench.runs.tools.installed import extra_of, remedy
@@ -224,6 +226,7 @@ COMMANDS: tuple[click.Command, ...] = (
     Command(
         "serve", "models.serve_command", "Sample for runs on other machines: vLLM behind HTTP.", light=False
     ),
+    Command("completion", "beginning.completion_command", "Print what completes commands in a shell."),
     Command("bench", "machine.bench_command", "Measure speed and memory on this machine.", light=False),
 )
 """Each with the module and function that it runs, and its line of `grpobench --help`."""
@@ -243,6 +246,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # core, by default for milliseconds. With one other busy program that made a step 20 times slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if instruction := os.environ.get(ENVIRONMENT):
+        return complete(app, instruction)
+    if not words:
+        return begin(Path.cwd())
     # Not app.main(): it would end with 1 where a pipe breaks, and take Ctrl-C for itself.
     try:
         with app.make_context("grpobench", words) as context:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
-from importlib import resources
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -155,18 +154,12 @@ def test_every_command_and_module_is_documented(site: Path) -> None:
 @pytest.mark.skipif(browser.installed() is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(site: Path, theme: str, tmp_path: Path) -> None:
-    """Contrast, names, structure: the rules of WCAG 2.1 A and AA that a program can check."""
-    axe = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    run = (
-        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then(found => "
-        "JSON.stringify(found.violations.map(one => [one.id, one.nodes.slice(0, 3).map(n => n.html)])))"
-    )
+    """Contrast, names, structure."""
     command = browser.installed()
     assert command
     with browser.browsing(command, tmp_path) as tab:
         found = {}
         for name in LOOKED_AT if theme == "light" else LOOKED_AT[-2:]:
             tab.show(site / f"{name}.html", 1300, theme)
-            tab.ask(axe)
-            found[name] = tab.ask(run)
-    assert set(found.values()) == {"[]"}, found
+            found[name] = tab.barriers()
+    assert not any(found.values()), found

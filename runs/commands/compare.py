@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.experiments import running_options
 from grpobench.runs.commands.options import Options, seed_list, set_option
 from grpobench.runs.commands.output import say
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 SEEDS = "8"
 
 
-@click.argument("algorithm", metavar="ALGORITHM")
+@click.argument(
+    "algorithm",
+    metavar="ALGORITHM",
+    help="One of grpobench list algorithms, or FILE:Class.",
+    shell_complete=names_of("algorithms"),
+)
 @click.option(
     "--with",
     "others",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.options import (
     PATH,
     POSITIVE,
@@ -56,7 +57,12 @@ running_options = combine(
 )
 """Of every command that carries out an experiment."""
 recipe_options = combine(
-    click.argument("recipe", metavar="RECIPE", help="Name (grpobench list recipes) or path of a TOML file."),
+    click.argument(
+        "recipe",
+        metavar="RECIPE",
+        help="Name (grpobench list recipes) or path of a TOML file.",
+        shell_complete=names_of("recipes"),
+    ),
     set_option(
         "Override a value: train.steps=100, algorithm.clip_high=0.28, arm.NAME.settings.FIELD=1, "
         "on.TASK.train.group_size=16. Or select: arms=a,b tasks=x seeds=0-4. May be repeated."

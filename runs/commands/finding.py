@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.finding_parts import describe_part, read_part, without_part
 from grpobench.runs.commands.finding_records import Records, find_records, kept_path, register, rerun_words
 from grpobench.runs.commands.finding_time import remaining, time_left
@@ -40,7 +41,12 @@ if TYPE_CHECKING:
 ALL = "all"
 """What stands for every finding behind `finding run`."""
 
-name_argument = click.argument("name", metavar="NAME", help="One of grpobench finding list, or a TOML file.")
+name_argument = click.argument(
+    "name",
+    metavar="NAME",
+    help="One of grpobench finding list, or a TOML file.",
+    shell_complete=names_of("findings"),
+)
 scale_options = combine(
     click.option("--scale", type=click.Choice(("nano", "small", "full")), default="nano"),
     out_option("results/findings"),
@@ -182,7 +188,12 @@ def _weights(asked: Test | Check) -> str:
     return ", ".join(f"{weight:+g} {name}" for name, weight in asked.contrast.items())
 
 
-@click.argument("name", metavar="NAME", help="One of grpobench finding list, a TOML file, or all.")
+@click.argument(
+    "name",
+    metavar="NAME",
+    help="One of grpobench finding list, a TOML file, or all.",
+    shell_complete=names_of("findings"),
+)
 @run_options
 @flag("--json", "With --dry-run: print JSON.")
 def run_finding(options: Options) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.options import POSITIVE, Options, flag, out_option, workers_option
 from grpobench.runs.commands.output import DONE, PREEMPTED, say
 from grpobench.runs.tools.strict import ConfigError
@@ -38,7 +39,13 @@ AROUND = 3.0
 EXIT = {True: PREEMPTED, False: DONE}
 
 
-@click.argument("algorithms", nargs=-1, metavar="[ALGORITHM]...")
+@click.argument(
+    "algorithms",
+    nargs=-1,
+    metavar="[ALGORITHM]...",
+    help="Of grpobench list algorithms, or FILE:Class.",
+    shell_complete=names_of("algorithms"),
+)
 @out_option("results/profile")
 @click.option(
     "--scale",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.options import PATH, Options, flag, json_option, out_option, workers_option
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
 
@@ -97,7 +98,12 @@ def accuracy_lines(facts: Facts) -> list[str]:
     return [facts.headline, title, *text_lines(rows), *verdicts, *warnings]
 
 
-@click.argument("name", metavar="NAME", help="One of grpobench list figures, or all that the logs allow.")
+@click.argument(
+    "name",
+    metavar="NAME",
+    help="One of grpobench list figures, or all that the logs allow.",
+    shell_complete=names_of("figures"),
+)
 @click.argument(
     "folders",
     type=PATH,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.options import (
     PATH,
     Options,
@@ -42,6 +43,7 @@ DEFAULT = "search-nano"
     "recipe",
     required=False,
     metavar="[RECIPE]",
+    shell_complete=names_of("recipes"),
     help="Name or path of the recipe that is to use the chosen values. With --algorithms: search-nano.",
 )
 @click.option("--algorithms", metavar="LIST", help="Arms, such as grpo,mine:Half. Same as --set arms=LIST.")

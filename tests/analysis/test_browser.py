@@ -248,3 +248,10 @@ def test_a_link_to_a_closed_run_opens_it(browser: Browser, page: Path) -> None:
     browser.ask("location.hash = '#run-grpo-nanobias-s2'")
     opened = "document.getElementById('run-grpo-nanobias-s2').open"
     assert browser.ask(f"new Promise(done => setTimeout(() => done({opened}), 50))") is True
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_in_a_report(browser: Browser, page: Path, theme: str) -> None:
+    browser.show(page, 1400, theme)
+    browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert browser.barriers() == []

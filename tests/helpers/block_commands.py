@@ -49,7 +49,7 @@ AS_THEY_STAND = (
     *("finding show", "finding judge", "data list"),
 )
 ONLY_PARSED = (
-    *("serve", "data fetch", "calibrate", "bench", "doctor", "docs", "keep", "export"),
+    *("serve", "data fetch", "calibrate", "bench", "doctor", "docs", "keep", "export", "completion"),
     *("tasks check", "tasks readable"),
 )
 """They need a GPU or the network, take minutes, or write into the checkout."""

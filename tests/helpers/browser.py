@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ FLAGS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
+AXE = """
+axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then(found => JSON.stringify(
+  found.violations.map(one => [one.id, one.nodes.slice(0, 3).map(node => node.html.slice(0, 300))])))
+"""
 PATIENCE = 120.0
 """Seconds that an answer may take on a busy machine."""
 
@@ -120,6 +125,13 @@ class Browser:
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
+
+    def barriers(self) -> list[Any]:
+        """Where the page breaks rules of WCAG 2.1 A and AA that axe can check: rule and the first places."""
+        axe = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+        self.ask(axe)
+        found: list[Any] = json.loads(self.ask(AXE))
+        return found
 
     def print(self) -> bytes:
         """The page as PDF, by the paper that its style asks for."""

@@ -456,6 +456,58 @@ def test_doctor_tries_what_it_reports(tmp_path: Path, capsys: pytest.CaptureFixt
     assert str(tmp_path) in found["disk"]["detail"]
 
 
+# Without a command, and Tab
+
+
+def test_without_a_command_it_says_what_to_do_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert "grpobench doctor" in out and "grpobench run quickstart" in out and "Your experiments" not in out
+    for name, states in (("whole", ("finished", "diverged")), ("half", ("finished", "running"))):
+        for number, state in enumerate(states):
+            run = tmp_path / "results" / name / f"run{number}"
+            run.mkdir(parents=True)
+            (run / "status.json").write_text(json.dumps({"state": state}))
+        (run.parent / "experiment.json").write_text(json.dumps({"runs": ["run0", "run1"]}))
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert "grpobench report results/whole\n      2 of 2 runs have a result" in out
+    assert "grpobench status results/half\n      1 of 2 runs have a result; the command" in out
+
+
+@pytest.mark.parametrize(
+    ("begun", "offered"),
+    [
+        ("ru", ["run"]),
+        ("run qui", ["quickstart"]),
+        ("run --data", ["--data-dir"]),
+        ("finding judge kl", ["kl-anchor"]),
+        ("compare gsp", ["gspo"]),
+        ("figure final_acc", ["final_accuracy"]),
+    ],
+)
+def test_tab_offers_commands_options_and_names(begun: str, offered: list[str]) -> None:
+    words = f"grpobench {begun}"
+    asked = {"_GRPOBENCH_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    done = subprocess.run(
+        [sys.executable, "-m", "grpobench"],
+        env={**os.environ, **asked, "COMP_CWORD": str(len(words.split()) - 1)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line.partition(",")[2] for line in done.stdout.split()] == offered, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_shells_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert "_GRPOBENCH_COMPLETE" in capsys.readouterr().out
+
+
 # Metrics
 
 

@@ -1,0 +1,120 @@
+"""`grpobench` without a command: what to do next; and what a shell offers when Tab is pressed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+
+from grpobench.runs.commands.options import Options
+from grpobench.runs.commands.output import DONE, say
+
+ENVIRONMENT = "_GRPOBENCH_COMPLETE"
+"""Variable by which a shell asks for completions."""
+MOST = 5
+"""Most experiments of ./results that are shown."""
+FIRST = (
+    ("grpobench doctor", "see what this machine can run"),
+    ("grpobench run quickstart", "compare four algorithms on built-in policies (the demo)"),
+    ("grpobench compare mine:Half --with grpo --task arithmetic", "compare class Half of mine.py with GRPO"),
+    ("grpobench findings", "list what was found, with verdicts"),
+)
+
+
+def begin(folder: Path) -> int:
+    """Say what to do next in a folder: with its experiments, or with a first one."""
+    lines = ["grpobench compares GRPO with its variants, its rivals and your own algorithm.", ""]
+    if known := experiments(folder / "results"):
+        lines += ["Your experiments, the last one first:", *rows(known), ""]
+    say("\n".join([*lines, "What to do next:", *rows(FIRST), "", "All commands: grpobench --help"]))
+    return DONE
+
+
+def rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [line for command, purpose in pairs for line in (f"  {command}", f"      {purpose}")]
+
+
+def experiments(results: Path) -> list[tuple[str, str]]:
+    """The last experiments of a folder: a command, and what is there for it."""
+    from grpobench.runs.runfolder.logs import settled
+
+    files = sorted(results.glob("*/experiment.json"), key=lambda path: -path.stat().st_mtime)
+    found = []
+    for path in files[:MOST]:
+        try:
+            runs = json.loads(path.read_text(encoding="utf-8")).get("runs", ())
+        except (OSError, ValueError):
+            continue  # `grpobench report` says what is wrong with it
+        done = sum(settled(path.parent / name) for name in runs)
+        name = shlex.quote(str(path.parent.relative_to(results.parent)))
+        told = f"{done} of {len(runs)} runs have a result"
+        if done < len(runs):
+            found.append((f"grpobench status {name}", f"{told}; the command that began it resumes it"))
+        else:
+            found.append((f"grpobench report {name}", f"{told}; {path.parent / 'report' / 'index.html'}"))
+    return found
+
+
+# Completion
+
+
+def complete(app: click.Group, instruction: str) -> int:
+    """Answer a shell: `bash_source` and its like print a script, `bash_complete` words that may follow."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(app, {}, "grpobench", ENVIRONMENT, instruction)
+
+
+@click.argument(
+    "shell", type=click.Choice(("bash", "zsh", "fish")), metavar="SHELL", help="bash, zsh or fish."
+)
+def completion_command(options: Options) -> int:
+    """For bash, add to ~/.bashrc: eval "$(grpobench completion bash)". For zsh, add to ~/.zshrc the same with
+    zsh. For fish: grpobench completion fish > ~/.config/fish/completions/grpobench.fish"""
+    app = click.get_current_context().find_root().command
+    assert isinstance(app, click.Group)
+    return complete(app, f"{options.shell}_source")
+
+
+def names_of(listed: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completes names of a kind that the suite has: recipes, findings, algorithms, figures."""
+
+    def offer(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+        return [name for name in KNOWN[listed]() if name.startswith(begun)]
+
+    return offer
+
+
+def _recipes() -> Iterable[str]:
+    from grpobench.runs.settings.recipe import recipes
+
+    return recipes()
+
+
+def _findings() -> Iterable[str]:
+    from grpobench.runs.settings.findings import findings
+
+    return findings()
+
+
+def _algorithms() -> Iterable[str]:
+    from grpobench.runs.settings.registries import algorithms
+
+    return algorithms()
+
+
+def _figures() -> Iterable[str]:
+    from grpobench.analysis.report.catalog import FIGURES
+
+    return ("all", *FIGURES)
+
+
+KNOWN: dict[str, Callable[[], Iterable[str]]] = {
+    "recipes": _recipes,
+    "findings": _findings,
+    "algorithms": _algorithms,
+    "figures": _figures,
+}
