@@ -321,7 +321,6 @@ def test_a_wrong_command_or_option_gives_exit_2_and_the_nearest(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Commands:"),
         (["run"], "Missing argument 'RECIPE'"),
         (["eval", "nano"], "Missing option '--task'"),
         (["run", "quickstart", "--workers", "0"], "'--workers': 0 is not in the range x>=1"),
