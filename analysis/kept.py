@@ -139,7 +139,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
     return {
         "version": VERSION,
         "name": _name(experiment),
-        "command": _command(experiment),
+        "command": command_of(experiment),
         **provenance_of(experiment),
         "settings": _digest(experiment),
         "seconds": round(
@@ -268,7 +268,7 @@ def _name(experiment: Experiment) -> str:
     return str(search["recipe"]) + f"-{experiment.name}" * (experiment.name != "policy")
 
 
-def _command(experiment: Experiment) -> str:
+def command_of(experiment: Experiment) -> str:
     """The command with its options; paths are shortened to their last part."""
     if search := _search_of(experiment):
         return shorten_paths(str(search["command"]))

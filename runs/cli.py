@@ -150,6 +150,10 @@ COMMANDS: tuple[click.Command, ...] = (
         "imports.import_command",
         "Make run folders from other libraries' logs, for grpobench report.",
     ),
+    Command(
+        "publish", "publishing.publish_command", "Write experiments' raw results as a file set for others."
+    ),
+    Command("contribute", "publishing.contribute_command", "Check a published file set; put it beside ours."),
     Command("eval", "models.eval_command", "Evaluate run folders or a model on a task.", light=False),
     Command("export", "models.export_command", "Write a run's policy as a Hugging Face folder.", light=False),
     Command(

@@ -33,6 +33,7 @@ ROOMS = (
     *(
         "runs/calibration",
         "runs/importing",
+        "runs/publishing",
         "runs/inventory",
         "runs/api",
         "benchmarks",

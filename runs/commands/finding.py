@@ -30,6 +30,7 @@ from grpobench.runs.commands.options import (
 )
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.commands.run import carry_out
+from grpobench.runs.inventory import pages
 from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
@@ -80,6 +81,8 @@ def list_command(options: Options) -> int:
         say(f"{row['name']:<{width}}  {told:<12}  {row['claim']}")
         if row["rerun"]:
             say(f"  {rerun_words(row['rerun'])}")
+        for theirs in row["contributed"]:
+            say(f"  contributed by {theirs['contributor']} ({theirs['name']}): {theirs['verdict']}")
     return DONE
 
 
@@ -96,11 +99,31 @@ def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
         "checks": [{"name": one.name, "passed": None} for one in study.finding.check],
         "control": [{"name": one.name, "shown": None} for one in study.finding.control],
         "rerun": None,
+        "contributed": contributed(study, scale),
     }
     records = find_records(study, scale, out)
     if records.listed is None:
         return row
     return row | described(study, records.listed, records)
+
+
+def contributed(study: Study, scale: str) -> list[dict[str, Any]]:
+    """What contributions say of a finding; none outside of a checkout."""
+    from grpobench.runs.publishing.contributed import contributed_records
+
+    try:
+        results = pages.docs_folder() / pages.FOLDER
+    except ConfigError:
+        return []
+    return [
+        {
+            "name": theirs.name,
+            "contributor": theirs.contributor,
+            "verdict": theirs.record.result().verdict,
+            "departures": theirs.record.departed(study.finding),
+        }
+        for theirs in contributed_records(results, study.finding.name, scale)
+    ]
 
 
 def described(study: Study, record: Record, records: Records) -> dict[str, Any]:

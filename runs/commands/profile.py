@@ -188,9 +188,14 @@ def show(profiler: Profiler, options: Options) -> None:
     """Print the tables, and write pages and figures."""
     from grpobench.analysis.profile import kept, page, table
     from grpobench.analysis.profile.scores import build
+    from grpobench.runs.inventory import profiles_page
+    from grpobench.runs.settings.probes import NANO
 
     folders = [kept.shipped(profiler.scale), profiler.out / "outcomes"]
     rows, search = kept.read_all(folders), kept.read_search(folders)
+    if profiler.scale == NANO:
+        theirs, searched = profiles_page.contributed()
+        rows, search = {**rows, **theirs}, [*search, *searched]
     profile = build(rows, profiler.probes, kept.chosen(search))
     if not options.algorithms:
         say("\n".join(table.lines(profile)))

@@ -34,6 +34,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.translate import VOCABULARIES
 from grpobench.runs.inventory import profiles_page, reference, showing, transfer_page
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
+from grpobench.runs.publishing.contributed import Theirs, contributed_records
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
 from grpobench.runs.tools import files
@@ -79,6 +80,8 @@ class FindingEntry:
     """The same finding with other seeds."""
     earlier: Record | None = None
     """What was kept of it by an earlier rule."""
+    contributed: Sequence[Theirs] = ()
+    """What others' runs say."""
 
     @property
     def survival(self) -> bool:
@@ -164,12 +167,13 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
             places = [folder / f"{name}-{scale}.json" for folder in folders]
             try:
                 record, again, earlier = (read_kept(place) if place.exists() else None for place in places)
+                theirs = contributed_records(tables.parent, name, scale)
             except LogError as error:
                 raise ConfigError([str(error)]) from error
             if record and again and again.registration.finding.digest != record.registration.finding.digest:
                 again = None  # a rerun by an earlier rule
             if record:
-                found.append(FindingEntry(study, record, record.result(), again, earlier))
+                found.append(FindingEntry(study, record, record.result(), again, earlier, theirs))
     return found
 
 
@@ -218,6 +222,10 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
         "departures": one.record.departed(one.study.finding),
         "words": result_words(one.result),
         "again": again(one.again, one.study) if one.again else None,
+        "contributed": [
+            {"name": theirs.name, "contributor": theirs.contributor, **again(theirs.record, one.study)}
+            for theirs in one.contributed
+        ],
     }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.document import document
+from grpobench.analysis.profile.kept import Row
 from grpobench.analysis.profile.scores import Profile, build
 from grpobench.analysis.profile.table import algorithms_with_runs
+from grpobench.runs.publishing.contributed import contributed_rows
 from grpobench.runs.settings.probes import SCALES, probes
 from grpobench.runs.settings.registries import algorithms
 
@@ -19,10 +22,17 @@ FEWEST = 5
 """Algorithms from which on a page says something."""
 
 
-def shipped() -> Profile:
-    """The profile of what is kept."""
-    folders = [kept.FOLDER]
-    return build(kept.read_all(folders), probes(), kept.read_rates(folders))
+def contributed() -> tuple[dict[str, list[Row]], list[Row]]:
+    """Outcomes and searches of contributions, as CONTRIBUTION/ALGORITHM; none outside of a checkout."""
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    return contributed_rows(docs / "results")
+
+
+def shipped() -> tuple[Profile, dict[str, list[Row]]]:
+    """The profile of what is kept and contributed, and its outcomes."""
+    theirs, search = contributed()
+    rows = {**kept.read_all([kept.FOLDER]), **theirs}
+    return build(rows, probes(), kept.read_rates([kept.FOLDER]) | kept.chosen(search)), rows
 
 
 def scale_transfers() -> list[ProbeTransfer]:
@@ -41,9 +51,15 @@ def scale_transfers() -> list[ProbeTransfer]:
 
 def pages() -> dict[str, str]:
     """The page by its path; none while few algorithms are kept."""
-    profile = shipped()
+    profile, rows = shipped()
     if len(profile.algorithms) < FEWEST:
         return {}
-    folders = [kept.FOLDER]
     without = sorted({*algorithms()} - {*algorithms_with_runs(profile)})
-    return {PAGE: document(profile, kept.read_controls(folders), kept.read_all(folders), without=without)}
+    text = document(profile, kept.read_controls([kept.FOLDER]), rows, without=without)
+    theirs = sorted(name for name in profile.algorithms if "/" in name)
+    if theirs:
+        listed = ", ".join(f"`{name}`" for name in theirs)
+        text += (
+            f"\n## Contributions\n\nOthers ran and published these, as CONTRIBUTION/ALGORITHM: {listed}.\n"
+        )
+    return {PAGE: text}

@@ -50,6 +50,7 @@ AS_THEY_STAND = (
 )
 ONLY_PARSED = (
     *("serve", "data fetch", "calibrate", "bench", "doctor", "docs", "keep", "export", "completion"),
+    *("publish", "contribute"),
     *("tasks check", "tasks readable"),
 )
 """They need a GPU or the network, take minutes, or write into the checkout."""

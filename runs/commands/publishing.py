@@ -1,0 +1,73 @@
+"""`grpobench publish` and `contribute`: raw results for others, and others' beside ours."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from grpobench.runs.commands.options import PATH, Options, flag
+from grpobench.runs.commands.output import DONE, say
+
+
+@click.argument(
+    "folders",
+    type=PATH,
+    nargs=-1,
+    required=True,
+    metavar="DIR...",
+    help="Experiments such as results/quickstart, findings, or a profile such as results/profile.",
+)
+@click.option("--out", type=PATH, required=True, metavar="OUT", help="The folder to write; new or empty.")
+@click.option("--contributor", required=True, metavar="WHO", help="Your name, or your group's.")
+@click.option("--name", metavar="NAME", help="Of the file set. Default: the name of OUT.")
+@click.option("--license", default="CC-BY-4.0", metavar="ID", help="SPDX identifier. Default: CC-BY-4.0.")
+def publish_command(options: Options) -> int:
+    """Logs, settings and provenance of every run, without weights, completions of rollouts and names of your
+    machine; tables that datasets.load_dataset reads; a data card and checksums."""
+    from grpobench.analysis.runfolder.files import LogError
+    from grpobench.runs.publishing.publish import publish
+    from grpobench.tasks.data.tables import DataError
+
+    name = options.name or re.sub(r"[^A-Za-z0-9_.-]", "-", options.out.resolve().name)
+    try:
+        manifest, place = publish(options.folders, options.out, name, options.contributor, options.license)
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
+    runs = sum(len(part.runs) for part in manifest.experiments)
+    count = len(manifest.experiments)
+    say(f"{place}: {count} experiment{'s' * (count > 1)}, {runs} runs")
+    say(f"grpobench contribute {place} --check does what others will do first")
+    return DONE
+
+
+@click.argument("folder", type=PATH, metavar="DIR", help="A file set that grpobench publish wrote.")
+@flag("--check", "Only check it.")
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="DIR",
+    help="The folder of kept results. Default: docs/results of the project's checkout.",
+)
+def contribute_command(options: Options) -> int:
+    """Refuses a file set whose checksums, logs, tables, settings, seeds or provenance do not agree, and names
+    what does not. What is accepted appears under its own name in findings and profiles, never among ours."""
+    from grpobench.analysis.runfolder.files import LogError
+    from grpobench.runs.inventory import pages
+    from grpobench.runs.publishing.contribute import Faults, accept, check
+    from grpobench.runs.tools.strict import ConfigError
+    from grpobench.tasks.data.tables import DataError
+
+    try:
+        checked = check(options.folder)
+        if options.check:
+            say(f"{options.folder}: good")
+            return DONE
+        results = options.to or pages.docs_folder("name a folder: --to DIR") / pages.FOLDER
+        written = accept(checked, results)
+    except Faults as error:
+        raise ConfigError(error.faults, f"{options.folder}: refused") from error
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
+    say("\n".join(map(str, written)))
+    return DONE

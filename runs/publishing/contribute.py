@@ -1,0 +1,258 @@
+"""Check a published file set, and put what it shows beside ours.
+
+Nothing of a contribution counts as ours: its tables lie in a folder with its name, and every page that shows
+them says whose they are.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+from grpobench.analysis.findings.record import (
+    FOLDER,
+    Record,
+    record_of,
+    record_text,
+    text_digest,
+)
+from grpobench.analysis.kept import MIXTURES, as_text, keep
+from grpobench.analysis.profile import kept as profiles
+from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.runfolder.experiment import Experiment, Run
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
+from grpobench.runs.experiment.profiling import safe
+from grpobench.runs.publishing import fileset
+from grpobench.runs.publishing.contributed import CONTRIBUTED, MANIFEST, PROFILE
+from grpobench.runs.publishing.fileset import Manifest, Part
+from grpobench.runs.publishing.profile_rows import altered, rows_of_run
+from grpobench.runs.settings.probes import SCALES, common
+from grpobench.runs.tools import files
+
+EXPERIMENTS = "experiments"
+"""Folder of kept tables in a contribution."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A file set that holds what it says."""
+
+    manifest: Manifest
+    records: Mapping[str, Record]
+    """By experiment, what its runs say of a finding."""
+    tables: Mapping[str, str]
+    """By experiment, the kept table."""
+    outcomes: Mapping[str, Sequence[Row]]
+    """By file of profile/, the outcomes on probes."""
+
+
+class Faults(LogError):
+    """Everything that is wrong with a file set."""
+
+    def __init__(self, folder: Path, faults: Sequence[str]) -> None:
+        super().__init__(f"{folder}: refused; " + "; ".join(faults))
+        self.faults = list(faults)
+
+
+def check(folder: Path) -> Checked:
+    """Raises Faults."""
+    try:
+        manifest = fileset.read_manifest(folder)
+    except LogError as error:
+        raise Faults(folder, [f"manifest: {error}"]) from error
+    if faults := [*wrong_files(folder), *wrong_archives(folder, manifest)]:
+        raise Faults(folder, faults)  # what lies behind them cannot be trusted
+    with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
+        experiments = []
+        for part in manifest.experiments:
+            try:
+                fileset.unpack(archive_of(folder, part.name), Path(place) / part.name)
+                experiments.append(load(Path(place) / part.name, strict=True))
+            except LogError as error:
+                faults.append(f"logs of {part.name}: {error}")
+        if faults:
+            raise Faults(folder, faults)
+        for part, experiment in zip(manifest.experiments, experiments, strict=True):
+            faults += wrong_runs(part, experiment)
+        faults += wrong_tables(folder, experiments)
+        outcomes, wrong = read_outcomes(folder, manifest, experiments)
+        faults += wrong
+        if faults:
+            raise Faults(folder, faults)
+        kinds = {part.name: part.kind for part in manifest.experiments}
+        return Checked(
+            manifest,
+            {one.folder.name: record_of(one) for one in experiments if kinds[one.folder.name] == "finding"},
+            {
+                one.folder.name: as_text(keep(one))
+                for one in experiments
+                if kinds[one.folder.name] == "experiment"
+            },
+            outcomes,
+        )
+
+
+def archive_of(folder: Path, name: str) -> Path:
+    return folder / fileset.ARCHIVES / f"{name}.tar.zst"
+
+
+def wrong_files(folder: Path) -> Iterator[str]:
+    """Files that are missing, changed, or not in the list of checksums."""
+    try:
+        listed = fileset.read_sums(folder)
+    except LogError as error:
+        yield f"checksums: {error}"
+        return
+    there = fileset.contents(folder)
+    for name in sorted({*listed, *there}):
+        if name not in there:
+            yield f"checksums: {name} is missing"
+        elif name not in listed:
+            yield f"checksums: {name} is not listed in {fileset.SUMS}"
+        elif files.sha256(there[name]) != listed[name]:
+            yield f"checksums: {name} is not what was published"
+
+
+def wrong_archives(folder: Path, manifest: Manifest) -> Iterator[str]:
+    named = {part.name for part in manifest.experiments}
+    found = {path.name.removesuffix(".tar.zst") for path in (folder / fileset.ARCHIVES).glob("*")}
+    if named != found:
+        yield f"manifest: names {', '.join(sorted(named))}, and there are {', '.join(sorted(found))}"
+    if len(named) < len(manifest.experiments):
+        yield "manifest: names an experiment twice"
+
+
+def wrong_runs(part: Part, experiment: Experiment) -> Iterator[str]:
+    """Runs that are not those of the manifest, lack a result or provenance, or do not belong together."""
+    about = f"of {part.name}"
+    runs = {run.name: digest_of(experiment, run) for run in experiment.runs}
+    if runs != dict(part.runs):
+        changed = sorted(name for name in {*runs, *part.runs} if runs.get(name) != part.runs.get(name))
+        yield f"settings {about}: {changed[0]} is not the run that the manifest describes"
+    for run in experiment.runs:
+        if not run.settled:
+            yield f"runs {about}: {run.name} has no result"
+        attempts = run.provenance.get("attempts") or [{}]
+        lacking = [key for key in ("versions", "commit", "device", "threads") if key not in attempts[-1]]
+        if lacking or not run.provenance.get("fingerprints"):
+            yield f"provenance {about}: {run.name} lacks {', '.join(lacking) or 'fingerprints'}"
+    cells = {(run.arm, run.task): set[int]() for run in experiment.runs}
+    for run in experiment.runs:
+        cells[run.arm, run.task].add(run.seed)
+    for (arm, task), seeds in cells.items():
+        if lost := sorted({*part.seeds} - seeds):
+            yield f"seeds {about}: {arm} on {task} lacks {', '.join(map(str, lost))}"
+    for find in MIXTURES:
+        yield from (f"runs {about}: {line}" for line in find(experiment))
+
+
+def digest_of(experiment: Experiment, run: Run) -> str:
+    return text_digest((experiment.folder / run.name / "run.toml").read_text(encoding="utf-8"))
+
+
+def wrong_tables(folder: Path, experiments: Sequence[Experiment]) -> Iterator[str]:
+    """Tables that are not those of the logs."""
+    for name, frame in fileset.tables(experiments).items():
+        path = folder / f"{name}.jsonl.gz"
+        found = path.read_bytes() if path.exists() else b""
+        if found != (fileset.table_bytes(frame) if len(frame) else b""):
+            yield f"tables: {path.name} is not what the logs say"
+
+
+# Profiles
+
+Measured: TypeAlias = dict[tuple[str, str, float, float, int], Row]
+
+
+def read_outcomes(
+    folder: Path, manifest: Manifest, experiments: Sequence[Experiment]
+) -> tuple[dict[str, list[Row]], list[str]]:
+    """The tables of outcomes by file, and what is wrong with them: runs with other settings than the probe's,
+    rows that are not what the logs say, rows that were left out, and seeds that are not the probes'."""
+    kinds = {part.name: part.kind for part in manifest.experiments}
+    own: Measured = {}
+    others: Measured = {}
+    faults: list[str] = []
+    for experiment in experiments:
+        if kinds[experiment.folder.name] != "profile":
+            continue
+        for run in experiment.runs:
+            if lines := altered(experiment, run):
+                faults.append(f"settings of {experiment.folder.name}: {run.name}: {lines[0]}")
+            rows = [*rows_of_run(experiment, run)]
+            own |= {row.key: row for row in rows[:1]}
+            others |= {row.key: row for row in rows[1:]}
+    tables: dict[str, list[Row]] = {}
+    for path in sorted((folder / fileset.PROFILE).glob("*.csv")):
+        try:
+            tables[path.name] = profiles.read(path)
+        except LogError as error:
+            faults.append(f"profile: {error}")
+    listed = {plain(row).key for rows in tables.values() for row in rows}
+    if left := [row for key, row in own.items() if key not in listed]:
+        faults.append(f"profile: {words(left[0])}, was run and is in no table")
+    for name, rows in tables.items():
+        faults += wrong_rows(name, rows, {**others, **own})
+    return tables, faults
+
+
+def plain(row: Row) -> Row:
+    """A row whose algorithm is written as in the name of its experiment."""
+    return replace(row, algorithm=safe(row.algorithm))
+
+
+def words(row: Row) -> str:
+    return f"{row.algorithm} on {row.probe}, seed {row.seed}"
+
+
+def wrong_rows(name: str, rows: Sequence[Row], measured: Measured) -> Iterator[str]:
+    """The first row of a table that its logs do not bear out."""
+    for row in rows:
+        found = measured.get(plain(row).key)
+        if row.seed not in seeds_of_probes():
+            yield f"seeds: {name}: {words(row)}, is no seed of the probes"
+        elif found is None:
+            yield f"profile: {name}: {words(row)}, has no run"
+        elif (f"{found.outcome:.6g}", found.state) != (f"{row.outcome:.6g}", row.state):
+            yield f"profile: {name}: {words(row)}, is {found.outcome:.6g} by its logs, not {row.outcome:.6g}"
+        else:
+            continue
+        return
+
+
+@cache
+def seeds_of_probes() -> frozenset[int]:
+    tables = [common(scale) for scale in SCALES]
+    lists = [
+        (one["profile"]["seeds"], one["profile"]["control_seeds"], one["search"]["seeds"]) for one in tables
+    ]
+    return frozenset(seed for three in lists for seeds in three for seed in seeds)
+
+
+# What is accepted
+
+
+def accept(checked: Checked, results: Path) -> list[Path]:
+    """Write what a contribution shows below `results`/contributed/NAME. Raises LogError where the name is of
+    another contributor."""
+    place = results / CONTRIBUTED / checked.manifest.name
+    if (place / MANIFEST).exists():
+        before = fileset.read_manifest(place)
+        if before.contributor != checked.manifest.contributor:
+            raise LogError(f"{place}: is a contribution of {before.contributor}; choose another name")
+    written = {place / MANIFEST: checked.manifest.text()}
+    for name, record in checked.records.items():
+        written[place / FOLDER / f"{name}.json"] = record_text(record)
+    for name, table in checked.tables.items():
+        written[place / EXPERIMENTS / f"{name}.json"] = table
+    for name, rows in checked.outcomes.items():
+        written[place / PROFILE / name] = profiles.text_of(rows)
+    for path, text in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_atomic(path, text.encode())
+    return list(written)

@@ -1,0 +1,68 @@
+"""What contributions show, for the pages and commands that put it beside ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from grpobench.analysis.findings.record import FOLDER, Record, read_kept
+from grpobench.analysis.profile import kept as profiles
+from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.runfolder.files import LogError, read_json
+
+CONTRIBUTED = "contributed"
+"""Folder of contributions below docs/results, each with its name."""
+MANIFEST = "manifest.json"
+PROFILE = "profile"
+"""Folder of outcomes on probes in a contribution."""
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """What a contribution says of a finding."""
+
+    name: str
+    contributor: str
+    record: Record
+
+
+def contributions(results: Path) -> dict[str, Path]:
+    """The folders of contributions by name."""
+    return {path.parent.name: path.parent for path in sorted((results / CONTRIBUTED).glob(f"*/{MANIFEST}"))}
+
+
+def contributed_records(results: Path, finding: str, scale: str) -> list[Theirs]:
+    """What contributions say of a finding. Raises LogError."""
+    found = []
+    for name, folder in contributions(results).items():
+        path = folder / FOLDER / f"{finding}-{scale}.json"
+        if path.exists():
+            found.append(Theirs(name, contributor_of(folder), read_kept(path)))
+    return found
+
+
+def contributor_of(folder: Path) -> str:
+    """Raises LogError."""
+    try:
+        return str(read_json(folder / MANIFEST)["contributor"])
+    except KeyError as error:
+        raise LogError(f"{folder / MANIFEST}: names no contributor") from error
+
+
+def contributed_rows(results: Path) -> tuple[dict[str, list[Row]], list[Row]]:
+    """Outcomes of contributed profiles and searches; an algorithm is called CONTRIBUTION/ALGORITHM."""
+    by_algorithm: dict[str, list[Row]] = {}
+    search: list[Row] = []
+    for name, folder in contributions(results).items():
+        for path in sorted((folder / PROFILE).glob("*.csv")):
+            rows = [renamed(row, name) for row in profiles.read(path)]
+            if path.stem == profiles.SEARCH:
+                search += rows
+            elif path.stem != profiles.CONTROLS:
+                for row in rows:
+                    by_algorithm.setdefault(row.algorithm, []).append(row)
+    return by_algorithm, search
+
+
+def renamed(row: Row, contribution: str) -> Row:
+    return replace(row, algorithm=f"{contribution}/{row.algorithm}")

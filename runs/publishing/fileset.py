@@ -1,0 +1,252 @@
+"""The layout of a published file set, version 1.
+
+A folder that `datasets.load_dataset` reads, here or from a hub::
+
+    README.md                 the data card; its header names the tables for `load_dataset`
+    manifest.json             who published what: experiments, their runs, seeds and digests of settings
+    SHA256SUMS                the checksum of every other file; `sha256sum -c SHA256SUMS`
+    runs.jsonl.gz             a row per run: settings, state, provenance
+    metrics.jsonl.gz          a row per run, step and metric
+    answers.jsonl.gz          a row per evaluated answer
+    experiments/NAME.tar.zst  the run folders as they were written: logs, settings, provenance
+    profile/NAME.csv          outcomes on probes, where a profile was published
+
+Weights, checkpoints, completions of rollouts and names of machines are not in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+import zstandard
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.runs.publishing.contributed import MANIFEST
+from grpobench.runs.tools import files
+
+SUMS, CARD = "SHA256SUMS", "README.md"
+TABLES = ("runs", "metrics", "answers")
+ARCHIVES, PROFILE = "experiments", "profile"
+KEPT = (
+    *("run.toml", "status.json", "provenance.json", "sums.json", "problems.json.zst", "events.jsonl"),
+    *("metrics.jsonl", "metrics.jsonl.sums", "eval.jsonl", "eval.jsonl.sums"),
+)
+"""Files of a run folder that are published."""
+DESCRIBING = ("experiment.json", "registration.json", "interim.json", "search.json")
+"""Files of an experiment folder that are published where they exist."""
+LARGEST = 2 << 30
+"""Most bytes that an archive may unpack to."""
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+
+
+Kind = Literal["experiment", "finding", "profile"]
+
+
+class Part(BaseModel):
+    """An experiment of a file set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    kind: Kind
+    command: str
+    arms: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: dict[str, Digest]
+    """By run folder, the digest of run.toml."""
+    commits: dict[str, int]
+    versions: dict[str, list[str]]
+    machine: list[str]
+
+
+class Manifest(BaseModel):
+    """What a file set says of itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1]
+    name: Name
+    contributor: Annotated[str, Field(min_length=1, max_length=200)]
+    license: Annotated[str, Field(min_length=1, max_length=60)]
+    published: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    grpobench: str
+    experiments: Annotated[tuple[Part, ...], Field(min_length=1)]
+
+    def text(self) -> str:
+        return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises LogError with every fault."""
+    path = folder / MANIFEST
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        told = [f"{'.'.join(map(str, one['loc'])) or 'content'}: {one['msg']}" for one in error.errors()]
+        raise LogError(f"{path}: {'; '.join(told)}") from error
+
+
+# Checksums
+
+
+def sums_text(folder: Path) -> str:
+    """SHA256SUMS of a folder, in the format of sha256sum."""
+    return "".join(f"{files.sha256(path)}  {name}\n" for name, path in sorted(contents(folder).items()))
+
+
+def contents(folder: Path) -> dict[str, Path]:
+    """Every file of a file set but its checksums, by its path with slashes."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
+    return {name: path for name, path in found.items() if name != SUMS}
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Checksum by file. Raises LogError."""
+    path = folder / SUMS
+    try:
+        pairs = [line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {name: digest for digest, name in pairs}
+    except (OSError, ValueError) as error:
+        raise LogError(f"{path}: cannot be read ({error})") from error
+
+
+# Archives
+
+
+def pack(members: Mapping[str, bytes], path: Path) -> None:
+    """Write files as a tar that is compressed by zstd; equal files give equal bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parameters = zstandard.ZstdCompressionParameters.from_level(10, enable_ldm=True, window_log=27)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    with (
+        path.open("wb") as file,
+        compressor.stream_writer(file) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for name, content in sorted(members.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Write what an archive holds below a folder. Raises LogError for anything but plain files that a file
+    set has, and for more than `LARGEST` bytes."""
+    left = LARGEST
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    try:
+        with (
+            path.open("rb") as file,
+            decompressor.stream_reader(file) as stream,
+            tarfile.open(fileobj=stream, mode="r|") as archive,
+        ):
+            for entry in archive:
+                demand_plain(path, entry)
+                left -= entry.size
+                content = archive.extractfile(entry)
+                if left < 0 or content is None:
+                    raise LogError(f"{path}: unpacks to more than {LARGEST >> 30} GiB")
+                target = folder / entry.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.read())
+    except (OSError, tarfile.TarError, zstandard.ZstdError, EOFError) as error:
+        raise LogError(f"{path}: cannot be unpacked ({error})") from error
+
+
+def demand_plain(path: Path, entry: tarfile.TarInfo) -> None:
+    """Raise LogError for a member that is no file of an experiment or of one of its runs."""
+    parts = PurePosixPath(entry.name).parts
+    known = DESCRIBING if len(parts) == 1 else KEPT
+    plain = entry.isreg() and len(parts) in (1, 2) and ".." not in parts and not entry.name.startswith("/")
+    if not plain or "\\" in entry.name or parts[-1] not in known:
+        raise LogError(f"{path}: {entry.name} does not belong into a file set")
+
+
+# Tables
+
+
+def tables(experiments: Iterable[Experiment]) -> dict[str, pd.DataFrame]:
+    """The tables of a file set."""
+    found: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
+    for experiment in experiments:
+        for name, frame in zip(
+            TABLES, (run_rows(experiment), experiment.metrics, answer_rows(experiment)), strict=True
+        ):
+            found[name].append(frame.assign(experiment=experiment.name))
+    return {
+        name: pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        for name, frames in found.items()
+    }
+
+
+def run_rows(experiment: Experiment) -> pd.DataFrame:
+    """A row per run; settings and provenance as JSON."""
+    return pd.DataFrame(
+        {
+            "arm": run.arm,
+            "task": run.task,
+            "seed": run.seed,
+            "state": run.state,
+            "step": run.step,
+            "settings": json.dumps(run.config, ensure_ascii=False, sort_keys=True, default=str),
+            "provenance": json.dumps(run.provenance, ensure_ascii=False, sort_keys=True, default=str),
+        }
+        for run in experiment.runs
+    )
+
+
+COLUMNS = (
+    *("arm", "task", "seed", "step", "split", "mode", "problem", "sample"),
+    *("answer", "outcome", "length", "stopped"),
+)
+"""Columns of every evaluated answer; scores and traits differ by task and are JSON."""
+
+
+def answer_rows(experiment: Experiment) -> pd.DataFrame:
+    frame = experiment.evaluations
+    rest = {
+        column: [name for name in frame.columns if name.startswith(prefix)]
+        for column, prefix in (("scores", "score/"), ("traits", "trait/"))
+    }
+    found = pd.DataFrame({name: frame[name] for name in COLUMNS if name in frame})
+    for column, names in rest.items():
+        found[column] = [as_json(row, names) for row in frame[names].to_dict("records")]
+    return found
+
+
+def as_json(row: Mapping[Any, Any], names: Iterable[str]) -> str:
+    present = {
+        name.partition("/")[2]: row[name]
+        for name in names
+        if not (row[name] is None or (isinstance(row[name], float) and math.isnan(row[name])))
+    }
+    return json.dumps(present, ensure_ascii=False, default=str)
+
+
+def table_bytes(frame: pd.DataFrame) -> bytes:
+    """JSON lines, compressed by gzip; equal frames give equal bytes. NaN is null."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as file:
+        for chunk in chunks(frame):
+            text = chunk.to_json(orient="records", lines=True, double_precision=15, force_ascii=False)
+            file.write(text.encode())
+    return buffer.getvalue()
+
+
+def chunks(frame: pd.DataFrame, rows: int = 100_000) -> Iterator[pd.DataFrame]:
+    for start in range(0, len(frame), rows):
+        yield frame.iloc[start : start + rows]

@@ -1,0 +1,212 @@
+"""Write experiments as a file set for others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from grpobench.analysis.findings.record import FILE as REGISTRATION
+from grpobench.analysis.findings.record import text_digest
+from grpobench.analysis.kept import command_of, provenance_of
+from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.text import shorten_paths
+from grpobench.runs.publishing import fileset
+from grpobench.runs.publishing.contributed import MANIFEST
+from grpobench.runs.publishing.fileset import Kind, Manifest, Part
+from grpobench.runs.tools import files
+from grpobench.runs.tools.installed import version_of
+from grpobench.runs.tools.strict import ConfigError
+
+TEMPLATES = Path(__file__).parent / "templates"
+OUTCOMES, RUNS = "outcomes", "runs"
+"""Folders of a profile: its tables, and its experiments."""
+PRIVATE = ("host", "pid")
+"""What a published provenance does not say of the machine."""
+VERBATIM = ("diff", "code")
+"""What it says as it is: changes of the code, and digests by file."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """An experiment folder to publish."""
+
+    folder: Path
+    kind: Kind
+
+
+def publish(
+    folders: Sequence[Path], out: Path, name: str, contributor: str, license: str
+) -> tuple[Manifest, Path]:
+    """Write the experiments of `folders` below `out`, which must be new or empty. Raises ConfigError and
+    LogError."""
+    sources = [source for folder in folders for source in sources_of(folder)]
+    names = [source.folder.name for source in sources]
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise ConfigError([f"publish: two experiments are called {twice[0]}; publish them apart"])
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError([f"{out}: not a new or empty folder"])
+    experiments = [demand_whole(load(source.folder, strict=True)) for source in sources]
+    parts = tuple(
+        part_of(source, experiment) for source, experiment in zip(sources, experiments, strict=True)
+    )
+    manifest = Manifest(
+        format=1,
+        name=name,
+        contributor=contributor,
+        license=license,
+        published=time.strftime("%Y-%m-%d", time.gmtime()),
+        grpobench=version_of("grpobench"),
+        experiments=parts,
+    )
+    place = files.writable(out, "OUT")
+    for source in sources:
+        fileset.pack(members_of(source.folder), place / fileset.ARCHIVES / f"{source.folder.name}.tar.zst")
+    for folder in folders:
+        for table in sorted((folder / OUTCOMES).glob("*.csv")):
+            (place / fileset.PROFILE).mkdir(exist_ok=True)
+            shutil.copyfile(table, place / fileset.PROFILE / table.name)
+    frames = fileset.tables(map(published, experiments))
+    for table_name, frame in frames.items():
+        if len(frame):
+            (place / f"{table_name}.jsonl.gz").write_bytes(fileset.table_bytes(frame))
+    (place / MANIFEST).write_text(manifest.text(), encoding="utf-8")
+    rows = {table_name: len(frame) for table_name, frame in frames.items() if len(frame)}
+    (place / fileset.CARD).write_text(card(manifest, rows), encoding="utf-8")
+    (place / fileset.SUMS).write_text(fileset.sums_text(place), encoding="utf-8")
+    return manifest, place
+
+
+def sources_of(folder: Path) -> Iterator[Source]:
+    """The experiments of a folder: itself, or those of a profile. Raises ConfigError."""
+    if (folder / "experiment.json").is_file():
+        yield Source(folder, "finding" if (folder / REGISTRATION).is_file() else "experiment")
+        return
+    found = sorted(path.parent for path in (folder / RUNS).glob("*/experiment.json"))
+    if not found or not (folder / OUTCOMES).is_dir():
+        what = "neither an experiment (experiment.json) nor a profile (runs/ and outcomes/)"
+        raise ConfigError([f"{folder}: {what}; give such as results/quickstart or results/profile"])
+    yield from (Source(one, "profile") for one in found)
+
+
+def demand_whole(experiment: Experiment) -> Experiment:
+    """Raises LogError for runs without a result."""
+    lacking = [run.name for run in experiment.runs if not run.settled]
+    if lacking:
+        raise LogError(
+            f"{experiment.folder}: only whole experiments are published; {len(lacking)} runs without result, "
+            f"such as {lacking[0]}"
+        )
+    return experiment
+
+
+def part_of(source: Source, experiment: Experiment) -> Part:
+    runs = {run.name: settings_digest(experiment.folder / run.name) for run in experiment.runs}
+    made: Mapping[str, Any] = provenance_of(experiment)
+    return Part(
+        name=source.folder.name,
+        kind=source.kind,
+        command=command_of(experiment),
+        arms=experiment.arms,
+        tasks=experiment.tasks,
+        seeds=experiment.seeds,
+        runs=runs,
+        commits=dict(made["commits"]),
+        versions={name: list(releases) for name, releases in made["versions"].items()},
+        machine=list(made["machine"]),
+    )
+
+
+def settings_digest(run: Path) -> str:
+    return text_digest(anonymous((run / "run.toml").read_text(encoding="utf-8")))
+
+
+def members_of(folder: Path) -> dict[str, bytes]:
+    """What an archive holds of an experiment folder."""
+    found = {
+        name: sealed(plain(json.loads((folder / name).read_bytes())))
+        if name == "experiment.json"
+        else (folder / name).read_bytes()
+        for name in fileset.DESCRIBING
+        if (folder / name).is_file()
+    }
+    for run in sorted(path.parent for path in folder.glob("*/run.toml")):
+        own = {name: (run / name).read_bytes() for name in fileset.KEPT if (run / name).is_file()}
+        own["run.toml"] = anonymous(own["run.toml"].decode()).encode()
+        own["provenance.json"] = sealed(scrubbed(json.loads(own["provenance.json"])))
+        own["sums.json"] = sealed(thinned(json.loads(own["sums.json"]), own))
+        found |= {f"{run.name}/{name}": content for name, content in own.items()}
+    return found
+
+
+def anonymous(settings: str) -> str:
+    """run.toml without the folder that its recipe stood in."""
+    return re.sub(r"^beside = .*$", 'beside = ""', settings, flags=re.M)
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    return json_bytes(checksums.seal(content))
+
+
+def json_bytes(content: Any) -> bytes:
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def scrubbed(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Provenance without what names a machine or a folder of it."""
+    attempts = [
+        {
+            key: value if key in VERBATIM else plain(value)
+            for key, value in attempt.items()
+            if key not in PRIVATE
+        }
+        for attempt in provenance.get("attempts", ())
+    ]
+    return {**provenance, "attempts": attempts}
+
+
+def plain(value: Any) -> Any:
+    """A value whose paths are shortened to their last part."""
+    if isinstance(value, str):
+        return shorten_paths(value)
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list) else value
+
+
+def thinned(sums: Mapping[str, Any], own: Mapping[str, bytes]) -> dict[str, Any]:
+    """sums.json of the files that are published, as they are published."""
+    there = {
+        name: {"bytes": len(own[name]), "sha256": hashlib.sha256(own[name]).hexdigest()}
+        for name in sums["files"]
+        if name in own
+    }
+    return {**sums, "files": there}
+
+
+def published(experiment: Experiment) -> Experiment:
+    """The experiment as its archive has it."""
+    runs = tuple(
+        replace(run, provenance=scrubbed(run.provenance), config={**run.config, "beside": ""})
+        for run in experiment.runs
+    )
+    return replace(experiment, runs=runs)
+
+
+def card(manifest: Manifest, rows: Mapping[str, int]) -> str:
+    """The data card."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("card.md.j2").render(manifest=manifest, rows=rows) + "\n"

@@ -1,0 +1,330 @@
+"""`grpobench publish` and `contribute`: what is published is read by datasets and accepted; what was tampered
+with is refused by name; what is accepted stands beside ours, under its own name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import grpobench
+from grpobench.analysis.profile import kept
+from grpobench.analysis.runfolder import checksums
+from grpobench.runs import cli
+from grpobench.runs.experiment.profiling import Profiler, write
+from grpobench.runs.inventory import pages
+from grpobench.runs.publishing import fileset
+from grpobench.runs.publishing.contribute import Faults, check
+from grpobench.runs.publishing.contributed import contributed_rows
+
+Capture = pytest.CaptureFixture[str]
+HALF = """
+import dataclasses
+from grpobench.algorithms.grpo import GRPO
+
+@dataclasses.dataclass(frozen=True)
+class Half(GRPO):
+    name = "half"
+    summary = "GRPO with scaled advantages"
+
+    def compute_signal(self, batch, models):
+        signal = super().compute_signal(batch, models)
+        return dataclasses.replace(signal, advantage=signal.advantage / 2)
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small comparison and a small profile, both of a class that only exists there."""
+    place = tmp_path_factory.mktemp("made")
+    (place / "mine.py").write_text(HALF)
+    grpobench.run(
+        {
+            "name": "small",
+            "tasks": ["arithmetic"],
+            "model": {"name": "nano"},
+            "train": {"steps": 2, "prompts_per_step": 2, "group_size": 2},
+            "evaluate": {"every": 1, "problems": 4, "test_problems": 4},
+            "arm": [{"algorithm": "grpo"}, {"algorithm": "mine:Half"}],
+        },
+        out=place / "results",
+        seeds=[0, 1],
+        folder=place,
+        progress=False,
+        workers=1,
+    )
+    profiler = Profiler(place / "profile", place, 1)
+    part = profiler._part(profiler.probes["learn"], "mine:Half", {"policy": 1e-3})
+    rows = profiler.run("profile-mine-Half", [part], [0, 1])
+    write(place / "profile/outcomes/mine-Half.csv", rows)
+    return place
+
+
+def say(*words: object) -> int:
+    return cli.main([*map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def published(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sets") / "half-study"
+    words = ("--out", out, "--contributor", "Somebody Else")
+    assert say("publish", made / "results/small", made / "profile", *words) == 0
+    return out
+
+
+@pytest.fixture
+def copy(published: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(published, tmp_path / "half-study"))
+
+
+def test_what_is_published_is_good_and_holds_no_secrets(published: Path, made: Path, capsys: Capture) -> None:
+    assert say("contribute", published, "--check") == 0
+    assert capsys.readouterr().out == f"{published}: good\n"
+    for part in fileset.read_manifest(published).experiments:
+        place = published.parent / part.name
+        fileset.unpack(published / f"experiments/{part.name}.tar.zst", place)
+        texts = [path.read_bytes() for path in place.rglob("*") if path.suffix in (".json", ".toml")]
+        assert len(texts) > 5 and not any(str(made).encode() in text for text in texts)
+        provenance = json.loads(next(place.glob("*/provenance.json")).read_bytes())
+        assert not {"host", "pid"} & set(provenance["attempts"][0])
+        assert not list(place.rglob("*.safetensors"))
+
+
+def test_datasets_reads_the_tables(published: Path, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    runs, metrics, answers = (
+        load_dataset(str(published), name, split="train", cache_dir=str(tmp_path)) for name in fileset.TABLES
+    )
+    assert len(runs) == 6 and set(runs["experiment"]) == {"small", "profile-mine-Half"}
+    assert json.loads(runs[0]["settings"])["train"]["steps"] == 2
+    rewards = [row["value"] for row in metrics if row["metric"] == "reward/mean"]
+    assert len(rewards) == 2 * 4 + 40 * 2
+    assert set(answers["arm"]) == {"grpo", "half"} and "correct" in json.loads(answers[0]["scores"])
+
+
+def test_an_unpacked_experiment_makes_the_same_report(published: Path, made: Path, tmp_path: Path) -> None:
+    fileset.unpack(published / "experiments/small.tar.zst", tmp_path / "small")
+    theirs, ours = grpobench.load(tmp_path / "small"), grpobench.load(made / "results/small")
+    assert theirs.summary().equals(ours.summary()) and not theirs.damage
+
+
+def test_publishing_twice_gives_equal_bytes(made: Path, published: Path, tmp_path: Path) -> None:
+    words = ("--out", tmp_path / "half-study", "--contributor", "Somebody Else")
+    assert say("publish", made / "results/small", made / "profile", *words) == 0
+    assert (tmp_path / "half-study/SHA256SUMS").read_text() == (published / "SHA256SUMS").read_text()
+
+
+# Tampered file sets, each with checksums that fit
+
+
+def repack(folder: Path, name: str, change: Callable[[Path], object]) -> None:
+    """Change an unpacked archive, pack it again, and write the checksums anew."""
+    place = folder.parent / "unpacked"
+    path = folder / f"experiments/{name}.tar.zst"
+    fileset.unpack(path, place)
+    change(place)
+    members = {
+        one.relative_to(place).as_posix(): one.read_bytes() for one in place.rglob("*") if one.is_file()
+    }
+    fileset.pack(members, path)
+    sign(folder)
+
+
+def sign(folder: Path) -> None:
+    (folder / fileset.SUMS).write_text(fileset.sums_text(folder))
+
+
+def edit(path: Path, change: Callable[[dict], object], seal: bool = False) -> None:
+    content = json.loads(path.read_bytes())
+    change(content)
+    path.write_text(json.dumps(checksums.seal(content) if seal else content))
+
+
+def replaced(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def better_reward(folder: Path) -> None:
+    def change(place: Path) -> None:
+        path = place / "half-arithmetic-s0/metrics.jsonl"
+        lines = path.read_text().splitlines()
+        row = json.loads(lines[-1]) | {"reward/mean": 1.0}
+        path.write_text("\n".join([*lines[:-1], json.dumps(row)]) + "\n")
+
+    repack(folder, "small", change)
+
+
+def better_table(folder: Path) -> None:
+    path = folder / "metrics.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-8] + bytes(8))
+    sign(folder)
+
+
+def seed_left_out(folder: Path) -> None:
+    def change(place: Path) -> None:
+        shutil.rmtree(place / "half-arithmetic-s1")
+        edit(place / "experiment.json", lambda told: told["runs"].remove("half-arithmetic-s1"), seal=True)
+
+    def forget(told: dict) -> None:
+        for part in told["experiments"]:
+            part["runs"].pop("half-arithmetic-s1", None)
+
+    edit(folder / "manifest.json", forget)
+    repack(folder, "small", change)
+
+
+def other_settings(folder: Path) -> None:
+    run = "half-arithmetic-s0"
+    repack(
+        folder, "small", lambda place: replaced(place / run / "run.toml", "group_size = 2", "group_size = 4")
+    )
+
+
+def no_provenance(folder: Path) -> None:
+    def change(place: Path) -> None:
+        path = place / "grpo-arithmetic-s0/provenance.json"
+        edit(path, lambda told: [one.pop("versions") for one in told["attempts"]], seal=True)
+
+    repack(folder, "small", change)
+
+
+def weights_within(folder: Path) -> None:
+    (folder / "policy.safetensors").write_bytes(b"weights")
+
+
+def a_way_out(folder: Path) -> None:
+    fileset.pack({"../run.toml": b""}, folder / "experiments/small.tar.zst")
+    sign(folder)
+
+
+def better_outcome(folder: Path) -> None:
+    path = folder / "profile/mine-Half.csv"
+    row = next(row for row in kept.read(path) if row.probe == "learn")
+    replaced(path, f",0,{row.outcome:.6g},", ",0,0.987654,")
+    sign(folder)
+
+
+def worst_seed_dropped(folder: Path) -> None:
+    path = folder / "profile/mine-Half.csv"
+    path.write_text(kept.text_of([row for row in kept.read(path) if row.seed == 0]))
+    sign(folder)
+
+
+def easier_probe(folder: Path) -> None:
+    def change(place: Path) -> None:
+        for run in place.glob("*/run.toml"):
+            replaced(run, "steps = 40", "steps = 80")
+            edit(
+                run.parent / "sums.json",
+                lambda told, run=run: told["files"].update(
+                    {"run.toml": {"bytes": run.stat().st_size, "sha256": checksums.file_sum(run)}}
+                ),
+                seal=True,
+            )
+
+    repack(folder, "profile-mine-Half", change)
+
+
+def not_of_the_schema(folder: Path) -> None:
+    edit(folder / "manifest.json", lambda told: told.pop("license"))
+    sign(folder)
+
+
+TAMPERED = {
+    better_reward: r"logs of small: .*metrics\.jsonl",
+    better_table: r"tables: metrics\.jsonl\.gz is not what the logs say",
+    seed_left_out: r"seeds of small: half on arithmetic lacks 1",
+    other_settings: r"(logs|settings) of small: .*half-arithmetic-s0",
+    no_provenance: r"provenance of small: grpo-arithmetic-s0 lacks versions",
+    weights_within: r"checksums: policy\.safetensors is not listed",
+    a_way_out: r"logs of small: .*\.\./run\.toml does not belong into a file set",
+    better_outcome: r"profile: mine-Half\.csv: mine:Half on learn, seed 0, is .* by its logs, not 0\.987654",
+    worst_seed_dropped: r"profile: mine-Half on learn, seed 1, was run and is in no table",
+    easier_probe: r"settings of profile-mine-Half: .*train\.steps: 80 -> 40",
+    not_of_the_schema: r"manifest: .*license: Field required",
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda one: one.__name__)
+def test_a_tampered_file_set_is_refused_by_name(tamper: Callable[[Path], None], copy: Path) -> None:
+    tamper(copy)
+    with pytest.raises(Faults, match=TAMPERED[tamper]):
+        check(copy)
+
+
+def test_a_refusal_exits_with_2_and_writes_nothing(copy: Path, tmp_path: Path, capsys: Capture) -> None:
+    seed_left_out(copy)
+    assert say("contribute", copy, "--to", tmp_path / "kept") == 2
+    assert "seeds of small: half on arithmetic lacks 1" in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()
+
+
+# What is accepted
+
+
+def test_a_contribution_stands_in_a_profile_under_its_own_name(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert say("contribute", published, "--to", tmp_path / "kept") == 0
+    place = tmp_path / "kept/contributed/half-study"
+    assert (place / "experiments/small.json").exists()
+    assert "Somebody Else" in (place / "manifest.json").read_text()
+    rows, _ = contributed_rows(tmp_path / "kept")
+    assert set(rows) == {"half-study/mine:Half"}
+    two = rows["half-study/mine:Half"]
+    more = [replace(row, seed=row.seed + 2) for row in two]  # scores need four seeds, and a searched rate
+    searched = [replace(row, seed=9100) for row in two if row.probe == "learn"]
+    theirs = {"half-study/mine:Half": [*two, *more]}
+    monkeypatch.setattr("grpobench.runs.inventory.profiles_page.contributed", lambda: (theirs, searched[:1]))
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert say("profile") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("| half-study/mine:Half")]
+    assert [line for line in lines if line.startswith("| grpo ")]
+
+
+def test_a_contributed_finding_stands_beside_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    ours = Path(__file__).parents[3] / "docs/results/findings/kl-anchor-nano.json"
+    place = tmp_path / "results/contributed/second-lab"
+    for folder in (tmp_path / "results/findings", place / "findings"):
+        folder.mkdir(parents=True)
+        shutil.copy(ours, folder)
+    (place / "manifest.json").write_text(json.dumps({"contributor": "Second Lab"}))
+    monkeypatch.setattr("grpobench.runs.inventory.pages.docs_folder", lambda remedy="": tmp_path)
+    assert say("findings", "--out", tmp_path / "none") == 0
+    assert "\n  contributed by Second Lab (second-lab): dose-dependent\n" in capsys.readouterr().out
+    page = pages.gallery_pages(pages.templates(), tmp_path / "results/findings")["findings.md"]
+    assert "- Contributed by Second Lab (`second-lab`, seeds 40760-40767): dose-dependent, " in page
+
+
+def test_a_name_belongs_to_its_contributor(
+    published: Path, made: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert say("contribute", published, "--to", tmp_path / "kept") == 0
+    other = tmp_path / "half-study"
+    assert say("publish", made / "results/small", "--out", other, "--contributor", "A Third") == 0
+    assert say("contribute", other, "--to", tmp_path / "kept") == 2
+    assert "is a contribution of Somebody Else; choose another name" in capsys.readouterr().err
+
+
+def test_what_is_no_experiment_or_unfinished_is_not_published(
+    made: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    words = ("--out", tmp_path / "out", "--contributor", "X")
+    assert say("publish", made, *words) == 2
+    assert "neither an experiment (experiment.json) nor a profile" in capsys.readouterr().err
+    half = shutil.copytree(made / "results/small", tmp_path / "small")
+    edit(half / "grpo-arithmetic-s0/status.json", lambda told: told.update(state="preempted"))
+    assert say("publish", half, *words) == 2
+    assert "only whole experiments are published; 1 runs without result" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
