@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-QUICK = "SEEDS = range(2)\nSTEPS = 2"
+QUICK = "SEEDS = range(1)\nSTEPS = 2"
 """In the place of a notebook's first cell of code, tagged `parameters`."""
 
 
@@ -30,7 +30,13 @@ def test_outputs_are_stripped(path: Path) -> None:
     assert "/home" not in path.read_text() and "widgets" not in read(path).metadata
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem != "figures-for-a-paper"))
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
