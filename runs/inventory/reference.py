@@ -18,11 +18,15 @@ SETTINGS, METRICS, COMMANDS = (f"reference/{name}.md" for name in ("settings", "
 FAMILIES: Mapping[str, str] = {
     "Reward": r"reward/|score/",
     "Groups and lengths": r"groups/|length/|distinct|diversity",
-    "Policy and gradients": r"policy/|grad|ratio|clip|kl|loss",
+    "Outcomes of grading": r"outcome/",
+    "Policy and gradients": r"policy/|grad|ratio|clip|kl|loss|learning_rate",
+    "Critic": r"critic/",
     "What the updates used": r"trained/",
     "Sampler against trainer": r"gap/|sampler/|correction|staleness|lag/",
     "Evaluation": r"eval/|also/",
     "Cost": r"time/|tokens|flops|memory|cost|spent",
+    "Options around the algorithm": r"modify/",
+    "Other libraries": r"trl/|other/",
 }
 """Headings of the page of metrics, and how the names below begin; the others come last."""
 
@@ -50,7 +54,7 @@ def families() -> Iterator[tuple[str, list[Any]]]:
         left = {name: metric for name, metric in left.items() if metric not in own}
         if own:
             yield heading, own
-    yield "Of single algorithms and others", list(left.values())
+    yield "Of single algorithms", list(left.values())
 
 
 def commands_page(environment: Environment, app: click.Group) -> str:
