@@ -36,6 +36,19 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)*)([\w./-]+)(#[^)]*)?\)")
 ROOT = Path(__file__).parent
 
 
+# Pages by caption of the navigation. It stands here and not in index.md, which is read elsewhere too.
+NAVIGATION = {
+    "Start": "start highlights python-api scripts one-step",
+    "How to": "plugins one-gpu modify rewards comparisons learning-rates maps adapters warmstart data "
+    "samplers backends sandbox callbacks preflight memory machines import papers publish evaluation",
+    "Reference": "reference/commands reference/settings reference/metrics reference/python run-folder "
+    "glossary",
+    "Algorithms and tasks": "algorithms/README dialects profiles tasks/README",
+    "Findings": "findings judging results readable compute-curves gains stability calibration",
+    "Guarantees": "guarantees faults performance gpu architecture contributing changelog",
+}
+
+
 def stay_within(text: str, page: Path) -> str:
     """Links to files that the site does not have become their names."""
 
@@ -55,6 +68,14 @@ def change(source: list[str], page: Path) -> None:
     source[0] = stay_within(source[0], page).replace("```mermaid", "```text")
 
 
+def navigate(name: str, source: list[str]) -> None:
+    """Give the first page the navigation."""
+    if name == root_doc:
+        for caption, pages in NAVIGATION.items():
+            listed = "\n".join(pages.split())
+            source[0] += f"\n```{{toctree}}\n:caption: {caption}\n:hidden:\n\n{listed}\n```\n"
+
+
 def make_accessible(app, page, template, context, tree) -> None:
     """Captions of the navigation say their level as headings, and what scrolls can be reached by key."""
     body = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
@@ -66,5 +87,6 @@ def make_accessible(app, page, template, context, tree) -> None:
 def setup(app):
     """Sphinx calls this."""
     app.connect("source-read", lambda app, name, source: change(source, ROOT / f"{name}.md"))
+    app.connect("source-read", lambda app, name, source: navigate(name, source))
     app.connect("html-page-context", make_accessible, priority=900)
     app.connect("include-read", lambda app, path, parent, source: change(source, ROOT.parent / path.name))

@@ -28,7 +28,6 @@ KINDS: Mapping[str, str] = {
     "html": "request",
     "{eval-rst}": "site",
     "{include}": "site",
-    "{toctree}": "site",
     "bibtex": "text",
     "diff": "text",
     "latex": "text",
@@ -68,7 +67,7 @@ NEEDS: Mapping[str, str] = {
     r"--on (slurm|submitit)": "Slurm",
     r"vllm|grpobench serve": "vLLM",
     r"lm-eval": "lm-eval",
-    r"(smollm2|make data|reasoning_gym|--data-dir)": "data",
+    r"(smollm2|make data|reasoning_gym|--data-dir|gsm8k|qwen)": "data",
 }
 """By what stands in a block, what this machine may lack. That it lacks it is then the only error allowed."""
 
