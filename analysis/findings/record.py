@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -58,6 +59,16 @@ class Registration:
 
 def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
+
+
+def anonymous(settings: str) -> str:
+    """run.toml without the folder that its recipe stood in, which is another one on another machine."""
+    return re.sub(r"^beside = .*$", 'beside = ""', settings, flags=re.M)
+
+
+def settings_digest(text: str) -> str:
+    """The digest of run.toml that a registration holds."""
+    return text_digest(anonymous(text))
 
 
 def read_registration(folder: Path) -> Registration:
@@ -118,7 +129,10 @@ def departures(experiment: Experiment, known: Registration) -> list[str]:
 
 def _altered(experiment: Experiment, known: Registration, name: str) -> bool:
     path = experiment.folder / name / "run.toml"
-    return path.exists() and text_digest(path.read_text(encoding="utf-8")) != known.settings[name]
+    if not path.exists():
+        return False
+    text = path.read_text(encoding="utf-8")  # before version 0.3 the digest was of the whole text
+    return known.settings[name] not in (settings_digest(text), text_digest(text))
 
 
 def _instant(text: str) -> datetime:

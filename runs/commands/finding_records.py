@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpobench.analysis.findings.record import FILE, Registration, read_registration, text_digest
+from grpobench.analysis.findings.record import FILE, Registration, read_registration, settings_digest
 from grpobench.analysis.findings.rule import Finding
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.commands.finding_parts import announced, is_in, read_part, with_part
@@ -216,7 +216,7 @@ def register(
     """
     folder = out / recipe.name
     begun = sorted(path.parent.name for path in folder.glob("*/run.toml"))
-    settings = {config.folder: text_digest(stored.dump(config)) for config in recipe.runs()}
+    settings = {config.folder: settings_digest(stored.dump(config)) for config in recipe.runs()}
     if (folder / FILE).exists():
         try:
             known = read_registration(folder)

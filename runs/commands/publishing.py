@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
 from grpobench.runs.commands.options import PATH, Options, flag
@@ -29,7 +27,7 @@ def publish_command(options: Options) -> int:
     from grpobench.runs.publishing.publish import publish
     from grpobench.tasks.data.tables import DataError
 
-    name = options.name or re.sub(r"[^A-Za-z0-9_.-]", "-", options.out.resolve().name)
+    name = options.name or options.out.resolve().name
     try:
         manifest, place = publish(options.folders, options.out, name, options.contributor, options.license)
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms

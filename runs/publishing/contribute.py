@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +17,7 @@ from grpobench.analysis.findings.record import (
     Record,
     record_of,
     record_text,
-    text_digest,
+    settings_digest,
 )
 from grpobench.analysis.kept import MIXTURES, as_text, keep
 from grpobench.analysis.profile import kept as profiles
@@ -31,6 +30,7 @@ from grpobench.runs.publishing import fileset
 from grpobench.runs.publishing.contributed import CONTRIBUTED, MANIFEST, PROFILE
 from grpobench.runs.publishing.fileset import Manifest, Part
 from grpobench.runs.publishing.profile_rows import altered, rows_of_run
+from grpobench.runs.publishing.publish import Source, part_of
 from grpobench.runs.settings.probes import SCALES, common
 from grpobench.runs.tools import files
 
@@ -65,13 +65,28 @@ def check(folder: Path) -> Checked:
         manifest = fileset.read_manifest(folder)
     except LogError as error:
         raise Faults(folder, [f"manifest: {error}"]) from error
-    if faults := [*wrong_files(folder), *wrong_archives(folder, manifest)]:
+    if faults := [*wrong_files(folder, manifest), *wrong_archives(folder, manifest)]:
         raise Faults(folder, faults)  # what lies behind them cannot be trusted
+    try:
+        return check_logs(folder, manifest)
+    except Faults:
+        raise
+    except (LogError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # Logs of others may hold anything.
+        raise Faults(folder, [f"logs: cannot be read ({type(error).__name__}: {error})"]) from error
+
+
+def check_logs(folder: Path, manifest: Manifest) -> Checked:
+    """What the logs say. Raises Faults, and any error of reading logs that nothing wrote."""
+    faults: list[str] = []
     with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
         experiments = []
         for part in manifest.experiments:
             try:
                 fileset.unpack(archive_of(folder, part.name), Path(place) / part.name)
+                if told := fileset.unsealed(Path(place) / part.name):
+                    faults.append(f"logs of {part.name}: {told[0]}")
+                    continue
                 experiments.append(load(Path(place) / part.name, strict=True))
             except LogError as error:
                 faults.append(f"logs of {part.name}: {error}")
@@ -87,7 +102,11 @@ def check(folder: Path) -> Checked:
         kinds = {part.name: part.kind for part in manifest.experiments}
         return Checked(
             manifest,
-            {one.folder.name: record_of(one) for one in experiments if kinds[one.folder.name] == "finding"},
+            {
+                one.folder.name: own_record(folder, one)
+                for one in experiments
+                if kinds[one.folder.name] == "finding"
+            },
             {
                 one.folder.name: as_text(keep(one))
                 for one in experiments
@@ -97,12 +116,25 @@ def check(folder: Path) -> Checked:
         )
 
 
+def own_record(folder: Path, experiment: Experiment) -> Record:
+    """The record of a finding whose folder has the finding's name. Raises Faults."""
+    record = record_of(experiment)
+    known = record.registration
+    if experiment.folder.name != f"{known.finding.name}-{known.scale}":
+        what = f"{experiment.folder.name} holds {known.finding.name} at {known.scale} scale"
+        raise Faults(folder, [f"manifest: {what}"])
+    return record
+
+
 def archive_of(folder: Path, name: str) -> Path:
     return folder / fileset.ARCHIVES / f"{name}.tar.zst"
 
 
-def wrong_files(folder: Path) -> Iterator[str]:
-    """Files that are missing, changed, or not in the list of checksums."""
+def wrong_files(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Files that are missing, changed, foreign, or not in the list of checksums."""
+    yield from (
+        f"files: {name} does not belong into a file set" for name in fileset.strangers(folder, manifest)
+    )
     try:
         listed = fileset.read_sums(folder)
     except LogError as error:
@@ -130,6 +162,10 @@ def wrong_archives(folder: Path, manifest: Manifest) -> Iterator[str]:
 def wrong_runs(part: Part, experiment: Experiment) -> Iterator[str]:
     """Runs that are not those of the manifest, lack a result or provenance, or do not belong together."""
     about = f"of {part.name}"
+    now = described(part, experiment)
+    for key in ("command", "arms", "tasks", "seeds", "commits", "versions", "machine"):
+        if getattr(part, key) != getattr(now, key):
+            yield f"manifest {about}: {key} is {getattr(part, key)}, by the logs {getattr(now, key)}"
     runs = {run.name: digest_of(experiment, run) for run in experiment.runs}
     if runs != dict(part.runs):
         changed = sorted(name for name in {*runs, *part.runs} if runs.get(name) != part.runs.get(name))
@@ -137,6 +173,8 @@ def wrong_runs(part: Part, experiment: Experiment) -> Iterator[str]:
     for run in experiment.runs:
         if not run.settled:
             yield f"runs {about}: {run.name} has no result"
+        if run.state == "finished" and run.step != run.config["train"]["steps"]:
+            yield f"runs {about}: {run.name} is {run.state} at step {run.step}"
         attempts = run.provenance.get("attempts") or [{}]
         # An installed package has no commit; digests of its code are there all the same.
         lacking = [key for key in ("versions", "code", "device", "threads") if not attempts[-1].get(key)]
@@ -152,8 +190,13 @@ def wrong_runs(part: Part, experiment: Experiment) -> Iterator[str]:
         yield from (f"runs {about}: {line}" for line in find(experiment))
 
 
+def described(part: Part, experiment: Experiment) -> Part:
+    """The part as its logs describe it."""
+    return part_of(Source(experiment.folder, part.kind), experiment)
+
+
 def digest_of(experiment: Experiment, run: Run) -> str:
-    return text_digest((experiment.folder / run.name / "run.toml").read_text(encoding="utf-8"))
+    return settings_digest((experiment.folder / run.name / "run.toml").read_text(encoding="utf-8"))
 
 
 def wrong_tables(folder: Path, experiments: Sequence[Experiment]) -> Iterator[str]:
@@ -194,12 +237,30 @@ def read_outcomes(
             tables[path.name] = profiles.read(path)
         except LogError as error:
             faults.append(f"profile: {error}")
-    listed = {plain(row).key for rows in tables.values() for row in rows}
+    listed = [plain(row).key for rows in tables.values() for row in rows]
+    if len({*listed}) < len(listed):
+        faults.append("profile: a run is in the tables twice")
     if left := [row for key, row in own.items() if key not in listed]:
         faults.append(f"profile: {words(left[0])}, was run and is in no table")
     for name, rows in tables.items():
-        faults += wrong_rows(name, rows, {**others, **own})
+        faults += [*wrong_rows(name, rows, {**others, **own}), *wrong_seeds(name, rows)]
     return tables, faults
+
+
+def wrong_seeds(name: str, rows: Sequence[Row]) -> Iterator[str]:
+    """Rows in a table of another kind, and probes without the first of their seeds."""
+    shared = [common(scale) for scale in SCALES]
+    kinds = {profiles.SEARCH: ("search", "seeds"), profiles.CONTROLS: ("profile", "control_seeds")}
+    table, key = kinds.get(name.removesuffix(".csv"), ("profile", "seeds"))
+    lists = [one[table][key] for one in shared]
+    cells: dict[tuple[str, str, float, float], set[int]] = {}
+    for row in rows:
+        cells.setdefault(row.key[:-1], set()).add(row.seed)
+    for cell, seeds in cells.items():
+        if not any(seeds == {*one[: len(seeds)]} for one in lists):
+            what = f"{cell[0]} on {cell[1]} has {sorted(seeds)}"
+            yield f"seeds: {name}: {what}, which are not the first of the probes' {key}"
+            return
 
 
 def plain(row: Row) -> Row:
@@ -215,24 +276,13 @@ def wrong_rows(name: str, rows: Sequence[Row], measured: Measured) -> Iterator[s
     """The first row of a table that its logs do not bear out."""
     for row in rows:
         found = measured.get(plain(row).key)
-        if row.seed not in seeds_of_probes():
-            yield f"seeds: {name}: {words(row)}, is no seed of the probes"
-        elif found is None:
+        if found is None:
             yield f"profile: {name}: {words(row)}, has no run"
         elif (f"{found.outcome:.6g}", found.state) != (f"{row.outcome:.6g}", row.state):
             yield f"profile: {name}: {words(row)}, is {found.outcome:.6g} by its logs, not {row.outcome:.6g}"
         else:
             continue
         return
-
-
-@cache
-def seeds_of_probes() -> frozenset[int]:
-    tables = [common(scale) for scale in SCALES]
-    lists = [
-        (one["profile"]["seeds"], one["profile"]["control_seeds"], one["search"]["seeds"]) for one in tables
-    ]
-    return frozenset(seed for three in lists for seeds in three for seed in seeds)
 
 
 # What is accepted
@@ -246,6 +296,9 @@ def accept(checked: Checked, results: Path) -> list[Path]:
         before = fileset.read_manifest(place)
         if before.contributor != checked.manifest.contributor:
             raise LogError(f"{place}: is a contribution of {before.contributor}; choose another name")
+        now = {part.name: {*part.runs} for part in checked.manifest.experiments}
+        if lost := [part.name for part in before.experiments if {*part.runs} - now.get(part.name, set())]:
+            raise LogError(f"{place}: was contributed with more runs of {lost[0]}; choose another name")
     written = {place / MANIFEST: checked.manifest.text()}
     for name, record in checked.records.items():
         written[place / FOLDER / f"{name}.json"] = record_text(record)
@@ -253,6 +306,9 @@ def accept(checked: Checked, results: Path) -> list[Path]:
         written[place / EXPERIMENTS / f"{name}.json"] = table
     for name, rows in checked.outcomes.items():
         written[place / PROFILE / name] = profiles.text_of(rows)
+    for path in place.rglob("*.*"):
+        if path not in written:
+            path.unlink()  # of an earlier version of the contribution
     for path, text in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_atomic(path, text.encode())

@@ -20,6 +20,7 @@ import gzip
 import io
 import json
 import math
+import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -29,6 +30,7 @@ import pandas as pd
 import zstandard
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.publishing.contributed import MANIFEST
@@ -46,6 +48,7 @@ DESCRIBING = ("experiment.json", "registration.json", "interim.json", "search.js
 """Files of an experiment folder that are published where they exist."""
 LARGEST = 2 << 30
 """Most bytes that an archive may unpack to."""
+OUTCOMES = re.compile(r"profile/[\w-]+\.csv")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -78,8 +81,8 @@ class Manifest(BaseModel):
 
     format: Literal[1]
     name: Name
-    contributor: Annotated[str, Field(min_length=1, max_length=200)]
-    license: Annotated[str, Field(min_length=1, max_length=60)]
+    contributor: Annotated[str, Field(pattern=r"^[^\s<>|`\[\]][^\n\r<>|`\[\]]{0,119}$")]
+    license: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,59}$")]
     published: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     grpobench: str
     experiments: Annotated[tuple[Part, ...], Field(min_length=1)]
@@ -96,8 +99,12 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
-        told = [f"{'.'.join(map(str, one['loc'])) or 'content'}: {one['msg']}" for one in error.errors()]
-        raise LogError(f"{path}: {'; '.join(told)}") from error
+        raise LogError(f"{path}: {'; '.join(faults_of(error))}") from error
+
+
+def faults_of(error: ValidationError) -> list[str]:
+    """Each fault with the key it is at."""
+    return [f"{'.'.join(map(str, one['loc'])) or 'content'}: {one['msg']}" for one in error.errors()]
 
 
 # Checksums
@@ -122,6 +129,50 @@ def read_sums(folder: Path) -> dict[str, str]:
         return {name: digest for digest, name in pairs}
     except (OSError, ValueError) as error:
         raise LogError(f"{path}: cannot be read ({error})") from error
+
+
+def strangers(folder: Path, manifest: Manifest) -> list[str]:
+    """Files that do not belong into a file set, links among them."""
+    known = {CARD, MANIFEST, *(f"{name}.jsonl.gz" for name in TABLES)}
+    known |= {f"{ARCHIVES}/{part.name}.tar.zst" for part in manifest.experiments}
+    links = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink()}
+    foreign = {name for name in contents(folder) if name not in known and not OUTCOMES.fullmatch(name)}
+    return sorted(links | foreign)
+
+
+# Seals: what a run wrote when it ended
+
+SEALED = ("provenance.json", "sums.json")
+UNLISTED = ("status.json", "sums.json", "provenance.json")
+"""Files of a run that sums.json does not list."""
+
+
+def unsealed(experiment: Path) -> list[str]:
+    """Files of an experiment folder that are not protected by the checksums that every run writes."""
+    told = []
+    if not sealed(experiment / "experiment.json"):
+        told.append("experiment.json has no checksum of its own")
+    for run in sorted(path.parent for path in experiment.glob("*/run.toml")):
+        for name in SEALED:
+            if not sealed(run / name):
+                told.append(f"{run.name}/{name} has no checksum of its own, or is missing")
+        try:
+            listed = checksums.read_sums(run)
+        except ValueError as error:
+            told.append(str(error))
+            continue
+        there = {name for name in KEPT if (run / name).is_file() and not name.endswith(checksums.SIDE)}
+        if missing := sorted(there - {*UNLISTED} - {*listed}):
+            told.append(f"{run.name}/{missing[0]} is not listed in sums.json")
+    return told
+
+
+def sealed(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and checksums.SEAL in content and not checksums.broken(content)
 
 
 # Archives
@@ -156,6 +207,8 @@ def unpack(path: Path, folder: Path) -> None:
         ):
             for entry in archive:
                 demand_plain(path, entry)
+                if (folder / entry.name).exists():
+                    raise LogError(f"{path}: holds {entry.name} twice")
                 left -= entry.size
                 content = archive.extractfile(entry)
                 if left < 0 or content is None:
@@ -171,7 +224,7 @@ def demand_plain(path: Path, entry: tarfile.TarInfo) -> None:
     """Raise LogError for a member that is no file of an experiment or of one of its runs."""
     parts = PurePosixPath(entry.name).parts
     known = DESCRIBING if len(parts) == 1 else KEPT
-    plain = entry.isreg() and len(parts) in (1, 2) and ".." not in parts and not entry.name.startswith("/")
+    plain = entry.isreg() and len(parts) in (1, 2) and entry.name == "/".join(parts) and ".." not in parts
     if not plain or "\\" in entry.name or parts[-1] not in known:
         raise LogError(f"{path}: {entry.name} does not belong into a file set")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import ValidationError
 
 from grpobench.analysis.findings.record import FILE as REGISTRATION
-from grpobench.analysis.findings.record import text_digest
+from grpobench.analysis.findings.record import anonymous, settings_digest
 from grpobench.analysis.kept import command_of, provenance_of
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
@@ -57,19 +57,25 @@ def publish(
         raise ConfigError([f"publish: two experiments are called {twice[0]}; publish them apart"])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError([f"{out}: not a new or empty folder"])
+    for source in sources:
+        if told := fileset.unsealed(source.folder):
+            raise LogError(f"{source.folder}: {told[0]}; runs of older versions must be run again")
     experiments = [demand_whole(load(source.folder, strict=True)) for source in sources]
     parts = tuple(
         part_of(source, experiment) for source, experiment in zip(sources, experiments, strict=True)
     )
-    manifest = Manifest(
-        format=1,
-        name=name,
-        contributor=contributor,
-        license=license,
-        published=time.strftime("%Y-%m-%d", time.gmtime()),
-        grpobench=version_of("grpobench"),
-        experiments=parts,
-    )
+    try:
+        manifest = Manifest(
+            format=1,
+            name=name,
+            contributor=contributor,
+            license=license,
+            published=time.strftime("%Y-%m-%d", time.gmtime()),
+            grpobench=version_of("grpobench"),
+            experiments=parts,
+        )
+    except ValidationError as error:
+        raise ConfigError([f"publish: {fault}" for fault in fileset.faults_of(error)]) from error
     place = files.writable(out, "OUT")
     for source in sources:
         fileset.pack(members_of(source.folder), place / fileset.ARCHIVES / f"{source.folder.name}.tar.zst")
@@ -104,15 +110,13 @@ def demand_whole(experiment: Experiment) -> Experiment:
     """Raises LogError for runs without a result."""
     lacking = [run.name for run in experiment.runs if not run.settled]
     if lacking:
-        raise LogError(
-            f"{experiment.folder}: only whole experiments are published; {len(lacking)} runs without result, "
-            f"such as {lacking[0]}"
-        )
+        count = f"{len(lacking)} run{'s' * (len(lacking) > 1)} without result, such as {lacking[0]}"
+        raise LogError(f"{experiment.folder}: only whole experiments are published; {count}")
     return experiment
 
 
 def part_of(source: Source, experiment: Experiment) -> Part:
-    runs = {run.name: settings_digest(experiment.folder / run.name) for run in experiment.runs}
+    runs = {run.name: digest_of(experiment.folder / run.name) for run in experiment.runs}
     made: Mapping[str, Any] = provenance_of(experiment)
     return Part(
         name=source.folder.name,
@@ -128,8 +132,8 @@ def part_of(source: Source, experiment: Experiment) -> Part:
     )
 
 
-def settings_digest(run: Path) -> str:
-    return text_digest(anonymous((run / "run.toml").read_text(encoding="utf-8")))
+def digest_of(run: Path) -> str:
+    return settings_digest((run / "run.toml").read_text(encoding="utf-8"))
 
 
 def members_of(folder: Path) -> dict[str, bytes]:
@@ -144,15 +148,11 @@ def members_of(folder: Path) -> dict[str, bytes]:
     for run in sorted(path.parent for path in folder.glob("*/run.toml")):
         own = {name: (run / name).read_bytes() for name in fileset.KEPT if (run / name).is_file()}
         own["run.toml"] = anonymous(own["run.toml"].decode()).encode()
+        own["status.json"] = json_bytes(plain(json.loads(own["status.json"])))
         own["provenance.json"] = sealed(scrubbed(json.loads(own["provenance.json"])))
         own["sums.json"] = sealed(thinned(json.loads(own["sums.json"]), own))
         found |= {f"{run.name}/{name}": content for name, content in own.items()}
     return found
-
-
-def anonymous(settings: str) -> str:
-    """run.toml without the folder that its recipe stood in."""
-    return re.sub(r"^beside = .*$", 'beside = ""', settings, flags=re.M)
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:

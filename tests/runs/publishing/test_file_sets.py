@@ -199,6 +199,60 @@ def weights_within(folder: Path) -> None:
     (folder / "policy.safetensors").write_bytes(b"weights")
 
 
+def unsealed_logs(folder: Path) -> None:
+    def change(place: Path) -> None:
+        run = place / "half-arithmetic-s0"
+        replaced(run / "eval.jsonl", '"correct": 0.0', '"correct": 1.0')
+        (run / "eval.jsonl.sums").unlink()
+        edit(run / "sums.json", lambda told: (told["files"].pop("eval.jsonl"), told.pop("sha256")))
+
+    repack(folder, "small", change)
+
+
+def arm_left_out(folder: Path) -> None:
+    def change(place: Path) -> None:
+        runs = [path.name for path in place.glob("half-*")]
+        edit(place / "experiment.json", lambda told: [told["runs"].remove(name) for name in runs], seal=True)
+        for name in runs:
+            shutil.rmtree(place / name)
+
+    repack(folder, "small", change)
+
+
+def other_commit(folder: Path) -> None:
+    edit(folder / "manifest.json", lambda told: told["experiments"][0].update(commits={"deadbeef": 4}))
+    sign(folder)
+
+
+def a_link(folder: Path) -> None:
+    (folder / "profile/link.csv").symlink_to("/etc/hostname")
+    sign(folder)
+
+
+def row_twice(folder: Path) -> None:
+    path = folder / "profile/mine-Half.csv"
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+    sign(folder)
+
+
+def another_seed(folder: Path) -> None:
+    """The run of seed 0 is left out everywhere; 1 alone is not the first of the seeds."""
+
+    def change(place: Path) -> None:
+        (run,) = place.glob("*-s0")
+        edit(place / "experiment.json", lambda told: told["runs"].remove(run.name), seal=True)
+        shutil.rmtree(run)
+
+    path = folder / "profile/mine-Half.csv"
+    path.write_text(kept.text_of([row for row in kept.read(path) if row.seed == 1]))
+    repack(folder, "profile-mine-Half", change)
+
+
+def not_text(folder: Path) -> None:
+    (folder / "profile/mine-Half.csv").write_bytes(bytes(range(256)))
+    sign(folder)
+
+
 def a_way_out(folder: Path) -> None:
     fileset.pack({"../run.toml": b""}, folder / "experiments/small.tar.zst")
     sign(folder)
@@ -243,7 +297,14 @@ TAMPERED = {
     seed_left_out: r"seeds of small: half on arithmetic lacks 1",
     other_settings: r"(logs|settings) of small: .*half-arithmetic-s0",
     no_provenance: r"provenance of small: grpo-arithmetic-s0 lacks versions",
-    weights_within: r"checksums: policy\.safetensors is not listed",
+    weights_within: r"files: policy\.safetensors does not belong into a file set",
+    unsealed_logs: r"logs of small: half-arithmetic-s0/sums\.json has no checksum of its own",
+    arm_left_out: r"manifest of small: arms is .*'half'.*by the logs \('grpo',\)",
+    other_commit: r"manifest of \S+: commits is .*deadbeef",
+    a_link: r"files: profile/link\.csv does not belong into a file set",
+    row_twice: r"profile: a run is in the tables twice",
+    another_seed: r"seeds: mine-Half\.csv: mine:Half on .* has \[1\], which are not the first",
+    not_text: r"logs: cannot be read \(UnicodeDecodeError",
     a_way_out: r"logs of small: .*\.\./run\.toml does not belong into a file set",
     better_outcome: r"profile: mine-Half\.csv: mine:Half on learn, seed 0, is .* by its logs, not 0\.987654",
     worst_seed_dropped: r"profile: mine-Half on learn, seed 1, was run and is in no table",
@@ -317,6 +378,27 @@ def test_a_name_belongs_to_its_contributor(
     assert "is a contribution of Somebody Else; choose another name" in capsys.readouterr().err
 
 
+def test_a_later_version_holds_all_runs_of_the_earlier_one(
+    published: Path, made: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert say("contribute", published, "--to", tmp_path / "kept") == 0
+    fewer = tmp_path / "half-study"
+    assert say("publish", made / "results/small", "--out", fewer, "--contributor", "Somebody Else") == 0
+    assert say("contribute", fewer, "--to", tmp_path / "kept") == 2
+    assert "was contributed with more runs of profile-mine-Half" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--contributor", ""), ("--contributor", "<b>"), ("--name", "../x")])
+def test_names_that_are_none_are_refused(
+    words: tuple[str, str], made: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    given = {"--contributor": "X", "--out": str(tmp_path / "out"), words[0]: words[1]}
+    options = [word for pair in given.items() for word in pair]
+    assert say("publish", made / "results/small", *options) == 2
+    told = capsys.readouterr().err
+    assert f"publish: {words[0][2:]}: " in told and "Traceback" not in told
+
+
 def test_what_is_no_experiment_or_unfinished_is_not_published(
     made: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -326,5 +408,5 @@ def test_what_is_no_experiment_or_unfinished_is_not_published(
     half = shutil.copytree(made / "results/small", tmp_path / "small")
     edit(half / "grpo-arithmetic-s0/status.json", lambda told: told.update(state="preempted"))
     assert say("publish", half, *words) == 2
-    assert "only whole experiments are published; 1 runs without result" in capsys.readouterr().err
+    assert "only whole experiments are published; 1 run without result" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
