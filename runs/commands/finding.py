@@ -145,6 +145,7 @@ def described(study: Study, record: Record, records: Records) -> dict[str, Any]:
         "rule": record.registration.finding.digest,
         "departures": record.departed(study.finding),
         "exploratory": None,
+        "contributed": contributed(study, record.registration.scale),
     }
     if study.finding.digest != record.registration.finding.digest:
         row["exploratory"] = exploratory(study, record)
