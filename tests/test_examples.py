@@ -22,18 +22,31 @@ SMALL = {
 }
 
 
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parent.name)
+def test_an_example_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    assert len(grpobench.recipe(path).head.seeds) >= 6  # a verdict is possible
+
+
 def test_the_table_names_every_example() -> None:
     table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| `(\w+)` \|.*\| `grpobench run (\S+)` \|$", table, re.M)
     assert sorted(named) == [(path.parent.name, path.name) for path in RECIPES]
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path, id=path.parent.name, marks=[pytest.mark.slow] * (path.parent.name != "own_algorithm")
+        )
+        for path in RECIPES
+    ],
+)
 def test_an_example_runs_elsewhere(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Path(shutil.copytree(path.parent, tmp_path / path.parent.name))
     monkeypatch.chdir(place)
     whole = grpobench.recipe(place / path.name)
-    assert len(whole.head.seeds) >= 6  # a verdict is possible
     results = grpobench.run(place / path.name, set=SMALL, seeds=[0], workers=1, progress=False)
     assert len(results.arms) == len({config.arm for config in whole.runs()})
     assert (results.runs["state"] == "finished").all()

@@ -149,7 +149,6 @@ def test_every_command_and_module_is_documented(site: Path) -> None:
     ("theme", "names"),
     [
         ("light", LOOKED_AT),
-        ("dark", LOOKED_AT[-1:]),
         pytest.param("light", LARGE, marks=pytest.mark.slow),
         pytest.param("dark", LOOKED_AT + LARGE, marks=pytest.mark.slow),
     ],
