@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.warm import Warm
 
 import grpobench
 from grpobench.analysis.profile import kept
@@ -42,25 +43,28 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small comparison and a small profile, both of a class that only exists there."""
     place = tmp_path_factory.mktemp("made")
     (place / "mine.py").write_text(HALF)
-    grpobench.run(
-        {
-            "name": "small",
-            "tasks": ["arithmetic"],
-            "model": {"name": "nano"},
-            "train": {"steps": 2, "prompts_per_step": 2, "group_size": 2},
-            "evaluate": {"every": 1, "problems": 4, "test_problems": 4},
-            "arm": [{"algorithm": "grpo"}, {"algorithm": "mine:Half"}],
-        },
-        out=place / "results",
-        seeds=[0, 1],
-        folder=place,
-        progress=False,
-        workers=1,
-    )
-    profiler = Profiler(place / "profile", place, 1)
-    part = profiler._part(profiler.probes["learn"], "mine:Half", {"policy": 1e-3})
-    rows = profiler.run("profile-mine-Half", [part], [0, 1])
-    write(place / "profile/outcomes/mine-Half.csv", rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
+        grpobench.run(
+            {
+                "name": "small",
+                "tasks": ["arithmetic"],
+                "model": {"name": "nano"},
+                "train": {"steps": 2, "prompts_per_step": 2, "group_size": 2},
+                "evaluate": {"every": 1, "problems": 4, "test_problems": 4},
+                "arm": [{"algorithm": "grpo"}, {"algorithm": "mine:Half"}],
+            },
+            out=place / "results",
+            seeds=[0, 1],
+            folder=place,
+            progress=False,
+            workers=1,
+            trial=False,
+        )
+        profiler = Profiler(place / "profile", place, 1)
+        part = profiler._part(profiler.probes["learn"], "mine:Half", {"policy": 1e-3})
+        rows = profiler.run("profile-mine-Half", [part], [0, 1])
+        write(place / "profile/outcomes/mine-Half.csv", rows)
     return place
 
 
