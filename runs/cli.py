@@ -230,7 +230,7 @@ COMMANDS: tuple[click.Command, ...] = (
     Command(
         "serve", "models.serve_command", "Sample for runs on other machines: vLLM behind HTTP.", light=False
     ),
-    Command("completion", "beginning.completion_command", "Print what completes commands in a shell."),
+    Command("completion", "beginning.completion_command", "Print a completion script for a shell."),
     Command("bench", "machine.bench_command", "Measure speed and memory on this machine.", light=False),
 )
 """Each with the module and function that it runs, and its line of `grpobench --help`."""

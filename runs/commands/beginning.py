@@ -46,7 +46,7 @@ def experiments(results: Path) -> list[tuple[str, str]]:
     for path in files[:MOST]:
         try:
             runs = json.loads(path.read_text(encoding="utf-8")).get("runs", ())
-        except (OSError, ValueError):
+        except (OSError, ValueError, AttributeError):
             continue  # `grpobench report` says what is wrong with it
         done = sum(settled(path.parent / name) for name in runs)
         name = shlex.quote(str(path.parent.relative_to(results.parent)))

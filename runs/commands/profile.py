@@ -193,12 +193,11 @@ def show(profiler: Profiler, options: Options) -> None:
 
     folders = [kept.shipped(profiler.scale), profiler.out / "outcomes"]
     rows, search = kept.read_all(folders), kept.read_search(folders)
-    if profiler.scale == NANO:
-        theirs, searched = profiles_page.contributed()
-        rows, search = {**rows, **theirs}, [*search, *searched]
     profile = build(rows, profiler.probes, kept.chosen(search))
     if not options.algorithms:
         say("\n".join(table.lines(profile)))
+        if profiler.scale == NANO and (theirs := profiles_page.contributed_lines(rows, kept.chosen(search))):
+            say("\n".join(["", *theirs]))
     for algorithm in options.algorithms:
         if algorithm not in profile.algorithms:
             say(f"{algorithm}: no score yet; see {profiler.out / 'runs'}", file=sys.stderr)

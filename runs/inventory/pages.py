@@ -34,7 +34,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.translate import VOCABULARIES
 from grpobench.runs.inventory import profiles_page, reference, showing, transfer_page
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
-from grpobench.runs.publishing.contributed import Theirs, contributed_records
+from grpobench.runs.publishing.contributed import ContributedRecord, contributed_records
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
 from grpobench.runs.tools import files
@@ -80,7 +80,7 @@ class FindingEntry:
     """The same finding with other seeds."""
     earlier: Record | None = None
     """What was kept of it by an earlier rule."""
-    contributed: Sequence[Theirs] = ()
+    contributed: Sequence[ContributedRecord] = ()
     """What others' runs say."""
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.document import document
 from grpobench.analysis.profile.kept import Row
 from grpobench.analysis.profile.scores import Profile, build
-from grpobench.analysis.profile.table import algorithms_with_runs
+from grpobench.analysis.profile.table import algorithms_with_runs, lines
 from grpobench.runs.publishing.contributed import contributed_rows
 from grpobench.runs.settings.probes import SCALES, probes
 from grpobench.runs.settings.registries import algorithms
@@ -28,11 +29,27 @@ def contributed() -> tuple[dict[str, list[Row]], list[Row]]:
     return contributed_rows(docs / "results")
 
 
-def shipped() -> tuple[Profile, dict[str, list[Row]]]:
-    """The profile of what is kept and contributed, and its outcomes."""
+def shipped() -> Profile:
+    """The profile of what is kept."""
+    return build(kept.read_all([kept.FOLDER]), probes(), kept.read_rates([kept.FOLDER]))
+
+
+def contributed_lines(
+    ours: Mapping[str, Sequence[Row]], rates: Mapping[str, Mapping[str, float]]
+) -> list[str]:
+    """Tables of the contributed algorithms alone; empty without any. Their marks come from a comparison with
+    all of ours. Ours are compared without them: one more algorithm changes the q of every pair."""
     theirs, search = contributed()
-    rows = {**kept.read_all([kept.FOLDER]), **theirs}
-    return build(rows, probes(), kept.read_rates([kept.FOLDER]) | kept.chosen(search)), rows
+    if not theirs:
+        return []
+    whole = build({**ours, **theirs}, probes(), {**rates, **kept.chosen(search)})
+    # A table's row begins with the algorithm; headings and rulers are no algorithm of ours.
+    rows = (line for line in lines(whole) if line.startswith("|"))
+    shown = [line for line in rows if line.split("|")[1].strip() not in ours]
+    told = (
+        "Contributions, as CONTRIBUTION/ALGORITHM: others ran and published them. Nothing above counts them."
+    )
+    return [told, "", *shown]
 
 
 def scale_transfers() -> list[ProbeTransfer]:
@@ -51,15 +68,12 @@ def scale_transfers() -> list[ProbeTransfer]:
 
 def pages() -> dict[str, str]:
     """The page by its path; none while few algorithms are kept."""
-    profile, rows = shipped()
+    profile = shipped()
     if len(profile.algorithms) < FEWEST:
         return {}
+    rows, rates = kept.read_all([kept.FOLDER]), kept.read_rates([kept.FOLDER])
     without = sorted({*algorithms()} - {*algorithms_with_runs(profile)})
     text = document(profile, kept.read_controls([kept.FOLDER]), rows, without=without)
-    theirs = sorted(name for name in profile.algorithms if "/" in name)
-    if theirs:
-        listed = ", ".join(f"`{name}`" for name in theirs)
-        text += (
-            f"\n## Contributions\n\nOthers ran and published these, as CONTRIBUTION/ALGORITHM: {listed}.\n"
-        )
+    if theirs := contributed_lines(rows, rates):
+        text += "\n".join(["", "## Contributions", "", *theirs, ""])
     return {PAGE: text}

@@ -29,7 +29,7 @@ from grpobench.runs.experiment.profiling import safe
 from grpobench.runs.publishing import fileset
 from grpobench.runs.publishing.contributed import CONTRIBUTED, MANIFEST, PROFILE
 from grpobench.runs.publishing.fileset import Manifest, Part
-from grpobench.runs.publishing.profile_rows import altered, rows_of_run
+from grpobench.runs.publishing.profile_rows import changed_settings, rows_of_run
 from grpobench.runs.publishing.publish import Source, part_of
 from grpobench.runs.settings.probes import SCALES, common
 from grpobench.runs.tools import files
@@ -84,7 +84,7 @@ def check_logs(folder: Path, manifest: Manifest) -> Checked:
         for part in manifest.experiments:
             try:
                 fileset.unpack(archive_of(folder, part.name), Path(place) / part.name)
-                if told := fileset.unsealed(Path(place) / part.name):
+                if told := fileset.files_without_checksum(Path(place) / part.name):
                     faults.append(f"logs of {part.name}: {told[0]}")
                     continue
                 experiments.append(load(Path(place) / part.name, strict=True))
@@ -103,7 +103,7 @@ def check_logs(folder: Path, manifest: Manifest) -> Checked:
         return Checked(
             manifest,
             {
-                one.folder.name: own_record(folder, one)
+                one.folder.name: finding_record(folder, one)
                 for one in experiments
                 if kinds[one.folder.name] == "finding"
             },
@@ -116,7 +116,7 @@ def check_logs(folder: Path, manifest: Manifest) -> Checked:
         )
 
 
-def own_record(folder: Path, experiment: Experiment) -> Record:
+def finding_record(folder: Path, experiment: Experiment) -> Record:
     """The record of a finding whose folder has the finding's name. Raises Faults."""
     record = record_of(experiment)
     known = record.registration
@@ -133,7 +133,7 @@ def archive_of(folder: Path, name: str) -> Path:
 def wrong_files(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Files that are missing, changed, foreign, or not in the list of checksums."""
     yield from (
-        f"files: {name} does not belong into a file set" for name in fileset.strangers(folder, manifest)
+        f"files: {name} does not belong into a file set" for name in fileset.foreign_files(folder, manifest)
     )
     try:
         listed = fileset.read_sums(folder)
@@ -226,7 +226,7 @@ def read_outcomes(
         if kinds[experiment.folder.name] != "profile":
             continue
         for run in experiment.runs:
-            if lines := altered(experiment, run):
+            if lines := changed_settings(experiment, run):
                 faults.append(f"settings of {experiment.folder.name}: {run.name}: {lines[0]}")
             rows = [*rows_of_run(experiment, run)]
             own |= {row.key: row for row in rows[:1]}
@@ -237,11 +237,11 @@ def read_outcomes(
             tables[path.name] = profiles.read(path)
         except LogError as error:
             faults.append(f"profile: {error}")
-    listed = [plain(row).key for rows in tables.values() for row in rows]
+    listed = [with_safe_name(row).key for rows in tables.values() for row in rows]
     if len({*listed}) < len(listed):
         faults.append("profile: a run is in the tables twice")
     if left := [row for key, row in own.items() if key not in listed]:
-        faults.append(f"profile: {words(left[0])}, was run and is in no table")
+        faults.append(f"profile: {describe_row(left[0])}, was run and is in no table")
     for name, rows in tables.items():
         faults += [*wrong_rows(name, rows, {**others, **own}), *wrong_seeds(name, rows)]
     return tables, faults
@@ -263,23 +263,24 @@ def wrong_seeds(name: str, rows: Sequence[Row]) -> Iterator[str]:
             return
 
 
-def plain(row: Row) -> Row:
+def with_safe_name(row: Row) -> Row:
     """A row whose algorithm is written as in the name of its experiment."""
     return replace(row, algorithm=safe(row.algorithm))
 
 
-def words(row: Row) -> str:
+def describe_row(row: Row) -> str:
     return f"{row.algorithm} on {row.probe}, seed {row.seed}"
 
 
 def wrong_rows(name: str, rows: Sequence[Row], measured: Measured) -> Iterator[str]:
     """The first row of a table that its logs do not bear out."""
     for row in rows:
-        found = measured.get(plain(row).key)
+        found = measured.get(with_safe_name(row).key)
         if found is None:
-            yield f"profile: {name}: {words(row)}, has no run"
+            yield f"profile: {name}: {describe_row(row)}, has no run"
         elif (f"{found.outcome:.6g}", found.state) != (f"{row.outcome:.6g}", row.state):
-            yield f"profile: {name}: {words(row)}, is {found.outcome:.6g} by its logs, not {row.outcome:.6g}"
+            logged = f"is {found.outcome:.6g} by its logs, not {row.outcome:.6g}"
+            yield f"profile: {name}: {describe_row(row)}, {logged}"
         else:
             continue
         return

@@ -18,7 +18,7 @@ PROFILE = "profile"
 
 
 @dataclass(frozen=True)
-class Theirs:
+class ContributedRecord:
     """What a contribution says of a finding."""
 
     name: str
@@ -31,13 +31,13 @@ def contributions(results: Path) -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted((results / CONTRIBUTED).glob(f"*/{MANIFEST}"))}
 
 
-def contributed_records(results: Path, finding: str, scale: str) -> list[Theirs]:
+def contributed_records(results: Path, finding: str, scale: str) -> list[ContributedRecord]:
     """What contributions say of a finding. Raises LogError."""
     found = []
     for name, folder in contributions(results).items():
         path = folder / FOLDER / f"{finding}-{scale}.json"
         if path.exists():
-            found.append(Theirs(name, contributor_of(folder), read_kept(path)))
+            found.append(ContributedRecord(name, contributor_of(folder), read_kept(path)))
     return found
 
 

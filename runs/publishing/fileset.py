@@ -131,7 +131,7 @@ def read_sums(folder: Path) -> dict[str, str]:
         raise LogError(f"{path}: cannot be read ({error})") from error
 
 
-def strangers(folder: Path, manifest: Manifest) -> list[str]:
+def foreign_files(folder: Path, manifest: Manifest) -> list[str]:
     """Files that do not belong into a file set, links among them."""
     known = {CARD, MANIFEST, *(f"{name}.jsonl.gz" for name in TABLES)}
     known |= {f"{ARCHIVES}/{part.name}.tar.zst" for part in manifest.experiments}
@@ -147,14 +147,14 @@ UNLISTED = ("status.json", "sums.json", "provenance.json")
 """Files of a run that sums.json does not list."""
 
 
-def unsealed(experiment: Path) -> list[str]:
+def files_without_checksum(experiment: Path) -> list[str]:
     """Files of an experiment folder that are not protected by the checksums that every run writes."""
     told = []
-    if not sealed(experiment / "experiment.json"):
+    if not has_checksum(experiment / "experiment.json"):
         told.append("experiment.json has no checksum of its own")
     for run in sorted(path.parent for path in experiment.glob("*/run.toml")):
         for name in SEALED:
-            if not sealed(run / name):
+            if not has_checksum(run / name):
                 told.append(f"{run.name}/{name} has no checksum of its own, or is missing")
         try:
             listed = checksums.read_sums(run)
@@ -167,7 +167,7 @@ def unsealed(experiment: Path) -> list[str]:
     return told
 
 
-def sealed(path: Path) -> bool:
+def has_checksum(path: Path) -> bool:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -36,7 +36,7 @@ def probe_of(run: Run) -> Probe | None:
     return probes(scale_of(run))[max(names, key=len)] if names else None
 
 
-def subject(experiment: Experiment, run: Run) -> str:
+def algorithm_of(experiment: Experiment, run: Run) -> str:
     """The algorithm, as `safe` writes it, or the control."""
     name = experiment.folder.name
     if name.startswith(CONTROLS):
@@ -57,7 +57,7 @@ def rows_of_run(experiment: Experiment, run: Run) -> Iterator[Row]:
     critic = next((rates[role] / own.rate for role in CRITICS if role in rates), math.nan)
     for probe in (own, *others):
         yield Row(
-            algorithm=subject(experiment, run),
+            algorithm=algorithm_of(experiment, run),
             probe=probe.name,
             learning_rate=float(f"{rates['policy'] / own.rate:.6g}"),
             critic_rate=float(f"{critic:.6g}"),
@@ -68,7 +68,7 @@ def rows_of_run(experiment: Experiment, run: Run) -> Iterator[Row]:
         )
 
 
-def altered(experiment: Experiment, run: Run) -> list[str]:
+def changed_settings(experiment: Experiment, run: Run) -> list[str]:
     """Settings in which a run differs from what its probe asks of GRPO, the algorithm's own left out."""
     probe, scale = probe_of(run), scale_of(run)
     if probe is None:

@@ -58,7 +58,7 @@ def publish(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError([f"{out}: not a new or empty folder"])
     for source in sources:
-        if told := fileset.unsealed(source.folder):
+        if told := fileset.files_without_checksum(source.folder):
             raise LogError(f"{source.folder}: {told[0]}; runs of older versions must be run again")
     experiments = [demand_whole(load(source.folder, strict=True)) for source in sources]
     parts = tuple(
@@ -83,7 +83,7 @@ def publish(
         for table in sorted((folder / OUTCOMES).glob("*.csv")):
             (place / fileset.PROFILE).mkdir(exist_ok=True)
             shutil.copyfile(table, place / fileset.PROFILE / table.name)
-    frames = fileset.tables(map(published, experiments))
+    frames = fileset.tables(map(as_published, experiments))
     for table_name, frame in frames.items():
         if len(frame):
             (place / f"{table_name}.jsonl.gz").write_bytes(fileset.table_bytes(frame))
@@ -139,7 +139,7 @@ def digest_of(run: Path) -> str:
 def members_of(folder: Path) -> dict[str, bytes]:
     """What an archive holds of an experiment folder."""
     found = {
-        name: sealed(plain(json.loads((folder / name).read_bytes())))
+        name: sealed(shorten_all_paths(json.loads((folder / name).read_bytes())))
         if name == "experiment.json"
         else (folder / name).read_bytes()
         for name in fileset.DESCRIBING
@@ -148,7 +148,7 @@ def members_of(folder: Path) -> dict[str, bytes]:
     for run in sorted(path.parent for path in folder.glob("*/run.toml")):
         own = {name: (run / name).read_bytes() for name in fileset.KEPT if (run / name).is_file()}
         own["run.toml"] = anonymous(own["run.toml"].decode()).encode()
-        own["status.json"] = json_bytes(plain(json.loads(own["status.json"])))
+        own["status.json"] = json_bytes(shorten_all_paths(json.loads(own["status.json"])))
         own["provenance.json"] = sealed(scrubbed(json.loads(own["provenance.json"])))
         own["sums.json"] = sealed(thinned(json.loads(own["sums.json"]), own))
         found |= {f"{run.name}/{name}": content for name, content in own.items()}
@@ -167,7 +167,7 @@ def scrubbed(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Provenance without what names a machine or a folder of it."""
     attempts = [
         {
-            key: value if key in VERBATIM else plain(value)
+            key: value if key in VERBATIM else shorten_all_paths(value)
             for key, value in attempt.items()
             if key not in PRIVATE
         }
@@ -176,13 +176,13 @@ def scrubbed(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {**provenance, "attempts": attempts}
 
 
-def plain(value: Any) -> Any:
+def shorten_all_paths(value: Any) -> Any:
     """A value whose paths are shortened to their last part."""
     if isinstance(value, str):
         return shorten_paths(value)
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) else value
+        return {key: shorten_all_paths(one) for key, one in value.items()}
+    return [shorten_all_paths(one) for one in value] if isinstance(value, list) else value
 
 
 def thinned(sums: Mapping[str, Any], own: Mapping[str, bytes]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def thinned(sums: Mapping[str, Any], own: Mapping[str, bytes]) -> dict[str, Any]
     return {**sums, "files": there}
 
 
-def published(experiment: Experiment) -> Experiment:
+def as_published(experiment: Experiment) -> Experiment:
     """The experiment as its archive has it."""
     runs = tuple(
         replace(run, provenance=scrubbed(run.provenance), config={**run.config, "beside": ""})

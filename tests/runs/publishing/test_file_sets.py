@@ -351,9 +351,15 @@ def test_a_contribution_stands_in_a_profile_under_its_own_name(
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     assert say("profile") == 0
-    lines = capsys.readouterr().out.splitlines()
+    ours, _, contributions = capsys.readouterr().out.partition("Contributions, as CONTRIBUTION/ALGORITHM")
+    lines = contributions.splitlines()
     assert [line for line in lines if line.startswith("| half-study/mine:Half")]
-    assert [line for line in lines if line.startswith("| grpo ")]
+    assert not [line for line in lines if line.startswith("| grpo ")]
+    assert "| grpo " in ours and "half-study" not in ours
+    monkeypatch.setattr("grpobench.runs.inventory.profiles_page.contributed", lambda: ({}, []))
+    assert say("profile") == 0
+    alone = capsys.readouterr().out
+    assert alone.partition("figure:")[0].strip() == ours.partition("figure:")[0].strip()  # unchanged by them
 
 
 def test_a_contributed_finding_stands_beside_ours(
