@@ -23,6 +23,9 @@ from grpobench.runs.commands.output import BAD_INPUT, DONE, INFRASTRUCTURE, PREE
 from grpobench.runs.tools.installed import extra_of, remedy
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
 class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of their declaration: first what most people need."""
@@ -34,7 +37,9 @@ class Command(click.Command):
     others and `--help` cost nothing, and a mistake in a recipe is reported before torch could load."""
 
     def __init__(self, name: str, function: str, summary: str, light: bool = True) -> None:
-        super().__init__(name, help=summary, short_help=summary)
+        # Not from the group: click caches a command's help option at its first context, and a context without the
+        # group (as for the page of commands) would leave the command without -h for the rest of the process.
+        super().__init__(name, help=summary, short_help=summary, context_settings=HELP)
         self.function = function
         self.light = light
         """Whether the command may never need torch."""
@@ -239,7 +244,7 @@ app = Group(
     "grpobench",
     help="Compare GRPO with its variants and rivals.",
     commands=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
 )
 click.version_option(package_name="grpobench", message="%(prog)s %(version)s")(app)
 

@@ -289,6 +289,15 @@ def test_every_command_has_help_that_fits_a_terminal(
     assert said[0].isascii()
 
 
+def test_a_context_without_the_group_leaves_a_command_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    command = cli.Command("status", "experiments.status_command", "Show the runs of an experiment.")
+    command.make_context("status", [], resilient_parsing=True)  # as for the page of commands
+    with pytest.raises(click.exceptions.Exit) as ended:
+        command.make_context("status", ["-h"])
+    assert ended.value.exit_code == 0
+    assert capsys.readouterr().out.startswith("Usage: status [OPTIONS]")
+
+
 def usage_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What `grpobench WORDS` says of words that it cannot take."""
     with pytest.raises(SystemExit) as ended:
