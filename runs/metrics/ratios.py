@@ -42,8 +42,8 @@ def of_departures(
             f"{prefix}tail",
             "index",
             f"tail index of exp|{log_ratio}| {tokens}: k/Σ(d_i − d_(k+1)), d = |{log_ratio}| in descending "
-            f"order, k a twentieth of the tokens (Hill). At most 2: their variance is infinite; NaN for fewer "
-            f"than {TAIL * FEWEST} tokens or where d_(k+1) is 0",
+            f"order, k a twentieth of the tokens (Hill). At most 2: their variance is infinite; NaN for "
+            f"fewer than {TAIL * FEWEST} tokens or where d_(k+1) is 0",
             index,
             "tail",
         ),

@@ -431,9 +431,7 @@ def minibatches(batch: Batch, row_group: torch.Tensor, count: int, seed: int) ->
     return [torch.tensor(rows, device=batch.completion.device) for rows in dealt if rows]
 
 
-def movement(
-    logp: torch.Tensor, old: torch.Tensor, completion_mask: torch.Tensor
-) -> dict[str, torch.Tensor]:
+def movement(logp: torch.Tensor, old: torch.Tensor, completion_mask: torch.Tensor) -> dict[str, torch.Tensor]:
     """Per token: log π_old − log π, and the ratio π/π_old; one ratio for three reductions. And where it is
     far from 1."""
     ratio = (logp - old).exp()

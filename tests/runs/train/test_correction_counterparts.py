@@ -1,6 +1,6 @@
-"""Corrections against what other libraries call theirs: IcePop, the behavior weight of decoupled PPO, truncation
-from both sides, rejection. Each counterpart is restated from the file that its docstring names, over the same
-log-probabilities, advantages and mask; value and gradient of the whole loss must agree.
+"""Corrections against what other libraries call theirs: IcePop, the behavior weight of decoupled PPO,
+truncation from both sides, rejection. Each counterpart is restated from the file that its docstring names,
+over the same log-probabilities, advantages and mask; value and gradient of the whole loss must agree.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Tensor = torch.Tensor
 
 
 def example(seed: int = 0, moved: float = 0.3) -> tuple[Batch, Tensor]:
-    """Two groups, one token that the policy did not write and one empty completion; π_old around the sampler's
-    probabilities with ratios on both sides of every bound used here, and log π around π_old."""
+    """Two groups, with tokens that the policy did not write and an empty completion; π_old around the
+    sampler's probabilities with ratios on both sides of every bound used here, and log π around π_old."""
     batch = rollouts(
         [[6, 1, 5, 0], [2, 7]], [[1.0, 0.0, 0.5, 0.2], [0.0, 1.0]], seed=seed, gaps={0: [2], 5: [0]}
     )
@@ -104,8 +104,8 @@ def verl_icepop(batch: Batch, logp: Tensor, low: float, high: float, level: str)
 
 
 def prime_rl(batch: Batch, logp: Tensor, low: float, high: float) -> Tensor:
-    """PrimeIntellect-ai/prime-rl@008468c, src/prime_rl/trainer/rl/loss.py: compute_loss with ratio_type="token"
-    and no bound per sequence: the ratio of the current policy to the sampler, masked on both sides."""
+    """PrimeIntellect-ai/prime-rl@008468c, src/prime_rl/trainer/rl/loss.py: compute_loss with
+    ratio_type="token" and no bound per sequence: the ratio of the current policy to the sampler, masked on both sides."""
     ratio = torch.exp(logp - batch.sampler_logp)
     keep = batch.completion_mask & ~((ratio < low) | (ratio > high))
     return (-ratio * advantages(batch).expand_as(ratio))[keep].sum() / batch.completion_mask.sum()
@@ -219,7 +219,8 @@ def verl_rejection(batch: Batch, logp: Tensor, low: float, high: float, option: 
 
 @pytest.mark.parametrize(("option", "level"), [("token_k1", "token"), ("seq_mean_k1", "geometric")])
 def test_verl_rejection_is_normalized_rejection_with_inverted_bounds(option: str, level: str) -> None:
-    """k1 is −log(π_old/π_sampler), so its bounds are those of the sampler's probability over the trainer's."""
+    """k1 is −log(π_old/π_sampler), so its bounds are those of the sampler's probability over the
+    trainer's."""
     low, high = (0.8, 2.5) if level == "token" else (0.5, 1.6)
     agree(
         lambda batch, logp: verl_rejection(batch, logp, low, high, option),
@@ -232,8 +233,8 @@ def test_verl_rejection_is_normalized_rejection_with_inverted_bounds(option: str
 
 
 def verl_normalized(batch: Batch, logp: Tensor, cap: float) -> Tensor:
-    """The same file: compute_rollout_correction_weights with rollout_is_batch_normalize; the truncated weights
-    over their mean."""
+    """The same file: compute_rollout_correction_weights with rollout_is_batch_normalize; the truncated
+    weights over their mean."""
     mask = batch.completion_mask.to(logp.dtype)
     weight = ((batch.old_logp - batch.sampler_logp).clamp(-20, 20).exp() * mask).clamp(max=cap)
     weight = weight / ((weight * mask).sum() / mask.sum())
@@ -241,17 +242,15 @@ def verl_normalized(batch: Batch, logp: Tensor, cap: float) -> Tensor:
 
 
 def test_batch_normalized_weights_of_verl_are_normalized_weights() -> None:
-    agree(
-        lambda batch, logp: verl_normalized(batch, logp, 2.0), correction="tis", correction_normalize=True
-    )
+    agree(lambda batch, logp: verl_normalized(batch, logp, 2.0), correction="tis", correction_normalize=True)
 
 
 # Limits
 
 
 def test_corrections_meet_in_their_limits() -> None:
-    """Without bounds TIS and MIS are one; where no ratio is cut they are one with any bounds; IcePop without a
-    floor is the behavior weight; rejection without bounds corrects nothing."""
+    """Without bounds TIS and MIS are one; where no ratio is cut they are one with any bounds; IcePop without
+    a floor is the behavior weight; rejection without bounds corrects nothing."""
     batch, logp = example()
     loose = ours(batch, logp, correction="tis", correction_cap=math.inf)
     for bounds in (
