@@ -8,7 +8,7 @@ terms of the loss and carries no gradient.
   Mismatch in Modern RL Systems", 2025; there per token, no floor, cap 2).
 - Masked, MIS: w where floor ≤ w ≤ cap, else 0 (after Liu et al., "When Speed Kills Stability", 2025). Per
   token with floor 0.5 and cap 5 it is IcePop (arXiv:2510.18855); per token without a floor and with cap 5
-  the behavior weight π_prox/π_behav of AReaL's decoupled PPO (arXiv:2505.24298), whose text has no cap.
+  the behavior weight π_prox/π_behav of decoupled PPO (arXiv:2505.24298) as AReaL's code has it.
 - Rejection: 1 where floor ≤ w ≤ cap, else 0.
 
 What is cut still counts in the averaging weights, as in an importance-sampling estimate. Normalized, the

@@ -105,7 +105,8 @@ def verl_icepop(batch: Batch, logp: Tensor, low: float, high: float, level: str)
 
 def prime_rl(batch: Batch, logp: Tensor, low: float, high: float) -> Tensor:
     """PrimeIntellect-ai/prime-rl@008468c, src/prime_rl/trainer/rl/loss.py: compute_loss with
-    ratio_type="token" and no bound per sequence: the ratio of the current policy to the sampler, masked on both sides."""
+    ratio_type="token" and no bound per sequence: the ratio of the current policy to the sampler, masked on
+    both sides."""
     ratio = torch.exp(logp - batch.sampler_logp)
     keep = batch.completion_mask & ~((ratio < low) | (ratio > high))
     return (-ratio * advantages(batch).expand_as(ratio))[keep].sum() / batch.completion_mask.sum()
@@ -185,7 +186,8 @@ def test_bounds_of_areal_are_a_floor_and_a_cap(action: str, kind: str) -> None:
 def clamped(batch: Batch, logp: Tensor, low: float, high: float, level: str) -> Tensor:
     """TRL 1.16, trl/trainer/grpo_trainer.py: vllm_importance_sampling_mode "token_truncate" and
     "sequence_truncate" with both bounds; per token also slime's vanilla_tis_function (THUDM/slime@2fc4883)
-    with tis_clip_low."""
+    with tis_clip_low. Without a lower bound also verl's compute_rollout_correction_weights with one number as
+    rollout_is_threshold (verl-project/verl@20c30bf)."""
     mask = batch.completion_mask
     difference = (batch.old_logp - batch.sampler_logp) * mask
     difference = difference.sum(-1, keepdim=True) if level == "sequence" else difference
@@ -193,13 +195,36 @@ def clamped(batch: Batch, logp: Tensor, low: float, high: float, level: str) -> 
     return (clipped(batch, logp) * weight * mask).sum() / mask.sum()
 
 
+@pytest.mark.parametrize("low", [0.0, 0.5])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_truncation_from_both_sides_is_tis_with_a_floor(level: str) -> None:
+def test_truncation_from_both_sides_is_tis_with_a_floor(level: str, low: float) -> None:
     agree(
-        lambda batch, logp: clamped(batch, logp, 0.5, 2.0, level),
+        lambda batch, logp: clamped(batch, logp, low, 2.0, level),
         correction="tis",
         correction_level=level,
-        correction_floor=0.5,
+        correction_floor=low,
+    )
+
+
+def trl_masked(batch: Batch, logp: Tensor, low: float | None, high: float | None, level: str) -> Tensor:
+    """The same file: vllm_importance_sampling_mode "token_mask" and "sequence_mask" (the default, up to 3)."""
+    mask = batch.completion_mask
+    difference = (batch.old_logp - batch.sampler_logp) * mask
+    difference = difference.sum(-1, keepdim=True) if level == "sequence" else difference
+    weight = difference.exp()
+    outside = (weight < (-math.inf if low is None else low)) | (weight > (math.inf if high is None else high))
+    return (clipped(batch, logp) * weight.masked_fill(outside, 0.0) * mask).sum() / mask.sum()
+
+
+@pytest.mark.parametrize("low", [None, 0.5])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_masks_of_trl_are_mis(level: str, low: float | None) -> None:
+    agree(
+        lambda batch, logp: trl_masked(batch, logp, low, 3.0, level),
+        correction="mis",
+        correction_level=level,
+        correction_floor=low or 0.0,
+        correction_cap=3.0,
     )
 
 
