@@ -207,12 +207,13 @@ def test_truncation_from_both_sides_is_tis_with_a_floor(level: str, low: float) 
 
 
 def trl_masked(batch: Batch, logp: Tensor, low: float | None, high: float | None, level: str) -> Tensor:
-    """The same file: vllm_importance_sampling_mode "token_mask" and "sequence_mask" (the default, up to 3)."""
+    """The same file: vllm_importance_sampling_mode "token_mask" and "sequence_mask", by default up to 3."""
     mask = batch.completion_mask
     difference = (batch.old_logp - batch.sampler_logp) * mask
     difference = difference.sum(-1, keepdim=True) if level == "sequence" else difference
     weight = difference.exp()
-    outside = (weight < (-math.inf if low is None else low)) | (weight > (math.inf if high is None else high))
+    lowest, highest = -math.inf if low is None else low, math.inf if high is None else high
+    outside = (weight < lowest) | (weight > highest)
     return (clipped(batch, logp) * weight.masked_fill(outside, 0.0) * mask).sum() / mask.sum()
 
 

@@ -19,6 +19,7 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
+from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -28,6 +29,7 @@ from grpobench.runs.settings.config import (
     SamplerConfig,
     TrainConfig,
 )
+from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.train.update import Correction, correct
 
@@ -252,6 +254,14 @@ def test_correction_needs_current_rollouts_and_trainer_old_probabilities() -> No
     off = dataclasses.replace(run(correction="mis", kind="replay"), algorithm=DPO())
     (why,) = incompatible(off)
     assert 'sampler.kind is "replay"; set sampler.correction = "none"' in why
+
+
+def test_run_folders_from_before_normalization_mean_none() -> None:
+    config = read_recipe("quickstart").configs[0]
+    now = stored.dump(config)
+    before = "".join(line for line in now.splitlines(True) if "correction_normalize" not in line)
+    assert before != now and stored.load(before) == stored.load(now)
+    assert stored.differences(before, now, stored.defaults(config)) == []
 
 
 @pytest.mark.parametrize(
