@@ -29,7 +29,7 @@ Role = Literal["policy", "critic", "value_head", "reference"]
 """What a model is for. `critic` is a separate copy of the initial policy with a value head; `value_head`
 is a value head on the policy's own trunk; `reference` is the frozen initial policy."""
 
-Reduction = Literal["mean", "min", "max", "sum"]
+Reduction = Literal["mean", "min", "max", "sum", "tail"]
 
 
 @dataclass(frozen=True)

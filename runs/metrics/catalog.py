@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 from grpobench.algorithms import modifiers
 from grpobench.algorithms.algorithm import Algorithm, Metric, Role
+from grpobench.runs.metrics.ratios import of_departures
 from grpobench.runs.settings.registries import algorithms
 
 REWARD = (
@@ -185,6 +186,7 @@ TRAINED = (
     Metric("trained/ratio_mean", "ratio", "mean of ρ = π/π_old over the same tokens"),
     Metric("trained/ratio_min", "ratio", "least ρ", reduce="min"),
     Metric("trained/ratio_max", "ratio", "greatest ρ", reduce="max"),
+    *of_departures("trained/ratio_", "log ρ", "over the same tokens"),
 )
 GAP = (
     Metric(
@@ -198,6 +200,7 @@ GAP = (
     Metric("gap/max", "nats", "greatest |log π_sampler − log π_old|", "lower", "max"),
     Metric("gap/k3", "nats/token", "mean of x − 1 − log x, x = π_old/π_sampler; healthy below 1e-3", "lower"),
     Metric("gap/ess", "share", "(Σw)²/(n·Σw²) with w = π_old/π_sampler per token; 1 without a gap", "higher"),
+    *of_departures("gap/", "log π_sampler − log π_old", "over written tokens", "higher", "lower"),
     Metric(
         "gap/sync",
         "nats",

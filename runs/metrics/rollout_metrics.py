@@ -16,6 +16,8 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Batch, Metric
+from grpobench.runs.metrics.catalog import GAP
+from grpobench.runs.metrics.ratios import departures, tail_index
 from grpobench.runs.sample.rollouts import Group
 from grpobench.tasks.task import Outcome, Problem, Verdict
 
@@ -49,11 +51,12 @@ class MetricAccumulator:
         if not len(values):
             return math.nan
         how = self.catalog[name].reduce if name in self.catalog else "mean"
-        reductions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        reductions: dict[str, Callable[[torch.Tensor], torch.Tensor | float]] = {
             "mean": torch.mean,
             "min": torch.min,
             "max": torch.max,
             "sum": torch.sum,
+            "tail": tail_index,
         }
         return float(reductions[how](values))
 
@@ -290,7 +293,11 @@ def gap_metrics(outputs: Sequence[tuple[torch.Tensor, Batch]]) -> dict[str, floa
     if not len(difference):
         return {}
     weight = difference.exp()
-    return {
+    tally = MetricAccumulator({metric.name: metric for metric in GAP})
+    for logp, batch in outputs:
+        apart = logp.double() - batch.sampler_logp.double()
+        tally.add(departures("gap/", apart, batch.completion_mask), batch.completion_mask)
+    return tally.numbers() | {
         "gap/mean": difference.abs().mean().item(),
         "gap/max": difference.abs().max().item(),
         "gap/k3": (weight - 1 - difference).mean().item(),

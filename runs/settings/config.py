@@ -145,15 +145,20 @@ class SamplerConfig:
     0 samples with the current ones. The first rollouts come from the oldest weights there are, the initial
     policy's. Evaluations use the current weights. Keeps `lag` copies of the policy's weights on its device
     and in checkpoints; a run whose copies do not fit into free memory ends before its first step."""
-    correction: Literal["none", "tis", "mis"] = "none"
-    """What the loss terms are multiplied by: `tis` w = π_old/π_sampler, at most `correction_cap`; `mis` w
-    within `correction_floor` and `correction_cap`, and 0 outside."""
+    correction: Literal["none", "tis", "mis", "rejection"] = "none"
+    """What the loss terms are multiplied by, with w = π_old/π_sampler: `tis` w, moved to `correction_floor`
+    or `correction_cap` where it lies beyond; `mis` w between them, and 0 outside; `rejection` 1 between them,
+    and 0 outside. IcePop (arXiv:2510.18855) is `mis` per token from 0.5 to 5, and the behavior weight of
+    AReaL's decoupled PPO (arXiv:2505.24298) is `mis` per token with cap 5 (docs/samplers.md)."""
     correction_level: Literal["token", "sequence", "geometric"] = "token"
     """Whether w is a token's ratio, the product over a sequence's tokens, or their geometric mean."""
     correction_cap: Annotated[float, Ge(1)] = 2.0
     """Largest w; inf bounds nothing."""
     correction_floor: Share = 0.0
-    """Smallest w that `mis` keeps."""
+    """Smallest w."""
+    correction_normalize: bool = False
+    """Whether the corrected weights of an update are divided by their weighted mean (self-normalized
+    importance sampling); with `rejection`, averages are then over what is left."""
 
     def __post_init__(self) -> None:
         demand(self, Rule(self.kind in SAMPLERS or self.foreign, unknown_sampler(self.kind)))

@@ -4,11 +4,16 @@ Completions are drawn from the sampler's μ, but an objective is derived for dra
 policy with the same weights. The ratio w = π_old/μ corrects for it (importance sampling): it multiplies the
 terms of the loss and carries no gradient.
 
-- Truncated, TIS: min(w, cap), less variance for some bias (Yao et al., "On the Rollout-Training Mismatch in
-  Modern RL Systems", 2025; there per token, cap 2).
-- Masked, MIS: w where floor ≤ w ≤ cap, else 0 (after Liu et al., "When Speed Kills Stability", 2025). Masked
-  tokens still count in the averaging weights, as in an importance-sampling estimate; rejection sampling would
-  divide by the number that is left.
+- Truncated, TIS: w clamped to [floor, cap], less variance for some bias (Yao et al., "On the Rollout-Training
+  Mismatch in Modern RL Systems", 2025; there per token, no floor, cap 2).
+- Masked, MIS: w where floor ≤ w ≤ cap, else 0 (after Liu et al., "When Speed Kills Stability", 2025). Per
+  token with floor 0.5 and cap 5 it is IcePop (arXiv:2510.18855); per token without a floor and with cap 5
+  the behavior weight π_prox/π_behav of decoupled PPO (arXiv:2505.24298) as AReaL's code has it.
+- Rejection: 1 where floor ≤ w ≤ cap, else 0.
+
+What is cut still counts in the averaging weights, as in an importance-sampling estimate. Normalized, the
+weights of an update keep the sum that they have without a correction: a self-normalized estimate, which with
+rejection divides by what is left.
 
 The ratio is that of each token, of a whole sequence (the product over the tokens that the policy wrote), or
 the geometric mean over a sequence, which does not grow with its length. Equal probabilities give weights of
@@ -39,6 +44,7 @@ from grpobench.algorithms.algorithm import (
     Signal,
     Tokenwise,
 )
+from grpobench.runs.metrics.ratios import departures
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
 from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.roles import RoleModels, Ruined
@@ -59,10 +65,17 @@ class Correction(Rows):
     """For terms of shape (B,): the sequence's weight, or the mean of its tokens' weights."""
     cut: torch.Tensor
     """Bool (B, T): the cap or the floor took effect."""
+    normalize: bool = False
+    """Whether averaging weights keep their sum."""
 
     def of(self, weights: torch.Tensor) -> torch.Tensor:
-        """Averaging weights, (B, T) or (B,), times the correction."""
-        return weights * (self.token if weights.dim() == 2 else self.row)
+        """Averaging weights of a whole minibatch, (B, T) or (B,), times the correction."""
+        corrected = weights * (self.token if weights.dim() == 2 else self.row)
+        if not self.normalize:
+            return corrected
+        total = corrected.sum()
+        # Of equal sums the quotient is exactly 1; where everything is cut there is nothing to scale.
+        return corrected * torch.where(total > 0, weights.sum() / total, torch.ones_like(total))
 
     def metrics(self, completion_mask: torch.Tensor) -> dict[str, float]:
         """Means over the tokens that the policy wrote, (B, T)."""
@@ -83,21 +96,23 @@ def correct(batch: Batch, settings: SamplerConfig) -> Correction | None:
     if settings.correction_level == "token":
         token, cut = bound(log_ratio.exp(), settings)
         row = (token * completion_mask).sum(-1) / count  # 0/0 in a row without tokens, filled below
-        return Correction(token, row.masked_fill(count == 0, 1.0), cut)
+        return Correction(token, row.masked_fill(count == 0, 1.0), cut, settings.correction_normalize)
     total = log_ratio.sum(-1)
     if settings.correction_level == "geometric":
         total = total / count.clamp(min=1)
     row, cut = bound(total.exp(), settings)
-    return Correction(row[:, None].expand_as(log_ratio), row, cut[:, None].expand_as(completion_mask))
+    token, cut = row[:, None].expand_as(log_ratio), cut[:, None].expand_as(completion_mask)
+    return Correction(token, row, cut, settings.correction_normalize)
 
 
 def bound(ratio: torch.Tensor, settings: SamplerConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """(weights, mask of the weights that are not the ratio itself)."""
-    cut = ratio > settings.correction_cap
+    floor, cap = settings.correction_floor, settings.correction_cap
+    cut = (ratio < floor) | (ratio > cap)
     if settings.correction == "tis":
-        return ratio.clamp(max=settings.correction_cap), cut
-    cut = cut | (ratio < settings.correction_floor)
-    return ratio.masked_fill(cut, 0.0), cut
+        return ratio.clamp(floor, cap), cut
+    kept = ratio if settings.correction == "mis" else torch.ones_like(ratio)
+    return kept.masked_fill(cut, 0.0), cut
 
 
 LogpOfRows = list[tuple[torch.Tensor, Batch]]
@@ -323,7 +338,7 @@ class Updater:
             logp = now["policy"].logp.detach()  # kept beyond this micro-batch, which its graph must not be
             sums.tally.add({"trained/entropy": now["policy"].entropy}, completion_mask)
             if self.source.on_policy:
-                sums.tally.add(movement(logp, micro.old_logp), completion_mask)
+                sums.tally.add(movement(logp, micro.old_logp, completion_mask), completion_mask)
             sums.logp.append((logp, micro))
         sums.tokens += int(completion_mask.sum())
 
@@ -416,12 +431,14 @@ def minibatches(batch: Batch, row_group: torch.Tensor, count: int, seed: int) ->
     return [torch.tensor(rows, device=batch.completion.device) for rows in dealt if rows]
 
 
-def movement(logp: torch.Tensor, old: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Per token: log π_old − log π, and the ratio π/π_old; one ratio for three reductions."""
+def movement(logp: torch.Tensor, old: torch.Tensor, completion_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Per token: log π_old − log π, and the ratio π/π_old; one ratio for three reductions. And where it is
+    far from 1."""
     ratio = (logp - old).exp()
     return {
         "trained/kl_old": old - logp,
         "trained/ratio_mean": ratio,
         "trained/ratio_min": ratio,
         "trained/ratio_max": ratio,
+        **departures("trained/ratio_", logp - old, completion_mask),
     }

@@ -19,6 +19,7 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
+from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -28,13 +29,14 @@ from grpobench.runs.settings.config import (
     SamplerConfig,
     TrainConfig,
 )
+from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.train.update import Correction, correct
 
 ROUNDING = {"rtol": 1e-6, "atol": 0}
 """A handful of float32 operations on numbers near one."""
 LEVELS = ("token", "sequence", "geometric")
-KINDS = ("tis", "mis")
+KINDS = ("tis", "mis", "rejection")
 FORMS: list[tuple[str, Any]] = [
     *((name, cls()) for name, cls in ALGORITHMS.items()),
     ("gspo per token", GSPO(level="token")),
@@ -80,6 +82,12 @@ def test_token_weights_are_the_ratios_cut_at_the_cap() -> None:
     mis = found(batch, "mis", "token")
     torch.testing.assert_close(mis.token[0], torch.tensor([0.5, 1.0, 0.0]), **ROUNDING)
     torch.testing.assert_close(mis.row, torch.tensor([0.5, 0.0]), **ROUNDING)
+    kept = found(batch, "rejection", "token")
+    torch.testing.assert_close(kept.token[0], torch.tensor([1.0, 1.0, 0.0]), **ROUNDING)
+    torch.testing.assert_close(kept.row, torch.tensor([2 / 3, 0.0]), **ROUNDING)
+    raised = found(batch, "tis", "token", 3.5, 0.8)
+    torch.testing.assert_close(raised.token[0], torch.tensor([0.8, 1.0, 3.5]), **ROUNDING)
+    assert raised.metrics(batch.completion_mask)["correction/clipped"] == 2 / 4
     floored = found(batch, "mis", "token", 3.5, 0.8)
     torch.testing.assert_close(floored.token[0], torch.tensor([0.0, 1.0, 0.0]), **ROUNDING)
     assert floored.token[1, 0] == pytest.approx(3.0)
@@ -103,6 +111,7 @@ def test_only_written_tokens_count() -> None:
     for kind, level in itertools.product(KINDS, LEVELS):
         correction = found(batch, kind, level, 5.0)
         row = {"token": 1.75, "sequence": 1.5, "geometric": math.sqrt(1.5)}[level]
+        row = 1.0 if kind == "rejection" else row
         assert correction.row.tolist() == pytest.approx([row, 1.0]), "nothing written: weight 1"
         assert correction.metrics(batch.completion_mask)["correction/clipped"] == 0
 
@@ -112,6 +121,7 @@ def test_huge_ratios_are_cut_and_never_become_nan() -> None:
     for level in LEVELS:
         assert found(batch, "tis", level).row.tolist() == [2.0]
         assert found(batch, "mis", level).row.tolist() == [0.0]
+        assert found(batch, "rejection", level).row.tolist() == [0.0]
 
 
 @given(
@@ -131,8 +141,11 @@ def test_weights_are_plain_arithmetic(
         ratios = [math.exp(x if level == "token" else whole) for x in values]
         if any(abs(r / bound - 1) < 1e-4 for r in ratios for bound in (cap, floor or 1e9)):
             continue
-        kept = [r if floor <= r <= cap else 0.0 for r in ratios]
-        expected = [min(r, cap) for r in ratios] if kind == "tis" else kept
+        expected = {
+            "tis": [max(min(r, cap), floor) for r in ratios],
+            "mis": [r if floor <= r <= cap else 0.0 for r in ratios],
+            "rejection": [float(floor <= r <= cap) for r in ratios],
+        }[kind]
         assert correction.token[row, : len(values)].tolist() == pytest.approx(expected, rel=1e-4)
         assert correction.row[row].item() == pytest.approx(sum(expected) / len(expected), rel=1e-4)
 
@@ -177,8 +190,10 @@ def test_equal_probabilities_change_no_bit_of_the_gradient(algorithm: Any) -> No
     plain, _ = backward(algorithm, models, batch)
     assert norm(plain) > 0
     for kind, level in itertools.product(KINDS, LEVELS):
-        corrected, _ = backward(algorithm, models, batch, correction=found(batch, kind, level, 2.0, 0.5))
-        assert all(torch.equal(plain[name], corrected[name]) for name in plain)
+        correction = found(batch, kind, level, 2.0, 0.5)
+        for asked in (correction, dataclasses.replace(correction, normalize=True)):
+            corrected, _ = backward(algorithm, models, batch, correction=asked)
+            assert all(torch.equal(plain[name], corrected[name]) for name in plain)
 
 
 @pytest.mark.parametrize("algorithm", [form for _, form in FORMS], ids=[name for name, _ in FORMS])
@@ -197,6 +212,9 @@ def test_one_ratio_everywhere_scales_the_gradient(algorithm: Any) -> None:
         corrected, _ = backward(algorithm, models, skewed, correction=found(skewed, kind, level, cap))
         expected = {name: factor * slope for name, slope in plain.items()}
         assert distance(corrected, expected) < 1e-5 if factor else norm(corrected) == 0
+        normal = dataclasses.replace(found(skewed, kind, level, cap), normalize=True)
+        corrected, _ = backward(algorithm, models, skewed, correction=normal)
+        assert distance(corrected, plain) < 1e-5 if factor else norm(corrected) == 0
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -207,7 +225,8 @@ def test_micro_batches_change_no_corrected_gradient(level: str) -> None:
             models, batch = prepared(algorithm, budget)
             noise = torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(3))
             skewed = dataclasses.replace(batch, sampler_logp=batch.old_logp + 0.5 * noise)
-            gradients.append(backward(algorithm, models, skewed, correction=found(skewed, "tis", level))[0])
+            tis = dataclasses.replace(found(skewed, "tis", level), normalize=True)
+            gradients.append(backward(algorithm, models, skewed, correction=tis)[0])
         assert distance(*gradients) < 1e-5  # only the order of float32 sums differs
 
 
@@ -235,6 +254,14 @@ def test_correction_needs_current_rollouts_and_trainer_old_probabilities() -> No
     off = dataclasses.replace(run(correction="mis", kind="replay"), algorithm=DPO())
     (why,) = incompatible(off)
     assert 'sampler.kind is "replay"; set sampler.correction = "none"' in why
+
+
+def test_run_folders_from_before_normalization_mean_none() -> None:
+    config = read_recipe("quickstart").configs[0]
+    now = stored.dump(config)
+    before = "".join(line for line in now.splitlines(True) if "correction_normalize" not in line)
+    assert before != now and stored.load(before) == stored.load(now)
+    assert stored.differences(before, now, stored.defaults(config)) == []
 
 
 @pytest.mark.parametrize(

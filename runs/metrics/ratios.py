@@ -1,0 +1,109 @@
+"""Where two readings of the same tokens differ, and how heavy the tail of their ratio is.
+
+A mean says little of a ratio r between two policies: a few tokens carry most of the variance of importance
+weights. d = |log r| is a token's distance in nats, and exp d = max(r, 1/r).
+
+- Tail index: Hill's estimator ("A simple general approach to inference about the tail of a distribution",
+  1975) for exp d. With d₍₁₎ ≥ d₍₂₎ ≥ … it is k / Σ_{i ≤ k} (d₍ᵢ₎ − d₍ₖ₊₁₎), where k is a twentieth of the
+  tokens: the inverse of the mean excess over the 95th percentile. If P(exp d > x) falls like x^(−a), it
+  estimates a, with a standard error of about a/√k; for a ≤ 2 the variance is infinite, for a ≤ 1 the mean.
+- Extremes: tokens whose ratio is above 2 or below 1/2, and where in their completions they stand.
+- Growth: the least-squares slope of d over a completion.
+
+A written token's place is (i − ½)/n, the i-th of n: the mean over any completion is exactly ½.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+
+from grpobench.algorithms.algorithm import Metric, Rowwise, Tokenwise
+
+EXTREME = 2.0
+"""The ratio above which, or below whose inverse, a token is extreme: the usual cap of TIS."""
+TAIL = 20
+"""The tail is one token in so many."""
+FEWEST = 10
+"""Tokens that a tail must have to be estimated."""
+
+Direction = Literal["higher", "lower", "neither"]
+
+
+def of_departures(
+    prefix: str, log_ratio: str, tokens: str, index: Direction = "neither", extreme: Direction = "neither"
+) -> tuple[Metric, ...]:
+    """The declarations of what `departures` measures, with the direction of improvement of the tail
+    index and of the share."""
+    return (
+        Metric(
+            f"{prefix}tail",
+            "index",
+            f"tail index of exp|{log_ratio}| {tokens}: k/Σ(d_i − d_(k+1)), d = |{log_ratio}| in descending "
+            f"order, k a twentieth of the tokens (Hill). At most 2: their variance is infinite; NaN for "
+            f"fewer than {TAIL * FEWEST} tokens or where d_(k+1) is 0",
+            index,
+            "tail",
+        ),
+        Metric(
+            f"{prefix}extreme",
+            "share of tokens",
+            f"|{log_ratio}| above log 2 (a ratio above 2 or below 1/2), {tokens}",
+            extreme,
+        ),
+        Metric(
+            f"{prefix}extreme_at",
+            "share of completion",
+            "mean place (i − ½)/n of these tokens, each the i-th of the n written tokens of its completion; "
+            "0.5 if they stand anywhere alike; NaN without one",
+        ),
+        Metric(
+            f"{prefix}growth",
+            "nats",
+            f"least-squares slope of |{log_ratio}| over the place (i − ½)/n, from the beginning of a "
+            "completion to its end: mean over completions with two written tokens or more; 0 if the ratio is "
+            "1 everywhere",
+        ),
+    )
+
+
+def departures(prefix: str, log_ratio: Tokenwise, completion_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Unreduced, of log ratios (B, T): per token what is reduced to the tail index, whether it is extreme,
+    and its place if it is (else NaN); per row the slope (NaN for fewer than two tokens)."""
+    distance = log_ratio.abs()
+    place = places(completion_mask).to(distance.dtype)
+    extreme = distance > math.log(EXTREME)
+    return {
+        f"{prefix}tail": distance,
+        f"{prefix}extreme": extreme.to(distance.dtype),
+        f"{prefix}extreme_at": place.masked_fill(~extreme, math.nan),
+        f"{prefix}growth": slopes(distance, place, completion_mask),
+    }
+
+
+def places(completion_mask: torch.Tensor) -> torch.Tensor:
+    """(i − ½)/n of each written token, (B, T)."""
+    count = completion_mask.sum(-1, keepdim=True)
+    return (completion_mask.cumsum(-1) - 0.5) / count.clamp(min=1)
+
+
+def slopes(distance: Tokenwise, place: Tokenwise, completion_mask: torch.Tensor) -> Rowwise:
+    """Least-squares slope of `distance` over `place` for each row, (B,)."""
+    # Places average ½, so the mean distance drops out of the covariance.
+    centered = (place - 0.5).masked_fill(~completion_mask, 0.0)
+    covariance = (centered * distance.masked_fill(~completion_mask, 0.0)).sum(-1)
+    slope: Rowwise = covariance / centered.square().sum(-1)
+    return slope.masked_fill(completion_mask.sum(-1) < 2, math.nan)
+
+
+def tail_index(distance: torch.Tensor) -> float:
+    """Hill's estimate of the tail index of exp(distance), from its largest twentieth; `distance` is (N,)."""
+    count = len(distance) // TAIL
+    if count < FEWEST:
+        return math.nan
+    largest = distance.double().topk(count + 1).values
+    excess = (largest[:-1] - largest[-1]).mean().item()
+    # With a threshold of 0 fewer tokens differ than belong to the tail, and zeros would be part of it.
+    return 1 / excess if excess > 0 and largest[-1] > 0 else math.nan

@@ -1,0 +1,308 @@
+"""Corrections against what other libraries call theirs: IcePop, the behavior weight of decoupled PPO,
+truncation from both sides, rejection. Each counterpart is restated from the file that its docstring names,
+over the same log-probabilities, advantages and mask; value and gradient of the whole loss must agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Fixed, reading, rollouts
+
+from grpobench.algorithms.algorithm import Batch
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.settings.config import SamplerConfig
+from grpobench.runs.train.update import correct
+
+pytestmark = pytest.mark.usefixtures("double")
+EQUAL = {"rtol": 1e-6, "atol": 1e-12}
+"""float64 on both sides; only the order of operations differs."""
+GRPO_TOKENS = GRPO(averaging="token_mean")
+ICEPOP: dict[str, Any] = {"correction": "mis", "correction_floor": 0.5, "correction_cap": 5.0}
+Tensor = torch.Tensor
+
+
+def example(seed: int = 0, moved: float = 0.3) -> tuple[Batch, Tensor]:
+    """Two groups, with tokens that the policy did not write and an empty completion; π_old around the
+    sampler's probabilities with ratios on both sides of every bound used here, and log π around π_old."""
+    batch = rollouts(
+        [[6, 1, 5, 0], [2, 7]], [[1.0, 0.0, 0.5, 0.2], [0.0, 1.0]], seed=seed, gaps={0: [2], 5: [0]}
+    )
+    shape, generator = batch.completion_mask.shape, torch.Generator().manual_seed(seed + 1)
+    sampler, gap, step = (torch.randn(shape, generator=generator) for _ in range(3))
+    old = -sampler.abs() + 1.2 * gap
+    return dataclasses.replace(batch, sampler_logp=-sampler.abs(), old_logp=old), old + moved * step
+
+
+def ours(batch: Batch, logp: Tensor, **sampler: Any) -> Tensor:
+    """The corrected loss of GRPO with a mean over tokens, as the trainer computes it."""
+    known = Fixed(policy=reading(logp.detach()))
+    with torch.no_grad():
+        signal = GRPO_TOKENS.compute_signal(batch, known)
+    weights = GRPO_TOKENS.loss_weights(batch)
+    correction = correct(batch, SamplerConfig(**sampler))
+    weights = weights if correction is None else correction.of(weights)
+    return (GRPO_TOKENS.loss(batch, signal, {"policy": reading(logp)}).terms * weights).sum()
+
+
+def advantages(batch: Batch) -> Tensor:
+    """GRPO's, one column, written anew: (r − mean)/(std + 1e-4) in each group."""
+    found = torch.zeros_like(batch.reward)
+    for number in batch.group.unique():
+        of_group = batch.group == number
+        reward = batch.reward[of_group]
+        found[of_group] = (reward - reward.mean()) / (reward.std() + 1e-4)
+    return found[:, None]
+
+
+def clipped(batch: Batch, logp: Tensor) -> Tensor:
+    """−min(ρA, clip(ρ)A) of every token, (B, T)."""
+    ratio, advantage = (logp - batch.old_logp).exp(), advantages(batch)
+    return torch.max(-ratio * advantage, -ratio.clamp(0.8, 1.2) * advantage)
+
+
+def agree(theirs: Callable[[Batch, Tensor], Tensor], moved: float = 0.3, **sampler: Any) -> None:
+    """Value and gradient agree, and the correction matters."""
+    for seed in range(3):
+        batch, logp = example(seed, moved)
+        leaf = logp.clone().requires_grad_()
+        value, expected = ours(batch, leaf, **sampler), theirs(batch, leaf)
+        torch.testing.assert_close(value, expected, **EQUAL)
+        slope, wanted = (torch.autograd.grad(one, leaf)[0] for one in (value, expected))
+        torch.testing.assert_close(slope, wanted, **EQUAL)
+        (plain,) = torch.autograd.grad(ours(batch, leaf), leaf)
+        assert slope.norm() > 0 and (slope - plain).norm() > 0.1 * plain.norm()
+
+
+# IcePop
+
+
+def slime_icepop(batch: Batch, logp: Tensor, low: float, high: float) -> Tensor:
+    """THUDM/slime@2fc4883, slime/backends/megatron_utils/loss.py: icepop_function. What it masks stays in the
+    denominator, since the loss masks are returned as they came (here with calculate_per_token_loss)."""
+    mask = batch.completion_mask
+    ratio = torch.exp(batch.old_logp - batch.sampler_logp)
+    weight = torch.where((ratio >= low) & (ratio <= high), ratio, torch.zeros_like(ratio))
+    return (clipped(batch, logp) * weight)[mask].sum() / mask.sum()
+
+
+def verl_icepop(batch: Batch, logp: Tensor, low: float, high: float, level: str) -> Tensor:
+    """verl-project/verl@20c30bf, verl/trainer/ppo/rollout_corr_helper.py: compute_rollout_correction_weights
+    with rollout_is_threshold="low_high", whose log ratios are clamped to [−20, 20]."""
+    mask = batch.completion_mask.to(logp.dtype)
+    log_ratio = batch.old_logp - batch.sampler_logp
+    if level == "sequence":
+        log_ratio = (log_ratio * mask).sum(-1, keepdim=True).expand_as(log_ratio)
+    weight = log_ratio.clamp(-20, 20).exp() * mask
+    weight = torch.where((weight >= low) & (weight <= high), weight, torch.zeros_like(weight))
+    return (clipped(batch, logp) * weight * mask).sum() / mask.sum()
+
+
+def prime_rl(batch: Batch, logp: Tensor, low: float, high: float) -> Tensor:
+    """PrimeIntellect-ai/prime-rl@008468c, src/prime_rl/trainer/rl/loss.py: compute_loss with
+    ratio_type="token" and no bound per sequence: the ratio of the current policy to the sampler, masked on
+    both sides."""
+    ratio = torch.exp(logp - batch.sampler_logp)
+    keep = batch.completion_mask & ~((ratio < low) | (ratio > high))
+    return (-ratio * advantages(batch).expand_as(ratio))[keep].sum() / batch.completion_mask.sum()
+
+
+def test_icepop_of_slime_and_verl_is_mis_with_a_floor() -> None:
+    agree(lambda batch, logp: slime_icepop(batch, logp, 0.5, 5.0), **ICEPOP)
+    for level in ("token", "sequence"):
+        agree(
+            lambda batch, logp, level=level: verl_icepop(batch, logp, 0.5, 5.0, level),
+            **ICEPOP,
+            correction_level=level,
+        )
+
+
+def test_icepop_of_prime_rl_agrees_where_the_policy_has_not_moved() -> None:
+    """Its ratio is that of the current policy: with one update per batch, that of π_old."""
+    bounds = {"correction": "mis", "correction_floor": 0.125, "correction_cap": 8.0}
+    agree(lambda batch, logp: prime_rl(batch, logp, 0.125, 8.0), moved=0.0, **bounds)
+    batch, logp = example()
+    assert ours(batch, logp, **bounds) != pytest.approx(prime_rl(batch, logp, 0.125, 8.0).item(), rel=0.01)
+
+
+# Decoupled PPO
+
+
+def areal(batch: Batch, logp: Tensor, cap: float | None) -> Tensor:
+    """inclusionAI/AReaL@fbc966d, areal/utils/functional/functional.py: ppo_actor_loss_fn. π_prox is the
+    recomputed π_old, π_behav the sampler; a weight above the cap is 0 and counts in the denominator."""
+    mask = batch.completion_mask
+    weight = (batch.old_logp - batch.sampler_logp).exp()
+    kept = mask if cap is None else (weight <= cap) & mask
+    weight = torch.where(kept, weight, 0.0)
+    return torch.where(mask, clipped(batch, logp) * weight, 0.0).sum() / mask.count_nonzero()
+
+
+def areal_bounds(batch: Batch, logp: Tensor, low: float, high: float, action: str, level: str) -> Tensor:
+    """areal-project/AReaL@12372a8, areal/utils/functional/functional.py: apply_rejection_sampling with
+    metric="ratio" and agg="mean", and ppo_actor_loss_fn, whose denominator is that before masking."""
+    mask = batch.completion_mask
+    log_ratio = torch.where(mask, batch.old_logp - batch.sampler_logp, 0.0)
+    if level == "sequence":
+        log_ratio = (log_ratio.sum(-1) / mask.sum(-1).clamp(min=1))[:, None].expand_as(log_ratio)
+    weight = log_ratio.exp()
+    inside = (weight >= low) & (weight <= high)
+    weight = torch.where(inside, weight, 0.0) if action == "mask" else weight.clamp(low, high)
+    return torch.where(mask, clipped(batch, logp) * weight, 0.0).sum() / mask.sum()
+
+
+def test_behavior_weight_of_decoupled_ppo_is_mis_with_a_cap_alone() -> None:
+    agree(lambda batch, logp: areal(batch, logp, 5.0), correction="mis", correction_cap=5.0)
+
+
+def test_decoupled_ppo_without_a_cap_is_either_correction_without_bounds() -> None:
+    for kind in ("tis", "mis"):
+        agree(lambda batch, logp: areal(batch, logp, None), correction=kind, correction_cap=math.inf)
+
+
+@pytest.mark.parametrize(("action", "kind"), [("mask", "mis"), ("clamp", "tis")])
+def test_bounds_of_areal_are_a_floor_and_a_cap(action: str, kind: str) -> None:
+    """Its level "sequence" with the mean is the geometric one."""
+    for theirs, level, low, high in (("token", "token", 0.5, 5.0), ("sequence", "geometric", 0.6, 1.6)):
+        agree(
+            lambda batch, logp, at=theirs, low=low, high=high: areal_bounds(
+                batch, logp, low, high, action, at
+            ),
+            correction=kind,
+            correction_level=level,
+            correction_floor=low,
+            correction_cap=high,
+        )
+
+
+# Truncation from both sides
+
+
+def clamped(batch: Batch, logp: Tensor, low: float, high: float, level: str) -> Tensor:
+    """TRL 1.16, trl/trainer/grpo_trainer.py: vllm_importance_sampling_mode "token_truncate" and
+    "sequence_truncate" with both bounds; per token also slime's vanilla_tis_function (THUDM/slime@2fc4883)
+    with tis_clip_low. Without a lower bound also verl's compute_rollout_correction_weights with one number as
+    rollout_is_threshold (verl-project/verl@20c30bf)."""
+    mask = batch.completion_mask
+    difference = (batch.old_logp - batch.sampler_logp) * mask
+    difference = difference.sum(-1, keepdim=True) if level == "sequence" else difference
+    weight = difference.exp().clamp(min=low, max=high)
+    return (clipped(batch, logp) * weight * mask).sum() / mask.sum()
+
+
+@pytest.mark.parametrize("low", [0.0, 0.5])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_truncation_from_both_sides_is_tis_with_a_floor(level: str, low: float) -> None:
+    agree(
+        lambda batch, logp: clamped(batch, logp, low, 2.0, level),
+        correction="tis",
+        correction_level=level,
+        correction_floor=low,
+    )
+
+
+def trl_masked(batch: Batch, logp: Tensor, low: float | None, high: float | None, level: str) -> Tensor:
+    """The same file: vllm_importance_sampling_mode "token_mask" and "sequence_mask", by default up to 3."""
+    mask = batch.completion_mask
+    difference = (batch.old_logp - batch.sampler_logp) * mask
+    difference = difference.sum(-1, keepdim=True) if level == "sequence" else difference
+    weight = difference.exp()
+    lowest, highest = -math.inf if low is None else low, math.inf if high is None else high
+    outside = (weight < lowest) | (weight > highest)
+    return (clipped(batch, logp) * weight.masked_fill(outside, 0.0) * mask).sum() / mask.sum()
+
+
+@pytest.mark.parametrize("low", [None, 0.5])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_masks_of_trl_are_mis(level: str, low: float | None) -> None:
+    agree(
+        lambda batch, logp: trl_masked(batch, logp, low, 3.0, level),
+        correction="mis",
+        correction_level=level,
+        correction_floor=low or 0.0,
+        correction_cap=3.0,
+    )
+
+
+# Rejection
+
+
+def verl_rejection(batch: Batch, logp: Tensor, low: float, high: float, option: str) -> Tensor:
+    """verl-project/verl@20c30bf, verl/trainer/ppo/rollout_corr_helper.py: compute_rollout_rejection_mask with
+    rollout_rs_threshold="low_high" and no rollout_is; the loss is a mean over the narrowed mask."""
+    mask = batch.completion_mask.to(logp.dtype)
+    k1 = -(batch.old_logp - batch.sampler_logp).clamp(-20, 20)
+    if option == "seq_mean_k1":
+        k1 = ((k1 * mask).sum(-1) / (mask.sum(-1) + 1e-8))[:, None].expand_as(k1)
+    keep = mask * ((k1 >= math.log(low)) & (k1 <= math.log(high)))
+    return (clipped(batch, logp) * keep).sum() / keep.sum()
+
+
+@pytest.mark.parametrize(("option", "level"), [("token_k1", "token"), ("seq_mean_k1", "geometric")])
+def test_verl_rejection_is_normalized_rejection_with_inverted_bounds(option: str, level: str) -> None:
+    """k1 is −log(π_old/π_sampler), so its bounds are those of the sampler's probability over the
+    trainer's."""
+    low, high = (0.8, 2.5) if level == "token" else (0.5, 1.6)
+    agree(
+        lambda batch, logp: verl_rejection(batch, logp, low, high, option),
+        correction="rejection",
+        correction_level=level,
+        correction_floor=1 / high,
+        correction_cap=1 / low,
+        correction_normalize=True,
+    )
+
+
+def verl_normalized(batch: Batch, logp: Tensor, cap: float) -> Tensor:
+    """The same file: compute_rollout_correction_weights with rollout_is_batch_normalize; the truncated
+    weights over their mean."""
+    mask = batch.completion_mask.to(logp.dtype)
+    weight = ((batch.old_logp - batch.sampler_logp).clamp(-20, 20).exp() * mask).clamp(max=cap)
+    weight = weight / ((weight * mask).sum() / mask.sum())
+    return (clipped(batch, logp) * weight * mask).sum() / mask.sum()
+
+
+def test_batch_normalized_weights_of_verl_are_normalized_weights() -> None:
+    agree(lambda batch, logp: verl_normalized(batch, logp, 2.0), correction="tis", correction_normalize=True)
+
+
+# Limits
+
+
+def test_corrections_meet_in_their_limits() -> None:
+    """Without bounds TIS and MIS are one; where no ratio is cut they are one with any bounds; IcePop without
+    a floor is the behavior weight; rejection without bounds corrects nothing."""
+    batch, logp = example()
+    loose = ours(batch, logp, correction="tis", correction_cap=math.inf)
+    for bounds in (
+        {"correction_cap": math.inf},
+        {"correction_cap": 1e3, "correction_floor": 1e-3},
+    ):
+        torch.testing.assert_close(ours(batch, logp, correction="mis", **bounds), loose, **EQUAL)
+    icepop = ours(batch, logp, **ICEPOP | {"correction_floor": 0.0})
+    torch.testing.assert_close(icepop, areal(batch, logp, 5.0), **EQUAL)
+    rejected = ours(batch, logp, correction="rejection", correction_cap=math.inf)
+    assert torch.equal(rejected, ours(batch, logp))
+
+
+def test_sequence_means_normalize_over_the_sequences_that_are_left() -> None:
+    """Two completions of lengths 2 and 4, the second rejected as a whole: its half goes to the first."""
+    batch = rollouts([[2, 4]], [[1.0, 0.0]])
+    old = torch.zeros(batch.completion_mask.shape)
+    old[1] = 3.0  # a ratio of e³ at each token
+    batch = dataclasses.replace(batch, old_logp=old, sampler_logp=torch.zeros_like(old))
+    for normalize, share in ((False, 0.25), (True, 0.5)):
+        correction = correct(
+            batch,
+            SamplerConfig(
+                correction="rejection", correction_level="geometric", correction_normalize=normalize
+            ),
+        )
+        assert correction is not None
+        weights = correction.of(GRPO().loss_weights(batch))
+        assert weights.tolist() == [[share, share, 0, 0], [0, 0, 0, 0]]
