@@ -668,8 +668,8 @@ DIALECTS: dict[str, Dialect] = {
             (
                 recorded("trl/trainer/kto_trainer.py: KTOTrainer"),
                 Gap(
-                    "The KL is estimated anew in every forward pass, from the completions in it, which may answer "
-                    "the same prompt; ours once per step, from all of its problems.",
+                    "The KL is estimated anew in every forward pass, from the completions in it, which may "
+                    "answer the same prompt; ours once per step, from all of its problems.",
                     "trl/trainer/kto_trainer.py: _compute_loss",
                 ),
             ),
@@ -687,8 +687,8 @@ DIALECTS: dict[str, Dialect] = {
             (
                 recorded("trl/experimental/cpo/cpo_trainer.py: CPOTrainer"),
                 Gap(
-                    "Without cpo_alpha=0.0 it adds the chosen completions' negative log-likelihood, a mean over "
-                    "all of their tokens.",
+                    "Without cpo_alpha=0.0 it adds the chosen completions' negative log-likelihood, a mean "
+                    "over all of their tokens.",
                     "trl/experimental/cpo/cpo_trainer.py: concatenated_forward",
                 ),
             ),
@@ -706,8 +706,8 @@ DIALECTS: dict[str, Dialect] = {
             (
                 recorded(f"{TRL_ORPO}: ORPOTrainer"),
                 Gap(
-                    "The negative log-likelihood is a mean over all tokens, prompts included; ours over those of "
-                    "each completion, then over completions.",
+                    "The negative log-likelihood is a mean over all tokens, prompts included; ours over "
+                    "those of each completion, then over completions.",
                     f"{TRL_ORPO}: concatenated_forward",
                 ),
             ),
