@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -28,7 +29,7 @@ class Paired(Signal):
     sign: Rowwise
     """+1 for the chosen row, −1 for the rejected one, 0 for a row left out."""
     reference: Rowwise
-    """log π_ref of the whole completion."""
+    """log π_ref of the whole completion; 0 if no reference is read."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class DPO(Algorithm[Paired]):
     cost = "one forward pass of the reference over the paired completions"
     off_policy = True
     minimum_group = 2
-    metrics = (
+    metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("preference/chosen_logp", "nats", "mean log π of chosen completions", "higher"),
         Metric("preference/rejected_logp", "nats", "mean log π of rejected completions", "lower"),
         Metric("preference/margin", "nats", "mean of β·h over pairs", "higher"),
@@ -91,7 +92,7 @@ class DPO(Algorithm[Paired]):
         row_group, sign = pair_up(batch.reward, texts, batch.group, self.pairs_per_group)
         reference = torch.zeros_like(batch.reward)
         used = (row_group >= 0).nonzero().squeeze(-1)
-        if len(used):  # the reference reads only rows in pairs
+        if len(used) and self.reference_roles:  # the reference reads only rows in pairs
             chosen = batch[used]
             reference[used] = (models.forward("reference", chosen).logp * chosen.completion_mask).sum(-1)
         return Paired(row_group, sign, reference)

@@ -147,12 +147,22 @@ TRL_PAIRS = (
     Fact("pairs_per_group", 0, "trl/trainer/dpo_trainer.py", "every pair of the data set"),
     Fact("modify.reference_every", 0, "trl/trainer/dpo_config.py: sync_ref_model"),
 )
-TRL_PAIR_GAPS = (
-    Gap(
-        'It trains on recorded preferences: set sampler.kind = "preferences" and sampler.path.',
-        "trl/trainer/dpo_trainer.py: DPOTrainer",
-    ),
+TRL_KTO, TRL_CPO = "trl/trainer/kto_config.py", "trl/experimental/cpo/cpo_config.py"
+TRL_ORPO = "trl/experimental/orpo/orpo_trainer.py"
+TRL_PAIRS_ALONE = (
+    Fact("nll", 0.0, f"{TRL_CPO}: cpo_alpha", "as asked; 1 by default"),
+    Fact("pairs_per_group", 0, "trl/experimental/cpo/cpo_trainer.py", "every pair of the data set"),
 )
+
+
+def recorded(trainer: str) -> Gap:
+    """The gap of a trainer in this file that draws no completions."""
+    return Gap(
+        'It trains on recorded preferences: set sampler.kind = "preferences" and sampler.path.', trainer
+    )
+
+
+TRL_PAIR_GAPS = (recorded("trl/trainer/dpo_trainer.py: DPOTrainer"),)
 TOKENS = Fact("averaging", "token_mean", f'{CONFIG}: loss_type = "dapo"', "over the whole generated batch")
 
 # verl
@@ -636,6 +646,90 @@ DIALECTS: dict[str, Dialect] = {
                 *TRL_PAIRS,
             ),
             TRL_PAIR_GAPS,
+        ),
+        Dialect(
+            "kto",
+            "trl",
+            TRL,
+            "KTOTrainer with KTOConfig()",
+            (
+                Fact("beta", 0.1, f"{TRL_KTO}: beta"),
+                Fact("desirable_weight", 1.0, f"{TRL_KTO}: desirable_weight"),
+                Fact("undesirable_weight", 1.0, f"{TRL_KTO}: undesirable_weight"),
+                Fact("threshold", 0.5, "trl/trainer/kto_trainer.py: _compute_loss", "a label per completion"),
+                Fact(
+                    "reference_point",
+                    "mismatched",
+                    "trl/trainer/kto_trainer.py: _prepare_dataset",
+                    "with the previous completion of the batch",
+                ),
+                Fact("modify.reference_every", 0, f"{TRL_KTO}: sync_ref_model"),
+            ),
+            (
+                recorded("trl/trainer/kto_trainer.py: KTOTrainer"),
+                Gap(
+                    "The KL is estimated anew in every forward pass, from the completions in it, which may "
+                    "answer the same prompt; ours once per step, from all of its problems.",
+                    "trl/trainer/kto_trainer.py: _compute_loss",
+                ),
+            ),
+        ),
+        Dialect(
+            "simpo",
+            "trl",
+            TRL,
+            'CPOTrainer with CPOConfig(loss_type="simpo", cpo_alpha=0.0)',
+            (
+                Fact("beta", 0.1, f"{TRL_CPO}: beta", "the authors' is 2 to 10"),
+                Fact("gamma", 0.5, f"{TRL_CPO}: simpo_gamma"),
+                *TRL_PAIRS_ALONE,
+            ),
+            (
+                recorded("trl/experimental/cpo/cpo_trainer.py: CPOTrainer"),
+                Gap(
+                    "Without cpo_alpha=0.0 it adds the chosen completions' negative log-likelihood, a mean "
+                    "over all of their tokens.",
+                    "trl/experimental/cpo/cpo_trainer.py: concatenated_forward",
+                ),
+            ),
+        ),
+        Dialect(
+            "orpo",
+            "trl",
+            TRL,
+            "ORPOTrainer with ORPOConfig()",
+            (
+                Fact("beta", 0.1, "trl/experimental/orpo/orpo_config.py: beta", "λ in the paper"),
+                Fact("nll", 1.0, f"{TRL_ORPO}: get_batch_loss_metrics"),
+                Fact("pairs_per_group", 0, TRL_ORPO, "every pair of the data set"),
+            ),
+            (
+                recorded(f"{TRL_ORPO}: ORPOTrainer"),
+                Gap(
+                    "The negative log-likelihood is a mean over all tokens, prompts included; ours over "
+                    "those of each completion, then over completions.",
+                    f"{TRL_ORPO}: concatenated_forward",
+                ),
+            ),
+        ),
+        Dialect(
+            "sppo",
+            "trl",
+            TRL,
+            'DPOTrainer with DPOConfig(loss_type="sppo_hard")',
+            (
+                Fact("beta", 0.1, "trl/trainer/dpo_config.py: beta", "the authors' is 0.001"),
+                Fact("win", "hard", "trl/trainer/dpo_trainer.py: _compute_loss", "1 and 0"),
+                Fact("opponents", "pair", "trl/trainer/dpo_trainer.py: _compute_loss"),
+                *TRL_PAIRS,
+            ),
+            (
+                *TRL_PAIR_GAPS,
+                Gap(
+                    "It adds the two errors of a pair up; ours is their mean, half of it.",
+                    "trl/trainer/dpo_trainer.py: _compute_loss",
+                ),
+            ),
         ),
         Dialect(
             "dr_grpo",

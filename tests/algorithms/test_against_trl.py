@@ -48,6 +48,7 @@ from grpobench.algorithms.luspo import LUSPO
 from grpobench.algorithms.modifiers import Modified, Modifiers
 from grpobench.algorithms.policy_gradient import ClippedRatio
 from grpobench.algorithms.sapo import SAPO
+from grpobench.algorithms.sppo import SPPO
 from grpobench.algorithms.vespo import VESPO
 from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.models.roles import RoleModels
@@ -494,6 +495,14 @@ def test_ipo_of_the_paper_equals_trls_up_to_the_length_that_trl_divides_by(tmp_p
     )
     assert ours == pytest.approx(16 * theirs, rel=LOSS)
     assert distance(gradient, {name: 16 * g for name, g in expected.items()}) < GRADIENT
+
+
+def test_hard_sppo_is_half_of_trls_which_adds_both_errors_up(tmp_path: Path) -> None:
+    ours, gradient, theirs, expected, _, _ = both_of_dpo(
+        SPPO(beta=BETA, win="hard", opponents="pair"), tmp_path, loss_type=["sppo_hard"]
+    )
+    assert 2 * ours == pytest.approx(theirs, rel=LOSS)
+    assert distance({name: 2 * g for name, g in gradient.items()}, expected) < GRADIENT
 
 
 def test_ipo_of_the_paper_differs_from_trls_where_lengths_differ(tmp_path: Path) -> None:

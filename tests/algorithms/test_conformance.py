@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role, Rows
+from grpobench.algorithms.kto import KTO
 from grpobench.algorithms.modifiers import METRICS, Modified, Modifiers
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
 from grpobench.algorithms.rft import RFT
@@ -69,10 +70,24 @@ def variants() -> dict[str, Algorithm[Any]]:
         "ppo-entropy": ppo(entropy_bonus=0.1),
         "dpo-nll": dpo(nll=1.0),
         "dpo-one": dpo(pairs_per_group=1),
+        **preferences(),
         **advantages(),
         **ratios(),
         **research(),
         **modified(),
+    }
+
+
+def preferences() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms that learn from preferences beside `dpo` and `ipo`."""
+    known = ALGORITHMS
+    return {
+        "kto-rollouts": known["kto"](reference_point="rollouts", threshold=1.0),
+        "kto-zero": known["kto"](reference_point="zero", desirable_weight=2.0, undesirable_weight=0.5),
+        "simpo-nll": known["simpo"](beta=0.5, gamma=0.0, nll=1.0),
+        "orpo-heavy": known["orpo"](beta=2.0, nll=0.0),
+        "sppo-hard": known["sppo"](beta=0.1, win="hard", pairs_per_group=0),
+        "sppo-pair": known["sppo"](beta=0.1, win="hard", opponents="pair", nll=0.5),
     }
 
 
@@ -668,14 +683,17 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     signal = algorithm.compute_signal(batch, models)
     advantage = getattr(signal, "advantage", None)
     told_apart = getattr(algorithm, "length_reward", 0)  # equal rewards are made unequal by length
+    absolute = isinstance(algorithm, KTO)  # compares nothing: a label is a signal by itself
     if advantage is None:
-        assert (signal.row_group == -1).all()
+        assert absolute or (signal.row_group == -1).all()
     elif not told_apart:
         assert not advantage.any()
     gradient, metrics = backward(algorithm, models, batch, signal)
     assert finite(gradient)
-    assert not any(math.isnan(value) for value in metrics.values())
-    if told_apart or algorithm.differentiates_entropy:
+    undefined = {"kto/desirable_gain", "kto/undesirable_gain"}  # one of two labels is absent
+    assert not any(math.isnan(value) for name, value in metrics.items() if name not in undefined)
+    assert not absolute or sum(math.isnan(metrics[name]) for name in undefined) == 1
+    if told_apart or absolute or algorithm.differentiates_entropy:
         return
     if getattr(algorithm, "kl_estimator", "k3") != "k1":
         # An estimator of the KL at π = π_ref has gradient 0, but for k1, whose gradient is ∇log π.
