@@ -14,6 +14,7 @@ NAMES = (
     "reinforce_pp",
     "reinforce_pp_baseline",
     "gpg",
+    "rgra",
     "bnpo",
     "opo",
     "otb",

@@ -130,6 +130,8 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "passk-one": known["passk"](k=1, beta=0.1),
         "passk-best": known["passk"](form="best", divide=False),
         "rebel-beta": known["rebel"](eta=2.0, beta=0.1),
+        "rgra-beta": known["rgra"](beta=0.1),
+        "rgra-kl-reward": known["rgra"](beta=0.1, kl_placement="reward", averaging="token_mean"),
         "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
     }
 
