@@ -26,12 +26,12 @@ class RGRA(GroupNormalized, Reinforce):
     departures = (
         "The paper keeps GRPO's penalty of the KL to the reference. Its weight could not be read: β is 0 "
         "here, as in `grpo`, so that the two differ in the ratio and the clip alone. Averaging, ε and ddof "
-        "are those of `grpo`, for the same reason. With one update per rollout batch it has GRPO's gradient: "
-        "set train.num_minibatches, train.epochs or sampler.lag to tell them apart."
+        "are those of `grpo`, for the same reason. With one update per rollout batch it has GRPO's "
+        "gradient: set train.num_minibatches, train.epochs or sampler.lag to tell them apart."
     )
     evidence = (
-        "reconstruction: from the paper's abstract and a second-hand summary (group-relative advantage and KL "
-        "kept, ratio and clip removed, negative advantages kept); the paper's formula and settings were not "
-        "read, and no library has it"
+        "reconstruction: from the paper's abstract and a second-hand summary (group-relative advantage and "
+        "KL kept, ratio and clip removed, negative advantages kept); the paper's formula and settings were "
+        "not read, and no library has it"
     )
     metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)

@@ -16,8 +16,8 @@ from grpobench.algorithms.rgra import RGRA
 
 @pytest.mark.usefixtures("double")
 def test_gradient_by_hand_whatever_the_ratio() -> None:
-    """Rewards 1 and 0: A = ±½/√½ = ±0.70711 but for ε. Two completions of 1 and 2 tokens: −A/(2·1) and A/(2·2),
-    at ratio 1 and at ratios of e and 1/e, where GRPO has clipped or scaled them."""
+    """Rewards 1 and 0: A = ±½/√½ = ±0.70711 but for ε. Two completions of 1 and 2 tokens: −A/(2·1) and
+    A/(2·2), at ratio 1 and at ratios of e and 1/e, where GRPO has clipped or scaled them."""
     batch = rollouts([[1, 2]], [[1.0, 0.0]])
     rgra = RGRA(epsilon=1e-12)
     half = 0.5**0.5
