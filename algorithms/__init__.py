@@ -36,6 +36,7 @@ NAMES = (
     "sapo",
     "luspo",
     "vespo",
+    "topr",
     "clip_cov",
     "kl_cov",
     "entropy_mask",

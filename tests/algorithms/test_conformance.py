@@ -154,6 +154,10 @@ def ratios() -> dict[str, Algorithm[Any]]:
         "luspo-wide": known["luspo"](clip_low=0.1, clip_high=0.1),
         "luspo-dual": known["luspo"](clip_low=0.1, clip_high=0.2, dual_clip=1.25),
         "vespo-kl-advantage": known["vespo"](beta=0.1, kl_placement="advantage"),
+        "topr-token": known["topr"](level="token", averaging="token_mean", offset=0.2),
+        "topr-beta": known["topr"](beta=0.1),
+        "topr-kl-reward": known["topr"](beta=0.1, kl_placement="reward"),
+        "topr-kl-advantage": known["topr"](beta=0.1, kl_placement="advantage"),
         "vespo-plain": known["vespo"](power_positive=0.0, decay_positive=0.0),
         "clip_cov-band": known["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
         "kl_cov-many": known["kl_cov"](fraction=0.3, coefficient=0.5),
@@ -662,6 +666,8 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
         reward = algorithm.max_reward  # failures are compared with a success that nobody had
     if getattr(algorithm, "zero_tail", False):
         reward = 0.0  # the end of a longest completion is not compared
+    # `offset` is a constant baseline: only a reward that equals it is without signal
+    reward = getattr(algorithm, "offset", reward)
     base = data()
     equal = torch.full_like(base.reward, reward)
     scores = dict.fromkeys(base.scores, equal)
