@@ -37,6 +37,7 @@ NAMES = (
     "luspo",
     "vespo",
     "topr",
+    "m2po",
     "clip_cov",
     "kl_cov",
     "entropy_mask",
