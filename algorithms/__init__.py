@@ -43,6 +43,7 @@ NAMES = (
     "entropy_mask",
     "dppo",
     "kimi",
+    "dro",
     "rebel",
     "vapo",
     "cora",
