@@ -31,6 +31,7 @@ NAMES = (
     "dpo",
     "ipo",
     "dapo",
+    "fipo",
     "cispo",
     "gmpo",
     "sapo",

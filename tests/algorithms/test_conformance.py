@@ -165,6 +165,13 @@ def ratios() -> dict[str, Algorithm[Any]]:
         "dro-free": known["dro"](temperature=0.0),
         "dro-strict": known["dro"](temperature=2.0, scale="group", averaging="sequence_sum"),
         "dro-beta": known["dro"](beta=0.1),
+        "fipo-wide": known["fipo"](influence_low=0.9, influence_high=9.0, half_life=2.0),
+        "fipo-outliers": known["fipo"](
+            dual_clip=1.3, safety_ratio=1.1, influence_low=0.5, influence_high=0.5, half_life=3.0
+        ),
+        "fipo-kept": known["fipo"](dual_clip=1.3, drop_outliers=False, averaging="sequence_mean"),
+        "fipo-unbounded": known["fipo"](dual_clip=0.0, safety_ratio=0.0, beta=0.1),
+        "fipo-kl-advantage": known["fipo"](beta=0.1, kl_placement="advantage"),
         "vespo-plain": known["vespo"](power_positive=0.0, decay_positive=0.0),
         "clip_cov-band": known["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
         "kl_cov-many": known["kl_cov"](fraction=0.3, coefficient=0.5),
