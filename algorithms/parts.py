@@ -45,6 +45,9 @@ TRUNCATED_METRIC = Metric(
     "share of tokens",
     "tokens whose ratio is above ratio_cap, which is their weight",
 )
+LOG_RATIO_METRIC = Metric(
+    "policy/log_ratio_square", "nats²", "mean of (log π − log π_old)² over written tokens", "lower"
+)
 SELECTED_METRIC = Metric(
     "policy/covariance_selected",
     "share of tokens",
@@ -239,6 +242,20 @@ def running_sum(value: torch.Tensor) -> torch.Tensor:
     total, step = value, 1
     while step < value.shape[-1]:
         total = torch.cat([total[..., :step], total[..., step:] + total[..., :-step]], -1)
+        step *= 2
+    return total
+
+
+def discounted_to_go(value: Tokenwise, written: torch.Tensor, discount: float) -> Tokenwise:
+    """``s_t = v_t + discount·s_u``, u the next written token: the discount counts written tokens alone, and
+    what the policy did not write adds nothing. In log₂ T steps, as `running_sum`."""
+    total = value * written
+    factor = torch.where(written, discount, 1.0).to(value.dtype)
+    step = 1
+    while step < value.shape[-1]:
+        further = total[..., :-step] + factor[..., :-step] * total[..., step:]
+        total = torch.cat([further, total[..., -step:]], -1)
+        factor = torch.cat([factor[..., :-step] * factor[..., step:], factor[..., -step:]], -1)
         step *= 2
     return total
 

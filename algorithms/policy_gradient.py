@@ -127,6 +127,23 @@ class Selected(Advantage):
 
 
 @dataclass(frozen=True)
+class Signed(Advantage):
+    """Advantages with the sign of what the whole response earned."""
+
+    negative: torch.Tensor
+    """Bool (B,): the advantage that its reward gave a response is negative, before a KL was taken from its
+    tokens."""
+
+    @classmethod
+    def of(cls, algorithm: PolicyGradient, batch: Batch, models: Models) -> Signed:
+        """The signal of an algorithm whose advantages are equal for all tokens of a response."""
+        earned = algorithm.signal_from_rewards(batch, models)
+        signal = algorithm.penalize(batch, earned)
+        negative = (earned.advantage < 0).any(-1)
+        return cls(signal.row_group, signal.advantage, signal.ref_logp, negative)
+
+
+@dataclass(frozen=True)
 class GroupNormalized(PolicyGradient):
     """``A_i = (r_i − baseline of the group) / (std + ε)``."""
 

@@ -9,19 +9,10 @@ import torch
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput, Models
-from grpobench.algorithms.policy_gradient import GroupNormalized
+from grpobench.algorithms.policy_gradient import GroupNormalized, Signed
 
 LOWEST, HIGHEST = math.log(1e-8), 20.0
 """Where the log ratio of a sequence is cut off, so that its weight is a finite number."""
-
-
-@dataclass(frozen=True)
-class Signed(Advantage):
-    """Advantages with the sign of what the whole response earned."""
-
-    negative: torch.Tensor
-    """Bool (B,): the advantage that its reward gave a response is negative, before a KL was taken from its
-    tokens."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +73,7 @@ class VESPO(GroupNormalized):
         )
 
     def compute_signal(self, batch: Batch, models: Models) -> Signed:
-        earned = self.signal_from_rewards(batch, models)
-        signal = self.penalize(batch, earned)
-        negative = (earned.advantage < 0).any(-1)
-        return Signed(signal.row_group, signal.advantage, signal.ref_logp, negative)
+        return Signed.of(self, batch, models)
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         assert isinstance(signal, Signed)

@@ -294,6 +294,13 @@ PRIME_CONFIG = "src/prime_rl/configs/trainer.py@6deea63: DefaultLossConfig"
 PRIME_ADVANTAGE = "src/prime_rl/orchestrator/advantage.py@0fad630: AdvantageConfig"
 AREAL_YAML = "examples/math/gsm8k_grpo.yaml@00d07c0"
 AREAL_ACTOR = "areal/trainer/ppo/actor.py"
+AREAL_M2PO = "examples/math/gsm8k_m2po.yaml"
+
+# ms-swift, ROLL and Trinity-RFT, each at the one commit that was read
+
+SWIFT, SWIFT_ARGS = "swift/rlhf_trainers/grpo_trainer.py", "swift/rlhf_trainers/args_mixin.py"
+ROLL_CONFIG, ROLL_ACTOR = "roll/configs/base_config.py", "roll/pipeline/rlvr/actor_pg_worker.py"
+TRINITY = "trinity/algorithm"
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
@@ -1325,6 +1332,141 @@ DIALECTS: dict[str, Dialect] = {
                 VERL_K3,
             ),
             remark=VERL_V0,
+        ),
+        Dialect(
+            "topr",
+            "roll",
+            "commit 8eb27cc",
+            "pg_variant: topr",
+            (
+                Fact("level", "token", f"{ROLL_ACTOR}: _compute_topr_loss"),
+                Fact(
+                    "averaging",
+                    "sequence_mean",
+                    f"{ROLL_CONFIG}: loss_agg_mode",
+                    "verl's seq-mean-token-mean",
+                ),
+                Fact("beta", 0.0, f"{ROLL_CONFIG}: use_kl_loss"),
+                Fact("kl_estimator", "k3", f"{ROLL_ACTOR}: loss_func", "no effect while beta is 0"),
+                Fact("kl_placement", "loss", f"{ROLL_ACTOR}: loss_func"),
+                Fact("train.epochs", 1, f"{ROLL_CONFIG}: ppo_epochs"),
+            ),
+            (
+                Gap(
+                    "The advantage is that of the estimator, by default a critic's; a ratio is truncated "
+                    "where the score is at most 0, whatever the advantage. Ours is the reward minus a "
+                    "constant, and its sign decides.",
+                    f"{ROLL_ACTOR}: _compute_topr_loss",
+                ),
+                Gap(
+                    "Weights of positive and of negative completions can be set; ours are 1, as theirs by "
+                    "default.",
+                    "roll/configs/worker_config.py: topr_positive_weight, topr_negative_weight",
+                ),
+            ),
+        ),
+        Dialect(
+            "topr",
+            "trinity-rft",
+            "commits 54d1a57, 5b77c08 and 85b8577 of yanxi-chen/Trinity-RFT",
+            "algorithm_type: topr",
+            (
+                Fact("offset", 0.0, f"{TRINITY}/advantage_fn/reinforce_advantage.py", "the reward itself"),
+                Fact("level", "token", f"{TRINITY}/policy_loss_fn/topr_policy_loss.py"),
+                Fact(
+                    "averaging", "token_mean", f"{TRINITY}/policy_loss_fn/topr_policy_loss.py: default_args"
+                ),
+                Fact("beta", 0.001, f"{TRINITY}/kl_fn/kl_fn.py: default_args"),
+                Fact("kl_estimator", "k2", f"{TRINITY}/algorithm.py: TOPRAlgorithm.default_config"),
+                Fact("kl_placement", "loss", f"{TRINITY}/algorithm.py: TOPRAlgorithm.default_config"),
+                Fact("modify.entropy_bonus", 0.0, f"{TRINITY}/entropy_loss_fn/entropy_loss_fn.py"),
+            ),
+            remark="with rewards of 1 and 0 wrong completions train nothing; theirs may be below 0",
+        ),
+        Dialect(
+            "m2po",
+            "areal",
+            "commit 4aef98d",
+            AREAL_M2PO,
+            (
+                Fact("threshold", 0.04, f"{AREAL_M2PO}: m2_threshold", "off unless set"),
+                Fact("rule", "remove", f"{AREAL_ACTOR}: _get_m2po_loss_mask"),
+                Fact("baseline", "mean", f"{AREAL_M2PO}: reward_norm.mean_level"),
+                Fact("scale", "group", f"{AREAL_M2PO}: reward_norm.std_level"),
+                Fact("averaging", "token_mean", f"{AREAL_ACTOR}: loss_weight_fn"),
+                Fact("beta", 0.0, f"{AREAL_M2PO}: kl_ctl"),
+                Fact("sampler.temperature", 1.0, f"{AREAL_M2PO}: temperature"),
+                Fact("train.num_minibatches", 1, f"{AREAL_M2PO}: ppo_n_minibatches"),
+            ),
+            (
+                Gap(
+                    "The squares are those of the log ratio of the policy at the beginning of the step to "
+                    "the sampler, over all tokens whatever their advantage, and over a micro-batch; ours are "
+                    "of the current policy to π_old, over tokens that are pushed further, and over a "
+                    "problem.",
+                    f"{AREAL_ACTOR}: _apply_m2po_masking",
+                ),
+                Gap(
+                    "PPO's clip stays, with a range of 0 in this example; ours has none.",
+                    f"{AREAL_M2PO}: eps_clip",
+                ),
+                Gap(
+                    "Advantages are normalized a second time, over the batch's tokens; ours are not.",
+                    f"{AREAL_M2PO}: adv_norm",
+                ),
+                Gap(
+                    "Masked tokens do not count in the mean; ours do, with 0.",
+                    f"{AREAL_ACTOR}: grpo_loss_fn",
+                ),
+            ),
+        ),
+        Dialect(
+            "dro",
+            "verl",
+            "commit 1dda039, its settings as in 0.9.1",
+            f"{VERL_MODE}=dro actor_rollout_ref.actor.policy_loss.dro_beta=0.05",
+            (*VERL_GROUP, VERL_AVERAGING, *VERL_KL, *VERL_LOOP),
+            (
+                Gap(
+                    "dro_beta has no default; 0.05 is that of its test, and our temperature.",
+                    f"{ACTOR}: policy_loss.dro_beta",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
+        ),
+        Dialect(
+            "fipo",
+            "ms-swift",
+            "commit 3602360",
+            "--loss_type fipo",
+            (
+                Fact("averaging", "token_mean", f"{SWIFT}: _compute_loss_and_metrics"),
+                Fact("clip_low", 0.2, f"{SWIFT_ARGS}: epsilon"),
+                Fact("clip_high", 0.2, f"{SWIFT_ARGS}: epsilon_high", "None: the value of epsilon"),
+                Fact("dual_clip", 0.0, f"{SWIFT_ARGS}: delta"),
+                Fact("half_life", 32.0, f"{SWIFT_ARGS}: fipo_decay_rate"),
+                Fact("influence_low", 0.0, f"{SWIFT_ARGS}: fipo_clip_high_only"),
+                Fact("influence_high", 0.2, f"{SWIFT_ARGS}: fipo_clip_range"),
+                Fact("safety_ratio", 4.0, f"{SWIFT_ARGS}: fipo_safety_threshold"),
+                Fact("drop_outliers", False, f"{SWIFT}: _compute_loss_and_metrics", "there is none"),
+                Fact("beta", 0.04, "swift/arguments/rlhf_args.py: beta"),
+                Fact("kl_placement", "loss", f"{SWIFT}: _compute_loss_and_metrics"),
+                Fact("baseline", "mean", "swift/rl_core/advantage.py: compute_advantages"),
+                Fact("scale", "group", "swift/arguments/rlhf_args.py: scale_rewards"),
+                Fact("epsilon", 1e-4, "swift/rl_core/advantage.py: compute_advantages"),
+                Fact("modify.dynamic_sampling", 0, f"{SWIFT_ARGS}: dynamic_sample"),
+                Fact("modify.mask_truncated", False, f"{SWIFT_ARGS}: overlong_filter"),
+                Fact("sampler.temperature", 0.9, "swift/arguments/rlhf_args.py: temperature"),
+                Fact("train.epochs", 1, "swift/arguments/rlhf_args.py: num_iterations"),
+            ),
+            (
+                Gap(
+                    "The discount counts tool output, too; ours counts the policy's tokens alone.",
+                    f"{SWIFT}: _compute_fipo_influence",
+                ),
+            ),
+            remark="with one update per batch, its default, every weight is 1",
         ),
     )
 }

@@ -232,6 +232,12 @@ TABLE: Mapping[str, Entry] = {
         {"loss_type": "vespo"},
         {**KL_METRICS, "vespo/phi_seq_mean": "policy/sequence_weight"},
     ),
+    "rgra": Entry(
+        "GRPO",
+        {**GROUP, "averaging": AVERAGING, **KL},
+        metrics=KL_METRICS,
+        clips="the ratio to [0.8, 1.2]",
+    ),
     "rloo": Entry(
         "RLOO",
         {

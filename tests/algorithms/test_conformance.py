@@ -145,6 +145,8 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "passk-one": known["passk"](k=1, beta=0.1),
         "passk-best": known["passk"](form="best", divide=False),
         "rebel-beta": known["rebel"](eta=2.0, beta=0.1),
+        "rgra-beta": known["rgra"](beta=0.1),
+        "rgra-kl-reward": known["rgra"](beta=0.1, kl_placement="reward", averaging="token_mean"),
         "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
     }
 
@@ -167,6 +169,24 @@ def ratios() -> dict[str, Algorithm[Any]]:
         "luspo-wide": known["luspo"](clip_low=0.1, clip_high=0.1),
         "luspo-dual": known["luspo"](clip_low=0.1, clip_high=0.2, dual_clip=1.25),
         "vespo-kl-advantage": known["vespo"](beta=0.1, kl_placement="advantage"),
+        "topr-token": known["topr"](level="token", averaging="token_mean", offset=0.2),
+        "topr-beta": known["topr"](beta=0.1),
+        "topr-kl-reward": known["topr"](beta=0.1, kl_placement="reward"),
+        "topr-kl-advantage": known["topr"](beta=0.1, kl_placement="advantage"),
+        "m2po-strict": known["m2po"](threshold=0.001, beta=0.1),
+        "m2po-cap": known["m2po"](rule="cap", threshold=0.02, averaging="sequence_mean"),
+        "m2po-kl-reward": known["m2po"](beta=0.1, kl_placement="reward"),
+        "m2po-kl-advantage": known["m2po"](beta=0.1, kl_placement="advantage"),
+        "dro-free": known["dro"](temperature=0.0),
+        "dro-strict": known["dro"](temperature=2.0, scale="group", averaging="sequence_sum"),
+        "dro-beta": known["dro"](beta=0.1),
+        "fipo-wide": known["fipo"](influence_low=0.9, influence_high=9.0, half_life=2.0),
+        "fipo-outliers": known["fipo"](
+            dual_clip=1.3, safety_ratio=1.1, influence_low=0.5, influence_high=0.5, half_life=3.0
+        ),
+        "fipo-kept": known["fipo"](dual_clip=1.3, drop_outliers=False, averaging="sequence_mean"),
+        "fipo-unbounded": known["fipo"](dual_clip=0.0, safety_ratio=0.0, beta=0.1),
+        "fipo-kl-advantage": known["fipo"](beta=0.1, kl_placement="advantage"),
         "vespo-plain": known["vespo"](power_positive=0.0, decay_positive=0.0),
         "clip_cov-band": known["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
         "kl_cov-many": known["kl_cov"](fraction=0.3, coefficient=0.5),
@@ -675,6 +695,8 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
         reward = algorithm.max_reward  # failures are compared with a success that nobody had
     if getattr(algorithm, "zero_tail", False):
         reward = 0.0  # the end of a longest completion is not compared
+    # `offset` is a constant baseline: only a reward that equals it is without signal
+    reward = getattr(algorithm, "offset", reward)
     base = data()
     equal = torch.full_like(base.reward, reward)
     scores = dict.fromkeys(base.scores, equal)

@@ -84,7 +84,9 @@ def test_an_algorithm_says_nothing_twice(cls: type[Algorithm[Any]]) -> None:
     [
         "bnpo",
         "dppo",
+        "fipo",
         "gpg",
+        "m2po",
         "maxrl",
         "mc_grpo",
         "negative_grpo",

@@ -233,6 +233,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"epochs": 2, "learning_rate": 1e-2},
     ),
     "dr_grpo": ("dr_grpo", {}, {}),
+    "rgra": ("rgra", {}, {}),
     "rloo": ("rloo", {}, {}),
     "rloo, KL": ("rloo", {"beta": 0.1}, {}),
     "lite_ppo": ("lite_ppo", {}, {}),

@@ -1,0 +1,58 @@
+"""DRO: REINFORCE with a quadratic pull of each token's log-probability to the old policy's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, ModelOutput
+from grpobench.algorithms.policy_gradient import GroupNormalized
+
+
+@dataclass(frozen=True)
+class DRO(GroupNormalized):
+    """Direct Reward Optimization (arXiv:2405.19107) in the form that libraries give it: the square of the
+    log ratio is taken for each token, and the group's mean stands for the paper's value function. `kimi` has
+    the square of the whole completion's log ratio.
+
+    Degenerate cases: on policy the gradient is REINFORCE's with the group's mean as baseline; with one
+    token per completion it is `kimi`'s; groups of equal rewards and of one completion are only pulled back
+    to π_old; an empty completion has no loss term.
+    """
+
+    name = "dro"
+    paper = "Offline Regularised Reinforcement Learning for Large Language Models Alignment, arXiv:2405.19107"
+    summary = "policy gradient with a squared log-ratio of each token as its trust region: no ratio, no clip"
+    formula = (
+        "loss = −1/Σ|o_i| Σ_i Σ_t { A_i log π_θ(o_it) − τ/2 (log π_θ(o_it) − log π_old(o_it))² };  "
+        "A_i = r_i − mean r"
+    )
+    departures = (
+        "The paper's square is that of the whole completion, and its baseline a value function that is "
+        "trained with the policy, on recorded single completions; verl's loss, which this is, has a square "
+        "per token and takes any advantage. verl has no default τ; 0.05 is that of its test and of "
+        "Tinker's example. Advantages are not divided by a deviation (scale = \"none\"), as the paper's "
+        "reward minus value is not."
+    )
+    evidence = (
+        "verified: loss and gradient equal verl's (verl-project/verl@1dda039, "
+        "verl/trainer/ppo/core_algos.py: compute_policy_loss_dro; "
+        "tests/trainer/ppo/test_dynamic_policy_losses_on_cpu.py); of the paper only the abstract was read, "
+        "so that its value function and the square of the sequence are from memory"
+    )
+    off_policy = True
+    metrics = (parts.LOG_RATIO_METRIC, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "token_mean"
+    scale: parts.Scale = "none"
+    temperature: float = 0.05
+    """τ: strength of the pull to the old policy, per token; verl's and Tinker's beta."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_not_negative(temperature=self.temperature)
+
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
+        square = (now.logp - batch.old_logp).square()
+        terms = signal.advantage * now.logp - self.temperature / 2 * square
+        return Loss(terms, {parts.LOG_RATIO_METRIC.name: square.detach()})

@@ -1,0 +1,61 @@
+"""RGRA against numbers worked by hand and against GRPO at ratio 1."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from helpers.slopes import slope
+from helpers.toys import backward, close, distance, models_for, norm, off_policy, rollouts
+
+from grpobench.algorithms.gpg import GPG
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.rgra import RGRA
+
+
+@pytest.mark.usefixtures("double")
+def test_gradient_by_hand_whatever_the_ratio() -> None:
+    """Rewards 1 and 0: A = ±½/√½ = ±0.70711 but for ε. Two completions of 1 and 2 tokens: −A/(2·1) and
+    A/(2·2), at ratio 1 and at ratios of e and 1/e, where GRPO has clipped or scaled them."""
+    batch = rollouts([[1, 2]], [[1.0, 0.0]])
+    rgra = RGRA(epsilon=1e-12)
+    half = 0.5**0.5
+    by_hand = [[-half / 2, 0.0], [half / 4, half / 4]]
+    moved = torch.tensor([[1.0, 0.0], [-1.0, 1.0]])
+    for logp in (batch.old_logp, moved):
+        close(slope(rgra, batch, logp), by_hand, rtol=1e-10, atol=1e-10)  # ε
+    assert slope(GRPO(), batch, moved)[0, 0] == 0  # ratio e above 1.2
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_gradient_at_ratio_one_is_that_of_grpo(beta: float) -> None:
+    rgra, grpo = RGRA(beta=beta), GRPO(beta=beta)
+    models = models_for(rgra, "llama")
+    batch = off_policy(rollouts([[7, 4, 2], [9, 5, 1]], [[1, 0, 0.5], [0, 1, 1]]), models, spread=0.0)
+    theirs, _ = backward(grpo, models, batch)
+    assert norm(theirs) > 1e-3
+    assert distance(backward(rgra, models, batch)[0], theirs) < 1e-5  # float32, another order of operations
+    stale = dataclasses.replace(batch, old_logp=batch.old_logp - 0.3)
+    assert distance(backward(grpo, models, stale)[0], theirs) > 0.1
+    if not beta:
+        assert distance(backward(rgra, models, stale)[0], theirs) < 1e-5
+
+
+@pytest.mark.usefixtures("double")
+def test_it_is_gpg_but_for_the_deviation_the_average_and_the_factor() -> None:
+    """Every group has a signal, so GPG's factor is 1; without the deviation and with the token mean both are
+    the same."""
+    batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
+    twin = RGRA(scale="none", averaging="token_mean")
+    logp = -torch.rand(batch.completion_mask.shape, generator=torch.Generator().manual_seed(0))
+    close(slope(twin, batch, logp), slope(GPG(), batch, logp))
+
+
+def test_both_signs_train_and_groups_without_a_signal_do_not() -> None:
+    batch = rollouts([[2, 2], [1, 3], [0, 2], [4]], [[1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1.0]])
+    found = slope(RGRA(), batch, batch.old_logp)
+    assert (found[0, :2] < 0).all() and (found[1, :2] > 0).all()
+    assert not found[2:4].any()  # equal rewards
+    assert not found[4].any() and (found[5, :2] > 0).all()  # an empty completion, and one against it
+    assert not found[6].any()  # alone in its group
