@@ -41,6 +41,7 @@ NAMES = (
     "dppo",
     "kimi",
     "rebel",
+    "gvpo",
     "vapo",
     "cora",
     "rredcot",
