@@ -42,6 +42,7 @@ NAMES = (
     "kimi",
     "rebel",
     "gvpo",
+    "flowrl",
     "vapo",
     "cora",
     "rredcot",

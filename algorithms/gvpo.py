@@ -24,11 +24,12 @@ from grpobench.algorithms.algorithm import (
 class GVPO(Algorithm[Advantage]):
     """Group Variance Policy Optimization (arXiv:2504.19599).
 
-    The policy that maximizes E[r] − β KL(π ‖ π_old) has r_i = β log π/π_old(o_i) + β log Z(x). Centered in a
-    group the equation loses Z; the loss is the squared error of what is left.
-    Degenerate cases: on policy the gradient is β times RLOO's, with groups of one size; it is always a quarter
-    of REBEL's with η = 1/β; a group of equal rewards is only pulled back to π_old, on policy by 0; so is a
-    group of one response, always by 0; an empty response has log-ratio 0 and no gradient of its own.
+    The policy that maximizes E[r] − β KL(π ‖ π_old) has r_i = β log π/π_old(o_i) + β log Z(x). Centered in
+    a group the equation loses Z; the loss is the squared error of what is left.
+    Degenerate cases: on policy the gradient is β times RLOO's, with groups of one size; it is always a
+    quarter of REBEL's with η = 1/β; a group of equal rewards is only pulled back to π_old, on policy by 0;
+    so is a group of one response, always by 0; an empty response has log-ratio 0 and no gradient of its
+    own.
     """
 
     name = "gvpo"
@@ -42,15 +43,14 @@ class GVPO(Algorithm[Advantage]):
     )
     departures = (
         "The authors' code adds up the responses of a micro-batch, so that the size of a micro-batch scales "
-        "its gradient; here problems are averaged. Their advantages of a padded row are means over its tokens, "
-        "not a number where it has none; here an empty response has log-ratio 0. The paper lets the policy "
-        "that β pulls to and the one that samples be any; both are π_old here, as in their code, and recorded "
-        "rollouts are refused."
+        "its gradient; here problems are averaged. Its advantage of an empty response is not a number; here "
+        "such a response has log-ratio 0. The paper lets the policy that β pulls to and the one that samples "
+        "be any; both are π_old here, as in their code, and recorded rollouts are refused."
     )
     evidence = (
         "verified: loss, β, the factor 1/(G − 1) and rewards without a deviation in the authors' code "
-        "(jszkc/GVPO@627a25e, GVPO/gvpo_core_algos.py, GVPO/run_qwen2-7b_math_gvpo.sh); gradients equal their "
-        "loss, restated in the tests; of the paper only the abstract was read"
+        "(jszkc/GVPO@627a25e, GVPO/gvpo_core_algos.py, GVPO/run_qwen2-7b_math_gvpo.sh); gradients equal "
+        "those of their loss, restated in the tests; of the paper only the abstract was read"
     )
     has_advantages = True
     minimum_group = 2

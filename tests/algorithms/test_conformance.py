@@ -130,6 +130,7 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "passk-one": known["passk"](k=1, beta=0.1),
         "passk-best": known["passk"](form="best", divide=False),
         "rebel-beta": known["rebel"](eta=2.0, beta=0.1),
+        "flowrl-bounded": known["flowrl"](reward_scale=2.0, ratio_cap=1.1, ddof=0),
         "gvpo-strict": known["gvpo"](temperature=2.0),
         "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
     }

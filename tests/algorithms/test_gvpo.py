@@ -35,8 +35,8 @@ def authors(
     old: torch.Tensor, logp: torch.Tensor, mask: torch.Tensor, reward: torch.Tensor, beta: float
 ) -> torch.Tensor:
     """jszkc/GVPO@627a25e, GVPO/gvpo_core_algos.py, compute_policy_loss_gvpo, for the n responses of one
-    problem: implicit rewards, less their mean without gradient, against advantages that are rewards less their
-    mean (norm_adv_by_std_in_grpo=False); half the squares, added up and divided by n − 1."""
+    problem: implicit rewards, less their mean without gradient, against advantages that are rewards less
+    their mean (norm_adv_by_std_in_grpo=False); half the squares, added up and divided by n − 1."""
     implicit = beta * ((logp * mask).sum(-1) - (old * mask).sum(-1))
     advantage = reward - reward.mean()
     return 0.5 * (implicit - implicit.detach().mean() - advantage).square().sum() / (len(reward) - 1)
