@@ -43,6 +43,7 @@ NAMES = (
     "rebel",
     "gvpo",
     "flowrl",
+    "gigpo",
     "vapo",
     "cora",
     "rredcot",

@@ -85,6 +85,7 @@ def test_an_algorithm_says_nothing_twice(cls: type[Algorithm[Any]]) -> None:
         "bnpo",
         "dppo",
         "flowrl",
+        "gigpo",
         "gpg",
         "gvpo",
         "maxrl",
