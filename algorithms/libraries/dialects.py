@@ -236,6 +236,8 @@ VERL_COVARIANCE = Gap(
 VERL_MODE = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode"
 VERL_DAPO = "verl-recipe/dapo/run_dapo_qwen2.5_32b.sh@21892b9"
 """The script that moved there from verl, where it was the same in 0.7.0."""
+RECIPES = "48ea0a7"
+"""The commit of verl-project/verl-recipe."""
 VERL_V0 = "this release's default trainer (v1) cannot run it; its predecessor can"
 
 # OpenRLHF
@@ -1362,6 +1364,28 @@ DIALECTS: dict[str, Dialect] = {
                     "Weights of positive and of negative completions can be set; ours are 1, as theirs by "
                     "default.",
                     "roll/configs/worker_config.py: topr_positive_weight, topr_negative_weight",
+            "gvpo",
+            "verl-recipe",
+            RECIPES,
+            "python3 -m recipe.gvpo.gvpo_main_ppo, with the options of gvpo/run_qwen2-7b_math_gvpo.sh",
+            (
+                Fact("temperature", 0.1, "gvpo/run_qwen2-7b_math_gvpo.sh: gvpo_beta"),
+                Fact(
+                    "train.num_minibatches",
+                    4,
+                    "gvpo/run_qwen2-7b_math_gvpo.sh: ppo_mini_batch_size",
+                    "256 of 1024 prompts per update",
+                ),
+            ),
+            (
+                Gap(
+                    "The errors of a micro-batch are added up, so that a larger micro-batch has a larger "
+                    "gradient; ours is the mean over problems.",
+                    "gvpo/gvpo_core_algos.py: compute_policy_loss_gvpo",
+                ),
+                Gap(
+                    "An empty completion has no advantage (0/0); ours has log-ratio 0.",
+                    "gvpo/gvpo_core_algos.py: compute_policy_loss_gvpo",
                 ),
             ),
         ),
@@ -1467,6 +1491,34 @@ DIALECTS: dict[str, Dialect] = {
                 ),
             ),
             remark="with one update per batch, its default, every weight is 1",
+        ),
+            "flowrl",
+            "verl-recipe",
+            RECIPES,
+            "python3 -m recipe.flowrl.main_flowrl, with the options of flowrl/run_flowrl_qwen2.5_7b.sh",
+            (
+                Fact("reward_scale", 15.0, "flowrl/flowrl_actor.py: FlowRLActor.__init__"),
+                Fact("ratio_cap", 10.0, "flowrl/flowrl_actor.py: compute_flowrl"),
+                Fact(
+                    "train.num_minibatches",
+                    16,
+                    "flowrl/run_flowrl_qwen2.5_7b.sh: ppo_mini_batch_size",
+                    "32 of 512 prompts per update",
+                ),
+                Fact("sampler.temperature", 1.0, "flowrl/run_flowrl_qwen2.5_7b.sh: rollout.temperature"),
+            ),
+            (
+                Gap(
+                    "log Z is a perceptron of three layers with dropout on the mean hidden state of the "
+                    "prompt, trained at the policy's rate; ours is a linear head at the prompt's last token.",
+                    "flowrl/flowrl_actor.py: ProjZModule",
+                ),
+                Gap(
+                    "The last 4096 of 8192 tokens cost up to 1: set modify.overlong_buffer to half the "
+                    "limit.",
+                    "flowrl/run_flowrl_qwen2.5_7b.sh: overlong_buffer",
+                ),
+            ),
         ),
     )
 }

@@ -147,6 +147,11 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "rebel-beta": known["rebel"](eta=2.0, beta=0.1),
         "rgra-beta": known["rgra"](beta=0.1),
         "rgra-kl-reward": known["rgra"](beta=0.1, kl_placement="reward", averaging="token_mean"),
+        "flowrl-bounded": known["flowrl"](reward_scale=2.0, ratio_cap=1.1, ddof=0),
+        "gigpo-reply": known["gigpo"](anchor="reply", scale="none", beta=0.0),
+        "gigpo-history": known["gigpo"](anchor="history", step_weight=2.0, discount=0.5, ddof=0),
+        "gigpo-kl-reward": known["gigpo"](beta=0.1, kl_placement="reward"),
+        "gvpo-strict": known["gvpo"](temperature=2.0),
         "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
     }
 
@@ -697,6 +702,8 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
         reward = 0.0  # the end of a longest completion is not compared
     # `offset` is a constant baseline: only a reward that equals it is without signal
     reward = getattr(algorithm, "offset", reward)
+    if getattr(algorithm, "step_weight", 0):
+        reward = 0.0  # a discount tells episodes of more turns apart
     base = data()
     equal = torch.full_like(base.reward, reward)
     scores = dict.fromkeys(base.scores, equal)
@@ -799,7 +806,10 @@ def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorith
 def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None:
     """An episode with tool output trains like the same tokens of the policy alone: the same advantages (so
     GAE steps over replies), weights, loss, gradient, pairs and metrics. In the third group row 7 is shorter
-    than row 8 only when its reply is not counted, which decides who is paired with whom."""
+    than row 8 only when its reply is not counted, which decides who is paired with whom. Advantages of turns
+    are left out: without replies there are none."""
+    if getattr(algorithm, "step_weight", 0):
+        algorithm = dataclasses.replace(algorithm, step_weight=0.0)
     batch = rollouts(
         [[7, 4, 0, 1], [9, 5, 1], [8, 6, 5, 7]],
         [[1.0, 0.0, 0.5, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]],

@@ -1,0 +1,149 @@
+"""GiGPO: GRPO with a second advantage for each turn, among turns that began in the same state."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Models, Tokenwise
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
+
+Anchor = Literal["reply", "exchange", "history"]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The N turns of a batch: runs of tokens that the policy wrote, with replies between."""
+
+    row: torch.Tensor
+    """Long (N,): the episode of each turn."""
+    later: torch.Tensor
+    """Long (N,): turns after it in its episode."""
+    anchor: torch.Tensor
+    """Long (N,): turns of one group that began in the same state share a number."""
+    of_token: torch.Tensor
+    """Long (B, T): the turn of each token that the policy wrote; 0 elsewhere."""
+
+
+@dataclass(frozen=True)
+class GiGPO(GroupNormalized, ClippedRatio):
+    """Group-in-Group Policy Optimization (arXiv:2505.10978), for tasks of several turns.
+
+    Episodes of a problem pass through equal states. What became of the turns that began in one of them, their
+    discounted rewards, is normalized like the rewards of episodes, and says which action was the better one.
+    Degenerate cases: with step_weight = 0 it is GRPO with these settings, bit for bit; in tasks of one turn
+    all turns begin in one state, and the advantage is GRPO's times 1 + step_weight; a turn whose state no
+    other one shares has the episode's advantage alone; a group of one episode has advantage 0 unless the
+    episode returns to a state; equal rewards other than 0 still prefer the turn with fewer to follow.
+    """
+
+    name = "gigpo"
+    label = "GiGPO"
+    paper = "Group-in-Group Policy Optimization for LLM Agent Training, arXiv:2505.10978"
+    summary = "GRPO with a second advantage of each turn among turns that began in the same state"
+    formula = (
+        "R_ik = discount^(K_i − k)·r_i for turn k of K_i;  A_ikt = (r_i − mean r)/(std r + ε) + step_weight "
+        "· (R_ik − mean R)/(std R + ε), the second over all turns of the group's episodes that began in the "
+        "state of turn k;  loss as GRPO's, with this advantage"
+    )
+    departures = (
+        "A state is known by what stands before the turn. The authors compare the environment's last "
+        "observation (anchor = 'reply') or, as an option, similar ones; our tools answer a call, so that "
+        "call and reply together say more (anchor = 'exchange'). Rewards are those of whole episodes, with "
+        "none for single turns and without the authors' penalty of invalid actions. They train on turns as "
+        "rows of their own, which shows the policy part of its past; here an episode is one row. They "
+        "average tokens in each micro-batch; here over the minibatch. verl's dual clip of 3 is off "
+        "(dual_clip = 3). A group of one episode has advantage 0, theirs its reward."
+    )
+    evidence = (
+        "verified: both advantages, discounted returns, the groups of states and ε in the authors' code "
+        "(langfengQ/DrMAS@3b556f2, gigpo/core_gigpo.py) and the same in alibaba/ROLL@51e5358, "
+        "roll/pipeline/agentic/utils.py; defaults in a copy of the authors' script "
+        "(vanzll/verl-agent@3553474, examples/gigpo_trainer/run_alfworld.sh); advantages equal theirs, "
+        "restated in the tests; of the paper only the abstract was read"
+    )
+    cost = "the reference's forward pass, unless beta is 0"
+    metrics = (
+        *parts.CLIP_METRICS,
+        *parts.KL_METRICS,
+        Metric(
+            "advantage/anchored", "share of turns", "turns that share their state with another one", "higher"
+        ),
+        Metric("advantage/turns", "turns", "mean turns of an episode"),
+    )
+
+    averaging: parts.Averaging = "token_mean"
+    beta: float = 0.01
+    """Weight of the KL penalty; 0 reads no reference model."""
+    epsilon: float = 1e-6
+    """Added to the standard deviation."""
+    step_weight: float = 1.0
+    """ω, weight of the turn's advantage; 0 is GRPO."""
+    discount: float = 0.95
+    """γ: what a reward loses by each turn that it is away."""
+    anchor: Anchor = "exchange"
+    """What tells the state before a turn: the environment's last reply, the exchange of the policy's last
+    turn and the reply to it, or the whole history."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_not_negative(step_weight=self.step_weight)
+        if not 0 <= self.discount <= 1:
+            raise ValueError("discount: must be from 0 to 1")
+
+    def advantage(self, batch: Batch, models: Models) -> Tokenwise:
+        episode = super().advantage(batch, models)[:, None].expand(batch.completion.shape)
+        if not self.step_weight:
+            return episode
+        turns = turns_of(batch, self.anchor)
+        if not len(turns.row):
+            return episode
+        outcome = batch.reward[turns.row] * self.discount**turns.later
+        step = parts.group_advantage(
+            outcome, turns.anchor, self.baseline, self.scale, self.ddof, self.epsilon
+        )
+        return episode + self.step_weight * step[turns.of_token]
+
+    def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
+        if not self.step_weight:
+            return {}
+        turns = turns_of(batch, self.anchor)
+        if not len(turns.row):
+            return {"advantage/anchored": math.nan, "advantage/turns": math.nan}
+        shared = parts.group_size(turns.anchor) > 1
+        return {
+            "advantage/anchored": shared.double().mean().item(),
+            "advantage/turns": len(turns.row) / len(batch),
+        }
+
+
+def turns_of(batch: Batch, anchor: Anchor) -> Turns:
+    """The turns of all episodes, row by row."""
+    written = batch.completion_mask
+    before = torch.nn.functional.pad(written, (1, 0))[:, :-1]
+    after = torch.nn.functional.pad(written, (0, 1))[:, 1:]
+    starts, ends = (written & ~before), (written & ~after)
+    numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+    row, later, state = [], [], []
+    tokens = batch.completion.tolist()
+    for i, group in enumerate(batch.group.tolist()):
+        begins, stops = starts[i].nonzero().flatten().tolist(), ends[i].nonzero().flatten().tolist()
+        for k, begin in enumerate(begins):
+            since = {"history": 0, "exchange": begins[k - 1], "reply": stops[k - 1] + 1}[anchor] if k else 0
+            key = (group, tuple(tokens[i][since:begin]))
+            row.append(i)
+            later.append(len(begins) - 1 - k)
+            state.append(numbers.setdefault(key, len(numbers)))
+    # Turns are numbered row by row, as their starts are counted.
+    count = starts.flatten().cumsum(0).view(starts.shape) - 1
+    device = written.device
+    return Turns(
+        torch.tensor(row, dtype=torch.long, device=device),
+        torch.tensor(later, dtype=torch.long, device=device),
+        torch.tensor(state, dtype=torch.long, device=device),
+        count.masked_fill(~written, 0),
+    )

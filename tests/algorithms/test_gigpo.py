@@ -1,0 +1,170 @@
+"""GiGPO by hand, against the authors' two advantages and against GRPO."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+import torch
+from helpers.toys import Fixed, rollouts
+
+from grpobench.algorithms.algorithm import Batch
+from grpobench.algorithms.gigpo import GiGPO
+from grpobench.algorithms.grpo import GRPO
+
+Episode = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""Turns, each with the reply to it; the last reply is empty."""
+
+
+def played(groups: Sequence[Sequence[Episode]], rewards: Sequence[Sequence[float]]) -> Batch:
+    tokens = [
+        [[token for turn, reply in one for token in (*turn, *reply)] for one in group] for group in groups
+    ]
+    flat = [episode for group in groups for episode in group]
+    gaps = {}
+    for row, episode in enumerate(flat):
+        written = [by for turn, reply in episode for by in [True] * len(turn) + [False] * len(reply)]
+        gaps[row] = [place for place, by in enumerate(written) if not by]
+    batch = rollouts([[len(one) for one in group] for group in tokens], rewards, gaps=gaps)
+    completion = torch.zeros_like(batch.completion)
+    for row, one in enumerate([one for group in tokens for one in group]):
+        completion[row, : len(one)] = torch.tensor(one)
+    return dataclasses.replace(batch, completion=completion)
+
+
+def advantage(algorithm: GiGPO | GRPO, batch: Batch) -> torch.Tensor:
+    return algorithm.compute_signal(batch, Fixed()).advantage
+
+
+PLAIN = GiGPO(beta=0.0, scale="none", discount=0.5)
+
+
+def test_turns_of_one_state_are_compared_by_discounted_rewards() -> None:
+    """Both episodes write 2 3, read 9 and go on from there, to rewards 1 and 0. Episodes: ±1/2. First turns:
+    ½ against 0, ±1/4. Second turns: 1 against 0, ±1/2."""
+    batch = played([[[((2, 3), (9,)), ((4,), ())], [((2, 3), (9,)), ((5,), ())]]], [[1.0, 0.0]])
+    found = advantage(PLAIN, batch)
+    assert found.tolist() == [[0.75, 0.75, 0.0, 1.0], [-0.75, -0.75, 0.0, -1.0]]
+
+
+def test_anchor_says_which_turns_begin_in_one_state() -> None:
+    """The second turns follow equal replies, to different turns in the second episode; the last ones equal
+    exchanges, after different histories."""
+    same, other = ((2,), (9,)), ((3,), (9,))
+    episodes = [[same, ((4,), (8,)), ((5,), ())], [other, ((4,), (8,)), ((6,), ())]]
+    batch = played([episodes], [[1.0, 0.0]])
+    first, alone = 0.5 + 0.125, 0.5  # ½² against 0 at the first turn
+    expected = {
+        "reply": [first, 0.5 + 0.25, 0.5 + 0.5],
+        "exchange": [first, alone, 0.5 + 0.5],
+        "history": [first, alone, alone],
+    }
+    for anchor, values in expected.items():
+        found = advantage(dataclasses.replace(PLAIN, anchor=anchor), batch)
+        assert found[0, [0, 2, 4]].tolist() == values, anchor
+    signal = PLAIN.compute_signal(batch, Fixed())
+    assert PLAIN.observe(batch, signal) == {"advantage/anchored": pytest.approx(4 / 6), "advantage/turns": 3}
+
+
+def test_states_are_compared_inside_a_group_and_inside_an_episode() -> None:
+    """One episode of a problem returns to a state, ¼ and ½ of its reward away from the end; another problem
+    has the same tokens and a reward of its own. The first turn is in no other episode."""
+    episode = [((2,), (9,)), ((3,), (9,)), ((3,), (9,)), ((4,), ())]
+    batch = played([[episode], [episode]], [[1.0], [0.0]])
+    found = advantage(dataclasses.replace(PLAIN, anchor="exchange"), batch)
+    # before the second turn stands (2 9), before the third and the fourth (3 9): 0.5 and 1, mean 0.75
+    assert found[0, [0, 2, 4, 6]].tolist() == [0.0, 0.0, -0.25, 0.25]
+    assert not found[1].any()
+
+
+def authors(
+    episodes: Sequence[Sequence[Episode]], rewards: Sequence[Sequence[float]], gamma: float, weight: float
+) -> list[list[float]]:
+    """langfengQ/DrMAS@3b556f2, gigpo/core_gigpo.py: compute_step_discounted_returns with the episode's reward
+    at its last step, build_step_group by equal observations, episode_norm_reward and step_norm_reward with
+    mode mean_std_norm, added in compute_gigpo_outcome_advantage. One advantage per turn, episode by episode.
+    A first turn's observation is that of the problem."""
+    found = []
+    for group, of_group in zip(episodes, rewards, strict=True):
+        scores = torch.tensor(of_group, dtype=torch.float64)
+        whole = (scores - scores.mean()) / (scores.std() + 1e-6)
+        by_observation = defaultdict(list)
+        for i, episode in enumerate(group):
+            running = 0.0
+            for k in reversed(range(len(episode))):
+                running = (of_group[i] if k == len(episode) - 1 else 0.0) + gamma * running
+                observation = tuple(episode[k - 1][1]) if k else ("start",)
+                by_observation[observation].append((i, k, running))
+        step = {}
+        for members in by_observation.values():
+            returns = torch.tensor([value for *_, value in members], dtype=torch.float64)
+            spread = returns.std() if len(returns) > 1 else torch.tensor(1.0)
+            for (i, k, _), value in zip(members, (returns - returns.mean()) / (spread + 1e-6), strict=True):
+                step[i, k] = value.item()
+        found += [
+            [whole[i].item() + weight * step[i, k] for k in range(len(episode))]
+            for i, episode in enumerate(group)
+        ]
+    return found
+
+
+def test_advantages_equal_those_of_the_authors() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(low: int, high: int, count: int) -> list[int]:
+        return torch.randint(low, high, (count,), generator=generator).tolist()
+
+    episodes: list[list[Episode]] = []
+    for size in (4, 3):
+        group = []
+        for turns in draw(1, 5, size):
+            lengths, replies = draw(1, 4, turns), draw(2, 4, turns)
+            group.append(
+                [
+                    (draw(2, 9, length), () if k == turns - 1 else (reply,))
+                    for k, (length, reply) in enumerate(zip(lengths, replies, strict=True))
+                ]
+            )
+        episodes.append(group)
+    rewards = [[1.0, 0.0, 0.5, 0.0], [0.0, 1.0, 0.25]]
+    batch = played(episodes, rewards)
+    batch = dataclasses.replace(batch, reward=batch.reward.double())
+    found = advantage(GiGPO(beta=0.0, anchor="reply", discount=0.9, step_weight=0.7), batch)
+    expected = authors(episodes, rewards, 0.9, 0.7)
+    assert sum(map(len, expected)) > 10
+    row = 0
+    for group in episodes:
+        for episode in group:
+            place = 0
+            for (turn, reply), value in zip(episode, expected[row], strict=True):
+                # 1e-6: discounts are float32 in neither, but rewards of other groups may round differently
+                assert found[row, place : place + len(turn)].tolist() == pytest.approx(
+                    [value] * len(turn), abs=1e-6
+                )
+                assert not found[row, place + len(turn) : place + len(turn) + len(reply)].any()
+                place += len(turn) + len(reply)
+            row += 1
+
+
+def test_without_turns_it_is_grpo() -> None:
+    batch = rollouts([[7, 4, 2], [9, 0, 1]], [[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]])
+    grpo = advantage(GRPO(epsilon=1e-6), batch)
+    assert torch.equal(advantage(GiGPO(beta=0.0, step_weight=0.0), batch), grpo)
+    filled = rollouts([[7, 4, 2], [9, 3, 1]], [[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]])
+    torch.testing.assert_close(
+        advantage(GiGPO(beta=0.0, step_weight=0.5), filled), 1.5 * advantage(GRPO(epsilon=1e-6), filled)
+    )
+
+
+def test_equal_rewards_prefer_the_shorter_way() -> None:
+    batch = played([[[((2,), (9,)), ((4,), ())], [((3,), ())]]], [[1.0, 1.0]])
+    found = advantage(PLAIN, batch)
+    assert found.tolist() == [[-0.25, 0.0, 0.0], [0.25, 0.0, 0.0]]  # ½ against 1 in the first state
+    assert not advantage(dataclasses.replace(PLAIN, discount=1.0), batch).any()
+
+
+def test_discount_is_a_share() -> None:
+    with pytest.raises(ValueError, match="discount"):
+        GiGPO(discount=1.5)
