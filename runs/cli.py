@@ -22,7 +22,6 @@ from grpobench.runs.commands.options import Options, use_options
 from grpobench.runs.commands.output import BAD_INPUT, DONE, INFRASTRUCTURE, PREEMPTED, complain
 from grpobench.runs.tools.installed import extra_of, remedy
 
-
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -37,8 +36,8 @@ class Command(click.Command):
     others and `--help` cost nothing, and a mistake in a recipe is reported before torch could load."""
 
     def __init__(self, name: str, function: str, summary: str, light: bool = True) -> None:
-        # Not from the group: click caches a command's help option at its first context, and a context without the
-        # group (as for the page of commands) would leave the command without -h for the rest of the process.
+        # Not from the group: click caches a command's help option at its first context, and a context without
+        # the group (as for the page of commands) would leave the command without -h in the whole process.
         super().__init__(name, help=summary, short_help=summary, context_settings=HELP)
         self.function = function
         self.light = light
