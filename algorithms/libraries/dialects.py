@@ -1364,28 +1364,6 @@ DIALECTS: dict[str, Dialect] = {
                     "Weights of positive and of negative completions can be set; ours are 1, as theirs by "
                     "default.",
                     "roll/configs/worker_config.py: topr_positive_weight, topr_negative_weight",
-            "gvpo",
-            "verl-recipe",
-            RECIPES,
-            "python3 -m recipe.gvpo.gvpo_main_ppo, with the options of gvpo/run_qwen2-7b_math_gvpo.sh",
-            (
-                Fact("temperature", 0.1, "gvpo/run_qwen2-7b_math_gvpo.sh: gvpo_beta"),
-                Fact(
-                    "train.num_minibatches",
-                    4,
-                    "gvpo/run_qwen2-7b_math_gvpo.sh: ppo_mini_batch_size",
-                    "256 of 1024 prompts per update",
-                ),
-            ),
-            (
-                Gap(
-                    "The errors of a micro-batch are added up, so that a larger micro-batch has a larger "
-                    "gradient; ours is the mean over problems.",
-                    "gvpo/gvpo_core_algos.py: compute_policy_loss_gvpo",
-                ),
-                Gap(
-                    "An empty completion has no advantage (0/0); ours has log-ratio 0.",
-                    "gvpo/gvpo_core_algos.py: compute_policy_loss_gvpo",
                 ),
             ),
         ),
@@ -1492,6 +1470,33 @@ DIALECTS: dict[str, Dialect] = {
             ),
             remark="with one update per batch, its default, every weight is 1",
         ),
+        Dialect(
+            "gvpo",
+            "verl-recipe",
+            RECIPES,
+            "python3 -m recipe.gvpo.gvpo_main_ppo, with the options of gvpo/run_qwen2-7b_math_gvpo.sh",
+            (
+                Fact("temperature", 0.1, "gvpo/run_qwen2-7b_math_gvpo.sh: gvpo_beta"),
+                Fact(
+                    "train.num_minibatches",
+                    4,
+                    "gvpo/run_qwen2-7b_math_gvpo.sh: ppo_mini_batch_size",
+                    "256 of 1024 prompts per update",
+                ),
+            ),
+            (
+                Gap(
+                    "The errors of a micro-batch are added up, so that a larger micro-batch has a larger "
+                    "gradient; ours is the mean over problems.",
+                    "gvpo/gvpo_core_algos.py: compute_policy_loss_gvpo",
+                ),
+                Gap(
+                    "An empty completion has no advantage (0/0); ours has log-ratio 0.",
+                    "gvpo/gvpo_core_algos.py: compute_policy_loss_gvpo",
+                ),
+            ),
+        ),
+        Dialect(
             "flowrl",
             "verl-recipe",
             RECIPES,
