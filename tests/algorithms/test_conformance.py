@@ -223,6 +223,8 @@ def research() -> dict[str, Algorithm[Any]]:
     }
 
 
+RARE = {"trained/ratio_tail", "trained/ratio_extreme_at"}
+"""Metrics of tokens that a small batch, or one in which nothing has moved, does not have: NaN without any."""
 VARIANTS = variants()
 every = pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS.keys())
 by_default = pytest.mark.parametrize(
@@ -720,7 +722,7 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     gradient, metrics = backward(algorithm, models, batch, signal)
     assert finite(gradient)
     undefined = {"kto/desirable_gain", "kto/undesirable_gain"}  # one of two labels is absent
-    assert not any(math.isnan(value) for name, value in metrics.items() if name not in undefined)
+    assert not any(math.isnan(value) for name, value in metrics.items() if name not in undefined | RARE)
     assert not absolute or sum(math.isnan(metrics[name]) for name in undefined) == 1
     if told_apart or absolute or algorithm.differentiates_entropy:
         return
@@ -735,7 +737,7 @@ def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
     signal = algorithm.compute_signal(batch, models)
     gradient, metrics = backward(algorithm, models, batch, signal)
     assert finite(gradient)
-    assert not any(math.isnan(value) for value in metrics.values())
+    assert not any(math.isnan(value) for name, value in metrics.items() if name not in RARE)
     compares = algorithm.minimum_group > 1 and getattr(algorithm, "baseline", "") != "none"
     if compares:  # the rows of a group with each other
         assert (signal.row_group == -1).all() or not signal.advantage.any()

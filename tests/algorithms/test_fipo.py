@@ -179,7 +179,7 @@ def test_the_seeds_have_a_completion_that_is_left_out() -> None:
     tight: dict[str, Any] = {"dual_clip": 1.5, "half_life": 2.0}
     batches = [moved(seed, spread=1.0) for seed in SEEDS]
     pairs = [
-        (slope(FIPO(**tight), batch, logp), slope(FIPO(**tight, drop_outliers=False), batch, logp))
+        (objective(FIPO(**tight), batch, logp), objective(FIPO(**tight, drop_outliers=False), batch, logp))
         for batch, logp in batches
     ]
     assert any(not torch.equal(one, other) for one, other in pairs)

@@ -16,6 +16,8 @@ from grpobench.algorithms.parts import running_sum
 
 ROOT = Path(__file__).parents[2]
 INTEGERS = {
+    "algorithms/flowrl.py": ("written.cumsum(-1)",),
+    "algorithms/gigpo.py": ("starts.flatten().cumsum(0)",),
     "algorithms/parts.py": ("written.flip(-1).cumsum(-1)",),
     "algorithms/rredcot.py": (
         "starts.cumsum(-1)",
@@ -24,6 +26,7 @@ INTEGERS = {
         "written.cumsum(-1)",
         "marked.cumsum(-1)",
     ),
+    "runs/metrics/ratios.py": ("completion_mask.cumsum(-1)",),
     "runs/sample/decoding.py": ("seen.cumsum(-1)", "count.cumsum(0)"),
     "runs/sample/draws.py": ("(probability + 1.0).view(torch.int64).sub_(ONE_BITS).cumsum(-1)",),
     "runs/train/trl/trainer.py": ("np.cumsum([len(items) for items in self.steps.values()])",),
