@@ -34,6 +34,8 @@ NAMES = (
     "simpo",
     "orpo",
     "sppo",
+    "opd",
+    "gkd",
     "dapo",
     "fipo",
     "cispo",

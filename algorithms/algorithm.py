@@ -25,9 +25,10 @@ Tokenwise: TypeAlias = "torch.Tensor"
 Rowwise: TypeAlias = "torch.Tensor"
 """Float (B,)."""
 
-Role = Literal["policy", "critic", "value_head", "reference"]
+Role = Literal["policy", "critic", "value_head", "reference", "teacher"]
 """What a model is for. `critic` is a separate copy of the initial policy with a value head; `value_head`
-is a value head on the policy's own trunk; `reference` is the frozen initial policy."""
+is a value head on the policy's own trunk; `reference` is the frozen initial policy; `teacher` is a frozen
+model of its own with the policy's tokenizer (`model.teacher`)."""
 
 Reduction = Literal["mean", "min", "max", "sum", "tail"]
 
@@ -151,6 +152,9 @@ class ModelOutput(Rows):
     """Value of the state before token t."""
     squares: Tokenwise | None = field(default=None, kw_only=True)
     """Σ_v π_v² of the tempered next-token distribution at each position; only on request."""
+    divergence: Tokenwise | None = field(default=None, kw_only=True)
+    """Divergence in nats between the teacher's and the policy's tempered next-token distributions at each
+    position, over the whole vocabulary; only for algorithms with `teacher_divergence`."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,13 @@ class Algorithm(ABC, Generic[S]):
     def differentiates_entropy(self) -> bool:
         """Whether `loss` needs the gradient of `ModelOutput.entropy`; otherwise the entropy is detached."""
         return False
+
+    @property
+    def teacher_divergence(self) -> float | None:
+        """β of the divergence that `loss` reads from the policy's `ModelOutput`: 0 is the forward
+        KL(teacher‖policy), 1 the reverse KL(policy‖teacher), between them the generalized Jensen-Shannon
+        divergence (arXiv:2306.13649, eq. 1). None reads none. Needs "teacher" among the `reference_roles`."""
+        return None
 
     @property
     def trained_roles(self) -> tuple[Role, ...]:

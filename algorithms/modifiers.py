@@ -195,6 +195,10 @@ class Modified(Algorithm[S]):
         return self.plain.differentiates_entropy or self.modify.entropy_bonus > 0
 
     @property
+    def teacher_divergence(self) -> float | None:
+        return self.plain.teacher_divergence
+
+    @property
     def trained_roles(self) -> tuple[Role, ...]:
         return self.plain.trained_roles
 

@@ -210,7 +210,12 @@ def update(
         part, own = batch[rows], signal[rows]
         weights = algorithm.loss_weights(part)
         for micro in micro_batches(part, own.row_group, models.budget):
-            now = models.forward_train(roles, part[micro], algorithm.differentiates_entropy)
+            now = models.forward_train(
+                roles,
+                part[micro],
+                algorithm.differentiates_entropy,
+                divergence=algorithm.teacher_divergence,
+            )
             loss = algorithm.loss(part[micro], own[micro], now)
             (loss.terms * weights[micro]).sum().backward()
             del now, loss

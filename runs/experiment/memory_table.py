@@ -15,7 +15,15 @@ from grpobench.runs.models.memory_plan import GRAPH_WORKSPACE
 
 PARTS = (
     *("policy", "reference", "critic", "master weights", "optimizer", "gradients", "earlier weights"),
-    *("base policy", "reward model", "engine weights", "engine cache", "weight casts", "activations"),
+    *(
+        "base policy",
+        "teacher",
+        "reward model",
+        "engine weights",
+        "engine cache",
+        "weight casts",
+        "activations",
+    ),
     *("logits", "key-value cache", "decoding graphs", GRAPH_WORKSPACE, "working memory"),
 )
 """All parts of a plan, in the order of the table."""

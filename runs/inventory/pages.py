@@ -516,6 +516,7 @@ def collect_dialects(presets: list[showing.Row]) -> Mapping[str, Any]:
         "libraries": {name: library for name, library in libraries.items() if library.facts or library.gaps},
         "example": presets[0],
         "note": registries.dialects_note(),
+        "meanings": registries.distillation_meanings(),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,6 +77,47 @@ def token_kl(
         other = (heads[1](theirs).float() / temperature).log_softmax(-1)
         parts.append((logp.exp() * (logp - other)).sum(-1))
     return torch.cat(parts)
+
+
+def token_divergence(
+    hidden: torch.Tensor,
+    head: nn.Module,
+    teacher: torch.Tensor,
+    teacher_head: nn.Module,
+    temperature: float,
+    chunk: int,
+    beta: float,
+) -> torch.Tensor:
+    """Divergence (N,) in nats between the tempered softmaxes p of the teacher's states (N, H') and q of the
+    policy's (N, H), whose gradient goes to the policy alone.
+
+    `beta` 0 is KL(p‖q), 1 is KL(q‖p), and between them, with m = βp + (1 − β)q, β·KL(p‖m) + (1 − β)·KL(q‖m)
+    (arXiv:2306.13649, eq. 1), which goes to 0 at both ends where the KLs do not. At most `chunk` logits exist
+    at once. If there are more, each piece is computed again for its gradient.
+    """
+    vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
+    rows = max(1, chunk // (2 * vocabulary))
+
+    def piece(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+        q = (head(ours).float() / temperature).log_softmax(-1)
+        with torch.no_grad():
+            p = (teacher_head(theirs).float() / temperature).log_softmax(-1)
+        if beta == 0:
+            return (p.exp() * (p - q)).sum(-1)
+        if beta == 1:
+            return (q.exp() * (q - p)).sum(-1)
+        m = torch.logaddexp(p + math.log(beta), q + math.log1p(-beta))
+        return beta * (p.exp() * (p - m)).sum(-1) + (1 - beta) * (q.exp() * (q - m)).sum(-1)
+
+    if len(hidden) <= rows:
+        return piece(hidden, teacher)
+    recompute = torch.is_grad_enabled() and hidden.requires_grad
+    return torch.cat(
+        [
+            checkpoint(piece, ours, theirs, use_reentrant=False) if recompute else piece(ours, theirs)
+            for ours, theirs in zip(hidden.split(rows), teacher.split(rows), strict=True)
+        ]
+    )
 
 
 class RoundedLogits(torch.autograd.Function):

@@ -179,6 +179,8 @@ class MemoryInput:
     """Whether that engine holds neither while the trainer computes."""
     reward_model: int = 0
     """Bytes of the weights of a learned reward model."""
+    teacher: int = 0
+    """Weights of a teacher, which are stored like the policy's."""
 
     @property
     def frozen(self) -> bool:
@@ -283,6 +285,7 @@ def standing(given: MemoryInput) -> dict[str, int]:
         "engine weights": given.engine_weight_bytes * shape.parameters,
         "engine cache": given.engine_cache,
         "reward model": given.reward_model,
+        "teacher": weight * given.teacher,
     }
     return {name: size for name, size in parts.items() if size}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from grpobench.runs.models.activation_checkpointing import checkpointed, layers_
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.attention import UNSPLIT, PackedAttention
 from grpobench.runs.models.flops import FlopCount, weights_per_token
-from grpobench.runs.models.head import token_kl, token_squares, token_statistics
+from grpobench.runs.models.head import token_divergence, token_kl, token_squares, token_statistics
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.past_weights import PastWeights
@@ -256,8 +257,9 @@ class RoleWeights:
 
 class RoleModels(RoleWeights):
     """The roles of one run, with their forward passes. `language` is an `AutoModelForCausalLM`, the policy;
-    further roles start as copies of it. With an `adapter` the policy gets one, in place; the other roles then
-    share its weights, and a critic has an adapter of its own."""
+    further roles start as copies of it, except the `teacher`, a language model of its own, which is frozen.
+    With an `adapter` the policy gets one, in place; the roles that start as copies then share its weights,
+    and a critic has an adapter of its own."""
 
     def __init__(
         self,
@@ -273,6 +275,7 @@ class RoleModels(RoleWeights):
         adapter: Adapter | None = None,
         activation_checkpointing: bool = False,
         attention: str = "auto",
+        teacher: Any = None,
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
@@ -294,21 +297,23 @@ class RoleModels(RoleWeights):
         self.cost = estimate(trunk, language.config)
         # Before further networks take room: the check needs some.
         demand_same_reading(self)
-        self._add_networks({*trains, *reads})
+        self._add_networks({*trains, *reads}, teacher)
         self.flops = FlopCount(
             {
-                role: weights_per_token(network.trunk, network.head, language.config)
+                role: weights_per_token(
+                    network.trunk, network.head, (teacher if role == "teacher" else language).config
+                )
                 for role, network in self.networks.items()
             },
             {
                 role: weights_per_token(self.plain.base_model, network.head, language.config)
                 for role, network in self.networks.items()
-                if self.plain is not None
+                if self.plain is not None and role != "teacher"
             },
         )
 
-    def _add_networks(self, roles: Collection[Role]) -> None:
-        """The networks of further roles."""
+    def _add_networks(self, roles: Collection[Role], teacher: Any) -> None:
+        """The networks of further roles. Raises ModelError for a teacher that cannot be used."""
         policy = self.networks["policy"]
         if "reference" in roles:
             frozen = self.plain or copy.deepcopy(self.language).requires_grad_(False)
@@ -320,6 +325,10 @@ class RoleModels(RoleWeights):
             self.networks["critic"] = Network(trunk, None, self._value_layer())
         if "value_head" in roles:
             policy.value = self._value_layer()
+        if "teacher" in roles:
+            if teacher is None:
+                raise ModelError("an algorithm reads a teacher, and there is none; set model.teacher")
+            self.networks["teacher"] = Network(*trunk_and_head(teacher.eval().requires_grad_(False)))
 
     def _value_layer(self) -> nn.Linear:
         """A value head that starts at zero: before any update it gives every state the value 0."""
@@ -415,9 +424,10 @@ class RoleModels(RoleWeights):
         differentiate_entropy: bool = False,
         *,
         squares: bool = False,
+        divergence: float | None = None,
     ) -> dict[Role, ModelOutput]:
         """The output of each role for one micro-batch, with gradient where it is enabled. Roles on one trunk
-        share its forward pass."""
+        share its forward pass. `divergence` is the algorithm's `teacher_divergence`."""
         layout = self._pack(batch)
         states: dict[int, torch.Tensor] = {}
         outputs: dict[Role, ModelOutput] = {}
@@ -427,13 +437,28 @@ class RoleModels(RoleWeights):
                 with self.precision():
                     states[id(network.trunk)] = self._states(network.trunk, layout, batch)
             hidden = states[id(network.trunk)]
-            if role in ("policy", "reference"):
+            if role in ("policy", "reference", "teacher"):
                 outputs[role] = self._token_output(
                     network, hidden, layout, batch, differentiate_entropy, squares
                 )
+                if role == "policy" and divergence is not None:
+                    flat = self._divergence(hidden, layout, batch, divergence)
+                    outputs[role] = dataclasses.replace(outputs[role], divergence=flat)
             else:
                 outputs[role] = self._value_output(network, hidden, layout, batch)
         return outputs
+
+    def _divergence(self, hidden: torch.Tensor, layout: Pack, batch: Batch, beta: float) -> torch.Tensor:
+        """The divergence (B, T) of the teacher from the policy, whose states are given, (N, H)."""
+        policy, teacher = self.networks["policy"], self.networks["teacher"]
+        assert policy.head is not None and teacher.head is not None
+        with self.precision():
+            with torch.no_grad():
+                theirs = self._states(teacher.trunk, layout, batch)
+            flat = token_divergence(
+                hidden, policy.head, theirs, teacher.head, self.temperature, self.chunk, beta
+            )
+        return scatter(flat, layout.flat_index, batch.completion.shape)
 
     def _token_output(
         self,

@@ -45,6 +45,9 @@ class Today:
         """Name -> hash of everything that can be hashed without loading a model. Raises DataError if the
         problems cannot be read."""
         found = model_files.fingerprint(config.model.name)
+        if config.reads_teacher:
+            for what, value in model_files.fingerprint(config.model.teacher).items():
+                found[f"teacher's {what}"] = value
         if config.sampler.kind == "preferences":
             found["preference file"] = files.sha256(Path(config.sampler.path).expanduser())
         reward = Path(config.reward.model).expanduser()

@@ -77,6 +77,13 @@ class ModelConfig:
     """Peak learning rate of the supervised updates."""
     warm_start_batch: PositiveInt = 32
     """Demonstrations per supervised update."""
+    teacher: str = ""
+    """The teacher of algorithms that distill one: a built-in model, a local folder (such as one that
+    `grpobench export` writes) or a hub id, with the policy's tokenizer. It is frozen, and stored and computed
+    like the policy."""
+    teacher_warm_start: NonNegativeInt = 0
+    """Supervised updates of the teacher on the task's demonstrations before the run (cached), as
+    `warm_start` makes of the policy."""
 
     def __post_init__(self) -> None:
         known = self.warm_start_answers in ANSWERS or self.warm_start_answers.endswith(".jsonl")
@@ -86,6 +93,10 @@ class ModelConfig:
             Rule(
                 self.weights in ("float32", self.dtype),
                 f'weights: {self.weights} weights are computed with as such; set dtype = "{self.weights}"',
+            ),
+            Rule(
+                bool(self.teacher) or not self.teacher_warm_start,
+                "teacher_warm_start: there is no teacher; set teacher or teacher_warm_start = 0",
             ),
             Rule(
                 known,
@@ -514,6 +525,11 @@ class RunConfig:
     def folder(self) -> str:
         """Name of the run's folder inside its experiment."""
         return f"{self.arm}-{self.task.name.replace(':', '-')}-s{self.seed}"
+
+    @property
+    def reads_teacher(self) -> bool:
+        """Whether the run loads `model.teacher`."""
+        return bool(self.model.teacher) and "teacher" in self.algorithm.reference_roles
 
 
 def rates(learning_rate: Mapping[Role, float], trains: tuple[Role, ...]) -> dict[Role, float]:

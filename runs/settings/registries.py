@@ -6,6 +6,7 @@ installed packages: ``grpobench.algorithms``, ``.tasks``, ``.rewards``, ``.curri
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import inspect
 import re
@@ -45,6 +46,13 @@ def dialects_note() -> str:
     from grpobench.algorithms.libraries.dialects import NOTE
 
     return NOTE
+
+
+def distillation_meanings() -> list[dict[str, str]]:
+    """What libraries mean by on-policy distillation, a row each."""
+    from grpobench.algorithms.libraries.distillation import MEANINGS
+
+    return [dataclasses.asdict(meaning) for meaning in MEANINGS]
 
 
 def tasks() -> Mapping[str, type[Task]]:

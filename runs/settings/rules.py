@@ -56,6 +56,7 @@ def incompatible(config: RunConfig) -> list[str]:
         *of_preferences(config),
         *of_doses(config),
         *of_adapter(config),
+        *of_teacher(config),
     ]
     faults = unserved(config) + unmet(rules)
     faults += [why] if (why := untrained(config)) else []
@@ -159,6 +160,22 @@ def of_adapter(config: RunConfig) -> list[Rule]:
             config.model.adapter is None or config.train.backend != "trl",
             'model.adapter is trained by our own loop alone, and train.backend is "trl"; set train.backend = '
             f'"grpobench" or {off}',
+        ),
+    ]
+
+
+def of_teacher(config: RunConfig) -> list[Rule]:
+    """Whether there is a teacher where one is read. Other arms of an experiment may have one that they do not
+    read, and do not load it."""
+    reads, name = "teacher" in config.algorithm.reference_roles, config.model.teacher
+    return [
+        Rule(
+            bool(name) or not reads,
+            "distills a teacher, and model.teacher is empty; set it to a model with the policy's tokenizer",
+        ),
+        Rule(
+            config.train.backend != "trl" or not reads,
+            'distills a teacher, and train.backend is "trl"; set train.backend = "grpobench"',
         ),
     ]
 
@@ -286,6 +303,7 @@ def missing(config: RunConfig) -> list[str]:
     name = config.reward.model if "model" in config.reward.components(config.task) else ""
     found = {
         "model.name": model_files.missing(config.model.name),
+        "model.teacher": model_files.missing(config.model.teacher) if config.reads_teacher else "",
         "sampler.kind": config.sampler.missing(),
         "train.backend": trl.missing() if config.train.backend == "trl" else "",
         "reward.model": missing_reward_model(name) if name else "",

@@ -22,6 +22,7 @@ from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_files import weights_hash
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights, stored
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction
@@ -102,7 +103,13 @@ def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..
         provenance["warm_start"] = where.name
         fingerprints["warm start"] = weights_hash(where)
         cast_weights(loaded.model, getattr(torch, config.model.weights))
-    models = models_for(config, algorithm, loaded)
+    teacher = None
+    if config.reads_teacher:
+        tell("loading the teacher")
+        teacher = teacher_for(config, loaded, tell)
+        provenance["teacher"] = teacher.provenance
+        fingerprints |= teacher.fingerprints
+    models = models_for(config, algorithm, loaded, teacher and teacher.model)
     sampler = sampler_for(config, models, loaded)
     if isinstance(sampler, EngineSampler):
         provenance["sampler"] = sampler.provenance
@@ -179,8 +186,41 @@ def provenance_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
     return provenance
 
 
-def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> RoleModels:
-    """The models of all roles, with an optimizer for each trained one."""
+@dataclass(frozen=True)
+class Teacher:
+    """A frozen model that the policy learns from."""
+
+    model: Any
+    provenance: dict[str, Any]
+    fingerprints: dict[str, str]
+
+
+def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell) -> Teacher:
+    """The teacher of a run. Raises ModelError if its tokens are not the policy's."""
+    name, updates = config.model.teacher, config.model.teacher_warm_start
+    weights = "float32" if updates else config.model.weights
+    found = load(name, weights_in=weights, chat_template=config.model.chat_template)
+    if found.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+        raise ModelError(
+            f"model.teacher {name!r} has another tokenizer than {config.model.name!r}, so that it cannot "
+            "read the policy's tokens; use a teacher of the same family"
+        )
+    provenance, fingerprints = {"model": found.provenance}, dict[str, str]()
+    if updates:
+        warm = dataclasses.replace(
+            config.model, name=name, warm_start=updates, teacher="", teacher_warm_start=0
+        )
+        where = warm_start(found, config.task, warm, warmstart_reporter(tell))
+        provenance["warm_start"] = where.name
+        fingerprints["teacher's warm start"] = weights_hash(where)
+        cast_weights(found.model, getattr(torch, config.model.weights))
+    return Teacher(found.model, provenance, fingerprints)
+
+
+def models_for(
+    config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded, teacher: Any = None
+) -> RoleModels:
+    """The models of all roles, with an optimizer for each trained one. `teacher` is a language model."""
     train = config.train
     # New value heads and adapters draw random numbers: arms with the same seed start from the same generator.
     torch.manual_seed(config.seed)
@@ -194,6 +234,7 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
         adapter=config.model.adapter,
         activation_checkpointing=train.activation_checkpointing,
         attention=config.model.attention,
+        teacher=teacher,
     )
     wanted = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}

@@ -270,6 +270,8 @@ class Updater:
         policy's log-probabilities. In the `first` update of a step they are also log π_old."""
         sums = self.differentiate(batch, signal, roles, tally.catalog, correction, first)
         self.models.flops.add_update(roles, batch)
+        if self.algorithm.teacher_divergence is not None and "policy" in roles:
+            self.models.flops.add_forward("teacher", batch)
         tally.take(sums.tally)
         if logp is not None:
             logp += sums.logp
@@ -309,7 +311,12 @@ class Updater:
         """(the micro-batch with its log π_old, the outputs of the roles, the loss terms, their weighted
         sum)."""
         with self.clock("forward"):
-            now = self.models.forward_train(roles, micro, self.algorithm.differentiates_entropy)
+            now = self.models.forward_train(
+                roles,
+                micro,
+                self.algorithm.differentiates_entropy,
+                divergence=self.algorithm.teacher_divergence,
+            )
             if first:
                 # Detached, so that the ratio π/π_old is exactly 1 and yet has a gradient.
                 micro = dataclasses.replace(micro, old_logp=now["policy"].logp.detach())

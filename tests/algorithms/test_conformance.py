@@ -74,6 +74,7 @@ def variants() -> dict[str, Algorithm[Any]]:
         **advantages(),
         **ratios(),
         **research(),
+        **distilled(),
         **modified(),
     }
 
@@ -153,6 +154,18 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "gigpo-kl-reward": known["gigpo"](beta=0.1, kl_placement="reward"),
         "gvpo-strict": known["gvpo"](temperature=2.0),
         "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
+    }
+
+
+def distilled() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms with a teacher."""
+    opd, gkd = ALGORITHMS["opd"], ALGORITHMS["gkd"]
+    return {
+        "opd-to-go": opd(discount=0.9, bound=0.5),
+        "opd-task": opd(task_weight=0.5, beta=0.1, clip_low=0.2, clip_high=0.2),
+        "gkd-forward": gkd(divergence_beta=0.0),
+        "gkd-mixed": gkd(divergence_beta=0.3, averaging="sequence_mean"),
+        "gkd-task": gkd(task_weight=0.5, distill_weight=0.5, beta=0.1),
     }
 
 
@@ -243,7 +256,7 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-UNBOUNDED = {"clip_high", "dual_clip", "ratio_cap", "highest"} | {"dppo threshold"}
+UNBOUNDED = {"bound", "clip_high", "dual_clip", "ratio_cap", "highest"} | {"dppo threshold"}
 """Settings in which infinity says that nothing is bounded."""
 
 

@@ -16,7 +16,8 @@ from helpers.toys import Fixed, reading, rollouts
 from grpobench.algorithms import ALGORITHMS, parts
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.grpo import GRPO
-from grpobench.algorithms.libraries.dialects import DIALECTS, SETTINGS, Dialect
+from grpobench.algorithms.libraries.dialect import SETTINGS, Dialect
+from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.analysis.runfolder.load import identify_run
 from grpobench.runs import cli
 from grpobench.runs.inventory import showing

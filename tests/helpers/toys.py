@@ -199,6 +199,8 @@ def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> RoleM
     """Models with every role of the algorithm and an optimizer for each trained one. Reference, critic and
     value head are moved away from the policy and from zero, so that each of them matters."""
     settings = {"budget": 10**9, **settings}
+    if "teacher" in algorithm.reference_roles:
+        settings["teacher"] = tiny(architecture, seed=7)
     models = RoleModels(tiny(architecture), algorithm.trained_roles, algorithm.reference_roles, **settings)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -379,7 +381,10 @@ def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -
         config.train, steps=steps, prompts_per_step=4, group_size=6, num_minibatches=1
     )
     quiet = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
-    return dataclasses.replace(config, algorithm=algorithm, **{"train": train, "evaluate": quiet} | sections)
+    run = dataclasses.replace(config, algorithm=algorithm, **{"train": train, "evaluate": quiet} | sections)
+    if "teacher" not in algorithm.reference_roles:
+        return run
+    return dataclasses.replace(run, model=dataclasses.replace(run.model, teacher="nano"))
 
 
 def resting_run(algorithm: Algorithm[Any], epochs: int = 1) -> RunConfig:

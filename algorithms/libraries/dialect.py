@@ -1,0 +1,71 @@
+"""What a preset of another library consists of: facts with their sources, and gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SETTINGS = "settings"
+"""The section of an arm that holds the fields of its algorithm."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One value of a library, in our terms."""
+
+    setting: str
+    """A field of the algorithm, or a field of another section: `train.num_minibatches`."""
+    value: Any
+    source: str
+    """File of the library and the option or function in it; with @ its commit, where no release was read."""
+    note: str = ""
+
+    @property
+    def key_path(self) -> tuple[str, str]:
+        """(section, field)."""
+        section, dot, name = self.setting.rpartition(".")
+        return (section, name) if dot else (SETTINGS, name)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What a library does and our settings cannot say, or say only in part."""
+
+    what: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The defaults of one library for one algorithm."""
+
+    algorithm: str
+    library: str
+    version: str
+    """Release, or commits."""
+    ask: str
+    """How the library is asked for it."""
+    facts: tuple[Fact, ...]
+    gaps: tuple[Gap, ...] = ()
+    on: str = ""
+    """Our algorithm that can say it, where that is not ours of the name; `remark` says why."""
+    remark: str = ""
+
+    @property
+    def base(self) -> str:
+        """Our algorithm whose settings these are."""
+        return self.on or self.algorithm
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm}@{self.library}"
+
+    @property
+    def values(self) -> Mapping[str, Mapping[str, Any]]:
+        """Field and value by section."""
+        by_section: dict[str, dict[str, Any]] = {}
+        for fact in self.facts:
+            section, field = fact.key_path
+            by_section.setdefault(section, {})[field] = fact.value
+        return by_section
