@@ -303,15 +303,17 @@ def models_of(roles: Roles) -> RoleModels:
 
 @cache
 def first_models(roles: Roles) -> RoleModels:
-    """Models at the beginning of a run: the reference is the policy, the critic says 0."""
+    """Models at the beginning of a run: reference and teacher are the policy, the critic says 0."""
     models = models_for(roles, "gpt2")
     with torch.no_grad():
         for network in models.networks.values():
             if network.value is not None:
                 network.value.weight.zero_()
                 network.value.bias.zero_()
-        if "reference" in models.networks:
-            frozen = models.networks["reference"]
+        for role in ("reference", "teacher"):
+            if role not in models.networks:
+                continue
+            frozen = models.networks[role]
             for part, ours in (
                 (frozen.trunk, models.networks["policy"].trunk),
                 (frozen.head, models.networks["policy"].head),
@@ -491,7 +493,9 @@ def test_credit_reads_declared_roles_only_and_all_of_reads(algorithm: Algorithm[
     spy = Spy(whole.models, {*algorithm.trained_roles, *algorithm.reference_roles})
     with torch.no_grad():
         algorithm.compute_signal(whole.batch, spy)
-    assert {*algorithm.reference_roles} <= spy.seen
+    # A divergence to the teacher is read in the update, with the policy's gradient.
+    later = {"teacher"} if algorithm.teacher_divergence is not None else set()
+    assert {*algorithm.reference_roles} - later <= spy.seen
 
 
 class Updated(dict[Role, ModelOutput]):
@@ -513,6 +517,8 @@ def numbers(algorithm: Algorithm[Any], batch: Batch, seed: int = 5) -> Updated:
         found[role] = (
             ModelOutput(values(), values(), nothing) if policy else ModelOutput(nothing, nothing, values())
         )
+        if role == "policy" and algorithm.teacher_divergence is not None:
+            found[role] = dataclasses.replace(found[role], divergence=values())
     return found
 
 
@@ -557,7 +563,7 @@ class Scripted:
 
     def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         nothing = batch.old_logp[:, :0]
-        quantities = ("logp", "entropy") if role in ("policy", "reference") else ("value",)
+        quantities = ("logp", "entropy") if role in ("policy", "reference", "teacher") else ("value",)
         quantities += ("squares",) if squares else ()
         said = {name: torch.zeros(batch.completion_mask.shape) for name in quantities}
         for row, (prompt, completion, written, _) in enumerate(map(texts, rows(batch))):
@@ -783,11 +789,12 @@ def test_batch_of_empty_completions_has_no_gradient_and_no_nan(algorithm: Algori
 def test_tokens_that_the_policy_did_not_write_get_no_gradient(algorithm: Algorithm[Any]) -> None:
     batch = data()
     now = numbers(algorithm, batch)
+    alone = algorithm.teacher_divergence is not None and not algorithm.task_weight
     leaves = [
         tensor.requires_grad_()
         for part in now.values()
-        for tensor in (part.logp, part.value)
-        if tensor.numel()
+        for tensor in ((part.divergence,) if alone else (part.logp, part.value, part.divergence))
+        if tensor is not None and tensor.numel()
     ]
     signal = algorithm.compute_signal(batch, Scripted(batch))
     used = torch.cat(micro_batches(batch, signal.row_group, 10**9))
@@ -838,8 +845,8 @@ def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None
         leaves = {
             (role, name): getattr(one, name).requires_grad_()
             for role, one in now.items()
-            for name in ("logp", "entropy", "value")
-            if getattr(one, name).numel()
+            for name in ("logp", "entropy", "value", "divergence")
+            if getattr(one, name) is not None and getattr(one, name).numel()
         }
         signal = algorithm.compute_signal(part, models)
         used = torch.cat(micro_batches(part, signal.row_group, 10**9))
@@ -883,4 +890,5 @@ def compressed(part: P, written: torch.Tensor) -> P:
 
 
 def shifted(part: ModelOutput, shift: torch.Tensor) -> ModelOutput:
-    return ModelOutput(*(t + shift if t.numel() else t for t in (part.logp, part.entropy, part.value)))
+    moved = (t + shift if t.numel() else t for t in (part.logp, part.entropy, part.value))
+    return ModelOutput(*moved, divergence=None if part.divergence is None else part.divergence + shift)

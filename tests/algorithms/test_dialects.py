@@ -38,7 +38,8 @@ def recipe(folder: Path, text: str, *sets: str) -> Recipe:
 
 def config(folder: Path, name: str) -> RunConfig:
     """The run of an arm of this algorithm or dialect, of which the recipe says nothing."""
-    return recipe(folder, f'[[arm]]\nalgorithm = "{name}"\n').runs()[0]
+    text = f'[[arm]]\nalgorithm = "{name}"\n'
+    return recipe(folder, text, 'model.teacher="nano"').runs()[0]
 
 
 # Every dialect

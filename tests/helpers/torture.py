@@ -95,7 +95,8 @@ algorithm = "{algorithm}"
 {more}
 """
 CRITIC = "settings.critic_warmup = 1\ntrain.learning_rate = { policy = 1e-3, critic = 1e-3 }"
-MORE = {"ppo": CRITIC, "vapo": CRITIC, "passk": "settings.k = 2"}
+TEACHER = 'model.teacher = "nano-moe"'
+MORE = {"ppo": CRITIC, "vapo": CRITIC, "passk": "settings.k = 2", "opd": TEACHER, "gkd": TEACHER}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,10 @@ def configure(policy: str, algorithm: Algorithm[Any] | None = None, **sections: 
         "evaluate": EvaluateConfig(every=2, problems=3, samples=2, test_problems=2),
         "checkpoint": CheckpointConfig(every=1),
     }
-    return RunConfig(algorithm=algorithm or GRPO(), **{**settings, **sections})
+    config = RunConfig(algorithm=algorithm or GRPO(), **{**settings, **sections})
+    if "teacher" not in config.algorithm.reference_roles:
+        return config
+    return replace(config, model=replace(config.model, teacher="nano"))
 
 
 def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
