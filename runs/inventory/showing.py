@@ -202,7 +202,7 @@ def row(kind: str) -> Mapping[str, Any]:
 
 
 if TYPE_CHECKING:
-    from grpobench.algorithms.libraries.dialects import Dialect
+    from grpobench.algorithms.libraries.dialect import Dialect
 
 ABSENT = "–"
 """Stands in for a value: our algorithm of the name has no such setting."""

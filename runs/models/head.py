@@ -99,9 +99,9 @@ def token_divergence(
     rows = max(1, chunk // (2 * vocabulary))
 
     def piece(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-        q = (head(ours).float() / temperature).log_softmax(-1)
+        q: torch.Tensor = (head(ours).float() / temperature).log_softmax(-1)
         with torch.no_grad():
-            p = (teacher_head(theirs).float() / temperature).log_softmax(-1)
+            p: torch.Tensor = (teacher_head(theirs).float() / temperature).log_softmax(-1)
         if beta == 0:
             return (p.exp() * (p - q)).sum(-1)
         if beta == 1:

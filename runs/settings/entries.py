@@ -29,7 +29,7 @@ from grpobench.tasks.kinds.jsonl import FROM_DATA, Rows
 from grpobench.tasks.task import Task
 
 if TYPE_CHECKING:
-    from grpobench.algorithms.libraries.dialects import Dialect
+    from grpobench.algorithms.libraries.dialect import Dialect
 
 # Tasks
 

@@ -22,7 +22,7 @@ from grpobench.runs.tools.strict import BAD, ConfigError, KeyPath
 from grpobench.tasks.task import Task, family
 
 if TYPE_CHECKING:
-    from grpobench.algorithms.libraries.dialects import Dialect
+    from grpobench.algorithms.libraries.dialect import Dialect
 
 
 def algorithms() -> Mapping[str, type[Algorithm[Any]]]:

@@ -205,7 +205,8 @@ def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell) -> Teacher:
             f"model.teacher {name!r} has another tokenizer than {config.model.name!r}, so that it cannot "
             "read the policy's tokens; use a teacher of the same family"
         )
-    provenance, fingerprints = {"model": found.provenance}, dict[str, str]()
+    provenance: dict[str, Any] = {"model": found.provenance}
+    fingerprints: dict[str, str] = {}
     if updates:
         warm = dataclasses.replace(
             config.model, name=name, warm_start=updates, teacher="", teacher_warm_start=0
