@@ -62,7 +62,9 @@ class FlowRL(Algorithm[Advantage]):
     minimum_group = 2
     metrics = (
         Metric("flow/log_z", "nats", "mean over responses of the learned log Z before the update step"),
-        Metric("flow/error", "nats²", "mean over responses of δ² before the update step", "lower"),
+        Metric(
+            "flow/error", "nats²", "mean over responses of the squared error before the update step", "lower"
+        ),
         Metric("flow/weight", "factor", "mean importance weight of a response, 1 on policy"),
         *parts.KL_METRICS,
     )

@@ -24,7 +24,7 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 TEACHER_METRIC = Metric(
     "distill/reverse_kl",
     "nats/token",
-    "mean of log π − log π_teacher over written tokens, the k1 estimate of KL(π‖π_teacher)",
+    "mean of log π − log π_teacher over written tokens, the k1 estimate of the reverse KL",
     "lower",
 )
 

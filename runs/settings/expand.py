@@ -233,9 +233,9 @@ def build_runs(draft: Draft, arm: Arm, task: Task, faults: list[str]) -> list[Ru
 
 
 def unserved(config: RunConfig) -> str:
-    """Why an optional arm is left out: its task does not fit it, or it would never update its policy in so
-    few steps. Empty where neither is so."""
-    return next(iter(rules.unserved(config)), "") or rules.untrained(config)
+    """Why an optional arm is left out: its task does not fit it, it would never update its policy in so few
+    steps, or it distills a teacher and there is none. Empty where none is so."""
+    return next(iter(rules.unserved(config)), "") or rules.untrained(config) or rules.untaught(config)
 
 
 def overlong(runs: Sequence[RunConfig]) -> list[str]:

@@ -59,7 +59,7 @@ def incompatible(config: RunConfig) -> list[str]:
         *of_teacher(config),
     ]
     faults = unserved(config) + unmet(rules)
-    faults += [why] if (why := untrained(config)) else []
+    faults += [why for why in (untrained(config), untaught(config)) if why]
     faults += trl.refusals(config) if config.train.backend == "trl" else []
     gives = f"{config.task.name} gives {', '.join(config.task.scores)}"
     return faults + unrewarded(config.reward, config.task, gives) + others.faults(config)
@@ -164,19 +164,21 @@ def of_adapter(config: RunConfig) -> list[Rule]:
     ]
 
 
+def untaught(config: RunConfig) -> str:
+    """Why a run has nothing to distill; empty if it has, or distills nothing. Other arms of an experiment may
+    have a teacher that they do not read, and do not load it."""
+    if "teacher" not in config.algorithm.reference_roles or config.model.teacher:
+        return ""
+    return "distills a teacher, and model.teacher is empty; set it to a model with the policy's tokenizer"
+
+
 def of_teacher(config: RunConfig) -> list[Rule]:
-    """Whether there is a teacher where one is read. Other arms of an experiment may have one that they do not
-    read, and do not load it."""
-    reads, name = "teacher" in config.algorithm.reference_roles, config.model.teacher
+    """What goes without a teacher."""
     return [
         Rule(
-            bool(name) or not reads,
-            "distills a teacher, and model.teacher is empty; set it to a model with the policy's tokenizer",
-        ),
-        Rule(
-            config.train.backend != "trl" or not reads,
+            config.train.backend != "trl" or "teacher" not in config.algorithm.reference_roles,
             'distills a teacher, and train.backend is "trl"; set train.backend = "grpobench"',
-        ),
+        )
     ]
 
 
