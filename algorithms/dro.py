@@ -30,8 +30,8 @@ class DRO(GroupNormalized):
     departures = (
         "The paper's square is that of the whole completion, and its baseline a value function that is "
         "trained with the policy, on recorded single completions; verl's loss, which this is, has a square "
-        "per token and takes any advantage. verl has no default τ; 0.05 is that of its test and of "
-        "Tinker's example. Advantages are not divided by a deviation (scale = \"none\"), as the paper's "
+        "per token and takes any advantage. verl has no default τ; 0.05 is that of its test. "
+        'Advantages are not divided by a deviation (scale = "none"), as the paper\'s '
         "reward minus value is not."
     )
     evidence = (
@@ -46,7 +46,7 @@ class DRO(GroupNormalized):
     averaging: parts.Averaging = "token_mean"
     scale: parts.Scale = "none"
     temperature: float = 0.05
-    """τ: strength of the pull to the old policy, per token; verl's and Tinker's beta."""
+    """τ: strength of the pull to the old policy, per token; verl's dro_beta."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,7 +57,8 @@ class GiGPO(GroupNormalized, ClippedRatio):
         "none for single turns and without the authors' penalty of invalid actions. They train on turns as "
         "rows of their own, which shows the policy part of its past; here an episode is one row. They "
         "average tokens in each micro-batch; here over the minibatch. verl's dual clip of 3 is off "
-        "(dual_clip = 3). A group of one episode has advantage 0, theirs its reward."
+        "(dual_clip = 3). A group of one episode has advantage 0, theirs its reward. "
+        "A turn in which the policy wrote no token is not counted."
     )
     evidence = (
         "verified: both advantages, discounted returns, the groups of states and ε in the authors' code "

@@ -27,11 +27,38 @@ DIVERGENCE_METRIC = Metric(
 
 
 @dataclass(frozen=True)
-class GKD(GroupNormalized, ClippedRatio):
-    """Generalized Knowledge Distillation (arXiv:2306.13649) on the policy's own completions.
+class Distillation(GroupNormalized, ClippedRatio):
+    """What methods with a teacher share: it stands beside GRPO's objective of the task, which may count 0."""
+
+    averaging: parts.Averaging = "token_mean"
+    distill_weight: float = 1.0
+    """Weight of what the teacher says."""
+    task_weight: float = 0.0
+    """Weight of the task's group-normalized reward; 0 learns from the teacher alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_not_negative(distill_weight=self.distill_weight, task_weight=self.task_weight)
+
+    @property
+    def minimum_group(self) -> int:  # type: ignore[override]
+        return 2 if self.task_weight else 1
+
+    @property
+    def reference_roles(self) -> tuple[Role, ...]:
+        return (*super().reference_roles, "teacher")
+
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
+        return self.task_weight * super().advantage(batch, models)
+
+
+@dataclass(frozen=True)
+class GKD(Distillation):
+    """Generalized Knowledge Distillation (arXiv:2306.13649) on the policy's own completions. The recipe names
+    the teacher: `model.teacher`.
 
     The gradient goes through the divergence at each visited state and not through the states' own
-    probabilities, as in eq. 4 of the paper. With divergence_beta 1 its expectation is that of `opd` with
+    probabilities. With divergence_beta 1 its expectation is that of `opd` with
     discount 0, without the noise of the sampled token.
     Degenerate cases: a policy equal to its teacher has a gradient of 0; a group of one or of equal rewards
     still learns from the teacher; an empty completion has no term.
@@ -55,41 +82,24 @@ class GKD(GroupNormalized, ClippedRatio):
     )
     evidence = (
         "verified: value and gradient of all divergences equal TRL 1.16's generalized_jsd_loss and, "
-        "restated in a test, verl's (volcengine/verl@3baac34, verl/trainer/distillation/losses.py); the "
-        "paper's equations were read in these two"
+        "restated in a test, verl's (volcengine/verl@3baac34, verl/trainer/distillation/losses.py), which "
+        "cite the paper's eq. 1; the paper itself was not read, and what departures say of it is from memory"
     )
     cost = "one forward pass of the teacher in each update, and its logits"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS, DIVERGENCE_METRIC)
 
-    averaging: parts.Averaging = "token_mean"
     divergence_beta: float = 1.0
     """β of the divergence: 0 is the forward KL, 1 the reverse KL, between them the generalized
     Jensen-Shannon divergence."""
-    distill_weight: float = 1.0
-    """Weight of the divergence."""
-    task_weight: float = 0.0
-    """Weight of GRPO's objective of the task's reward; 0 learns from the teacher alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parts.demand_not_negative(distill_weight=self.distill_weight, task_weight=self.task_weight)
         if not 0 <= self.divergence_beta <= 1:
             raise ValueError("divergence_beta: must be from 0 to 1")
 
     @property
-    def minimum_group(self) -> int:  # type: ignore[override]
-        return 2 if self.task_weight else 1
-
-    @property
-    def reference_roles(self) -> tuple[Role, ...]:
-        return (*super().reference_roles, "teacher")
-
-    @property
     def teacher_divergence(self) -> float | None:
         return self.divergence_beta
-
-    def advantage(self, batch: Batch, models: Models) -> Rowwise:
-        return self.task_weight * super().advantage(batch, models)
 
     def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, ModelOutput]) -> Loss:
         task = super().loss(batch, signal, now)

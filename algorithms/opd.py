@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -15,11 +15,9 @@ from grpobench.algorithms.algorithm import (
     Metric,
     ModelOutput,
     Models,
-    Role,
-    Rowwise,
     Tokenwise,
 )
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
+from grpobench.algorithms.gkd import Distillation
 
 TEACHER_METRIC = Metric(
     "distill/reverse_kl",
@@ -38,8 +36,9 @@ class Distilled(Advantage):
 
 
 @dataclass(frozen=True)
-class OPD(GroupNormalized, ClippedRatio):
-    """On-Policy Distillation (Lu et al., Thinking Machines Lab, 2025): the reverse KL to a teacher as reward.
+class OPD(Distillation):
+    """On-Policy Distillation (Thinking Machines Lab, 2025): the reverse KL to a teacher as the reward. The
+    recipe names the teacher: `model.teacher`.
 
     The expected gradient at discount 0 is that of KL(π‖π_teacher) of the next token alone, over the states
     that the policy visits; with discount 1 it is that of the KL of whole completions.
@@ -71,36 +70,19 @@ class OPD(GroupNormalized, ClippedRatio):
     cost = "one forward pass of the teacher over the completions"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS, TEACHER_METRIC)
 
-    averaging: parts.Averaging = "token_mean"
     clip_low: float = 1.0
     clip_high: float = math.inf
-    distill_weight: float = 1.0
-    """Weight of the teacher's part of an advantage."""
     discount: float = 0.0
     """γ: how much a token is credited for the teacher's view of later tokens; 0 for its own alone."""
     bound: float = math.inf
     """Largest |log π_teacher − log π_old| of a token that counts, in nats."""
-    task_weight: float = 0.0
-    """Weight of the group-normalized task reward; 0 learns from the teacher alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parts.demand_not_negative(distill_weight=self.distill_weight, task_weight=self.task_weight)
         if not 0 <= self.discount <= 1:
             raise ValueError("discount: must be from 0 to 1")
         if not self.bound > 0:
             raise ValueError("bound: must be above 0")
-
-    @property
-    def minimum_group(self) -> int:  # type: ignore[override]
-        return 2 if self.task_weight else 1
-
-    @property
-    def reference_roles(self) -> tuple[Role, ...]:
-        return (*super().reference_roles, "teacher")
-
-    def advantage(self, batch: Batch, models: Models) -> Rowwise:
-        return self.task_weight * super().advantage(batch, models)
 
     def compute_signal(self, batch: Batch, models: Models) -> Advantage:
         task = super().compute_signal(batch, models)
@@ -112,10 +94,8 @@ class OPD(GroupNormalized, ClippedRatio):
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         assert isinstance(signal, Distilled)
         gain = super().objective(batch, signal, now)
-        return replace(
-            gain,
-            metrics={**gain.metrics, TEACHER_METRIC.name: now.logp.detach() - signal.teacher_logp},
-        )
+        apart = now.logp.detach() - signal.teacher_logp
+        return Loss(gain.terms, {**gain.metrics, TEACHER_METRIC.name: apart})
 
 
 def to_go(gain: Tokenwise, written: torch.Tensor, discount: float) -> Tokenwise:

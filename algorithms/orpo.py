@@ -31,11 +31,12 @@ class ORPO(DPO):
     departures = (
         "The log-likelihood is the mean over pairs of the mean over a completion's tokens; the authors' and "
         "TRL's is one mean over the tokens of a batch, prompts included unless the authors' setting "
-        "disable_prompt_loss leaves them out. nll weighs it: 1 is the paper's. β is 0.1, the authors' for "
-        "Mistral; their code's default is 1. Pairs and temperature are those of `dpo`."
+        "disable_prompt_loss leaves them out. nll weighs it: 1 is the paper's. β is 0.1, that of the "
+        "authors' script for Mistral; their code's default is 1. Pairs and temperature are those of `dpo`."
     )
     evidence = (
-        "verified: the loss in the authors' code (xfactlab/orpo@0f0abfe, src/orpo_trainer.py; src/args.py); "
+        "verified: the loss in the authors' code (xfactlab/orpo@0f0abfe, src/orpo_trainer.py), its settings "
+        "(src/args.py at aee01ae and 0593165) and β (scripts/run_mistral_orpo_beta.sh at a077535); "
         "the odds ratio's loss and gradient equal TRL 1.16's; of the paper only the abstract was read"
     )
     cost = "none"

@@ -40,12 +40,12 @@ class TOPR(PolicyGradient):
         '"token".'
     )
     evidence = (
-        "verified: the gradient (weight 1 where R ≥ 0, the sequence's ratio clipped to [0, 1] elsewhere) "
-        "as two summaries and ROLL's comment quote the paper's equation 8; token level: loss and gradient "
-        "equal the losses of ROLL (alibaba/ROLL@8eb27cc, roll/pipeline/rlvr/actor_pg_worker.py) and "
-        "Trinity-RFT (yanxi-chen/Trinity-RFT@5b77c08, "
-        "trinity/algorithm/policy_loss_fn/topr_policy_loss.py); of the paper itself only the abstract was "
-        "read, so that its rewards and baseline are from a summary"
+        "verified: token level: loss and gradient equal the losses of ROLL (alibaba/ROLL@8eb27cc, "
+        "roll/pipeline/rlvr/actor_pg_worker.py) and Trinity-RFT (yanxi-chen/Trinity-RFT@5b77c08, "
+        "trinity/algorithm/policy_loss_fn/topr_policy_loss.py); reconstruction: the "
+        "sequence level, which is the default, rewards and baseline, as two summaries and ROLL's comment "
+        "quote the paper's equation 8 (weight 1 where R ≥ 0, the sequence's ratio clipped to [0, 1] "
+        "elsewhere); of the paper itself only the abstract was read"
     )
     off_policy = True
     metrics = (

@@ -13,6 +13,7 @@ NEMO = "nemo_rl/algorithms/advantage_estimator.py@00925dd: OPDAdvantageEstimator
 SLIME = "docs/en/advanced/on-policy-distillation.md@080dd3f"
 SLIME_CODE = "slime/rollout/on_policy_distillation.py@0e76601"
 PRIME = "src/prime_rl/orchestrator/algo/opd.py@039b400"
+PRIME_LOSS = "src/prime_rl/trainer/rl/loss.py: ref_kl_loss_fn (its commit is not known)"
 TRL_CONFIG = "trl/trainer/distillation_config.py"
 TRL_TRAINER = "trl/trainer/distillation_trainer.py"
 VERL = "verl/trainer/distillation/losses.py@3baac34"
@@ -97,11 +98,11 @@ DISTILLATION = (
         (
             Fact("task_weight", 0.0, f"{PRIME}: OPDAlgorithm", "no advantages are assigned"),
             Fact("discount", 0.0, f"{PRIME}: OPDAlgorithm"),
-            Fact("clip_low", 1.0, "src/prime_rl/trainer/rl/loss.py: ref_kl_loss_fn", "no clip of the ratio"),
+            Fact("clip_low", 1.0, PRIME_LOSS, "no clip of the ratio"),
             Fact(
                 "clip_high",
                 math.inf,
-                "src/prime_rl/trainer/rl/loss.py: ref_kl_loss_fn",
+                PRIME_LOSS,
                 "no clip of the ratio",
             ),
         ),
@@ -109,15 +110,15 @@ DISTILLATION = (
             Gap(
                 "The advantage is log π_teacher − log π of the policy that is being updated, detached; ours "
                 "has log π_old, the same in the first update.",
-                "src/prime_rl/trainer/rl/loss.py: ref_kl_loss_fn",
+                PRIME_LOSS,
             ),
             Gap(
                 "Tokens whose probability has fallen by more than 0.2 since sampling are left out.",
-                "src/prime_rl/trainer/rl/loss.py: ref_kl_loss_fn",
+                PRIME_LOSS,
             ),
             Gap(
                 "Some versions add 0.001 times the squared log-ratio to the sampler.",
-                "src/prime_rl/trainer/rl/loss.py: ref_kl_loss_fn",
+                PRIME_LOSS,
             ),
         ),
     ),
@@ -185,7 +186,7 @@ MEANINGS = (
         "k likeliest of both",
         "loss_clamp from above, 0 from below",
         VERL,
-        "",
+        "gkd@verl",
     ),
     Meaning(
         "verl, estimators",
@@ -249,5 +250,5 @@ MEANINGS = (
     ),
     Meaning("SkyRL", ADVANTAGE, RATIO_GRADIENT, "the advantage", "sampled token", "none", SKYRL, "opd@skyrl"),
 )
-"""In the order of what is differentiated. A loss that differentiates k1 of the sampled token has an expected
+"""A loss that differentiates k1 of the sampled token has an expected
 gradient of 0 (tests/algorithms/test_distillation.py); only as an advantage is it the reverse KL's."""

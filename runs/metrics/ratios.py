@@ -10,7 +10,7 @@ weights. d = |log r| is a token's distance in nats, and exp d = max(r, 1/r).
 - Extremes: tokens whose ratio is above 2 or below 1/2, and where in their completions they stand.
 - Growth: the least-squares slope of d over a completion.
 
-A written token's place is (i − ½)/n, the i-th of n: the mean over any completion is exactly ½.
+A written token's position is (i − ½)/n, the i-th of n: the mean over any completion is exactly ½.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def of_departures(
         Metric(
             f"{prefix}extreme_at",
             "share of completion",
-            "mean place (i − ½)/n of these tokens, each the i-th of the n written tokens of its completion; "
-            "0.5 if they stand anywhere alike; NaN without one",
+            "mean position (i − ½)/n of these tokens, each the i-th of the n written tokens of its "
+            "completion; 0.5 if they stand anywhere alike; NaN without one",
         ),
         Metric(
             f"{prefix}growth",
             "nats",
-            f"least-squares slope of |{log_ratio}| over the place (i − ½)/n, from the beginning of a "
+            f"least-squares slope of |{log_ratio}| over the position (i − ½)/n, from the beginning of a "
             "completion to its end: mean over completions with two written tokens or more; 0 if the ratio is "
             "1 everywhere",
         ),
@@ -71,28 +71,28 @@ def of_departures(
 
 def departures(prefix: str, log_ratio: Tokenwise, completion_mask: torch.Tensor) -> dict[str, torch.Tensor]:
     """Unreduced, of log ratios (B, T): per token what is reduced to the tail index, whether it is extreme,
-    and its place if it is (else NaN); per row the slope (NaN for fewer than two tokens)."""
+    and its position if it is (else NaN); per row the slope (NaN for fewer than two tokens)."""
     distance = log_ratio.abs()
-    place = places(completion_mask).to(distance.dtype)
+    position = relative_positions(completion_mask).to(distance.dtype)
     extreme = distance > math.log(EXTREME)
     return {
         f"{prefix}tail": distance,
         f"{prefix}extreme": extreme.to(distance.dtype),
-        f"{prefix}extreme_at": place.masked_fill(~extreme, math.nan),
-        f"{prefix}growth": slopes(distance, place, completion_mask),
+        f"{prefix}extreme_at": position.masked_fill(~extreme, math.nan),
+        f"{prefix}growth": slopes(distance, position, completion_mask),
     }
 
 
-def places(completion_mask: torch.Tensor) -> torch.Tensor:
+def relative_positions(completion_mask: torch.Tensor) -> torch.Tensor:
     """(i − ½)/n of each written token, (B, T)."""
     count = completion_mask.sum(-1, keepdim=True)
     return (completion_mask.cumsum(-1) - 0.5) / count.clamp(min=1)
 
 
-def slopes(distance: Tokenwise, place: Tokenwise, completion_mask: torch.Tensor) -> Rowwise:
-    """Least-squares slope of `distance` over `place` for each row, (B,)."""
-    # Places average ½, so the mean distance drops out of the covariance.
-    centered = (place - 0.5).masked_fill(~completion_mask, 0.0)
+def slopes(distance: Tokenwise, position: Tokenwise, completion_mask: torch.Tensor) -> Rowwise:
+    """Least-squares slope of `distance` over `position` for each row, (B,)."""
+    # Positions average ½, so the mean distance drops out of the covariance.
+    centered = (position - 0.5).masked_fill(~completion_mask, 0.0)
     covariance = (centered * distance.masked_fill(~completion_mask, 0.0)).sum(-1)
     slope: Rowwise = covariance / centered.square().sum(-1)
     return slope.masked_fill(completion_mask.sum(-1) < 2, math.nan)

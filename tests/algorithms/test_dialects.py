@@ -18,6 +18,7 @@ from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.libraries.dialect import SETTINGS, Dialect
 from grpobench.algorithms.libraries.dialects import DIALECTS
+from grpobench.algorithms.libraries.distillation import DISTILLATION, MEANINGS
 from grpobench.analysis.runfolder.load import identify_run
 from grpobench.runs import cli
 from grpobench.runs.inventory import showing
@@ -422,3 +423,8 @@ def test_defaults_of_trl_are_those_of_the_installed_release() -> None:
     rloo = {field.name: field.default for field in dataclasses.fields(trl.RLOOConfig)}
     assert (rloo["beta"], rloo["epsilon"], rloo["normalize_advantages"]) == (0.05, 0.2, False)
     assert {f.name: f.default for f in dataclasses.fields(trl.DPOConfig)}["beta"] == 0.1
+
+
+def test_every_preset_of_distillation_stands_in_the_table_of_meanings_and_no_other() -> None:
+    assert {one.ours for one in MEANINGS} - {""} == {dialect.name for dialect in DISTILLATION}
+    assert len({one.library.partition(",")[0] for one in MEANINGS}) == 7  # the page says seven

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import Fixed, close, reading, rollouts
+from helpers.toys import Fixed, close, models_for, reading, rollouts
 
 from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role
 from grpobench.algorithms.dpo import DPO
@@ -217,6 +217,35 @@ def test_a_match_that_may_not_fit_is_left_out() -> None:
     batch = rollouts([[9], [1]], prompts=(1, 9))
     prompts, completions = mismatch(batch)
     assert (prompts.tolist(), completions.tolist()) == ([0], [1])
+
+
+class Swapped:
+    """Models whose policy and reference have changed places, which turns the sign of every log-ratio."""
+
+    def __init__(self, models: Any) -> None:
+        self.models = models
+
+    def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
+        other: Role = "reference" if role == "policy" else "policy"
+        return self.models.forward(other, batch, squares=squares)  # type: ignore[no-any-return]
+
+
+def test_a_reference_point_above_0_depends_on_neither_rows_nor_numbers_nor_padding() -> None:
+    """Of models and their swapped pair one has a positive mean, which no clamp at 0 hides."""
+    batch, models = rollouts([[4, 2, 3], [5, 0, 1], [2, 2, 6]]), models_for(KTO(), "gpt2")
+    sides = [models, Swapped(models)]
+    points = [KTO().compute_signal(batch, one).point[0].item() for one in sides]
+    assert sorted(points)[0] == 0 < sorted(points)[1]
+    side = sides[points.index(max(points))]
+    shuffled = batch[torch.tensor([7, 2, 0, 5, 3, 8, 6, 1, 4])]
+    renumbered = dataclasses.replace(batch, group=(2 - batch.group) * 5)
+    padding = {
+        name: torch.nn.functional.pad(getattr(batch, name), (0, 3))
+        for name in ("prompt", "completion", "completion_mask", "sampler_logp", "old_logp", "breaks")
+    }
+    for changed in (shuffled, renumbered, dataclasses.replace(batch, **padding)):
+        found = KTO().compute_signal(changed, side).point
+        close(found, torch.full_like(found, max(points)))
 
 
 def test_labels_train_without_pairs_and_settings_are_checked() -> None:

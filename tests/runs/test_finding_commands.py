@@ -14,12 +14,14 @@ import pytest
 from helpers import stand_ins
 from helpers.warm import Warm
 
-from grpobench.analysis.findings.record import read_kept
+from grpobench.analysis.findings.record import read_kept, settings_digest
 from grpobench.runs import cli
 from grpobench.runs.commands.finding_records import set_aside
 from grpobench.runs.commands.finding_time import Remaining, remaining, time_left
 from grpobench.runs.commands.output import PREEMPTED
 from grpobench.runs.experiment.experiment import run_experiment
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.findings import read_finding
 
 MINE = """
 claim = "fine1 is better than fine2"
@@ -579,3 +581,24 @@ def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(place: Pat
     told = "about 10:00 left with 2 workers, without other, whose runs were never timed"
     assert time_left([left, other], 2) == told
     assert time_left([left], 1) == "about 20:00 left with 1 worker"
+
+
+def test_settings_that_came_after_a_registration_change_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`long-run-collapse` was registered before there was a teacher or a normalized correction."""
+    monkeypatch.undo()
+    kept = read_kept(
+        Path(__file__).parents[2] / "docs/results/findings/long-run-collapse-nano.json"
+    ).registration
+    runs = read_finding("long-run-collapse").recipe("nano").runs()
+    today = {config.folder: stored.dump(config) for config in runs}
+    assert {name: settings_digest(text) for name, text in today.items()} == dict(kept.settings)
+    text = next(iter(today.values()))
+    for line, other in (
+        ('teacher = ""', 'teacher = "nano"'),
+        ("teacher_warm_start = 0", "teacher_warm_start = 9"),
+        ("correction_normalize = false", "correction_normalize = true"),
+    ):
+        assert line in text.splitlines()
+        assert settings_digest(text.replace(line, other)) != settings_digest(text)

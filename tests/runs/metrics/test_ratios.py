@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.runs.metrics.catalog import catalog, find
-from grpobench.runs.metrics.ratios import places, tail_index
+from grpobench.runs.metrics.ratios import relative_positions, tail_index
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
 from grpobench.runs.train.update import movement
 
@@ -89,21 +89,21 @@ def test_extreme_tokens_are_those_of_a_ratio_above_two_on_either_side() -> None:
     assert found["gap/extreme_at"] == pytest.approx((3 / 8 + 5 / 8 + 1 / 2) / 3)
 
 
-def test_places_of_a_completion_average_one_half_and_count_written_tokens_only() -> None:
+def test_positions_of_a_completion_average_one_half_and_count_written_tokens_only() -> None:
     batch = gaps([[0.0] * 5, [0.0] * 3, [0.0]], unwritten=((0, 1), (0, 3)))
-    place = places(batch.completion_mask)
-    assert place[0, [0, 2, 4]].tolist() == pytest.approx([1 / 6, 3 / 6, 5 / 6])
-    assert place[1, :3].tolist() == pytest.approx([1 / 6, 3 / 6, 5 / 6])
+    position = relative_positions(batch.completion_mask)
+    assert position[0, [0, 2, 4]].tolist() == pytest.approx([1 / 6, 3 / 6, 5 / 6])
+    assert position[1, :3].tolist() == pytest.approx([1 / 6, 3 / 6, 5 / 6])
     for row in range(3):
-        assert place[row][batch.completion_mask[row]].mean().item() == pytest.approx(0.5)
+        assert position[row][batch.completion_mask[row]].mean().item() == pytest.approx(0.5)
 
 
 def test_growth_is_the_slope_over_the_completion_in_nats() -> None:
-    """|d| = 1 + 2·place in both rows, whatever its sign; a completion of one token has no slope."""
+    """|d| = 1 + 2·position in both rows, whatever its sign; a completion of one token has no slope."""
     rows = [[1 + 2 * (i + 0.5) / n for i in range(n)] for n in (4, 7)]
     rows[1] = [-value for value in rows[1]]
     assert measured(gaps([*rows, [5.0]]))["gap/growth"] == pytest.approx(2.0, rel=1e-6)
-    # by hand: places ¼ and ¾, distances 0 and 1, a slope of 2; and 0 for a gap that stays
+    # by hand: positions ¼ and ¾, distances 0 and 1, a slope of 2; and 0 for a gap that stays
     assert measured(gaps([[0.0, 1.0]]))["gap/growth"] == pytest.approx(2.0)
     assert measured(gaps([[0.0, 1.0], [0.4, 0.4, 0.4]]))["gap/growth"] == pytest.approx(1.0)
     assert math.isnan(measured(gaps([[0.3], [5.0]]))["gap/growth"])
@@ -113,8 +113,8 @@ def test_growth_is_the_slope_over_the_completion_in_nats() -> None:
 def test_growth_is_that_of_a_least_squares_fit(rows: list[list[float]]) -> None:
     slopes = []
     for row in rows:
-        place = torch.tensor([[(i + 0.5) / len(row), 1.0] for i in range(len(row))], dtype=torch.float64)
-        fit = torch.linalg.lstsq(place, torch.tensor(row, dtype=torch.float64).abs()[:, None]).solution
+        position = torch.tensor([[(i + 0.5) / len(row), 1.0] for i in range(len(row))], dtype=torch.float64)
+        fit = torch.linalg.lstsq(position, torch.tensor(row, dtype=torch.float64).abs()[:, None]).solution
         slopes.append(fit[0].item())
     found = measured(gaps(rows))["gap/growth"]
     assert found == pytest.approx(sum(slopes) / len(slopes), rel=1e-4, abs=1e-5)  # float32 distances
