@@ -52,8 +52,8 @@ def draw_survival(record: Record, result: Result) -> Drawing:
     caption = (
         f"Share of runs that have not collapsed (Kaplan–Meier) over {seeds} per curve, by "
         f"{result.finding.dose}. A tick is a run that reached the end. Numbers are differences of restricted "
-        "means, in updates, with the p of the log-rank test by permutation inside seeds, not adjusted for the "
-        "number of tests."
+        "means, in updates, with the p of the log-rank test by permutation inside seeds, not adjusted for "
+        "the number of tests."
     )
     return Drawing(f"{result.finding.name}-survival", result.finding.claim, caption, figure)
 
