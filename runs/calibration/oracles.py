@@ -1,8 +1,8 @@
-"""What knows the answer: positive controls of findings, named by the library alone.
+"""Arms of findings alone: oracles and ablations.
 
-A comparison that finds no difference says something only if it would have found one. These arms get what no
+A comparison that finds no difference says something only if it would have found one. Oracles get what no
 algorithm can have: the place of the tokens that decide, which step of a chain is wrong, which problems can be
-learned.
+learned. An ablation takes a part of an algorithm away.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import torch
 
@@ -18,6 +19,7 @@ from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Batch, Models, Rowwise, Tokenwise
 from grpobench.algorithms.curriculum import Curriculum, Shuffled, Study
 from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.rgra import RGRA
 from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.arithmetic import apply, parse
@@ -192,3 +194,21 @@ class Among(Shuffled):
 
     def draw(self, step: int, attempt: int) -> list[int]:
         return [self.index[number] for number in super().draw(step, attempt)]
+
+
+@dataclass(frozen=True)
+class OneSign(RGRA):
+    """RGRA whose advantages of the other sign are 0: completions are reinforced alone, or discouraged alone.
+    They still count in the average, so that what is left has the weight that it has in RGRA."""
+
+    name = "one_sign"
+    summary = "RGRA without its negative, or without its positive advantages"
+    formula = "A_i = max(A, 0) or min(A, 0) with RGRA's A;  loss as RGRA's"
+    departures = "an ablation; for findings only"
+
+    sign: Literal["positive", "negative"] = "positive"
+    """Which advantages stay."""
+
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
+        advantage: Rowwise = super().advantage(batch, models)
+        return advantage.clamp(min=0) if self.sign == "positive" else advantage.clamp(max=0)

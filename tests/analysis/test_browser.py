@@ -250,7 +250,7 @@ def test_a_link_to_a_closed_run_opens_it(browser: Browser, page: Path) -> None:
     assert browser.ask(f"new Promise(done => setTimeout(() => done({opened}), 50))") is True
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_in_a_report(browser: Browser, page: Path, theme: str) -> None:
     browser.show(page, 1400, theme)
     browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true; })")

@@ -1,4 +1,4 @@
-"""Oracles: what they know is right, and without it they are GRPO."""
+"""Oracles and ablations: what they know is right, and without it they are what they take from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from helpers.toys import arithmetic_run, close, rollouts, trainer_for
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.rgra import RGRA
 from grpobench.runs.calibration.oracles import (
     DecisiveTokens,
+    OneSign,
     OnlyCategories,
     RewardedSteps,
     UnsteadyBaseline,
@@ -121,3 +123,15 @@ def test_a_run_trains_on_that_category_alone() -> None:
     trainer = trainer_for(arithmetic_run(OnlyCategories(categories=("3 steps",))))
     trainer.step(1)
     assert {group.problem.traits["category"] for group in trainer.groups} == {"3 steps"}
+
+
+def test_both_signs_of_advantages_add_up_to_rgras() -> None:
+    batch = rollouts([[2, 3, 1, 2], [1, 4, 2, 2]], [[1.0, 0.0, 0.5, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    whole, positive, negative = (
+        algorithm.compute_signal(batch, NOBODY).advantage
+        for algorithm in (RGRA(), OneSign(), OneSign(sign="negative"))
+    )
+    assert (positive >= 0).all() and (negative <= 0).all()
+    assert positive.any() and negative.any() and torch.equal(positive + negative, whole)
+    # What is left has the weight that it has in RGRA: the average goes over the same rows.
+    assert torch.equal(OneSign().loss_weights(batch), RGRA().loss_weights(batch))

@@ -113,6 +113,7 @@ def jumping(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     COMPILER is None or sys.platform != "linux", reason="no C compiler for a clock that jumps"
 )
