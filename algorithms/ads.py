@@ -33,6 +33,10 @@ class ADS(GroupNormalized, ClippedRatio):
         "arXiv:2606.22305"
     )
     summary = "GRPO on problems chosen by cluster and difficulty, near a success rate of one half"
+    claim = (
+        "Problems chosen by cluster and near the policy's limit raise mean accuracy by 5.2 % over GRPO, "
+        "over three models and seven benchmarks (abstract)."
+    )
     formula = (
         "clusters: K-means of what the base policy makes of each problem;  p_k ← (1 − α) p_k + α r_k / Σ r, "
         "r_k the cluster's last success rate;  each step some clusters by p, and of each the problems it "

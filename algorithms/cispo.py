@@ -23,6 +23,10 @@ class CISPO(GroupNormalized):
         "cap: The Art of Scaling Reinforcement Learning Compute for LLMs, arXiv:2510.13786"
     )
     summary = "policy gradient whose importance weights are truncated, so that no token loses its gradient"
+    claim = (
+        "With truncated weights no token is lost, least of all the rare ones that turn a chain of thought: "
+        "in half of the steps it reaches what DAPO reaches on AIME 2024 with Qwen2.5-32B."
+    )
     formula = "loss = −1/Σ|o_i| Σ_i Σ_t sg[clip(ρ_t, ratio_floor, ratio_cap)] A_i log π_θ(o_it)"
     departures = (
         "ratio_cap is the largest weight itself, as in TRL and arXiv:2510.13786, which takes 5. The paper "

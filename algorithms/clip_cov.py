@@ -28,6 +28,11 @@ class ClipCov(GroupNormalized, ClippedRatio):
     label = "Clip-Cov"
     paper = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models, arXiv:2505.22617"
     summary = "a few random tokens of high covariance of advantage and log-probability get no gradient"
+    claim = (
+        "Entropy is what reward is paid with, and training saturates when it is spent. Leaving out tokens "
+        "of high covariance keeps it: 40.4 points on average in math at 7B, where GRPO has 38.6 and a "
+        "higher upper clip 38.8."
+    )
     formula = (
         "c_t = (A_t − mean A)(log π_old,t − mean log π_old);  S = max(1, fraction·N) tokens drawn from those "
         "with lowest < c_t < highest;  loss = −1/N Σ_{t∉S} min(ρ_t A_t, clip(ρ_t, 1−clip_low, 1+clip_high) "

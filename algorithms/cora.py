@@ -29,6 +29,11 @@ class CORA(GroupNormalized, ClippedRatio):
         "Reasoning Alignment, arXiv:2606.14691"
     )
     summary = "GRPO with a second advantage for completions whose reasoning supports their answer"
+    claim = (
+        "A consistency reward with an advantage of its own makes reasoning and answer of vision-language "
+        "models agree and is no cost in accuracy: inconsistent answers fall from 15.8 to 8.3 % and from "
+        "12.5 to 2.5 % (numbers second-hand; the abstract has none)."
+    )
     formula = (
         "A_i = α·A_task,i + w(step)·A_cons,i, each (x_i − mean x)/(std x + ε) in its group, x the reward and "
         "`consistency_score`;  w(step) = consistency_weight · min(1, step/warmup) · "

@@ -21,6 +21,11 @@ class DAPO(GroupNormalized, ClippedRatio):
     name = "dapo"
     paper = "DAPO: An Open-Source LLM Reinforcement Learning System at Scale, arXiv:2503.14476"
     summary = "GRPO with a higher upper clip, a mean over all tokens and refilled groups of equal rewards"
+    claim = (
+        "50 points on AIME 2024 with Qwen2.5-32B, in half of the steps in which DeepSeek's R1-Zero "
+        "training of the same base has 47. Dynamic sampling, the last of its changes, takes it from 42 to "
+        "50."
+    )
     formula = (
         "A_i = (r_i − mean r) / (std r + ε);  loss = −1/Σ|o_i| Σ_i Σ_t "
         "min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i);  a group of equal rewards is replaced by that "

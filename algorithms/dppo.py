@@ -25,6 +25,11 @@ class DPPO(GroupNormalized):
     name = "dppo"
     paper = "Rethinking the Trust Region in LLM Reinforcement Learning, arXiv:2602.04879"
     summary = "tokens are left out by how far their probability moved (TV or KL), not clipped by their ratio"
+    claim = (
+        "A ratio clip holds rare tokens back too much and likely ones too little. A bound on how far "
+        "probabilities move trains more stably and efficiently; less than 0.5 % of the updates make "
+        "training unstable."
+    )
     formula = (
         "D = |π_θ − π_old| (tv) or π_old log(π_old/π_θ) + (1−π_old) log((1−π_old)/(1−π_θ)) (kl), of the "
         "written token;  M = 0 where D > threshold and (π_θ − π_old)·A > 0, else 1;  A_i = r_i − mean r;  "

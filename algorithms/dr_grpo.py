@@ -22,6 +22,10 @@ class DrGRPO(ClippedRatio):
     label = "Dr. GRPO"
     paper = "Understanding R1-Zero-Like Training: A Critical Perspective, arXiv:2503.20783"
     summary = "GRPO without the group's standard deviation and without 1/|o_i|: a constant divides"
+    claim = (
+        "Dividing by length and deviation makes GRPO's answers longer, wrong ones above all. Without it "
+        "tokens are saved at equal accuracy, and a 7B base reaches 43.3 % on AIME 2024."
+    )
     formula = (
         "A_i = r_i − mean r;  loss = "
         "−1/(B·L_max) Σ_i Σ_t min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"

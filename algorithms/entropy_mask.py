@@ -26,6 +26,11 @@ class EntropyMask(DAPO):
         "Reasoning, arXiv:2506.01939"
     )
     summary = "DAPO with gradient only on the fifth of tokens at which the policy's entropy is highest"
+    claim = (
+        "The few uncertain tokens carry the gain. Training on the fifth of highest entropy is as good as "
+        "on all with Qwen3-8B and better with Qwen3-32B, by 11.04 points on AIME 2025 and 7.71 on AIME "
+        "2024."
+    )
     formula = (
         "DAPO's loss with A_it = A_i·[H_t ≥ the (1 − top_fraction) quantile of H over the batch's tokens];  "
         "still divided by all tokens"

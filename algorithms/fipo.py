@@ -29,6 +29,10 @@ class FIPO(GroupNormalized, ClippedRatio):
     name = "fipo"
     paper = "FIPO: Eliciting Deep Reasoning with Future-KL Influenced Policy Optimization, arXiv:2603.19835"
     summary = "DAPO whose token advantages grow where the rest of the completion became likelier"
+    claim = (
+        "Credit by what follows a token lets chains grow from 4,000 to over 10,000 tokens with "
+        "Qwen2.5-32B, and takes AIME 2024 from the 50.0 % of DAPO to 58.0 % at its peak."
+    )
     formula = (
         "F_t = Σ_{k≥t} γ^{k−t} [ρ_k ≤ dual_clip] log ρ_k, γ = 2^(−1/half_life);  "
         "f_t = clip(e^{F_t}, 1−influence_low, 1+influence_high), without gradient;  loss = −1/Σ|o_i| Σ_i Σ_t "

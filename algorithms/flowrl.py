@@ -38,6 +38,10 @@ class FlowRL(Algorithm[Advantage]):
     summary = (
         "squared error of a flow balance with a learned partition function, so that policies stay diverse"
     )
+    claim = (
+        "Matching the distribution of rewards instead of maximizing them keeps the rarer solutions: 10.0 % "
+        "over GRPO and 5.1 % over PPO on average in math, and better in code as well (abstract)."
+    )
     formula = (
         "δ_i = log Z_φ(x) + mean_t log π/π_ref(o_it) − β·r̂_i;  r̂_i = (r_i − mean r)/(std r + ε);  "
         "loss = 1/B Σ_i sg[min(Π_t ρ_it, ratio_cap)] δ_i²"

@@ -45,6 +45,10 @@ class GiGPO(GroupNormalized, ClippedRatio):
     label = "GiGPO"
     paper = "Group-in-Group Policy Optimization for LLM Agent Training, arXiv:2505.10978"
     summary = "GRPO with a second advantage of each turn among turns that began in the same state"
+    claim = (
+        "Credit for single turns adds over 12 % on ALFWorld and over 9 % on WebShop to GRPO, at the same "
+        "memory and the same rollouts, with Qwen2.5 of 1.5B and 7B (abstract)."
+    )
     formula = (
         "R_ik = discount^(K_i − k)·r_i for turn k of K_i;  A_ikt = (r_i − mean r)/(std r + ε) + step_weight "
         "· (R_ik − mean R)/(std R + ε), the second over all turns of the group's episodes that began in the "
@@ -58,7 +62,9 @@ class GiGPO(GroupNormalized, ClippedRatio):
         "rows of their own, which shows the policy part of its past; here an episode is one row. They "
         "average tokens in each micro-batch; here over the minibatch. verl's dual clip of 3 is off "
         "(dual_clip = 3). A group of one episode has advantage 0, theirs its reward. "
-        "A turn in which the policy wrote no token is not counted."
+        "A turn in which the policy wrote no token is none here: the replies before and after it are one "
+        "reply, it is in no group of turns, and a reward loses nothing by it; the authors have a row for "
+        "every step of the environment."
     )
     evidence = (
         "verified: both advantages, discounted returns, the groups of states and ε in the authors' code "

@@ -69,6 +69,11 @@ class GKD(Distillation):
         "On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes, arXiv:2306.13649"
     )
     summary = "forward, reverse or mixed KL to a teacher at every token, differentiated over the vocabulary"
+    claim = (
+        "A student that learns on its own texts what the teacher thinks of them does better than one that "
+        "is taught on fixed texts, in summarization, translation and arithmetic, with T5 models (abstract, "
+        "which gives no number)."
+    )
     formula = (
         "loss = 1/Σ|o_i| Σ_i Σ_t { distill_weight·D_β(π_teacher‖π)(o_<t) − task_weight·clipped objective of "
         "GRPO };  D_0 = KL(π_teacher‖π), D_1 = KL(π‖π_teacher), D_β = β·KL(π_teacher‖m) + (1−β)·KL(π‖m) "

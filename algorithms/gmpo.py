@@ -22,6 +22,10 @@ class GMPO(GroupNormalized):
     name = "gmpo"
     paper = "Geometric-Mean Policy Optimization, arXiv:2507.20673"
     summary = "geometric instead of arithmetic mean of token ratios, each clipped in log space, wider range"
+    claim = (
+        "A geometric mean suffers less from single tokens with extreme ratios than GRPO's arithmetic one. "
+        "It trains more stably and adds up to 4.1 % to mean pass@1 in math at 7B (abstract)."
+    )
     formula = (
         "ℓ_t = min(log ρ_t, clip_high) if A_i > 0, max(log ρ_t, −clip_low) if A_i < 0;  "
         "loss = −1/B Σ_i exp(1/|o_i| Σ_t ℓ_t) A_i"

@@ -23,6 +23,10 @@ class GRPO(GroupNormalized, ClippedRatio):
         "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models, arXiv:2402.03300"
     )
     summary = "group-normalized advantages, token-level clipped ratio, mean over each sequence, no critic"
+    claim = (
+        "Comparison inside a group replaces the critic, which saves memory and compute. DeepSeekMath 7B "
+        "goes from 82.9 to 88.2 % on GSM8K and from 46.8 to 51.7 % on MATH."
+    )
     formula = (
         "A_i = (r_i − mean r) / (std r + ε);  loss = −1/B Σ_i 1/|o_i| Σ_t "
         "{ min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i) − β·KL_t };  ρ_t = π_θ/π_old per token"

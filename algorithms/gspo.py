@@ -24,6 +24,11 @@ class GSPO(GroupNormalized):
     name = "gspo"
     paper = "Group Sequence Policy Optimization, arXiv:2507.18071"
     summary = "group-normalized advantages, one length-normalized ratio per sequence, tight clip range"
+    claim = (
+        "With ratios of whole sequences training is more stable and efficient than with GRPO, most of all "
+        "with mixtures of experts, which need no routing replay any more. The paper shows curves; in them "
+        "it clips about a hundred times more tokens and learns faster."
+    )
     formula = (
         "s_i = exp(1/|o_i| Σ_t log ρ_t);  loss = "
         "−1/B Σ_i min(s_i A_i, clip(s_i, 1−clip_low, 1+clip_high) A_i);  "

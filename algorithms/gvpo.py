@@ -37,6 +37,11 @@ class GVPO(Algorithm[Advantage]):
         "GVPO: Group Variance Policy Optimization for Large Language Model Post-Training, arXiv:2504.19599"
     )
     summary = "squared error between centered implicit rewards β log π/π_old and centered rewards; no clip"
+    claim = (
+        "Its only optimum is that of the reward under a KL constraint, from samples of any policy and "
+        "without importance weights, and it is steadier than GRPO: 20.72 % on AIME 2024 against 14.79 % "
+        "with Qwen2.5-Math-7B (numbers second-hand; the abstract has none)."
+    )
     formula = (
         "S_i = log π/π_old(o_i);  loss = mean over problems of 1/(2(G − 1)) Σ_i (β(S_i − mean S) − "
         "(r_i − mean r))²"

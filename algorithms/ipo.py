@@ -20,6 +20,11 @@ class IPO(DPO):
     name = "ipo"
     paper = "A General Theoretical Paradigm to Understand Learning from Human Preferences, arXiv:2310.12036"
     summary = "preference pairs whose log-ratio difference is regressed on a constant; online or offline"
+    claim = (
+        "Where preferences are certain, DPO forgets its KL constraint and overfits. A constant to regress "
+        "on keeps the policy near the reference; shown by theory and on small bandits, not with a language "
+        "model."
+    )
     formula = (
         "h = Σ_t log π/π_ref(chosen) − Σ_t log π/π_ref(rejected);  loss = mean over pairs of (h − 1/(2β))²  "
         "+ nll·(−1/|o| Σ_t log π(chosen));  β is the paper's τ;  per token: each of the two sums divided by "

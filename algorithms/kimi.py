@@ -26,6 +26,11 @@ class Kimi(PolicyGradient):
     summary = (
         "squared error between centered reward and the sequence's log-ratio, no clip, optional length reward"
     )
+    claim = (
+        "Reinforcement learning with long contexts needs no search, no critic and no process rewards: 77.5 "
+        "points on AIME 2024 and 96.2 on MATH 500. This is the whole system's result, for a model whose "
+        "size is not told."
+    )
     formula = (
         "S_i = log π_θ(o_i)/π_old(o_i);  A_i = r_i − mean r;  loss = −1/B Σ_i (A_i S_i − τ/2 S_i²), which is "
         "1/(2τB) Σ_i (A_i − τ S_i)² but for a constant;  with a length reward r_i += w·λ_i if correct, "

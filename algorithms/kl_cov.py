@@ -23,6 +23,11 @@ class KLCov(GroupNormalized):
     label = "KL-Cov"
     paper = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models, arXiv:2505.22617"
     summary = "the tokens of highest covariance of advantage and log-probability are held near the old policy"
+    claim = (
+        "Entropy is what reward is paid with, and training saturates when it is spent. Holding the tokens "
+        "of highest covariance near the old policy keeps it: 40.6 points on average in math at 7B, where "
+        "GRPO has 38.6 and a higher upper clip 38.8."
+    )
     formula = (
         "c_t = (A_t − mean A)(log π_old,t − mean log π_old);  S = the max(1, fraction·N) tokens with the "
         "largest c_t > 0;  loss = −1/N Σ_t (ρ_t A_t − coefficient·[t ∈ S]·|log ρ_t|)"

@@ -51,6 +51,10 @@ class KTO(Algorithm[Labeled]):
     name = "kto"
     paper = "KTO: Model Alignment as Prospect Theoretic Optimization, arXiv:2402.01306"
     summary = "desirable and undesirable completions, unpaired, against a shared KL; online or offline"
+    claim = (
+        "A label of each completion, good or bad, is enough: without pairs it is as good as or better than "
+        "methods that learn from preferences, from 1B to 30B (abstract)."
+    )
     formula = (
         "d = Σ_t log π/π_ref(o);  loss = mean over completions of desirable_weight·(1 − σ(β(d − z))) if "
         "r ≥ threshold, otherwise undesirable_weight·(1 − σ(β(z − d)));  z = max(0, mean of "

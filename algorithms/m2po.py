@@ -30,6 +30,11 @@ class M2PO(GroupNormalized):
         "arXiv:2510.01161"
     )
     summary = "instead of a clip, the most distant tokens are left out until a mean of (log ρ)² is in bounds"
+    claim = (
+        "Stale data teach as much as fresh ones if only the outliers among their ratios are left out: "
+        "training with rollouts from 256 updates ago is stable and as good as on policy, with six models "
+        "of 1.7B to 32B."
+    )
     formula = (
         "T = {t: A_i > 0 and ρ_t > 1, or A_i < 0 and ρ_t < 1};  while mean over T of (log ρ_t)² > threshold: "
         "take the largest out of T and set M_t = 0;  loss = −1/Σ|o_i| Σ_i Σ_t M_t ρ_t A_i, "

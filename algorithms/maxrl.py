@@ -25,6 +25,11 @@ class MaxRL(ClippedRatio):
     label = "MaxRL"
     paper = "Maximum Likelihood Reinforcement Learning, arXiv:2602.02710"
     summary = "centered rewards divided by the group's mean: rarely solved problems weigh more; PPO's clip"
+    claim = (
+        "Reinforcement learning maximizes a first-order approximation of the likelihood of a right answer; "
+        "here more rollouts make it a better one. It does better than other methods on every model and task "
+        "tried, with up to 20 times GRPO's efficiency in test-time scaling (abstract)."
+    )
     formula = (
         "A_i = (r_i − mean r)/(mean r + ε);  loss = token mean of "
         "−min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"

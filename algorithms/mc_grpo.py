@@ -32,6 +32,10 @@ class MCGRPO(ClippedRatio):
         "Learning, arXiv:2601.22582"
     )
     summary = "median of G + 1 samples as baseline, the median sample left out; for small groups"
+    claim = (
+        "With few rollouts a noisy mean gives advantages the wrong sign. With the median training is "
+        "steadier and more accurate, and groups of 2 come within 1 % of groups of 8 (abstract)."
+    )
     formula = (
         "A_i = (r_i − median r) / (median |r − median r| + ε), without the sample that is the median;  "
         "loss = −1/B Σ_i 1/|o_i| Σ_t min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"

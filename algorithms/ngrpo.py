@@ -33,6 +33,11 @@ class NGRPO(GroupNormalized, ClippedRatio):
     label = "N-GRPO"
     paper = "N-GRPO: Embedding-Level Neighbor Mixing for Enhanced Policy Optimization, arXiv:2606.10768"
     summary = "GRPO whose sampler feeds some tokens blended with their nearest neighbors, for diversity"
+    claim = (
+        "Mixed embeddings of neighbors find solutions that differ in more than words: pass@32 rises from "
+        "77.4 to 79.2 with DeepSeek-R1-Distill-Qwen 1.5B. The mean over 32 samples falls in three of the "
+        "four models."
+    )
     formula = (
         "with probability ρ feed ẽ = Σ_{c ∈ S} α_c E[c] after a token, S = the token and its k − 1 nearest "
         "by cos(E[token], E[c]), α = softmax of the tempered logits over S;  loss as GRPO's on these inputs"

@@ -51,6 +51,11 @@ class OPD(Distillation):
     summary = (
         "each token's advantage is the teacher's log-probability minus the policy's; no task reward needed"
     )
+    claim = (
+        "A grade for every token of the student's own text costs a fraction of reinforcement and of "
+        "imitation: 70 % on AIME 2024 with a student of 8B and a teacher of 32B, at 9 to 30 times less "
+        "compute (numbers second-hand)."
+    )
     formula = (
         "A_t = distill_weight·Σ_{s≥t} γ^{s−t} (log π_teacher(o_s) − log π_old(o_s)) + task_weight·(r_i − "
         "mean r)/(std r + ε);  loss = −1/Σ|o_i| Σ_i Σ_t min(ρ_t A_t, clip(ρ_t, 1−clip_low, 1+clip_high) A_t)"

@@ -24,6 +24,11 @@ class ORPO(DPO):
     name = "orpo"
     paper = "ORPO: Monolithic Preference Optimization without Reference Model, arXiv:2403.07691"
     summary = "log-likelihood of the chosen completion and odds ratio of a pair, without a reference"
+    claim = (
+        "A small penalty for the rejected style makes supervised training an alignment, in one stage and "
+        "without a reference: Mistral 7B reaches 12.20 % on AlpacaEval 2.0 and 7.32 on MT-Bench "
+        "(abstract)."
+    )
     formula = (
         "log p = 1/|o| Σ_t log π;  h = log p/(1 − p)(chosen) − log p/(1 − p)(rejected);  "
         "loss = mean over pairs of nll·(−log p(chosen)) − β·log σ(h);  β is the paper's λ"

@@ -27,6 +27,10 @@ class OTB(ClippedRatio):
     name = "otb"
     paper = "The Optimal Token Baseline: Variance Reduction for Long-Horizon LLM-RL, arXiv:2602.07078"
     summary = "a baseline per token: the group's mean reward weighed by squared gradient norms until there"
+    claim = (
+        "The baseline of least variance for each token keeps training from collapsing, and groups of 4 do "
+        "as well as groups of 32, which saves over 65 % of the tokens (abstract)."
+    )
     formula = (
         "w_it = 1 − 2π(o_it) + Σ_v π_v²;  W_it = Σ_{s≤t} w_is;  b_t = Σ_j W_jt r_j / Σ_j W_jt over the "
         "group's completions that reach token t;  A_it = r_i − b_t;  loss = token mean of "

@@ -40,6 +40,10 @@ class PassK(ClippedRatio):
     summary = (
         "advantages of the best of k samples: over all k-subsets of a group, or for its best sample only"
     )
+    claim = (
+        "Rewarded for the best of k samples, a policy explores more, and exploring does not cost it "
+        "accuracy at one sample: each helps the other (abstract, which gives no number)."
+    )
     formula = (
         "subsets: R̄ = 1 − C(N_wrong, k)/C(N, k), σ = √(R̄(1−R̄)), A_right = (1−R̄)/σ, A_wrong = (1 − R̄ − "
         "C(N_wrong−1, k−1)/C(N−1, k−1))/σ;  best: A = (r_max − r_second)/std r for the best sample, else "

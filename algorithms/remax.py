@@ -29,6 +29,10 @@ class ReMax(Reinforce):
         "Models, arXiv:2310.10505"
     )
     summary = "REINFORCE on whole completions with the reward of the greedy answer as baseline"
+    claim = (
+        "Without a critic it needs about 46 % less GPU memory than PPO at 7B and trains 1.6 times as fast, "
+        "and Mistral 7B wins 94.78 % on AlpacaEval."
+    )
     formula = "A_i = r_i − r(greedy answer);  loss = −1/B Σ_i A_i Σ_t log π(o_t)"
     departures = (
         "No KL penalty by default. The paper samples one completion per prompt and makes one update per "

@@ -27,6 +27,10 @@ class RFT(Algorithm[Signal]):
         "Scaling Relationship on Learning Mathematical Reasoning with Large Language Models, arXiv:2308.01825"
     )
     summary = "control: supervised training on completions whose reward reaches a threshold"
+    claim = (
+        "A model's own right solutions are training data, the better the more they differ: with samples of "
+        "several models LLaMA 7B has 49.3 % on GSM8K, where supervised training has 35.9 % (abstract)."
+    )
     formula = "loss = token mean of −log π(o_t) over the completions with r ≥ threshold"
     departures = (
         "Completions come from the policy of every step; the paper samples once from a fine-tuned model and "

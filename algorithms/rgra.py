@@ -20,6 +20,10 @@ class RGRA(GroupNormalized, Reinforce):
     name = "rgra"
     paper = "Are complicated loss functions necessary for teaching LLMs to reason?, arXiv:2603.18756"
     summary = "GRPO's group-normalized advantages in plain REINFORCE: no ratio, no clip"
+    claim = (
+        "Of GRPO's parts the negative advantages are needed, ratio and clip are not: without them it can "
+        "be better than GRPO in math (abstract, which gives no number)."
+    )
     formula = (
         "A_i = (r_i − mean r) / (std r + ε);  loss = −1/B Σ_i 1/|o_i| Σ_t { A_i log π_θ(o_it) − β·KL_t }"
     )

@@ -26,6 +26,10 @@ class RLOO(Reinforce):
         "arXiv:2402.14740"
     )
     summary = "REINFORCE on whole completions with the mean of the other samples as baseline"
+    claim = (
+        "For human preferences PPO is more than is needed: REINFORCE with the other samples as baseline is "
+        "better than PPO and than DPO and RAFT, at less cost (abstract, which gives no number)."
+    )
     formula = "A_i = r_i − 1/(G−1) Σ_{j≠i} r_j;  loss = −1/B Σ_i A_i Σ_t log π(o_t)"
     departures = (
         "No KL penalty by default; the paper subtracts one from the reward (set beta). The paper samples up "

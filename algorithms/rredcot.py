@@ -42,6 +42,11 @@ class RREDCoT(ClippedRatio):
     label = "RREDCoT"
     paper = "RREDCoT: Segment-Level Reward Redistribution for Reasoning Models, arXiv:2606.06475"
     summary = "credit by segment: how far each moves the policy's expectation of the group's answers"
+    claim = (
+        "The model's own probabilities say which segments brought the answer nearer, without further "
+        "generation. Credit by segment is to lower the variance that one reward for a long chain has "
+        "(abstract, which gives no number)."
+    )
     formula = (
         "V̂_k = Σ_y p̃(y | q, o_≤k)·u(y), V̂_end = R;  segment k earns V̂_k − V̂_{k−1};  "
         "A_t = (R − V̂_{k−1}) − mean of the same over the group, for t in segment k;  loss as GRPO's"

@@ -24,6 +24,11 @@ class SAPO(GroupNormalized):
     name = "sapo"
     paper = "Soft Adaptive Policy Optimization, arXiv:2511.20347"
     summary = "sigmoid gate on each token's ratio in place of clipping, steeper for negative advantages"
+    claim = (
+        "A soft gate weakens the tokens that are off policy and keeps the signal of all others, which "
+        "clips lose. Training is steadier and pass@1 in math higher than with GRPO and GSPO at equal "
+        "budgets (abstract, which gives no number)."
+    )
     formula = (
         "loss = −1/B Σ_i 1/|o_i| Σ_t (4/τ) σ(τ(ρ_t − 1)) A_i;  τ = temperature_positive if A_i > 0, else "
         "temperature_negative"

@@ -24,6 +24,10 @@ class SimPO(DPO):
     label = "SimPO"
     paper = "SimPO: Simple Preference Optimization with a Reference-Free Reward, arXiv:2405.14734"
     summary = "preference pairs by length-normalized log-probabilities and a margin, without a reference"
+    claim = (
+        "Without a reference it is better than DPO by up to 6.4 points on AlpacaEval 2 and up to 7.5 on "
+        "Arena-Hard, with answers that are hardly longer (abstract)."
+    )
     formula = (
         "h = 1/|o| Σ_t log π(chosen) − 1/|o| Σ_t log π(rejected);  loss = mean over pairs of −log σ(βh − γ)  "
         "+ nll·(−1/|o| Σ_t log π(chosen))"

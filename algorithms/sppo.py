@@ -34,6 +34,11 @@ class SPPO(DPO):
     name = "sppo"
     paper = "Self-Play Preference Optimization for Language Model Alignment, arXiv:2405.00675"
     summary = "squared error of log-ratios against win probabilities in the group; online or offline"
+    claim = (
+        "Self-play with 60,000 prompts and a preference model of 0.4B takes Mistral 7B Instruct to a "
+        "length-controlled win rate of 28.53 % against GPT-4 Turbo on AlpacaEval 2.0, above iterative DPO "
+        "and IPO (abstract)."
+    )
     formula = (
         "d = Σ_t log π/π_ref(o);  loss = mean over pairs of ½ Σ_{chosen, rejected} (d − (P − ½)/β)²  "
         "+ nll·(−1/|o| Σ_t log π(chosen));  P(o_i) = mean over the group's j of P(o_i ≻ o_j), "

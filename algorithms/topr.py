@@ -26,6 +26,10 @@ class TOPR(PolicyGradient):
         "Tapered Off-Policy REINFORCE: Stable and efficient reinforcement learning for LLMs, arXiv:2503.14286"
     )
     summary = "no weight on good completions, truncated importance weights on bad ones; no groups, no KL"
+    claim = (
+        "Good and bad completions of another policy teach stably without a KL penalty if only the bad ones "
+        "are weighed down. On GSM8K and MATH models of 8B get as good as one of 70B (abstract)."
+    )
     formula = (
         "A_i = r_i − c;  w_i = 1 if A_i ≥ 0, min(1, Π_t ρ_t) if A_i < 0;  "
         "loss = −1/B Σ_i Σ_t sg[w_i] A_i log π_θ(o_it)"

@@ -40,6 +40,10 @@ class VAPO(PPO):
     summary = (
         "PPO whose critic learns full returns and is warmed up, with λ by length and imitation of successes"
     )
+    claim = (
+        "60.4 points on AIME 2024 with Qwen 32B within 5,000 steps, over 10 more than DAPO, and no run "
+        "crashed: a critic is worth its cost if it is trained well (abstract)."
+    )
     formula = (
         "λ_policy = max(0, 1 − 1/(length_scale·|o_i|)), λ_critic = trace;  PPO's token-mean loss with these, "
         "and + nll·(−1/Σ_{i∈C}|o_i| Σ_{i∈C} Σ_t log π_θ(o_it)),  C the correct completions"

@@ -1364,7 +1364,7 @@ DIALECTS: dict[str, Dialect] = {
             (*VERL_GROUP, VERL_AVERAGING, *VERL_KL, *VERL_LOOP),
             (
                 Gap(
-                    "dro_beta has no default; 0.05 is that of its test, and our temperature.",
+                    "dro_beta has no default; 0.05 is the number in its unit test, and our temperature.",
                     f"{ACTOR}: policy_loss.dro_beta",
                 ),
                 VERL_SINGLE,

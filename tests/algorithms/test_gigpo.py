@@ -168,3 +168,19 @@ def test_equal_rewards_prefer_the_shorter_way() -> None:
 def test_discount_is_a_share() -> None:
     with pytest.raises(ValueError, match="discount"):
         GiGPO(discount=1.5)
+
+
+def test_a_turn_without_a_token_of_the_policy_is_no_turn() -> None:
+    """Between the replies 9 and 8 the policy of the first episode wrote nothing. Its last turn is the second of
+    two, not the third of three: its reward loses ½ once until the first turn. It begins after the exchange (2,
+    9, 8), which the second episode reaches by one reply of two tokens, so that the two are compared. Counted,
+    the silent turn would take the first one's ½ to ¼, and leave the last turn alone in its state."""
+    silent: Episode = [((2,), (9,)), ((), (8,)), ((4,), ())]
+    plain: Episode = [((2,), (9, 8)), ((5,), ())]
+    batch = played([[silent, plain]], [[1.0, 0.0]])
+    found = advantage(PLAIN, batch)
+    assert found.tolist() == [[0.5 + 0.25, 0.0, 0.0, 0.5 + 0.5], [-0.75, 0.0, 0.0, -1.0]]
+    assert PLAIN.observe(batch, PLAIN.compute_signal(batch, Fixed())) == {
+        "advantage/anchored": 1.0,
+        "advantage/turns": 2.0,
+    }
