@@ -29,7 +29,7 @@ from helpers.pages import drawing
 
 import grpobench
 from grpobench.analysis.kept_tables import KINDS as TABLES
-from grpobench.runs.inventory.pages import MARKER
+from grpobench.runs.inventory.marked import MARKER
 from grpobench.runs.settings import observe, registries
 from grpobench.runs.settings.findings import read_finding
 from grpobench.runs.settings.recipe import read_recipe, read_table

@@ -125,10 +125,10 @@ def test_every_picture_says_what_it_shows(site: Path) -> None:
 
 def test_the_page_of_commands_is_that_of_the_code() -> None:
     from grpobench.runs import cli
-    from grpobench.runs.inventory import pages, reference
+    from grpobench.runs.inventory import reference, templating
 
     written = (ROOT / "docs" / reference.COMMANDS).read_text(encoding="utf-8")
-    assert written == reference.commands_page(pages.templates(), cli.app)
+    assert written == reference.commands_page(templating.templates(), cli.app)
 
 
 def test_every_command_and_module_is_documented(site: Path) -> None:

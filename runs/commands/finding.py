@@ -30,7 +30,7 @@ from grpobench.runs.commands.options import (
 )
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.commands.run import carry_out
-from grpobench.runs.inventory import pages
+from grpobench.runs.inventory import folders
 from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
@@ -112,7 +112,7 @@ def contributed(study: Study, scale: str) -> list[dict[str, Any]]:
     from grpobench.runs.publishing.contributed import contributed_records
 
     try:
-        results = pages.docs_folder() / pages.FOLDER
+        results = folders.docs_folder() / folders.FOLDER
     except ConfigError:
         return []
     return [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from grpobench.analysis.findings.record import FOLDER, Registration, joined, read_kept
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.runs.inventory import pages
+from grpobench.runs.inventory import folders
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools.strict import ConfigError
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def part_path(name: str, scale: str) -> Path | None:
     """Where a finding's part is kept, or would be; None without a checkout, as in an installed package."""
     try:
-        docs = pages.docs_folder()
+        docs = folders.docs_folder()
     except ConfigError:
         return None
-    return docs / pages.FOLDER / pages.PARTS / FOLDER / f"{name}-{scale}.json"
+    return docs / folders.FOLDER / folders.PARTS / FOLDER / f"{name}-{scale}.json"
 
 
 def read_part(name: str, scale: str) -> Record | None:

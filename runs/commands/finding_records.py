@@ -19,7 +19,7 @@ from grpobench.analysis.findings.record import FILE, Registration, read_registra
 from grpobench.analysis.findings.rule import Finding
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.commands.finding_parts import announced, is_in, read_part, with_part
-from grpobench.runs.inventory import pages
+from grpobench.runs.inventory import folders
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.runfolder.folder import FolderError
 from grpobench.runs.settings import stored
@@ -182,7 +182,7 @@ def set_aside(path: Path, record: Record) -> Path | None:
         return None  # a damaged table says nothing
     if before is None or before.registration.finding.digest == record.registration.finding.digest:
         return None
-    earlier = path.parents[1] / pages.SET_ASIDE / path.parent.name / path.name
+    earlier = path.parents[1] / folders.SET_ASIDE / path.parent.name / path.name
     earlier.parent.mkdir(parents=True, exist_ok=True)
     path.replace(earlier)
     return earlier
@@ -199,7 +199,7 @@ def kept_path(study: Study, scale: str) -> Path | None:
     from grpobench.analysis.findings.record import FOLDER
 
     try:
-        place = pages.docs_folder() / pages.FOLDER / FOLDER / f"{study.finding.name}-{scale}.json"
+        place = folders.docs_folder() / folders.FOLDER / FOLDER / f"{study.finding.name}-{scale}.json"
     except ConfigError:
         return None
     return place if place.exists() else None

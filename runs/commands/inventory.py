@@ -145,11 +145,11 @@ def readings_command(options: Options) -> int:
 
 def compare_graders(table: Any, options: Options) -> int:
     """Ask ours and others about the rows of a kept table, and say or keep what they answer now."""
-    from grpobench.runs.inventory import pages
+    from grpobench.runs.inventory import folders
     from grpobench.runs.tools import files
 
     if options.keep:
-        pages.docs_folder("--keep writes into one")
+        folders.docs_folder("--keep writes into one")
     kept = table.load()
     now, lacking = table.ask(kept)
     faults = list(table.faults(kept, now))

@@ -51,7 +51,7 @@ def contribute_command(options: Options) -> int:
     """Refuses a file set whose checksums, logs, tables, settings, seeds or provenance do not agree, and names
     what does not. What is accepted appears under its own name in findings and profiles, never among ours."""
     from grpobench.analysis.runfolder.files import LogError
-    from grpobench.runs.inventory import pages
+    from grpobench.runs.inventory import folders
     from grpobench.runs.publishing.contribute import Faults, accept, check
     from grpobench.runs.tools.strict import ConfigError
     from grpobench.tasks.data.tables import DataError
@@ -61,7 +61,7 @@ def contribute_command(options: Options) -> int:
         if options.check:
             say(f"{options.folder}: good")
             return DONE
-        results = options.to or pages.docs_folder("name a folder: --to DIR") / pages.FOLDER
+        results = options.to or folders.docs_folder("name a folder: --to DIR") / folders.FOLDER
         written = accept(checked, results)
     except Faults as error:
         raise ConfigError(error.faults, f"{options.folder}: refused") from error

@@ -122,9 +122,9 @@ def request(options: Options) -> Asked:
 def table_path() -> Path:
     """The file of the kept table. Raises `ConfigError` outside of a checkout."""
     from grpobench.analysis import readable as tables
-    from grpobench.runs.inventory import pages
+    from grpobench.runs.inventory import folders
 
-    return pages.docs_folder("leave --keep out") / pages.FOLDER / f"{tables.NAME}.json"
+    return folders.docs_folder("leave --keep out") / folders.FOLDER / f"{tables.NAME}.json"
 
 
 def keep(path: Path, row: ReadableRow) -> None:

@@ -212,11 +212,11 @@ def unknown(where: str, name: str, known: Sequence[str]) -> str:
     help="Write the pages here. Default: docs of the project's checkout.",
 )
 def docs_command(options: Options) -> int:
-    from grpobench.runs.inventory import pages
+    from grpobench.runs.inventory import folders, pages
 
     app = click.get_current_context().find_root().command
     assert isinstance(app, click.Group)
-    for path in pages.write(options.folder or pages.docs_folder(), app):
+    for path in pages.write(options.folder or folders.docs_folder(), app):
         say(path)
     return DONE
 
@@ -237,14 +237,14 @@ def keep_command(options: Options) -> int:
     from grpobench.analysis.kept import as_text, keep, partial, read
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
-    from grpobench.runs.inventory import pages
+    from grpobench.runs.inventory import folders
     from grpobench.runs.tools import files
     from grpobench.runs.tools.strict import ConfigError
     from grpobench.tasks.data.tables import DataError
 
     if options.part and options.to:
         raise ConfigError(["--part: parts are kept in the project's checkout; leave --to out"])
-    folder = options.to or pages.docs_folder("name one: --to DIR") / pages.FOLDER
+    folder = options.to or folders.docs_folder("name one: --to DIR") / folders.FOLDER
     if options.to:
         files.demand_writable(options.to, "--to")
     if (options.folder / registration.FILE).exists():
@@ -317,13 +317,13 @@ def calibrate_command(options: Options) -> int:
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
     from grpobench.runs.calibration import library
-    from grpobench.runs.inventory import pages
+    from grpobench.runs.inventory import folders
     from grpobench.runs.tools import files
     from grpobench.tasks.data.tables import DataError
 
     plan = library.planned()
     kept = (
-        pages.docs_folder("leave --keep out") / pages.FOLDER / f"{table.NAME}.json" if options.keep else None
+        folders.docs_folder("leave --keep out") / folders.FOLDER / f"{table.NAME}.json" if options.keep else None
     )
     try:
         outcome = library.run(plan, options.out, options.workers)

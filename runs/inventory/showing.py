@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from grpobench.analysis.detectors.registry import DETECTORS
+from grpobench.runs.inventory import claims
 from grpobench.runs.metrics import catalog
 from grpobench.runs.settings import config, plugins, recipe, registries
 from grpobench.runs.settings.registries import Kind, chosen, miss
@@ -315,11 +316,13 @@ def show(kind: str, name: str) -> Row:
     return dataclasses.asdict(metric)
 
 
-def show_algorithm(cls: Any) -> Row:
+def show_algorithm(cls: Any, standing: claims.Standing | None = None) -> Row:
     return {
         "name": cls.name,
         "summary": cls.summary,
         "paper": cls.paper,
+        "claim": cls.claim,
+        **(standing or claims.Standing()).of(cls),
         "formula": cls.formula,
         "departures": cls.departures,
         "evidence": cls.evidence,
@@ -396,16 +399,24 @@ def show_recipe(name: str) -> Row:
     }
 
 
+LINES: Mapping[str, Callable[[Any], list[str]]] = {
+    "here": claims.here_lines,
+    "profile": claims.profile_lines,
+    "needs": list,
+}
+"""Parts with a text of their own."""
+
+
 def as_text(row: Row) -> str:
     """One thing as text: a heading per part, lists as items."""
     blocks = []
     for key, value in row.items():
         if value in ("", [], {}, None):
             continue
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        if key in LINES:
+            body = "\n".join(LINES[key](value))
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
             body = "\n".join(setting_line(entry) for entry in value)
-        elif key == "needs":
-            body = "\n".join(value)
         elif isinstance(value, list):
             body = textwrap.fill(", ".join(map(str, value)), 100)
         elif isinstance(value, dict):

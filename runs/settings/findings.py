@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ class Study:
     """Where the files of a `module:Name` are looked for first."""
     redesign: str = ""
     """What changed since an earlier rule, and why; no part of the rule."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """Algorithms whose authors claim what the finding asks, each with the test that asks it; "" is the whole
+    finding. Their pages show its conclusion. No part of the rule."""
 
     def recipe(self, scale: str, sets: Sequence[str] = ()) -> Recipe:
         """The recipe of a scale, with `--set` applied. Raises ConfigError, also where a test of the verdict
@@ -86,11 +89,31 @@ def read_finding(source: str) -> Study:
             faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
-    redesign = str(table.pop("redesign", ""))
+    redesign, asked = str(table.pop("redesign", "")), table.pop("about", [])
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
+    about = _about(asked, [] if isinstance(finding, strict.Bad) else finding.test, faults)
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
-    return Study(finding, scales, text, path.parent, redesign)
+    return Study(finding, scales, text, path.parent, redesign, about)
+
+
+def _about(given: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:
+    """Algorithms with a test each: a list of algorithms, or a table of them with the names of tests."""
+    asked = dict.fromkeys(given, "") if isinstance(given, list) and all(map(_is_text, given)) else given
+    if not isinstance(asked, Mapping) or not all(map(_is_text, [*asked, *asked.values()])):
+        faults.append("about: must be a list of algorithms, or a table with the name of a test for each")
+        return {}
+    known = {"", *(test.name for test in tests)}
+    faults += [
+        f"about.{name}: no test {test!r}; it has {', '.join(sorted(filter(None, known)))}"
+        for name, test in asked.items()
+        if test not in known and tests
+    ]
+    return dict(asked)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def locate(source: str) -> Path:

@@ -17,7 +17,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import shorten_paths
 from grpobench.runs import cli
-from grpobench.runs.inventory import pages
+from grpobench.runs.inventory import folders, marked
 from grpobench.runs.tools.strict import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -58,7 +58,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_committed_documents_are_what_the_command_writes() -> None:
     stale = [
         name
-        for name, text in pages.documents(DOCS).items()
+        for name, text in marked.documents(DOCS).items()
         if (DOCS / name).read_text(encoding="utf-8") != text
     ]
     assert stale == [], "run `grpobench docs`"
@@ -66,17 +66,17 @@ def test_committed_documents_are_what_the_command_writes() -> None:
 
 def test_every_number_in_a_table_of_results_is_kept_or_says_its_commit() -> None:
     text = (DOCS / "results.md").read_text(encoding="utf-8")
-    outside = pages.MARKER.sub("", text)
+    outside = marked.MARKER.sub("", text)
     assert not [line for line in outside.splitlines() if line.startswith("|")], "a table without markers"
-    found = list(pages.blocks(text))
+    found = list(marked.blocks(text))
     assert {"quickstart", "placebo-nano", "headtohead-nano"} <= {block.name for block in found}
     for block in found:
-        if block.body and not (DOCS / pages.FOLDER / f"{block.name}.json").exists():
+        if block.body and not (DOCS / folders.FOLDER / f"{block.name}.json").exists():
             assert block.body.startswith(f"*Measured at commit {block.before} and not made again since")
 
 
 def test_kept_tables_name_no_place_of_a_machine() -> None:
-    for path in (DOCS / pages.FOLDER).glob("*.json"):
+    for path in (DOCS / folders.FOLDER).glob("*.json"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users|mnt|data)\b", text), path.name
         written = {calibration.NAME: calibration.as_text, readable.NAME: readable.as_text}.get(
@@ -272,21 +272,21 @@ Between.
 
 
 def test_without_a_kept_table_the_page_says_when_its_numbers_were_measured(tmp_path: Path) -> None:
-    once = pages.filled(PAGE, tmp_path / "page.md", tmp_path)
+    once = marked.filled(PAGE, tmp_path / "page.md", tmp_path)
     assert "*Measured at commit abc1234 and not made again since: today's code" in once
     assert "| old | 12.3 |" in once and once.count("<!-- kept later origin -->\n<!-- end of kept -->") == 1
-    assert pages.filled(once, tmp_path / "page.md", tmp_path) == once
+    assert marked.filled(once, tmp_path / "page.md", tmp_path) == once
 
 
 def test_a_kept_table_takes_the_place_of_older_numbers(table: Path) -> None:
     path = table.parent.parent / "page.md"
-    path.write_text(pages.filled(PAGE, path, path.parent / "nowhere"), encoding="utf-8")
-    assert pages.documents(path.parent)["page.md"] == pages.filled(PAGE, path, table.parent)
+    path.write_text(marked.filled(PAGE, path, path.parent / "nowhere"), encoding="utf-8")
+    assert marked.documents(path.parent)["page.md"] == marked.filled(PAGE, path, table.parent)
     assert cli.main(["docs", str(path.parent)]) == 0
     text = path.read_text(encoding="utf-8")
     assert "| arithmetic | a | 20.5 | 65.0 |" in text
     assert "12.3" not in text and "Measured at" not in text and "Between." in text
-    assert pages.filled(text, path, table.parent) == text
+    assert marked.filled(text, path, table.parent) == text
 
 
 @pytest.mark.parametrize(
@@ -299,4 +299,4 @@ def test_a_kept_table_takes_the_place_of_older_numbers(table: Path) -> None:
 )
 def test_markers_that_cannot_be_filled_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        pages.filled(text, tmp_path / "page.md", tmp_path)
+        marked.filled(text, tmp_path / "page.md", tmp_path)

@@ -76,7 +76,7 @@ def stand_in(patch: pytest.MonkeyPatch, place: Path) -> None:
     (place / "findings" / "mine.toml").write_text(MINE)
     (place / "docs").mkdir(exist_ok=True)
     patch.setattr("grpobench.runs.settings.findings.FINDINGS", place / "findings")
-    patch.setattr("grpobench.runs.inventory.pages.docs_folder", lambda remedy="": place / "docs")
+    patch.setattr("grpobench.runs.inventory.folders.docs_folder", lambda remedy="": place / "docs")
     patch.chdir(place)
 
 

@@ -22,7 +22,7 @@ from grpobench.analysis.detectors.registry import DETECTORS, thresholds
 from grpobench.runs import cli
 from grpobench.runs.calibration import library
 from grpobench.runs.calibration.faults import Faulty, Sums, stale, stale_rollouts
-from grpobench.runs.inventory import pages
+from grpobench.runs.inventory import marked
 from grpobench.runs.sample.rollouts import GREEDY
 from grpobench.runs.settings.config import ChecksConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
@@ -248,7 +248,7 @@ def test_the_command_runs_the_library_scores_it_and_goes_on_where_it_was(
     assert {path: path.stat().st_mtime_ns for path in logs} == logs
     assert table.read(docs / "results" / "calibration.json") == found
     (docs / "page.md").write_text("<!-- kept calibration cases -->\n<!-- end of kept -->\n")
-    page = pages.documents(docs)["page.md"]
+    page = marked.documents(docs)["page.md"]
     assert (
         "| misread | a grader that gives 0 to everything | signal starvation | grader silent | 1 + 1 |"
         in page

@@ -15,7 +15,7 @@ from grpobench.algorithms.algorithm import CLAIMS, Algorithm
 from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.algorithms.modifiers import EVIDENCE, Modifiers
 from grpobench.runs import cli
-from grpobench.runs.inventory import pages, showing
+from grpobench.runs.inventory import folders, pages, showing, templating
 from grpobench.runs.tools.strict import ConfigError
 
 written = cache(pages.pages)
@@ -60,7 +60,7 @@ def test_a_subclass_inherits_no_claim_of_its_base(cls: type[Algorithm[Any]]) -> 
     }
     assert (Heir.cost, Heir.metrics) == (cls.cost, cls.metrics)  # it still computes what its base does
     shown = showing.show_algorithm(Heir)
-    assert [shown[claim] for claim in CLAIMS] == ["", "", "", "one", ""]
+    assert [shown[claim] for claim in CLAIMS] == ["", "", "", "", "one", ""]
 
 
 def test_every_group_of_modifiers_says_what_it_was_checked_against() -> None:
@@ -117,7 +117,7 @@ def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) 
     for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, showing.degenerate(cls)[1:]):
         assert " ".join(part.split()) in flat
     for row in showing.settings(cls):
-        default = pages.value(row["default"])
+        default = templating.value(row["default"])
         shown = f"| `{row['name']}` | {default} |"
         usual = f"`{row['name']}`" in text and shown in written()["algorithms/README.md"]
         assert shown in text or f"`{row['name']} = {default.strip('`')}`" in flat or usual, row["name"]
@@ -154,7 +154,7 @@ def test_the_index_has_a_line_for_each_and_links_lead_somewhere() -> None:
 def explained(row: dict[str, Any], text: str) -> bool:
     """Whether a page has a table row with the choices, or unit, and the meaning of a setting or metric."""
     words = [row["type"], row["summary"]] if "summary" in row else [row["unit"], row["definition"]]
-    start, end = f"| `{row['name']}` |", " | ".join(map(pages.cell, words)) + " |"
+    start, end = f"| `{row['name']}` |", " | ".join(map(templating.cell, words)) + " |"
     return any(line.startswith(start) and end in line for line in text.splitlines())
 
 
@@ -176,9 +176,9 @@ def test_every_dialect_stands_on_its_page_with_every_source() -> None:
         assert dialect.version in part and dialect.ask in part and dialect.remark[1:] in part
         for fact in dialect.facts:
             assert f"`{fact.setting}`" in part
-            end = f" | {pages.cell(fact.source)}{'; ' if fact.note else ''}{pages.cell(fact.note)} |"
+            end = f" | {templating.cell(fact.source)}{'; ' if fact.note else ''}{templating.cell(fact.note)} |"
             pattern = (
-                rf"\| `{re.escape(fact.setting)}` \|.* {re.escape(pages.value(fact.value))}{re.escape(end)}"
+                rf"\| `{re.escape(fact.setting)}` \|.* {re.escape(templating.value(fact.value))}{re.escape(end)}"
             )
             assert re.search(pattern, part) or re.search(pattern, table), (dialect.name, fact.setting)
         for gap in dialect.gaps:
@@ -216,7 +216,7 @@ def test_formulas_are_parted_at_their_statements_and_folded() -> None:
 
 
 def test_text_with_bars_stays_in_its_cell() -> None:
-    assert pages.cell("1/|o_i|\n  and more") == "1/\\|o_i\\| and more"
+    assert templating.cell("1/|o_i|\n  and more") == "1/\\|o_i\\| and more"
 
 
 def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_pages_go_to_the_checkout_wherever_one_stands(
     assert asked == [DOCS.resolve()] and not (tmp_path / "docs").exists()
     installed = tmp_path / "site-packages" / "grpobench" / "runs" / "pages.py"
     installed.parent.mkdir(parents=True)
-    monkeypatch.setattr(pages, "__file__", str(installed))
+    monkeypatch.setattr(folders, "__file__", str(installed))
     assert cli.main(["docs"]) == 2
     assert "not a checkout of the project; name a folder: grpobench docs DIR" in capsys.readouterr().err
     assert cli.main(["docs", "here"]) == 0 and asked[1:] == [Path("here")]

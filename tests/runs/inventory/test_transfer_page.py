@@ -7,13 +7,13 @@ from helpers.findings import question, several
 from helpers.profiles import RATE, probe, rows
 
 from grpobench.analysis.profile.transfer import transfers
-from grpobench.runs.inventory import pages, transfer_page
+from grpobench.runs.inventory import templating, transfer_page
 
 SPREAD = np.linspace(-0.01, 0.01, 8)
 
 
 def test_without_anything_at_both_scales_there_is_no_page() -> None:
-    assert transfer_page.transfer_pages(pages.templates(), [], [], []) == {}
+    assert transfer_page.transfer_pages(templating.templates(), [], [], []) == {}
 
 
 def test_probes_alone_make_a_page_with_their_orders_and_scores() -> None:
@@ -24,7 +24,7 @@ def test_probes_alone_make_a_page_with_their_orders_and_scores() -> None:
     probes = {"learn": probe("learn")}
     rates = {name: {"policy": RATE} for name in means}
     found = transfers((kept[0], kept[1]), (probes, probes), (rates, rates))
-    made = transfer_page.transfer_pages(pages.templates(), [], [], found)
+    made = transfer_page.transfer_pages(templating.templates(), [], [], found)
     assert set(made) == {transfer_page.PAGE, transfer_page.PROBES_FIGURE}
     lines = made[transfer_page.PAGE].splitlines()
     assert "| the learn | 3 | 0.50 | 3 | 2 | 1 | 0 | 0 |" in lines
@@ -34,7 +34,7 @@ def test_probes_alone_make_a_page_with_their_orders_and_scores() -> None:
 
 def test_findings_alone_make_a_page_with_their_figure() -> None:
     one = several({"x": [0.05, 0.06] * 4}, question("x"))
-    made = transfer_page.transfer_pages(pages.templates(), [one], [one], [])
+    made = transfer_page.transfer_pages(templating.templates(), [one], [one], [])
     assert set(made) == {transfer_page.PAGE, transfer_page.FIGURE}
     assert "## Probes" not in made[transfer_page.PAGE]
     assert "### Conclusions" in made[transfer_page.PAGE]

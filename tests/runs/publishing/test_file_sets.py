@@ -17,7 +17,7 @@ from grpobench.analysis.profile import kept
 from grpobench.analysis.runfolder import checksums
 from grpobench.runs import cli
 from grpobench.runs.experiment.profiling import Profiler, write
-from grpobench.runs.inventory import pages
+from grpobench.runs.inventory import gallery, templating
 from grpobench.runs.publishing import fileset
 from grpobench.runs.publishing.contribute import Faults, check
 from grpobench.runs.publishing.contributed import contributed_rows
@@ -371,10 +371,10 @@ def test_a_contributed_finding_stands_beside_ours(
         folder.mkdir(parents=True)
         shutil.copy(ours, folder)
     (place / "manifest.json").write_text(json.dumps({"contributor": "Second Lab"}))
-    monkeypatch.setattr("grpobench.runs.inventory.pages.docs_folder", lambda remedy="": tmp_path)
+    monkeypatch.setattr("grpobench.runs.inventory.folders.docs_folder", lambda remedy="": tmp_path)
     assert say("findings", "--out", tmp_path / "none") == 0
     assert "\n  contributed by Second Lab (second-lab): dose-dependent\n" in capsys.readouterr().out
-    page = pages.gallery_pages(pages.templates(), tmp_path / "results/findings")["findings.md"]
+    page = gallery.gallery_pages(templating.templates(), tmp_path / "results/findings")["findings.md"]
     assert "- Contributed by Second Lab (`second-lab`, seeds 40760-40767): dose-dependent, " in page
 
 

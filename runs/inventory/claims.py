@@ -1,0 +1,228 @@
+"""What a page of an algorithm says first: which findings ask its authors' claim, and its profile.
+
+Conclusions, effects and scores come from kept tables whenever a page is made or shown; nothing of them is typed.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpobench.runs.inventory.folders import FOLDER, docs_folder
+from grpobench.runs.settings import plugins, registries
+from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
+from grpobench.runs.tools.strict import ConfigError
+
+if TYPE_CHECKING:
+    from grpobench.analysis.findings.record import Record
+    from grpobench.analysis.findings.result import Result
+    from grpobench.analysis.profile.scores import Profile
+
+Row = dict[str, Any]
+MARKS = {
+    "good": "good",
+    "bad": "bad",
+    "between": "in between",
+    "unresolved": "not told apart",
+    "gated": "no score",
+}
+"""How an algorithm stands on a probe, in the order of the table."""
+UNTESTED = "No finding here tests this claim."
+
+
+def kept_findings() -> Path | None:
+    """The folder of the kept tables of findings; None for an installed package."""
+    from grpobench.analysis.findings.record import FOLDER as FINDINGS
+
+    try:
+        return docs_folder() / FOLDER / FINDINGS
+    except ConfigError:
+        return None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How algorithms stand by kept tables, each of which is read once."""
+
+    tables: Path | None = field(default_factory=kept_findings)
+    """Folder of the kept tables of findings."""
+
+    @cached_property
+    def studies(self) -> dict[str, Study]:
+        return {name: read_finding(name) for name in findings()}
+
+    @cached_property
+    def profile(self) -> Profile:
+        from grpobench.runs.inventory.profiles_page import shipped
+
+        return shipped()
+
+    @cached_property
+    def results(self) -> dict[Path, tuple[Record, Result] | None]:
+        """What was read so far."""
+        return {}
+
+    def of(self, cls: Any) -> Row:
+        """The rows `here` and `profile` of an algorithm. Nothing is known of a class that is not the suite's
+        own, whatever its name is."""
+        name = cls.name if registries.algorithms().get(cls.name) is cls else plugins.reference(cls)
+        here: Row = {"findings": list(self.asked(name)), "arm_of": self.arm_of(name)}
+        if not (cls.claim or any(here.values())):
+            here = {}
+        return {"here": here, "profile": self.scores(name)}
+
+    def asked(self, name: str) -> Iterator[Row]:
+        """The findings about an algorithm, at each scale with a kept table or, without any, once."""
+        for study in self.studies.values():
+            if name in study.about:
+                rows = [row for scale in SCALES if (row := self.conclusion(study, scale, study.about[name]))]
+                yield from rows or [self.not_kept(study)]
+
+    def not_kept(self, study: Study) -> Row:
+        """A finding without a kept table, or whose tables do not come with the package."""
+        name, claim = study.finding.name, study.finding.claim
+        why = "no result is kept" if self.tables else "kept results come with a checkout of the project"
+        return {"finding": name, "scale": "", "claim": claim, "why": why}
+
+    def conclusion(self, study: Study, scale: str, test: str) -> Row | None:
+        """What a kept table concludes: the whole finding, or one test of it; None without one. Raises
+        ConfigError for a damaged table."""
+        from grpobench.analysis.findings.description import effect_words
+        from grpobench.analysis.findings.result import VERDICTS, test_row
+
+        found = self.kept(study.finding.name, scale)
+        if found is None:
+            return None
+        record, result = found
+        asked = {one.test.name: one for one in result.tests}
+        if test and test not in asked:
+            return None  # the table is of a rule without it
+        one = asked[test] if test else result.deciding
+        conclusion = one.verdict if test else result.verdict
+        return {
+            "finding": study.finding.name,
+            "scale": scale,
+            "claim": "" if test else study.finding.claim,
+            "conclusion": conclusion,
+            "meaning": one.needs if test else VERDICTS[conclusion],
+            "test": one.test.name,
+            "decides": not test,
+            "effect": effect_words(test_row(one)),
+            "departures": record.departed(study.finding),
+        }
+
+    def kept(self, name: str, scale: str) -> tuple[Record, Result] | None:
+        from grpobench.analysis.findings.record import read_kept
+        from grpobench.analysis.runfolder.files import LogError
+
+        if self.tables is None:
+            return None
+        place = self.tables / f"{name}-{scale}.json"
+        if place not in self.results:
+            try:
+                record = read_kept(place) if place.exists() else None
+            except LogError as error:
+                raise ConfigError([str(error)]) from error
+            self.results[place] = (record, record.result()) if record else None
+        return self.results[place]
+
+    def arm_of(self, name: str) -> list[str]:
+        """The other findings with a run of the algorithm."""
+        return [
+            study.finding.name
+            for study in self.studies.values()
+            if name not in study.about
+            and any(arm.get("algorithm") == name for table in study.scales.values() for arm in table["arm"])
+        ]
+
+    def scores(self, name: str) -> Row:
+        """The probes by how the algorithm stands on them; empty without a profile."""
+        from grpobench.analysis.profile.page import judge
+        from grpobench.analysis.profile.table import algorithms_with_runs, mean_of, score_text
+
+        known = algorithms_with_runs(self.profile)
+        found: Row = {"name": name, "others": len(known) - 1, "marks": {}}
+        if name not in known:
+            return found
+        marks: dict[str, list[str]] = {mark: [] for mark in MARKS.values()}
+        for one in judge(self.profile, name):
+            probe = one.probe.name
+            text = score_text(self.profile.cell(probe, name), mean_of(self.profile, probe, name))
+            marks[MARKS[one.kind]].append(f"{one.probe.title} {text}")
+        for probe, without in self.profile.gated.items():
+            if name in without:
+                marks[MARKS["gated"]].append(self.profile.probes[probe].title)
+        return found | {"marks": {mark: shown for mark, shown in marks.items() if shown}}
+
+
+def here_lines(here: Mapping[str, Any]) -> list[str]:
+    """What findings say of an algorithm, as text for a terminal."""
+    lines: list[str] = []
+    for row in here["findings"]:
+        lines += folded(finding_words(row))
+    if not here["findings"]:
+        lines.append(UNTESTED)
+    if here["arm_of"]:
+        lines += folded(f"It also runs in the findings {', '.join(here['arm_of'])}.")
+    return lines
+
+
+def finding_words(row: Mapping[str, Any]) -> str:
+    """A finding with its conclusion, in a line."""
+    if not row["scale"]:
+        command = f"grpobench finding run {row['finding']}"
+        return f"{row['finding']}: {row['why']}; {command} makes one. {row['claim']}"
+    return (
+        f"{row['finding']} ({row['scale']}): {row['conclusion']}{exploratory(row)}, {row['meaning']}. "
+        f"{row['claim']} {effect_sentence(row)}".replace("  ", " ")
+    )
+
+
+def exploratory(row: Mapping[str, Any]) -> str:
+    return f" (exploratory: {'; '.join(row['departures'])})" if row["departures"] else ""
+
+
+def effect_sentence(row: Mapping[str, Any]) -> str:
+    """The effect that decides, with its interval."""
+    what = "Deciding test" if row["decides"] else "Its test, beside those that decide"
+    return f'{what}, "{row["test"]}": {row["effect"]}.'
+
+
+def profile_lines(profile: Mapping[str, Any]) -> list[str]:
+    """A profile as text for a terminal."""
+    if not profile["marks"]:
+        return [no_profile(profile["name"])]
+    lines: list[str] = []
+    for mark, shown in profile["marks"].items():
+        lines += folded(f"{mark}: {', '.join(shown)}")
+    return lines
+
+
+def no_profile(name: str, code: str = "") -> str:
+    """The sentence of an algorithm without a profile; `code` surrounds a command."""
+    command = f"{code}grpobench profile {name}{code}"
+    return f"It has no profile yet: {command} makes one, or says why it cannot."
+
+
+def standing_cell(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The conclusions of an algorithm's findings for the index, with links; that of nano scale where there
+    are several."""
+    by_finding: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        if row["scale"]:
+            by_finding.setdefault(row["finding"], row)
+    return ", ".join(f"[{row['conclusion']}]({link(row)})" for row in by_finding.values())
+
+
+def link(row: Mapping[str, Any]) -> str:
+    """From an algorithm's page to the finding's part of docs/findings.md."""
+    scale = "" if row["scale"] == "nano" else f"-{row['scale']}-scale"
+    return f"../findings.md#{row['finding']}{scale}"
+
+
+def folded(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

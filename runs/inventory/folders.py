@@ -1,0 +1,24 @@
+"""Where the documents of a checkout and the kept tables below them are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grpobench.runs.tools.strict import ConfigError
+
+AGAIN = "again"
+"""Folder beside the kept findings, with the same structure, for reruns on other seeds."""
+SET_ASIDE = "earlier"
+"""Folder beside the kept findings, with the same structure, for tables that an earlier rule was asked of."""
+PARTS = "parts"
+"""Folder beside the kept findings, with the same structure, for findings whose other runs are yet to come."""
+FOLDER = "results"
+"""Folder of the kept tables, below the documents."""
+
+
+def docs_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
+    """The folder `docs` of the project's checkout. Raises ConfigError for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "pyproject.toml").is_file() or not (root / "docs").is_dir():
+        raise ConfigError([f"docs: not a checkout of the project; {remedy}"])
+    return root / "docs"

@@ -1,0 +1,223 @@
+"""The gallery of findings: docs/findings.md and its figures, from kept tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment
+
+from grpobench.runs.inventory import profiles_page, transfer_page
+from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE
+from grpobench.runs.inventory.labels import algorithm_labels, labels_of
+from grpobench.runs.publishing.contributed import ContributedRecord, contributed_records
+from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
+from grpobench.runs.tools.strict import ConfigError
+
+if TYPE_CHECKING:
+    from grpobench.analysis.findings.record import Record
+    from grpobench.analysis.findings.result import Result
+
+PAGE = "findings.md"
+FIGURES = "figures/findings"
+"""Folder of figures below the documents: one for each kept table, and `all.svg`."""
+
+TITLES = {
+    "a-a": "A/A",
+    "critic-free-compute": "critic-free compute",
+    "long-run-collapse": "long-run collapse",
+    "one-shot-bias": "one-shot bias",
+    "one-shot-susceptibility": "one-shot susceptibility",
+    "sampler-gap-collapse": "sampler-gap collapse",
+    "std-bias": "SD and length bias",
+}
+"""Findings whose names in the figure are not the words of their names."""
+
+
+@dataclass(frozen=True)
+class FindingEntry:
+    """A finding at a scale with its kept table."""
+
+    study: Study
+    record: Record
+    result: Result
+    again: Record | None = None
+    """The same finding with other seeds."""
+    earlier: Record | None = None
+    """What was kept of it by an earlier rule."""
+    contributed: Sequence[ContributedRecord] = ()
+    """What others' runs say."""
+
+    @property
+    def survival(self) -> bool:
+        """Whether how long runs last is shown by dose."""
+        return bool(self.result.series) and self.result.primary.test.outcome == "lasting"
+
+    @property
+    def curves(self) -> bool:
+        """Whether its arms sweep one setting over several values."""
+        from grpobench.analysis.findings.curves import swept
+
+        return bool(swept(self.record, self.result)[0])
+
+    @property
+    def name(self) -> str:
+        return f"{self.study.finding.name}-{self.record.registration.scale}"
+
+
+def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
+    """Text by path under the folder of documents; `tables` are the kept tables of findings. Empty if there
+    are none. Raises ConfigError for a damaged table."""
+    found = finding_entries(tables)
+    if not found:
+        return {}
+    from grpobench.analysis.figures.drawing import svg_text
+    from grpobench.analysis.findings.curves import draw_curves
+    from grpobench.analysis.findings.figures import draw_all, draw_arms
+    from grpobench.analysis.findings.survival import draw_survival
+
+    nano = [one for one in found if one.record.registration.scale == "nano"]
+    drawn = {}
+    for one in found:
+        names = {name for run in one.record.states for name in run[:2]}
+        figure = draw_arms(one.record, one.result, labels_of(names))
+        drawn[f"{FIGURES}/{one.name}.svg"] = svg_text(figure)
+        if one.survival:
+            drawn[f"{FIGURES}/{one.name}-survival.svg"] = svg_text(draw_survival(one.record, one.result))
+        if one.curves:
+            drawn[f"{FIGURES}/{one.name}-curves.svg"] = svg_text(draw_curves(one.record, one.result))
+    figure = draw_all([one.result for one in nano], {**algorithm_labels(), **TITLES})
+    drawn[f"{FIGURES}/all.svg"] = svg_text(figure)
+    known = {one.study.finding.name for one in found}
+    changes = [change(one) for one in nano if one.earlier]
+    text = environment.get_template("findings.md.j2").render(
+        rows=[row(one) for one in nano],
+        others=[row(one) for one in found if one not in nano],
+        missing=[name for name in findings() if name not in known],
+        changes=changes,
+        changed=sum(one["before"] != one["now"] for one in changes),
+        counted=counted([one.result.verdict for one in nano]),
+        figures=FIGURES,
+    )
+    rules = {one.record.registration.finding.digest for one in nano}
+    small = [
+        one.result
+        for one in found
+        if one.record.registration.scale == "small" and one.record.registration.finding.digest in rules
+    ]
+    pages = transfer_page.transfer_pages(
+        environment, [one.result for one in nano], small, profiles_page.scale_transfers()
+    )
+    return {PAGE: text, **drawn, **pages}
+
+
+def counted(verdicts: Sequence[str]) -> str:
+    """`5 supported, 2 contradicted and 3 unresolved`."""
+    from grpobench.analysis.findings.result import VERDICTS
+
+    told = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
+    return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]]))
+
+
+def finding_entries(tables: Path) -> list[FindingEntry]:
+    """The kept tables, in the order of names and scales."""
+    from grpobench.analysis.findings.record import read_kept
+    from grpobench.analysis.runfolder.files import LogError
+
+    found = []
+    for name in findings():
+        study = read_finding(name)
+        for scale in SCALES:
+            folders = (tables, *(tables.parent / other / tables.name for other in (AGAIN, SET_ASIDE)))
+            places = [folder / f"{name}-{scale}.json" for folder in folders]
+            try:
+                record, again, earlier = (read_kept(place) if place.exists() else None for place in places)
+                theirs = contributed_records(tables.parent, name, scale)
+            except LogError as error:
+                raise ConfigError([str(error)]) from error
+            if record and again and again.registration.finding.digest != record.registration.finding.digest:
+                again = None  # a rerun by an earlier rule
+            if record:
+                found.append(FindingEntry(study, record, record.result(), again, earlier, theirs))
+    return found
+
+
+def row(one: FindingEntry) -> Mapping[str, Any]:
+    """The page's entry for a finding."""
+    from grpobench.analysis.findings.description import (
+        arm_means,
+        arm_words,
+        check_words,
+        effect_words,
+        matters_words,
+        result_words,
+        series_words,
+    )
+    from grpobench.analysis.findings.result import as_row
+
+    told = as_row(one.result)
+    registration = one.record.registration
+    for test in (*told["tests"], *told["control"]):
+        test |= {"effect": effect_words(test), "least": matters_words(test)}
+    for check in told["checks"]:
+        check["words"] = check_words(check)
+    primary = told["tests"][0]
+    means = [mean for mean in arm_means(one.record, primary["name"]) if mean.values]
+    arms = [{"arm": own.arm, "task": own.task, "mean": arm_words(own, primary["unit"])} for own in means]
+    states = list(one.record.states.values())
+    return told | {
+        "published": registration.finding.published,
+        "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
+        "scale": registration.scale,
+        "key": one.name,
+        "doses": [series_words(series, one.result) for series in one.result.series],
+        "survival": one.survival,
+        "curves": one.curves,
+        "primary": primary,
+        "deciding": next(test for test in told["tests"] if test["name"] == one.result.deciding.test.name),
+        "arms": arms,
+        "horizon": max((own.horizon for own in means), default=math.nan),
+        "seeds": len({run[2] for run in one.record.states}),
+        "runs": len(states),
+        "ended": {state: states.count(state) for state in dict.fromkeys(states) if state != "finished"},
+        "minutes": one.record.seconds / 60,
+        "registered": registration.registered,
+        "commit": registration.commit,
+        "rule": registration.finding.digest,
+        "departures": one.record.departed(one.study.finding),
+        "words": result_words(one.result),
+        "again": again(one.again, one.study) if one.again else None,
+        "contributed": [
+            {"name": theirs.name, "contributor": theirs.contributor, **again(theirs.record, one.study)}
+            for theirs in one.contributed
+        ],
+    }
+
+
+def change(one: FindingEntry) -> Mapping[str, str]:
+    """A finding's conclusion by its earlier rule and its kept one, and what changed in between."""
+    assert one.earlier is not None
+    return {
+        "name": one.study.finding.name,
+        "before": one.earlier.result().unchecked,
+        "now": one.result.verdict,
+        "why": one.study.redesign,
+    }
+
+
+def again(record: Record, study: Study) -> Mapping[str, Any]:
+    """The result of a rerun: its verdict, its primary effect, and its seeds."""
+    from grpobench.analysis.findings.description import effect_words
+    from grpobench.analysis.findings.result import as_row
+
+    told = as_row(record.result())
+    seeds = sorted({run[2] for run in record.states})
+    return {
+        "verdict": told["verdict"],
+        "effect": effect_words(told["tests"][0]),
+        "seeds": f"{seeds[0]}-{seeds[-1]}",
+        "departures": record.departed(study.finding),
+    }

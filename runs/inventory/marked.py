@@ -1,0 +1,101 @@
+"""Kept tables inside documents. They stand between markers::
+
+    <!-- kept NAME KIND option=value … -->
+    <!-- end of kept -->
+
+This asks for a table of `docs/results/NAME.json`. `analysis/kept_tables.py` has the kinds,
+`analysis/calibration/markdown.py` those for the calibration and `analysis/readable.py` those for readable
+answers. If the file is missing, `before=COMMIT` says at which commit the text between the markers was
+measured, and the page says so above it. Without either there must be no text between the markers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.runs.inventory.folders import FOLDER
+from grpobench.runs.tools.strict import ConfigError
+
+END = "<!-- end of kept -->"
+MARKER = re.compile(r"<!-- kept (?P<asked>\S+ [^>]*?) -->\n(?P<body>.*?)" + re.escape(END), re.DOTALL)
+EARLIER = "*Measured at commit {} and not made again since: today's code may give other numbers.*"
+STAMP = re.compile(r"^\*Measured at commit [^*]*\*\n+")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A pair of markers in a document."""
+
+    name: str
+    kind: str
+    options: Mapping[str, str]
+    body: str
+
+    @property
+    def before(self) -> str:
+        """The commit at which the text was measured if there is no kept table."""
+        return self.options.get("before", "")
+
+
+def documents(folder: Path) -> dict[str, str]:
+    """The new text of every document with markers, by path under `folder`. Raises ConfigError."""
+    found = {}
+    for path in sorted(folder.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if "<!-- kept " in text:
+            found[path.relative_to(folder).as_posix()] = filled(text, path, folder / FOLDER)
+    return found
+
+
+def filled(text: str, path: Path, tables: Path) -> str:
+    """The document's text with every marked block written anew."""
+    counts = {text.count("<!-- kept "), text.count(END), len(MARKER.findall(text))}
+    if len(counts) > 1:
+        raise ConfigError([f"{path}: every `<!-- kept NAME KIND -->` needs a `{END}` behind it"])
+    return MARKER.sub(
+        lambda match: f"<!-- kept {match['asked']} -->\n{_body(_block(match), path, tables)}{END}", text
+    )
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The marked blocks of a document."""
+    yield from map(_block, MARKER.finditer(text))
+
+
+def _block(match: re.Match[str]) -> Block:
+    name, kind, *options = match["asked"].split()
+    return Block(name, kind, dict(option.partition("=")[::2] for option in options), match["body"].strip())
+
+
+def _body(block: Block, path: Path, tables: Path) -> str:
+    place = tables / f"{block.name}.json"
+    if place.exists():
+        try:
+            lines = _lines(block, place)
+        except LogError as error:
+            raise ConfigError([f"{path}: {error}"]) from error
+        return "\n" + "\n".join(lines) + "\n\n"
+    body = STAMP.sub("", block.body)
+    if not body:
+        return ""
+    if not block.before:
+        what = f"text without a kept table {place.name} and without before=COMMIT"
+        raise ConfigError([f"{path}: {what}; make it with grpobench keep, or name the commit of its numbers"])
+    return f"\n{EARLIER.format(block.before)}\n\n{body}\n\n"
+
+
+def _lines(block: Block, place: Path) -> list[str]:
+    """The block that a kind makes of a kept table."""
+    from grpobench.analysis import kept, kept_tables, readable
+    from grpobench.analysis.calibration import markdown as calibration
+    from grpobench.analysis.calibration import table
+
+    if block.name == table.NAME:
+        return calibration.render(table.read(place), block.kind)
+    if block.name == readable.NAME:
+        return readable.render(readable.read(place), block.kind)
+    return kept_tables.render(kept.read(place), block.kind, block.options)

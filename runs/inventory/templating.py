@@ -1,0 +1,62 @@
+"""The templates of the pages, and how text appears in them."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from grpobench.runs.inventory import claims, showing
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def templates() -> Environment:
+    """The Jinja environment of the pages."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
+    environment.filters |= {"plainly": showing.plainly, "standing": claims.standing_cell, "link": claims.link}
+    environment.filters |= {"effect": claims.effect_sentence, "exploratory": claims.exploratory}
+    environment.globals |= {"no_profile": claims.no_profile, "untested": claims.UNTESTED}
+    return environment
+
+
+def cell(text: Any) -> str:
+    """Text as a table cell."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def lines(text: str) -> str:
+    """Text of several lines as a table cell, with its characters unchanged."""
+    shown = html.escape(text, quote=False).replace("|", "&#124;").replace("`", "&#96;").replace("\r", "")
+    for sign in "*_~[]\\":
+        shown = shown.replace(sign, f"&#{ord(sign)};")
+    return "<pre>" + shown.replace("\n", "<br>") + "</pre>"
+
+
+def value(item: Any) -> str:
+    """A value as in a recipe."""
+    return showing.ABSENT if item == showing.ABSENT else f"`{showing.plainly(item)}`"
+
+
+def fold(text: str) -> str:
+    """Text in lines of 118 characters; those of a list item are indented."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
