@@ -192,9 +192,9 @@ class Algorithm(ABC, Generic[S]):
     summary: ClassVar[str] = ""
     """One line for `grpobench list algorithms`."""
     claim: ClassVar[str] = ""
-    """What its authors claim, in one or two sentences, with the published number and the model's size. Where no
-    more than the abstract was read, or a number is second-hand, it says so. Whether it holds here is no part
-    of it: that is what the findings that are `about` the algorithm say."""
+    """What its authors claim, in one or two sentences, with the published number and the model's size. Where
+    no more than the abstract was read, or a number is second-hand, it says so. Whether it holds here is no
+    part of it: that is what the findings that are `about` the algorithm say."""
     formula: ClassVar[str] = ""
     """The objective in plain text for `grpobench show algorithm`."""
     departures: ClassVar[str] = ""

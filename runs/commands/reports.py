@@ -323,7 +323,9 @@ def calibrate_command(options: Options) -> int:
 
     plan = library.planned()
     kept = (
-        folders.docs_folder("leave --keep out") / folders.FOLDER / f"{table.NAME}.json" if options.keep else None
+        folders.docs_folder("leave --keep out") / folders.FOLDER / f"{table.NAME}.json"
+        if options.keep
+        else None
     )
     try:
         outcome = library.run(plan, options.out, options.workers)

@@ -1,14 +1,14 @@
-"""What a page of an algorithm says first: which findings ask its authors' claim, and its profile.
+"""What a page of an algorithm says first: which findings test its authors' claim, and its profile.
 
-Conclusions, effects and scores come from kept tables whenever a page is made or shown; nothing of them is typed.
+Conclusions, effects and scores come from kept tables whenever a page is made or shown; no one types them.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,20 +36,38 @@ UNTESTED = "No finding here tests this claim."
 
 def kept_findings() -> Path | None:
     """The folder of the kept tables of findings; None for an installed package."""
-    from grpobench.analysis.findings.record import FOLDER as FINDINGS
+    from grpobench.analysis.findings.record import FOLDER as KEPT
 
     try:
-        return docs_folder() / FOLDER / FINDINGS
+        return docs_folder() / FOLDER / KEPT
     except ConfigError:
         return None
+
+
+def standing(tables: Path | None = None) -> Standing:
+    """By the kept tables in a folder, or those of the checkout. They are read again only where a file of them
+    has changed."""
+    from grpobench.analysis.profile import kept
+
+    place = tables or kept_findings()
+    folders = [folder for folder in (place, kept.FOLDER) if folder and folder.is_dir()]
+    read = [*findings().values(), *(path for folder in folders for path in sorted(folder.iterdir()))]
+    states = [path.stat() for path in read]
+    stamps = [(path, own.st_mtime_ns, own.st_size) for path, own in zip(read, states, strict=True)]
+    return _standing(place, tuple(stamps))
+
+
+@cache
+def _standing(tables: Path | None, stamps: tuple[object, ...]) -> Standing:
+    return Standing(tables)
 
 
 @dataclass(frozen=True)
 class Standing:
     """How algorithms stand by kept tables, each of which is read once."""
 
-    tables: Path | None = field(default_factory=kept_findings)
-    """Folder of the kept tables of findings."""
+    tables: Path | None
+    """Folder of the kept tables of findings; None without any."""
 
     @cached_property
     def studies(self) -> dict[str, Study]:
@@ -66,7 +84,18 @@ class Standing:
         """What was read so far."""
         return {}
 
+    @cached_property
+    def rows(self) -> dict[Any, Row]:
+        """What was asked so far, by class."""
+        return {}
+
     def of(self, cls: Any) -> Row:
+        """The rows `here` and `profile` of an algorithm, read once."""
+        if cls not in self.rows:
+            self.rows[cls] = self.read(cls)
+        return self.rows[cls]
+
+    def read(self, cls: Any) -> Row:
         """The rows `here` and `profile` of an algorithm. Nothing is known of a class that is not the suite's
         own, whatever its name is."""
         name = cls.name if registries.algorithms().get(cls.name) is cls else plugins.reference(cls)

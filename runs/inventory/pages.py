@@ -20,7 +20,7 @@ from grpobench.algorithms import modifiers
 from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.runs.importing.translate import VOCABULARIES
 from grpobench.runs.inventory import dialects_page, gallery, marked, profiles_page, reference, showing
-from grpobench.runs.inventory.claims import Standing
+from grpobench.runs.inventory.claims import Standing, standing
 from grpobench.runs.inventory.folders import FOLDER
 from grpobench.runs.inventory.templating import templates
 from grpobench.runs.settings import registries
@@ -48,12 +48,12 @@ def write(folder: Path, app: click.Group | None = None) -> list[Path]:
     """Write every page under a folder such as ``docs``, that of the commands of `app` among them, remove
     pages of algorithms that no longer exist, and renew tables of results between their markers. Raises
     ConfigError instead of overwriting a file that is not such a page."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError([f"docs {folder}: not a folder; name one to write pages to"])
     kept = folder / FOLDER / FINDINGS
     found = pages(kept if kept.is_dir() else None)
     if app:
         found[reference.COMMANDS] = reference.commands_page(templates(), app)
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError([f"docs {folder}: not a folder; name one to write pages to"])
     for path in (folder / name for name in found):
         if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
@@ -69,11 +69,11 @@ def write(folder: Path, app: click.Group | None = None) -> list[Path]:
 
 
 def pages(tables: Path | None = None) -> dict[str, str]:
-    """Text by path under the folder of documents. `tables` are the kept tables of findings; None: those of the
-    checkout."""
+    """Text by path under the folder of documents. `tables` are the kept tables of findings; None: those of
+    the checkout."""
     environment = templates()
     presets = showing.show_dialects()
-    texts = algorithm_pages(environment, Standing(tables) if tables else Standing())
+    texts = algorithm_pages(environment, standing(tables))
     texts["dialects.md"] = environment.get_template("dialects.md.j2").render(
         dialects_page.collect_dialects(presets)
     )
@@ -85,9 +85,9 @@ def pages(tables: Path | None = None) -> dict[str, str]:
     return texts | reference.pages(environment) | profiles_page.pages()
 
 
-def algorithm_pages(environment: Environment, standing: Standing) -> dict[str, str]:
+def algorithm_pages(environment: Environment, known: Standing) -> dict[str, str]:
     """The page of each algorithm, and the index."""
-    shown = {name: facts(cls, standing) for name, cls in registries.algorithms().items()}
+    shown = {name: facts(cls, known) for name, cls in registries.algorithms().items()}
     common = {part: collect_common(row[part] for row in shown.values()) for part in ("settings", "metrics")}
     texts = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
@@ -105,9 +105,9 @@ def algorithm_pages(environment: Environment, standing: Standing) -> dict[str, s
     return texts
 
 
-def facts(cls: Any, standing: Standing) -> Mapping[str, Any]:
+def facts(cls: Any, known: Standing) -> Mapping[str, Any]:
     """The content of an algorithm's page."""
-    row = showing.show_algorithm(cls, standing)
+    row = showing.show_algorithm(cls, known)
     return row | {
         "about": showing.paragraphs(cls)[1],
         "formula": parts(row["formula"]),

@@ -322,7 +322,7 @@ def show_algorithm(cls: Any, standing: claims.Standing | None = None) -> Row:
         "summary": cls.summary,
         "paper": cls.paper,
         "claim": cls.claim,
-        **(standing or claims.Standing()).of(cls),
+        **(standing or claims.standing()).of(cls),
         "formula": cls.formula,
         "departures": cls.departures,
         "evidence": cls.evidence,

@@ -52,9 +52,7 @@ def value(item: Any) -> str:
 def fold(text: str) -> str:
     """Text in lines of 118 characters; those of a list item are indented."""
     indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(
-        text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def sentence(text: str) -> str:

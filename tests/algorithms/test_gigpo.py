@@ -171,10 +171,10 @@ def test_discount_is_a_share() -> None:
 
 
 def test_a_turn_without_a_token_of_the_policy_is_no_turn() -> None:
-    """Between the replies 9 and 8 the policy of the first episode wrote nothing. Its last turn is the second of
-    two, not the third of three: its reward loses ½ once until the first turn. It begins after the exchange (2,
-    9, 8), which the second episode reaches by one reply of two tokens, so that the two are compared. Counted,
-    the silent turn would take the first one's ½ to ¼, and leave the last turn alone in its state."""
+    """Between the replies 9 and 8 the policy of the first episode wrote nothing. Its last turn is the second
+    of two, not the third of three: its reward loses ½ once until the first turn. It begins after the exchange
+    (2, 9, 8), which the second episode reaches by one reply of two tokens, so that the two are compared.
+    Counted, the silent turn would take the first one's ½ to ¼, and leave the last turn alone in its state."""
     silent: Episode = [((2,), (9,)), ((), (8,)), ((4,), ())]
     plain: Episode = [((2,), (9, 8)), ((5,), ())]
     batch = played([[silent, plain]], [[1.0, 0.0]])

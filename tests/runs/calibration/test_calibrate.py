@@ -22,7 +22,7 @@ from grpobench.analysis.detectors.registry import DETECTORS, thresholds
 from grpobench.runs import cli
 from grpobench.runs.calibration import library
 from grpobench.runs.calibration.faults import Faulty, Sums, stale, stale_rollouts
-from grpobench.runs.inventory import marked
+from grpobench.runs.inventory import folders, marked
 from grpobench.runs.sample.rollouts import GREEDY
 from grpobench.runs.settings.config import ChecksConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
@@ -242,7 +242,7 @@ def test_the_command_runs_the_library_scores_it_and_goes_on_where_it_was(
     assert len(logs) == 4
     docs = tmp_path / "docs"
     (docs / "results").mkdir(parents=True)
-    monkeypatch.setattr(pages, "docs_folder", lambda remedy: docs)
+    monkeypatch.setattr(folders, "docs_folder", lambda remedy: docs)
     assert cli.main([*asked, "--keep"]) == 0
     assert capsys.readouterr().out == told
     assert {path: path.stat().st_mtime_ns for path in logs} == logs

@@ -20,7 +20,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.analysis.findings.record import Record, read_kept
 from grpobench.runs import cli
 from grpobench.runs.inventory import claims, pages, showing, templating
-from grpobench.runs.inventory.claims import Standing
+from grpobench.runs.inventory.claims import Standing, standing
 from grpobench.runs.settings.findings import findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 
@@ -41,12 +41,6 @@ class Half(GRPO):
 
 class Alike(GRPO):
     """A user's class that has the name of GRPO, and is another."""
-
-
-@cache
-def standing() -> Standing:
-    """That of the checkout, read once."""
-    return Standing()
 
 
 @every
@@ -117,7 +111,9 @@ def test_a_page_shows_what_the_kept_table_says(tmp_path: Path) -> None:
     shown = re.search(r'Deciding test, "([^"]+)": (\S+ points)', page)
     deciding = record.result().deciding
     assert shown and shown[1] == deciding.test.name
-    assert float(shown[2].split()[0].replace("−", "-")) == pytest.approx(100 * deciding.effect.value, abs=0.06)
+    assert float(shown[2].split()[0].replace("−", "-")) == pytest.approx(
+        100 * deciding.effect.value, abs=0.06
+    )
     for difference in (0.1, -0.1):
         other = changed(tmp_path / "offline-dpo-nano.json", difference).result()
         after = page_of("dpo", tmp_path)
@@ -129,7 +125,7 @@ def test_a_page_shows_what_the_kept_table_says(tmp_path: Path) -> None:
 def page_of(name: str, tables: Path) -> str:
     """The page of an algorithm, in one line."""
     cls = ALGORITHMS[name]
-    row = dict(pages.facts(cls, Standing(tables)))
+    row = dict(pages.facts(cls, standing(tables)))
     parts = {part: pages.part_rows(row[part], {}) for part in ("settings", "metrics")}
     text = templating.templates().get_template("algorithm.md.j2").render({**row, **parts})
     return " ".join(text.split())
@@ -137,7 +133,9 @@ def page_of(name: str, tables: Path) -> str:
 
 def test_without_a_table_a_page_names_the_command(tmp_path: Path) -> None:
     page = page_of("gspo", tmp_path)
-    assert "- long-run-collapse: no result is kept; `grpobench finding run long-run-collapse` makes one." in page
+    assert (
+        "- long-run-collapse: no result is kept; `grpobench finding run long-run-collapse` makes one." in page
+    )
     assert "**unresolved**" not in page
 
 
@@ -209,7 +207,8 @@ def test_a_class_beside_the_recipe_is_shown(
 ) -> None:
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n\nfrom grpobench.algorithms.grpo import GRPO\n\n\n"
-        '@dataclass(frozen=True)\nclass Half(GRPO):\n    name = "half"\n    claim = "Half is twice as good."\n'
+        '@dataclass(frozen=True)\nclass Half(GRPO):\n    name = "half"\n'
+        '    claim = "Half is twice as good."\n'
     )
     monkeypatch.chdir(tmp_path)
     assert cli.main(["show", "algorithm", "mine:Half"]) == 0
@@ -242,5 +241,5 @@ def test_an_installed_package_says_where_the_tables_are(monkeypatch: pytest.Monk
         raise ConfigError(["not a checkout"])
 
     monkeypatch.setattr(claims, "docs_folder", none)
-    lines = claims.here_lines(Standing().of(ALGORITHMS["gspo"])["here"])
+    lines = claims.here_lines(standing().of(ALGORITHMS["gspo"])["here"])
     assert "kept results come with a checkout of the project" in " ".join(" ".join(lines).split())

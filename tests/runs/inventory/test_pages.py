@@ -15,7 +15,8 @@ from grpobench.algorithms.algorithm import CLAIMS, Algorithm
 from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.algorithms.modifiers import EVIDENCE, Modifiers
 from grpobench.runs import cli
-from grpobench.runs.inventory import folders, pages, showing, templating
+from grpobench.runs.inventory import folders, pages, showing
+from grpobench.runs.inventory.templating import cell, value
 from grpobench.runs.tools.strict import ConfigError
 
 written = cache(pages.pages)
@@ -117,7 +118,7 @@ def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) 
     for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, showing.degenerate(cls)[1:]):
         assert " ".join(part.split()) in flat
     for row in showing.settings(cls):
-        default = templating.value(row["default"])
+        default = value(row["default"])
         shown = f"| `{row['name']}` | {default} |"
         usual = f"`{row['name']}`" in text and shown in written()["algorithms/README.md"]
         assert shown in text or f"`{row['name']} = {default.strip('`')}`" in flat or usual, row["name"]
@@ -154,7 +155,7 @@ def test_the_index_has_a_line_for_each_and_links_lead_somewhere() -> None:
 def explained(row: dict[str, Any], text: str) -> bool:
     """Whether a page has a table row with the choices, or unit, and the meaning of a setting or metric."""
     words = [row["type"], row["summary"]] if "summary" in row else [row["unit"], row["definition"]]
-    start, end = f"| `{row['name']}` |", " | ".join(map(templating.cell, words)) + " |"
+    start, end = f"| `{row['name']}` |", " | ".join(map(cell, words)) + " |"
     return any(line.startswith(start) and end in line for line in text.splitlines())
 
 
@@ -176,10 +177,8 @@ def test_every_dialect_stands_on_its_page_with_every_source() -> None:
         assert dialect.version in part and dialect.ask in part and dialect.remark[1:] in part
         for fact in dialect.facts:
             assert f"`{fact.setting}`" in part
-            end = f" | {templating.cell(fact.source)}{'; ' if fact.note else ''}{templating.cell(fact.note)} |"
-            pattern = (
-                rf"\| `{re.escape(fact.setting)}` \|.* {re.escape(templating.value(fact.value))}{re.escape(end)}"
-            )
+            end = f" | {cell(fact.source)}{'; ' if fact.note else ''}{cell(fact.note)} |"
+            pattern = rf"\| `{re.escape(fact.setting)}` \|.* {re.escape(value(fact.value))}{re.escape(end)}"
             assert re.search(pattern, part) or re.search(pattern, table), (dialect.name, fact.setting)
         for gap in dialect.gaps:
             shared = re.search(rf"- \*\*(\S+)\*\* {re.escape(f'{gap.what} ({gap.source})')}\n", table)
@@ -216,7 +215,7 @@ def test_formulas_are_parted_at_their_statements_and_folded() -> None:
 
 
 def test_text_with_bars_stays_in_its_cell() -> None:
-    assert templating.cell("1/|o_i|\n  and more") == "1/\\|o_i\\| and more"
+    assert cell("1/|o_i|\n  and more") == "1/\\|o_i\\| and more"
 
 
 def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
