@@ -98,7 +98,8 @@ class Standing:
     def read(self, cls: Any) -> Row:
         """The rows `here` and `profile` of an algorithm. Nothing is known of a class that is not the suite's
         own, whatever its name is."""
-        name = cls.name if registries.algorithms().get(cls.name) is cls else plugins.reference(cls)
+        ours = registries.algorithms().get(cls.name) is cls
+        name = cls.name if ours else plugins.reference(cls)
         here: Row = {"findings": list(self.asked(name)), "arm_of": self.arm_of(name)}
         if not (cls.claim or any(here.values())):
             here = {}
