@@ -41,6 +41,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "reference": ("algorithm.beta=0.04",),
     # Without a warm-up, in which the policy would not be updated.
     "critic": ("arms=ppo", "arm.ppo.settings.critic=separate", "arm.ppo.settings.critic_warmup=0"),
+    "teacher": ("arms=gkd", "model.teacher=nano"),
     "4 minibatches": ("train.num_minibatches=4",),
     "bfloat16": ("model.dtype=bfloat16",),
     "checkpointing": ("train.activation_checkpointing=true",),
@@ -132,7 +133,7 @@ def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
     from grpobench.runs.models.loading import load
     from grpobench.runs.models.model_shape import shape_of
     from grpobench.runs.models.token_budgets import gpu_memory
-    from grpobench.runs.train.parts import models_for
+    from grpobench.runs.train.parts import models_for, teacher_for
 
     # What a run keeps beside its steps, also of its evaluations, is left out of both.
     evaluate = replace(config.evaluate, kl_base=False, problems=0, test_problems=0)
@@ -145,7 +146,8 @@ def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
     before = held_bytes(gpu)
     loaded = load(config.model.name)
     algorithm = config.modify.around(config.algorithm)
-    models = models_for(config, algorithm, loaded)
+    teacher = teacher_for(config, loaded, lambda _: None).model if config.reads_teacher else None
+    models = models_for(config, algorithm, loaded, teacher)
     measured: dict[PhaseName, int] = {}
     for step in range(1, STEPS + 1):
         measured = make_step(config, algorithm, models, loaded, prompt_tokens, step)

@@ -119,7 +119,8 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         engine_cache=int(config.sampler.cache_gb * 2**30) if vllm else 0,
         engine_sleeps=vllm and config.sampler.sleep and facts.gpu,
         reward_model=reward_model_bytes(config),
-        teacher=shape_of(config.model.teacher).parameters if config.reads_teacher else 0,
+        teacher=shape_of(config.model.teacher) if config.reads_teacher else None,
+        divergence=algorithm.teacher_divergence,
         **decoding_of(facts, compute, sampling, evaluating),
     )
 

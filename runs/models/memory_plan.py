@@ -25,6 +25,10 @@ ENTROPY_COPIES: Final = 2
 """More of them where the entropy has a gradient: the probabilities, and the gradient through them."""
 FORWARD_LOGIT_COPIES: Final = 2
 """Without gradient: the logits, and tempered ones or their probabilities."""
+DIVERGENCE_COPIES: Final = {"kl": 5, "mixed": 9}
+"""Tensors of the size of half a chunk of logits in the backward pass of a divergence: both log-probabilities,
+probabilities, the difference, and its product with them; a mixture has probabilities of its own, and two
+products."""
 KL_COPIES: Final = 5
 """For the distance between two policies, of which half as many tokens go at once: both log-probabilities,
 probabilities, the difference, and its product with them."""
@@ -179,8 +183,10 @@ class MemoryInput:
     """Whether that engine holds neither while the trainer computes."""
     reward_model: int = 0
     """Bytes of the weights of a learned reward model."""
-    teacher: int = 0
-    """Weights of a teacher, which are stored like the policy's."""
+    teacher: ModelShape | None = None
+    """A teacher of its own, whose weights are stored like the policy's."""
+    divergence: float | None = None
+    """β of the divergence to the teacher that an update differentiates; None if it differentiates none."""
 
     @property
     def frozen(self) -> bool:
@@ -285,7 +291,7 @@ def standing(given: MemoryInput) -> dict[str, int]:
         "engine weights": given.engine_weight_bytes * shape.parameters,
         "engine cache": given.engine_cache,
         "reward model": given.reward_model,
-        "teacher": weight * given.teacher,
+        "teacher": weight * given.teacher.parameters if given.teacher else 0,
     }
     return {name: size for name, size in parts.items() if size}
 
@@ -307,9 +313,9 @@ def training(given: MemoryInput) -> dict[str, int]:
         "weight casts": cast_bytes(given),
         "logits": head_workspace(given, packed),
     }
-    layer = layer_workspace(given, packed)
-    if layer > begins["logits"]:
-        begins["working memory"] = layer - begins["logits"]
+    other = max(layer_workspace(given, packed), teacher_workspace(given, packed))
+    if other > begins["logits"]:
+        begins["working memory"] = other - begins["logits"]
     rounds = not given.master and given.weight_bytes < FLOAT32 and not given.frozen
     # The embeddings' gradient is complete last; the sum of earlier micro-batches is there beside it.
     embeddings = given.weight_bytes * shape.head * packed.several * (not given.frozen) + _tied_sum(given)
@@ -398,9 +404,47 @@ def head_workspace(given: MemoryInput, packed: Packed) -> int:
     logits = FLOAT32 * rows * shape.vocabulary
     weight = 0 if given.frozen else given.weight_bytes * shape.head
     cast = given.compute_bytes * shape.head if given.casts else 0
+    # The gradients of the pieces are added up beside that of the micro-batches before, and so is that of the
+    # divergence, which comes first.
+    added = packed.targets > rows or given.divergence is not None
+    alone = max(copies * logits + weight * added, 2 * logits + weight * (1 + added)) + cast
+    return max(alone, divergence_workspace(given, packed) + cast)
+
+
+def divergence_workspace(given: MemoryInput, packed: Packed) -> int:
+    """What the divergence to a teacher holds at most in its backward pass, beside the logits that are kept for
+    the policy's own log-probabilities: tensors of a chunk, which has half as many tokens because two models'
+    logits are in it, the gradient of the output head, and the teacher's states."""
+    if given.divergence is None:
+        return 0
+    shape, teacher = given.shape, given.teacher or given.shape
+    rows = min(packed.targets, max(1, given.chunk_rows // 2))
+    copies = DIVERGENCE_COPIES["kl" if given.divergence in (0, 1) else "mixed"]
+    logits = FLOAT32 * rows * shape.vocabulary
+    weight = 0 if given.frozen else given.weight_bytes * shape.head
     pieces = packed.targets > rows
-    # The gradients of the pieces are added up beside that of the micro-batches before.
-    return max(copies * logits + weight * pieces, 2 * logits + weight * (1 + pieces)) + cast
+    states = given.weight_bytes * teacher.hidden * packed.targets
+    own = max(copies * logits + weight * pieces, 2 * logits + weight * (1 + pieces))
+    return own + kept_logits(given, packed) + states
+
+
+def kept_logits(given: MemoryInput, packed: Packed) -> int:
+    """Logits that stay from the forward pass to the backward pass: all of them if they are one chunk, and
+    otherwise none."""
+    if packed.targets > given.chunk_rows:
+        return 0
+    of = FLOAT32 if given.entropy_gradient else given.compute_bytes
+    return of * packed.targets * given.shape.vocabulary
+
+
+def teacher_workspace(given: MemoryInput, packed: Packed) -> int:
+    """What the teacher's forward pass in an update holds at most, while the policy's is kept."""
+    if given.divergence is None:
+        return 0
+    teacher = given.teacher or given.shape
+    inner = forward_workspace(given, packed.tokens, packed.pairs, teacher)
+    cast = given.casts * given.compute_bytes * teacher.largest
+    return inner + cast + kept_logits(given, packed)
 
 
 def layer_workspace(given: MemoryInput, packed: Packed) -> int:
@@ -428,6 +472,8 @@ def scoring(given: MemoryInput) -> dict[str, int]:
     """A forward pass without gradient over the largest micro-batch, also through reference and base policy:
     most is held in a layer of the trunk, or at the output head."""
     packed, shape = given.scoring, given.shape
+    # A teacher whose divergence is differentiated is read in the updates.
+    other = given.teacher if given.divergence is None else None
     logits = FORWARD_LOGIT_COPIES * min(packed.targets, given.chunk_rows)
     if given.measures_kl:
         logits = max(logits, KL_COPIES * min(packed.targets, max(1, given.chunk_rows // 2)))
@@ -443,16 +489,23 @@ def scoring(given: MemoryInput) -> dict[str, int]:
             "weight casts": given.casts * given.compute_bytes * shape.head,
         },
     ]
+    if other:
+        moments.append(
+            {
+                "activations": forward_workspace(given, packed.tokens, packed.pairs, other),
+                "weight casts": given.casts * given.compute_bytes * other.largest,
+            }
+        )
     parts = max(moments, key=lambda parts: sum(parts.values()))
     if given.base_policy and given.gpu:
         parts["base policy"] = given.weight_bytes * shape.parameters
     return _some(parts)
 
 
-def forward_workspace(given: MemoryInput, tokens: int, pairs: int) -> int:
-    """What a forward pass without gradient holds at most: the inner states of one layer, the residual stream,
-    and the mask in two types."""
-    shape, compute = given.shape, given.compute_bytes
+def forward_workspace(given: MemoryInput, tokens: int, pairs: int, of: ModelShape | None = None) -> int:
+    """What a forward pass without gradient holds at most, through the policy or a model `of` another shape: the
+    inner states of one layer, the residual stream, and the mask in two types."""
+    shape, compute = of or given.shape, given.compute_bytes
     stream = (2 * FLOAT32 + compute) * shape.hidden
     feed_forward = 3 * compute * shape.intermediate
     attention = compute * (3 * shape.attention + 2 * shape.keys) + FLOAT32 * (shape.attention + shape.keys)

@@ -25,6 +25,10 @@ CASES = {
         80,
         ("sampler.max_completion_tokens=8", "algorithm.beta=0.04", "train.micro_batch_tokens=512"),
     ),
+    "a teacher's divergence": (
+        16,
+        ("arms=gkd", "model.teacher=nano", "sampler.max_completion_tokens=24"),
+    ),
 }
 
 

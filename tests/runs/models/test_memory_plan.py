@@ -15,8 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from grpobench.benchmarks.memory_peaks import most_allocated
 from grpobench.runs.models import model_shape
+from grpobench.runs.models.head import token_divergence
 from grpobench.runs.models.memory_plan import (
+    DIVERGENCE_COPIES,
     GRAPH_WORKSPACE,
     AdapterSize,
     Buffers,
@@ -25,6 +28,9 @@ from grpobench.runs.models.memory_plan import (
     Packed,
     Recorded,
     activations,
+    divergence_workspace,
+    forward_workspace,
+    head_workspace,
     plan,
     saved_for_backward,
 )
@@ -184,7 +190,53 @@ def test_an_engine_that_sleeps_holds_nothing_while_the_trainer_computes() -> Non
     assert asleep.phase("training") == bare.phase("training") and asleep.peak == bare.peak
 
 
+def test_a_teachers_logits_and_states_by_hand() -> None:
+    """512 targets of 152,064 logits, 1,000,000 logits at once: 6 tokens of a chunk, 3 where two models' logits
+    are in it, so that no logits stay. The reverse KL holds 5 tensors of these and, between two pieces, twice
+    the gradient of the head; the teacher's states are those of its own width."""
+    work = {"teacher": shape(hidden_size=6400), "chunk": 1_000_000}
+    head, states = 4 * 152064 * 3584, 4 * 6400 * 512
+    alone = head_workspace(large(**work), large().training)
+    assert alone == 2 * 4 * 6 * 152064 + 2 * head
+    found = head_workspace(large(**work, divergence=1.0), large().training)
+    assert found == 2 * 4 * 3 * 152064 + 2 * head + states
+    # One chunk of a mixture: 9 tensors of it, and the policy's own logits.
+    whole = large(**work | {"chunk": 2 * 512 * 152064}, divergence=0.5)
+    assert divergence_workspace(whole, whole.training) == (9 + 1) * 4 * 512 * 152064 + states
+
+
+def test_a_teacher_is_read_where_its_divergence_is_differentiated() -> None:
+    """Its weights are always there. As a reward it is read while scoring, in a loss while training."""
+    wide = shape(hidden_size=6400, num_attention_heads=400, num_key_value_heads=400)
+    plain, reward, loss = (plan(given_for(shape_once(), **one)) for one in teachers(wide))
+    for found in (reward, loss):
+        assert found.phase("sampling").parts["teacher"] == 4 * wide.parameters
+    inner = forward_workspace(given_for(wide), 64, 64**2)
+    assert reward.phase("scoring").parts["activations"] == inner > plain.phase("scoring").parts["activations"]
+    assert loss.phase("scoring").total - 4 * wide.parameters == plain.phase("scoring").total
+    training = loss.phase("training").parts
+    assert training["logits"] + training["working memory"] == inner + 4 * 32 * 99
+
+
+def teachers(wide: model_shape.ModelShape) -> list[dict[str, Any]]:
+    return [{}, {"teacher": wide}, {"teacher": wide, "divergence": 1.0}]
+
+
 # Against torch
+
+
+@pytest.mark.parametrize(("beta", "kind"), [(0.0, "kl"), (0.5, "mixed"), (1.0, "kl")])
+def test_tensors_of_a_divergence_are_what_torch_allocates(beta: float, kind: str) -> None:
+    rows, vocabulary = 32, 2000
+    head, other = (torch.nn.Linear(8, vocabulary, bias=False) for _ in range(2))
+    ours, theirs = torch.randn(rows, 8, requires_grad=True), torch.randn(rows, 8)
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profiler:
+        token_divergence(ours, head, theirs, other, 0.7, 10**9, beta).sum().backward()
+    tensors = most_allocated(profiler) / (4 * rows * vocabulary)
+    # The gradient of the head, a quarter of such a tensor, comes when others are gone.
+    assert tensors == pytest.approx(DIVERGENCE_COPIES[kind], rel=0.01)
 
 
 def measured_for_backward(model: Any, tokens: int, low: bool) -> int:
