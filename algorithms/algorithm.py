@@ -65,6 +65,23 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class TeacherPrompt:
+    """What a teacher reads in place of a problem's prompt. The harness makes it of the task's problem."""
+
+    template: str
+    """Its text, in which ``{prompt}`` stands for the problem's prompt and ``{demonstration}`` for what it is
+    shown besides."""
+    shows: Literal["nothing", "reference", "success"] = "nothing"
+    """What ``{demonstration}`` is: the task's reference answer, or the first completion of the same group
+    whose reward reaches `threshold`, never the row's own. A row without such a completion has no teacher's
+    prompt."""
+    threshold: float = 1.0
+    """Least reward of a success."""
+    cut: str = ""
+    """A regular expression of what is cut from a success before it is shown."""
+
+
+@dataclass(frozen=True)
 class Mixture(Rows):
     """What a mixing sampler fed instead of a plain token embedding: Σ_c weight·E[token].
 
@@ -117,6 +134,11 @@ class Batch(Rows):
     breaks: torch.Tensor | None = field(default=None, kw_only=True)
     """Bool (B, T): first tokens of lines, sentences and turns of thought. Only for algorithms with
     `locates_answers`."""
+    teacher_prompt: torch.Tensor | None = field(default=None, kw_only=True)
+    """Long (B, P'), padded on the right: what the teacher reads in place of the prompt. Only for algorithms
+    with `teacher_prompt`; None: the prompt itself."""
+    teacher_prompt_length: torch.Tensor | None = field(default=None, kw_only=True)
+    """Long (B,); 0 for a row that the teacher does not read."""
 
     def __len__(self) -> int:
         return self.completion.shape[0]
@@ -154,7 +176,8 @@ class ModelOutput(Rows):
     """Σ_v π_v² of the tempered next-token distribution at each position; only on request."""
     divergence: Tokenwise | None = field(default=None, kw_only=True)
     """Divergence in nats between the teacher's and the policy's tempered next-token distributions at each
-    position, over the whole vocabulary; only for algorithms with `teacher_divergence`."""
+    position, over the whole vocabulary, 0 in rows that the teacher does not read; only for algorithms with
+    `teacher_divergence`."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +262,20 @@ class Algorithm(ABC, Generic[S]):
     def teacher_divergence(self) -> float | None:
         """β of the divergence that `loss` reads from the policy's `ModelOutput`: 0 is the forward
         KL(teacher‖policy), 1 the reverse KL(policy‖teacher), between them the generalized Jensen-Shannon
-        divergence (arXiv:2306.13649, eq. 1). None reads none. Needs "teacher" among the `reference_roles`."""
+        divergence (arXiv:2306.13649, eq. 1). None reads none. Needs `teacher_role` among the
+        `reference_roles`, unless it is the policy."""
+        return None
+
+    @property
+    def teacher_role(self) -> Role:
+        """Whose weights the divergence's teacher has: a model of its own (`teacher`), the initial policy or
+        what `synchronize` makes of it (`reference`), or the policy as it is at that moment (`policy`). No
+        gradient goes to it."""
+        return "teacher"
+
+    @property
+    def teacher_prompt(self) -> TeacherPrompt | None:
+        """What the teacher reads in place of the prompt; None: what the policy reads."""
         return None
 
     @property

@@ -46,7 +46,8 @@ class Distillation(GroupNormalized, ClippedRatio):
 
     @property
     def reference_roles(self) -> tuple[Role, ...]:
-        return (*super().reference_roles, "teacher")
+        read = super().reference_roles
+        return read if self.teacher_role in (*read, "policy") else (*read, self.teacher_role)
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return self.task_weight * super().advantage(batch, models)

@@ -28,6 +28,7 @@ from grpobench.algorithms.algorithm import (
     Role,
     Rowwise,
     Signal,
+    TeacherPrompt,
     Tokenwise,
 )
 from grpobench.algorithms.curriculum import Curriculum, Study
@@ -197,6 +198,14 @@ class Modified(Algorithm[S]):
     @property
     def teacher_divergence(self) -> float | None:
         return self.plain.teacher_divergence
+
+    @property
+    def teacher_role(self) -> Role:
+        return self.plain.teacher_role
+
+    @property
+    def teacher_prompt(self) -> TeacherPrompt | None:
+        return self.plain.teacher_prompt
 
     @property
     def trained_roles(self) -> tuple[Role, ...]:

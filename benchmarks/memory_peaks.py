@@ -217,6 +217,7 @@ def update(
                 part[micro],
                 algorithm.differentiates_entropy,
                 divergence=algorithm.teacher_divergence,
+                teacher=algorithm.teacher_role,
             )
             loss = algorithm.loss(part[micro], own[micro], now)
             (loss.terms * weights[micro]).sum().backward()

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpobench.runs.experiment import preflight
@@ -51,6 +51,8 @@ class Facts:
     """What was assumed."""
     memory: int | None = None
     """Bytes of the GPU's memory, which decides how many logits are held at once; None if unknown."""
+    taught_tokens: int = 0
+    """Of the longest prompt of a teacher that has prompts of its own."""
 
 
 def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
@@ -58,14 +60,34 @@ def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
     DataError."""
     shape = shape_of(config.model.name)
     length = longest_text(config)
+    taught = taught_texts(config)
     try:
         loaded = loading.outline(config.model.name, weights=False, chat_template=config.model.chat_template)
     except ModelError:
         assumed = 1 + length[1] // BYTES_OF_A_TOKEN
         note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"
-        return Facts(shape, assumed, gpu, (note,), memory)
+        longest = max((1 + size(text) // BYTES_OF_A_TOKEN for text in taught), default=0)
+        return Facts(shape, assumed, gpu, (note,), memory, longest and longest + shown_tokens(config))
     tokens = max((len(loaded.encode(text)) for text in length[0]), default=1)
-    return Facts(shape, tokens, gpu, (), memory)
+    longest = max((len(loaded.encode(text)) for text in taught), default=0)
+    return Facts(shape, tokens, gpu, (), memory, longest and longest + shown_tokens(config))
+
+
+def taught_texts(config: RunConfig) -> Sequence[str]:
+    """The prompts with the most bytes that a teacher reads; none if it reads what the policy reads."""
+    wanted = config.algorithm.teacher_prompt
+    if wanted is None:
+        return []
+    from grpobench.runs.sample.teacher_prompts import as_read
+
+    read = as_read(config.task, wanted, config.task.problems("train"))
+    return sorted((problem.prompt for problem in read), key=lambda text: -size(text))[:LONGEST_ENCODED]
+
+
+def shown_tokens(config: RunConfig) -> int:
+    """Tokens of the longest success that a teacher may be shown."""
+    wanted = config.algorithm.teacher_prompt
+    return completion_tokens(config) if wanted and wanted.shows == "success" else 0
 
 
 def longest_text(config: RunConfig) -> tuple[Sequence[str], int]:
@@ -121,6 +143,7 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         reward_model=reward_model_bytes(config),
         teacher=shape_of(config.model.teacher) if config.reads_teacher else None,
         divergence=algorithm.teacher_divergence,
+        taught=taught(config, facts),
         **decoding_of(facts, compute, sampling, evaluating),
     )
 
@@ -208,6 +231,14 @@ def budget_of(config: RunConfig, gpu: bool) -> int:
 
 
 # Shapes of the work
+
+
+def taught(config: RunConfig, facts: Facts) -> Packed | None:
+    """What a teacher with prompts of its own reads at once."""
+    if not facts.taught_tokens:
+        return None
+    own = replace(facts, prompt_tokens=facts.taught_tokens)
+    return packed(config, own, math.ceil(config.train.prompts_per_step / config.train.num_minibatches))
 
 
 def packed(config: RunConfig, facts: Facts, prompts: int) -> Packed:

@@ -187,6 +187,8 @@ class MemoryInput:
     """A teacher of its own, whose weights are stored like the policy's."""
     divergence: float | None = None
     """β of the divergence to the teacher that an update differentiates; None if it differentiates none."""
+    taught: Packed | None = None
+    """What the teacher reads at once in an update, if it has prompts of its own."""
 
     @property
     def frozen(self) -> bool:
@@ -412,8 +414,8 @@ def head_workspace(given: MemoryInput, packed: Packed) -> int:
 
 
 def divergence_workspace(given: MemoryInput, packed: Packed) -> int:
-    """What the divergence to a teacher holds at most in its backward pass, beside the logits that are kept for
-    the policy's own log-probabilities: tensors of a chunk, which has half as many tokens because two models'
+    """What the divergence to a teacher holds at most in its backward pass, beside the logits kept for the
+    policy's own log-probabilities: tensors of a chunk, which has half as many tokens because two models'
     logits are in it, the gradient of the output head, and the teacher's states."""
     if given.divergence is None:
         return 0
@@ -442,7 +444,8 @@ def teacher_workspace(given: MemoryInput, packed: Packed) -> int:
     if given.divergence is None:
         return 0
     teacher = given.teacher or given.shape
-    inner = forward_workspace(given, packed.tokens, packed.pairs, teacher)
+    read = given.taught or packed
+    inner = forward_workspace(given, read.tokens, read.pairs, teacher)
     cast = given.casts * given.compute_bytes * teacher.largest
     return inner + cast + kept_logits(given, packed)
 
@@ -503,8 +506,8 @@ def scoring(given: MemoryInput) -> dict[str, int]:
 
 
 def forward_workspace(given: MemoryInput, tokens: int, pairs: int, of: ModelShape | None = None) -> int:
-    """What a forward pass without gradient holds at most, through the policy or a model `of` another shape: the
-    inner states of one layer, the residual stream, and the mask in two types."""
+    """What a forward pass without gradient holds at most, through the policy or a model `of` another shape:
+    the inner states of one layer, the residual stream, and the mask in two types."""
     shape, compute = of or given.shape, given.compute_bytes
     stream = (2 * FLOAT32 + compute) * shape.hidden
     feed_forward = 3 * compute * shape.intermediate

@@ -29,6 +29,7 @@ from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packe
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
+from grpobench.runs.models.teaching import taught_states
 from grpobench.runs.models.token_budgets import (
     MICRO_BATCH_TOKENS,
     REMEDY,
@@ -425,9 +426,11 @@ class RoleModels(RoleWeights):
         *,
         squares: bool = False,
         divergence: float | None = None,
+        teacher: Role = "teacher",
     ) -> dict[Role, ModelOutput]:
         """The output of each role for one micro-batch, with gradient where it is enabled. Roles on one trunk
-        share its forward pass. `divergence` is the algorithm's `teacher_divergence`."""
+        share its forward pass. `divergence` and `teacher` are the algorithm's `teacher_divergence` and
+        `teacher_role`."""
         layout = self._pack(batch)
         states: dict[int, torch.Tensor] = {}
         outputs: dict[Role, ModelOutput] = {}
@@ -442,23 +445,36 @@ class RoleModels(RoleWeights):
                     network, hidden, layout, batch, differentiate_entropy, squares
                 )
                 if role == "policy" and divergence is not None:
-                    flat = self._divergence(hidden, layout, batch, divergence)
-                    outputs[role] = dataclasses.replace(outputs[role], divergence=flat)
+                    found = self._divergence(hidden, layout, batch, divergence, teacher)
+                    outputs[role] = dataclasses.replace(outputs[role], divergence=found)
             else:
                 outputs[role] = self._value_output(network, hidden, layout, batch)
         return outputs
 
-    def _divergence(self, hidden: torch.Tensor, layout: Pack, batch: Batch, beta: float) -> torch.Tensor:
+    def _divergence(
+        self, hidden: torch.Tensor, layout: Pack, batch: Batch, beta: float, role: Role
+    ) -> torch.Tensor:
         """The divergence (B, T) of the teacher from the policy, whose states are given, (N, H)."""
-        policy, teacher = self.networks["policy"], self.networks["teacher"]
+        policy, teacher = self.networks["policy"], self.networks[role]
         assert policy.head is not None and teacher.head is not None
+        places = layout.flat_index
+
+        def read(part: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            own = layout if part is batch else self._pack(part)
+            return self._states(teacher.trunk, own, part), own.flat_index
+
         with self.precision():
+            # Without gradient also where the teacher is the policy itself.
             with torch.no_grad():
-                theirs = self._states(teacher.trunk, layout, batch)
+                kept, theirs = taught_states(batch, places, self.token_budget.limit, read)
+            if not len(kept):  # no row has a teacher, or no row has a token
+                return hidden.new_zeros(batch.completion.shape, dtype=batch.sampler_logp.dtype)
+            if len(kept) < len(hidden):
+                hidden, places = hidden.index_select(0, kept), places[kept]
             flat = token_divergence(
                 hidden, policy.head, theirs, teacher.head, self.temperature, self.chunk, beta
             )
-        return scatter(flat, layout.flat_index, batch.completion.shape)
+        return scatter(flat, places, batch.completion.shape)
 
     def _token_output(
         self,

@@ -19,17 +19,19 @@ class Room:
     limit: int
     policy: LongPrompts = "refuse"
 
-    def fitting(self, problems: Sequence[Problem], split: str) -> Sequence[Problem]:
+    def fitting(self, problems: Sequence[Problem], split: str, taught: bool = False) -> Sequence[Problem]:
         """The problems whose prompts leave `limit` tokens. With policy `refuse`, one that does not raises
-        DataError; with `drop` it is left out, and DataError is raised if no problem remains."""
+        DataError; with `drop` it is left out, and DataError is raised if no problem remains. `taught`: these
+        are prompts as a teacher reads them."""
         long = self.too_long(problems)
         if not long:
             return problems
         worst = max(long, key=lambda problem: long[problem])
+        whose, shorter = (", as the teacher reads them,", "shorten the template, ") if taught else ("", "")
         message = (
-            f"{len(long)} of {len(problems)} {split} prompts leave no room for {self.limit} new tokens in "
-            f"the model's {self.loaded.bound} (problem {worst} has {long[worst]} tokens); lower "
-            "sampler.max_completion_tokens, take a model with a longer context"
+            f"{len(long)} of {len(problems)} {split} prompts{whose} leave no room for {self.limit} new "
+            f"tokens in the model's {self.loaded.bound} (problem {worst} has {long[worst]} tokens); {shorter}"
+            "lower sampler.max_completion_tokens, take a model with a longer context"
         )
         if self.policy == "refuse":
             raise DataError(f'{message}, or leave them out (in a recipe: model.long_prompts = "drop")')

@@ -89,6 +89,9 @@ class Group:
     """Reward of the greedy answer, NaN if it could not be graded; None if there is no greedy answer."""
     answers: Sequence[Located] = ()
     """Where each completion states its answer; empty if the algorithm does not need it."""
+    teacher_prompts: Sequence[tuple[int, ...]] = ()
+    """What the teacher reads before each completion, no tokens for one that it does not read; empty if the
+    algorithm's teacher reads what the policy reads."""
 
     def graded(self) -> list[float]:
         """The rewards of the rollouts that could be graded."""
@@ -123,6 +126,7 @@ def pack_groups(
     masks = [r.completion_mask or (True,) * len(r.completion) for r in rollouts]
     sampler_logp = padded([r.sampler_logp for r in rollouts], 0.0, torch.float32)
     answers = _answers(groups, rows)
+    taught = _taught(groups, rows)
     return Batch(
         prompt=padded([r.prompt for r in rollouts], pad, torch.long).to(device),
         prompt_length=_integers([len(r.prompt) for r in rollouts], device),
@@ -142,6 +146,8 @@ def pack_groups(
         greedy_reward=_greedy_reward(groups, rows, device),
         answer=None if answers is None else _integers([one.answer for one in answers], device),
         breaks=None if answers is None else _breaks(answers, sampler_logp.shape[1]).to(device),
+        teacher_prompt=padded(taught, pad, torch.long).to(device) if taught else None,
+        teacher_prompt_length=_integers([len(one) for one in taught], device) if taught else None,
         max_completion_tokens=limit,
         step=step,
     )
@@ -190,6 +196,11 @@ def _greedy_reward(groups: Sequence[Group], rows: Sequence[RowIndex], device: st
 def _answers(groups: Sequence[Group], rows: Sequence[RowIndex]) -> list[Located] | None:
     """Where each completion states its answer; None if the algorithm does not need it."""
     return [groups[number].answers[index] for number, index in rows if groups[number].answers] or None
+
+
+def _taught(groups: Sequence[Group], rows: Sequence[RowIndex]) -> list[tuple[int, ...]]:
+    """What the teacher reads before each row; empty if it reads what the policy reads."""
+    return [groups[number].teacher_prompts[index] for number, index in rows if groups[number].teacher_prompts]
 
 
 def _breaks(answers: Sequence[Located], width: int) -> torch.Tensor:

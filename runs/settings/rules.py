@@ -150,7 +150,13 @@ def of_modifiers(config: RunConfig) -> list[Rule]:
 def of_adapter(config: RunConfig) -> list[Rule]:
     """What cannot be done while the policy's weights are frozen."""
     off = 'model.adapter = "none"'
+    follows = any(map(config.algorithm.synchronize, range(1, config.train.steps + 1)))
     return [
+        Rule(
+            config.model.adapter is None or not follows,
+            "its reference follows the policy, and under model.adapter the reference shares the policy's "
+            f"frozen weights; choose settings with which it stays as it is, or {off}",
+        ),
         Rule(
             config.model.adapter is None or not config.modify.reference_every,
             "modify.reference_every moves a reference, and under model.adapter the reference shares the "

@@ -34,6 +34,7 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.rollouts import GREEDY, Group, Located, Mixing, Rollout, Sampler
+from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.progress import Clock
@@ -222,6 +223,8 @@ class OnPolicy:
         self.limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
         room = Room(loaded, self.limit, config.model.long_prompts)
         self.problems = room.fitting(config.task.problems("train"), "train")
+        if shown := algorithm.teacher_prompt:
+            self.problems = demand_room(room, config.task, shown, self.problems)
         self.generated = 0
         self.sampler_tokens = 0.0
 
@@ -255,6 +258,12 @@ class OnPolicy:
                 dataclasses.replace(
                     group, answers=[locate(self.loaded, marker, rollout) for rollout in group.rollouts]
                 )
+                for group in groups
+            ]
+        if shown := self.algorithm.teacher_prompt:
+            task = self.config.task
+            groups = [
+                dataclasses.replace(group, teacher_prompts=teacher_prompts(self.loaded, task, shown, group))
                 for group in groups
             ]
         return groups

@@ -48,6 +48,7 @@ from grpobench.runs.metrics.ratios import departures
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
 from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.roles import RoleModels, Ruined
+from grpobench.runs.models.teaching import as_taught
 from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.tools.faults import point
@@ -271,7 +272,7 @@ class Updater:
         sums = self.differentiate(batch, signal, roles, tally.catalog, correction, first)
         self.models.flops.add_update(roles, batch)
         if self.algorithm.teacher_divergence is not None and "policy" in roles:
-            self.models.flops.add_forward("teacher", batch)
+            self.models.flops.add_forward(self.algorithm.teacher_role, as_taught(batch))
         tally.take(sums.tally)
         if logp is not None:
             logp += sums.logp
@@ -316,6 +317,7 @@ class Updater:
                 micro,
                 self.algorithm.differentiates_entropy,
                 divergence=self.algorithm.teacher_divergence,
+                teacher=self.algorithm.teacher_role,
             )
             if first:
                 # Detached, so that the ratio π/π_old is exactly 1 and yet has a gradient.

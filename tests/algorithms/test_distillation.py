@@ -8,7 +8,18 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.toys import backward, close, distance, models_for, norm, off_policy, reading, rollouts, tiny
+from helpers.toys import (
+    backward,
+    close,
+    distance,
+    models_for,
+    norm,
+    off_policy,
+    reading,
+    rollouts,
+    tiny,
+    untaught,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -99,7 +110,7 @@ def test_divergence_is_not_negative_and_zero_for_equal_distributions(beta: float
 
 
 def batch() -> Batch:
-    return rollouts([[4, 2, 6], [5, 1, 3]], [[1.0, 0.0, 1.0], [0.5, 0.5, 0.5]])
+    return untaught(rollouts([[4, 2, 6], [5, 1, 3]], [[1.0, 0.0, 1.0], [0.5, 0.5, 0.5]]))
 
 
 def fixed(**logp: torch.Tensor) -> object:
@@ -187,7 +198,7 @@ def test_forward_and_reverse_kl_prefer_different_policies() -> None:
 @pytest.mark.parametrize("algorithm", [OPD(task_weight=0.5, clip_high=0.2), GKD(task_weight=0.5)])
 def test_groups_of_equal_rewards_learn_from_the_teacher_alone(algorithm: OPD | GKD) -> None:
     models = models_for(algorithm, "llama")
-    equal = off_policy(rollouts([[4, 2, 6]], [[1.0, 1.0, 1.0]]), models, spread=0.0)
+    equal = off_policy(untaught(rollouts([[4, 2, 6]], [[1.0, 1.0, 1.0]])), models, spread=0.0)
     with_task, _ = backward(algorithm, models, equal)
     alone, _ = backward(dataclasses.replace(algorithm, task_weight=0.0), models, equal)
     assert norm(alone) > 0

@@ -96,7 +96,14 @@ algorithm = "{algorithm}"
 """
 CRITIC = "settings.critic_warmup = 1\ntrain.learning_rate = { policy = 1e-3, critic = 1e-3 }"
 TEACHER = 'model.teacher = "nano-moe"'
-MORE = {"ppo": CRITIC, "vapo": CRITIC, "passk": "settings.k = 2", "opd": TEACHER, "gkd": TEACHER}
+MORE = {
+    "ppo": CRITIC,
+    "vapo": CRITIC,
+    "passk": "settings.k = 2",
+    "opd": TEACHER,
+    "gkd": TEACHER,
+    "sdpo": "settings.threshold = 0.0",  # every group has a success
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -136,7 +136,8 @@ def rollouts(
     pad: int = 0,
 ) -> Batch:
     """A batch of random tokens. `lengths` and `rewards` hold one list per group; group g has a prompt of
-    ``prompts[g % len(prompts)]`` tokens; `gaps` names positions of a row that the policy did not write."""
+    ``prompts[g % len(prompts)]`` tokens; `gaps` names positions of a row that the policy did not write. A
+    teacher with prompts of its own reads two in turn in each group, and not every third row."""
     generator = torch.Generator().manual_seed(seed)
     flat = [length for group in lengths for length in group]
     group = torch.tensor([g for g, members in enumerate(lengths) for _ in members])
@@ -173,9 +174,28 @@ def rollouts(
         greedy_reward=0.25 * (1 + group % 3).to(reward.dtype),
         answer=(length * 2 + 2) // 3,
         breaks=(columns % 2 == 1) & (columns < ((length * 2 + 2) // 3)[:, None]),
+        **teaching(lengths, pad, seed),
         max_completion_tokens=limit,
         step=step,
     )
+
+
+def teaching(lengths: Sequence[Sequence[int]], pad: int, seed: int) -> dict[str, torch.Tensor]:
+    """What a teacher reads before each row of `rollouts`."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    rows, sizes = [], []
+    for members in lengths:
+        pair = [torch.randint(2, VOCABULARY, (size,), generator=generator) for size in (9, 6)]
+        for index in range(len(members)):
+            text = pair[index % 3] if index % 3 < 2 else torch.zeros(0, dtype=torch.long)
+            rows.append(torch.nn.functional.pad(text, (0, 11 - len(text)), value=pad))
+            sizes.append(len(text))
+    return {"teacher_prompt": torch.stack(rows), "teacher_prompt_length": torch.tensor(sizes)}
+
+
+def untaught(batch: Batch) -> Batch:
+    """The batch without prompts of a teacher's own."""
+    return dataclasses.replace(batch, teacher_prompt=None, teacher_prompt_length=None)
 
 
 def off_policy(batch: Batch, models: RoleModels, spread: float = 0.3, seed: int = 0) -> Batch:
@@ -370,6 +390,17 @@ class Scribbles(Letters):
     """The same under a name that no task of the suite has."""
 
     name = "scribbles"
+
+
+def brief(algorithm: Algorithm[Any]) -> Algorithm[Any]:
+    """The algorithm with a teacher's prompt that fits into the context of a tiny policy, and with any
+    completion as a success."""
+    if algorithm.teacher_prompt is None:
+        return algorithm
+    shows = "{demonstration}" in algorithm.template
+    short = {"template": "{demonstration};{prompt}" if shows else "!{prompt}"}
+    loose = {"threshold": 0.0} if algorithm.teacher_prompt.shows == "success" else {}
+    return dataclasses.replace(algorithm, **short, **loose)
 
 
 def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -> RunConfig:

@@ -25,7 +25,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.train.execute import execute
-from helpers.toys import Letters
+from helpers.toys import Letters, brief
 
 TIMED = ("time/", "cost/peak_memory_gb")
 """What two runs of the same configuration may differ in."""
@@ -47,7 +47,7 @@ def configure(policy: str, algorithm: Algorithm[Any] | None = None, **sections: 
         "evaluate": EvaluateConfig(every=2, problems=3, samples=2, test_problems=2),
         "checkpoint": CheckpointConfig(every=1),
     }
-    config = RunConfig(algorithm=algorithm or GRPO(), **{**settings, **sections})
+    config = RunConfig(algorithm=brief(algorithm or GRPO()), **{**settings, **sections})
     if "teacher" not in config.algorithm.reference_roles:
         return config
     return replace(config, model=replace(config.model, teacher="nano"))

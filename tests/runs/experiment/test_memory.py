@@ -264,6 +264,23 @@ def test_settings_reach_the_plan(sets: tuple[str, ...], holds: Callable[[Any], A
     assert holds(input_of(config_of(*sets), facts))
 
 
+def test_what_a_teacher_reads_is_planned(place: Path) -> None:
+    """A template of 50 characters around prompts; a success of 64 tokens comes on top."""
+    template = "x" * 50
+    plain = facts_of(config_of(), True)
+    assert plain.taught_tokens == 0 and input_of(config_of(), plain).taught is None
+    hint = config_of("arms=opcd", f"arm.opcd.settings.template={template}{{prompt}}")
+    facts = facts_of(hint, True)
+    assert facts.taught_tokens > 50
+    read = input_of(hint, facts)
+    assert read.taught is not None and read.taught.tokens > read.training.tokens
+    assert (read.divergence, read.reference, read.teacher) == (1.0, True, None)
+    success = config_of("arms=sdpo", f"arm.sdpo.settings.template={template}{{prompt}}{{demonstration}}")
+    assert facts_of(success, True).taught_tokens == facts.taught_tokens + 64
+    less = dataclasses.replace(read, taught=None)
+    assert plan(read).phase("training").total > plan(less).phase("training").total
+
+
 @pytest.mark.parametrize(
     ("sets", "gpu", "sleeps"),
     [((), True, True), (("sampler.sleep=false",), True, False), ((), False, False)],

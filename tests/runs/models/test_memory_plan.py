@@ -191,9 +191,9 @@ def test_an_engine_that_sleeps_holds_nothing_while_the_trainer_computes() -> Non
 
 
 def test_a_teachers_logits_and_states_by_hand() -> None:
-    """512 targets of 152,064 logits, 1,000,000 logits at once: 6 tokens of a chunk, 3 where two models' logits
-    are in it, so that no logits stay. The reverse KL holds 5 tensors of these and, between two pieces, twice
-    the gradient of the head; the teacher's states are those of its own width."""
+    """512 targets of 152,064 logits, 1,000,000 logits at once: 6 tokens of a chunk, 3 where two models'
+    logits are in it, so that no logits stay. Between two pieces there are two tensors of these and twice the
+    gradient of the head, which is more than 5 tensors; the teacher's states are those of its own width."""
     work = {"teacher": shape(hidden_size=6400), "chunk": 1_000_000}
     head, states = 4 * 152064 * 3584, 4 * 6400 * 512
     alone = head_workspace(large(**work), large().training)
