@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from grpobench.algorithms.libraries.dialect import Dialect, Fact, Gap
 from grpobench.algorithms.libraries.distillation import DISTILLATION
+from grpobench.algorithms.libraries.self_distillation import SELF_DISTILLATION
 
 NOTE = (
     "If one of eight completions is correct, its advantage is 2.474 in TRL, verl and "
@@ -1460,5 +1461,6 @@ DIALECTS: dict[str, Dialect] = {
             ),
         ),
         *DISTILLATION,
+        *SELF_DISTILLATION,
     )
 }

@@ -229,16 +229,6 @@ MEANINGS = (
         "opd@slime",
     ),
     Meaning(
-        "slime, self",
-        "JSD_β to the initial policy that sees the solution",
-        "π's softmax",
-        "teacher",
-        "whole vocabulary",
-        "0.05 nats a token",
-        SLIME,
-        "",
-    ),
-    Meaning(
         "tinker-cookbook",
         f"A + λ Σ γ^s ({ADVANTAGE})",
         RATIO_GRADIENT,

@@ -55,6 +55,13 @@ def distillation_meanings() -> list[dict[str, str]]:
     return [dataclasses.asdict(meaning) for meaning in MEANINGS]
 
 
+def self_teachers() -> list[dict[str, str]]:
+    """How libraries let a policy teach itself, for the page of dialects."""
+    from grpobench.algorithms.libraries.self_distillation import SELF_TEACHERS
+
+    return [dataclasses.asdict(teacher) for teacher in SELF_TEACHERS]
+
+
 def tasks() -> Mapping[str, type[Task]]:
     """The registry of tasks, imported at the first use."""
     from grpobench.tasks import TASKS

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from helpers.batches import data
-from helpers.toys import backward, distance, models_for, norm, off_policy, rollouts
+from helpers.toys import backward, distance, models_for, norm, off_policy, rollouts, untaught
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms import ALGORITHMS
@@ -166,6 +166,21 @@ def distilled() -> dict[str, Algorithm[Any]]:
         "gkd-forward": gkd(divergence_beta=0.0),
         "gkd-mixed": gkd(divergence_beta=0.3, averaging="sequence_mean"),
         "gkd-task": gkd(task_weight=0.5, distill_weight=0.5, beta=0.1),
+        **self_distilled(),
+    }
+
+
+def self_distilled() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms whose teacher reads a prompt of its own."""
+    sdft, sdpo, opcd = (ALGORITHMS[name] for name in ("sdft", "sdpo", "opcd"))
+    return {
+        "sdft-live": sdft(teacher="policy", divergence_beta=1.0, skip_tokens=0, averaging="token_mean"),
+        "sdft-model": sdft(teacher="model", ratio_cap=1.1),
+        "sdft-task": sdft(task_weight=0.5, beta=0.1, teacher="initial"),
+        "sdpo-reverse": sdpo(divergence_beta=1.0, ratio_cap=0.0, averaging="sequence_mean"),
+        "sdpo-task": sdpo(task_weight=0.5, teacher="policy", beta=0.1, skip_tokens=1),
+        "opcd-forward": opcd(divergence_beta=0.0, distill_weight=0.5),
+        "opcd-task": opcd(task_weight=0.5, beta=0.1),
     }
 
 
@@ -367,7 +382,8 @@ def widened(batch: Batch) -> Batch:
         name: more(getattr(batch, name), 6)
         for name in ("completion", "completion_mask", "sampler_logp", "old_logp", "breaks")
     }
-    return dataclasses.replace(batch, prompt=more(batch.prompt, 4), **changes)
+    prompts = {name: more(getattr(batch, name), 4) for name in ("prompt", "teacher_prompt")}
+    return dataclasses.replace(batch, **prompts, **changes)
 
 
 def permuted(batch: Batch) -> Batch:
@@ -412,7 +428,12 @@ def test_sharing_prompts_changes_no_gradient(
 def test_padding_tokens_are_never_read(algorithm: Algorithm[Any]) -> None:
     whole = example(algorithm)
     batch, generator, changes = whole.batch, torch.Generator().manual_seed(4), {}
-    for name, length in (("prompt", batch.prompt_length), ("completion", batch.length)):
+    lengths = {
+        "prompt": batch.prompt_length,
+        "completion": batch.length,
+        "teacher_prompt": batch.teacher_prompt_length,
+    }
+    for name, length in lengths.items():
         tokens = getattr(batch, name)
         padding = torch.arange(tokens.shape[1]) >= length[:, None]
         assert padding.any()
@@ -494,7 +515,7 @@ def test_credit_reads_declared_roles_only_and_all_of_reads(algorithm: Algorithm[
     with torch.no_grad():
         algorithm.compute_signal(whole.batch, spy)
     # A divergence to the teacher is read in the update, with the policy's gradient.
-    later = {"teacher"} if algorithm.teacher_divergence is not None else set()
+    later = {algorithm.teacher_role} if algorithm.teacher_divergence is not None else set()
     assert {*algorithm.reference_roles} - later <= spy.seen
 
 
@@ -698,7 +719,9 @@ def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
 
 
 def aligned(algorithm: Algorithm[Any], batch: Batch) -> tuple[RoleModels, Batch]:
-    """`first_models` and the batch with the policy as π_old."""
+    """`first_models` and the batch with the policy as π_old, in which a teacher reads what the policy
+    reads."""
+    batch = untaught(batch)
     models = first_models(Roles.of(algorithm))
     old = models.forward("policy", batch).logp
     return models, dataclasses.replace(batch, old_logp=old, sampler_logp=old)

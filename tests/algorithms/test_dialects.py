@@ -19,6 +19,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.libraries.dialect import SETTINGS, Dialect
 from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.algorithms.libraries.distillation import DISTILLATION, MEANINGS
+from grpobench.algorithms.libraries.self_distillation import SELF_DISTILLATION, SELF_TEACHERS
 from grpobench.analysis.runfolder.load import identify_run
 from grpobench.runs import cli
 from grpobench.runs.inventory import showing
@@ -428,3 +429,6 @@ def test_defaults_of_trl_are_those_of_the_installed_release() -> None:
 def test_every_preset_of_distillation_stands_in_the_table_of_meanings_and_no_other() -> None:
     assert {one.ours for one in MEANINGS} - {""} == {dialect.name for dialect in DISTILLATION}
     assert len({one.library.partition(",")[0] for one in MEANINGS}) == 7  # the page says seven
+    selves = {one.ours for one in SELF_TEACHERS} - {""}
+    assert {name for name in selves if "@" in name} == {dialect.name for dialect in SELF_DISTILLATION}
+    assert {name.partition("@")[0] for name in selves} <= ALGORITHMS.keys()

@@ -24,6 +24,7 @@ from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
+from grpobench.algorithms.opcd import OPCD
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment import launcher
 from grpobench.runs.experiment.experiment import run_experiment
@@ -41,6 +42,7 @@ CORE: dict[str, Algorithm[Any]] = {
     "ppo-shared": PPO(critic="shared", critic_warmup=0),
     "gspo": GSPO(),
     "dpo": DPO(),
+    "opcd": OPCD(),
 }
 
 

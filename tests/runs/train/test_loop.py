@@ -23,6 +23,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.rft import RFT
+from grpobench.algorithms.sdft import SDFT
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings.config import (
@@ -145,7 +146,11 @@ def test_a_sweep_of_temperatures_is_evaluated_at_one(policy: str, tmp_path: Path
     assert [row for row in rows(tmp_path / "hot", "eval.jsonl") if row["step"] == 0] != found[0]
 
 
-@pytest.mark.parametrize("algorithm", [GRPO(beta=0.1), PPO(), DPO()], ids=["grpo", "ppo", "dpo"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [GRPO(beta=0.1), PPO(), DPO(), SDFT(teacher_rate=0.3)],  # the last has an average in its checkpoints
+    ids=["grpo", "ppo", "dpo", "sdft"],
+)
 def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
     algorithm: Algorithm[Any], policy: str, tmp_path: Path
 ) -> None:

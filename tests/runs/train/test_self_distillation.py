@@ -1,0 +1,127 @@
+"""Runs whose teacher reads a prompt of its own: from the command line, their costs, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.toys import backward, models_for, off_policy, rollouts
+from helpers.whole_runs import after, configure, rows, run, weights
+
+from grpobench.algorithms.opcd import OPCD
+from grpobench.algorithms.sdft import SDFT
+from grpobench.algorithms.sdpo import SDPO
+from grpobench.runs import cli
+from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.flops import tokens_of
+from grpobench.runs.models.model_files import POLICIES
+from grpobench.runs.models.teaching import as_taught
+from grpobench.runs.settings.config import ModelConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.progress import Preempted
+
+RECIPE = """
+name = "self"
+tasks = [{ name = "arithmetic", settings = { train = 32, validation = 16, test = 16 } }]
+[model]
+name = "nano"
+[train]
+steps = 2
+prompts_per_step = 4
+group_size = 4
+num_minibatches = 2
+learning_rate = 1e-4
+[evaluate]
+problems = 2
+samples = 1
+test_problems = 2
+[[arm]]
+algorithm = "sdft"
+[[arm]]
+algorithm = "sdpo"
+settings.threshold = 0.0
+[[arm]]
+algorithm = "opcd"
+"""
+
+
+def test_two_steps_on_arithmetic_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+) -> None:
+    """With the default templates."""
+    monkeypatch.chdir(tmp_path)
+    Path("self.toml").write_text(RECIPE)
+    assert cli.main(["run", "self.toml", "--no-trial", "--set", "checkpoint.every=1"]) == 0
+    start = weights(POLICIES / "nano" / "model.safetensors")
+    for arm in ("sdft", "sdpo", "opcd"):
+        (folder,) = Path("results").glob(f"*/{arm}-arithmetic-s0")
+        found = [row for row in rows(folder) if row["step"]]
+        assert len(found) == 2
+        assert all(row["distill/divergence"] > 1e-3 and row["grad_norm/policy"] > 0 for row in found)
+        end = weights(folder / "final" / "policy.safetensors")
+        assert any(not torch.equal(end[name], start[name]) for name in start)
+        assert arm != "sdpo" or all(row["sdpo/taught"] > 0.9 for row in found)
+
+
+def test_only_an_average_is_kept_in_checkpoints(policy: str, tmp_path: Path) -> None:
+    for name, algorithm in {"average": SDFT(), "initial": OPCD(), "policy": SDPO(teacher="policy")}.items():
+        path = tmp_path / name
+        with pytest.raises(Preempted):
+            run(configure(policy, algorithm), path, after(path, 2))
+        (checkpoint,) = path.glob("checkpoints/step-2")
+        kept = {file.stem for file in checkpoint.glob("*.safetensors")}
+        assert "policy" in kept and ("reference" in kept) == (name == "average")
+
+
+def test_a_step_without_any_success_makes_no_update(policy: str, tmp_path: Path) -> None:
+    """A threshold that no reward of Letters reaches: nothing is taught, and the policy stays what it was."""
+    config = configure(policy, SDPO())
+    config = dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, threshold=9.0))
+    found = run(config, tmp_path)
+    assert all(row["sdpo/taught"] == 0 for row in found if row["step"])
+    start, end = (
+        weights(p) for p in (Path(policy) / "model.safetensors", tmp_path / "final" / "policy.safetensors")
+    )
+    assert all(torch.equal(end[name], start[name]) for name in start)
+
+
+@pytest.mark.parametrize("algorithm", [SDFT(), SDPO(teacher="policy"), SDFT(teacher="model")])
+def test_flops_count_the_prompts_that_the_teacher_reads(algorithm: SDFT | SDPO) -> None:
+    """6N of each token that is trained on, and 2N of each that the teacher reads: its two prompts of each
+    group, 9 and 6 tokens, and the completions behind them."""
+    models = models_for(algorithm, "llama")
+    batch = off_policy(rollouts([[4, 2], [3, 5]]), models)
+    with models.flops.counting():
+        backward(algorithm, models, batch)
+    assert tokens_of(as_taught(batch)) == 14 + 2 * (9 + 6)
+    trained = 6 * models.flops.weights["policy"] * tokens_of(batch)
+    read = 2 * models.flops.weights[algorithm.teacher_role] * (14 + 30)
+    assert models.flops.total == pytest.approx(trained + read)
+
+
+def test_an_average_needs_weights_of_its_own() -> None:
+    """Under an adapter the reference shares the policy's frozen weights, and cannot follow."""
+    sets = ("arms=sdft", "tasks=arithmetic", "model.adapter.rank=4")
+    with pytest.raises(ConfigError, match=r"its reference follows the policy, .* or model\.adapter"):
+        read_recipe("quickstart", sets).runs()
+    live = read_recipe("quickstart", (*sets, "arm.sdft.settings.teacher=policy")).runs()[0]
+    assert live.model.adapter is not None
+
+
+def test_a_live_teacher_has_the_policys_adapter(policy: str, tmp_path: Path) -> None:
+    model = ModelConfig(policy, adapter=Adapter(rank=4, alpha=8.0))
+    found = run(configure(policy, SDFT(teacher="policy", skip_tokens=0), model=model), tmp_path)
+    assert all(row["grad_norm/policy"] > 0 for row in found if row["step"])
+
+
+def test_a_named_model_can_teach_with_a_prompt_of_its_own(policy: str, tmp_path: Path) -> None:
+    found = run(configure(policy, OPCD(teacher="model")), tmp_path)
+    assert all(row["distill/divergence"] > 0 for row in found if row["step"])
+    (attempt,) = json.loads((tmp_path / "provenance.json").read_text())["attempts"]
+    assert attempt["teacher"]["model"]["name"] == "nano"
+    with pytest.raises(ConfigError, match=r"distills a teacher, and model\.teacher is empty"):
+        read_recipe("quickstart", ("arms=opcd", "arm.opcd.settings.teacher=model")).runs()
