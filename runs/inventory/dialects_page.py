@@ -54,6 +54,7 @@ def collect_dialects(presets: list[showing.Row]) -> Mapping[str, Any]:
         "example": presets[0],
         "note": registries.dialects_note(),
         "meanings": registries.distillation_meanings(),
+        "self_teachers": registries.self_teachers(),
     }
 
 

@@ -33,8 +33,10 @@ Row = dict[str, Any]
 
 
 def plainly(value: Any) -> str:
-    """A value as it appears in a list of settings."""
-    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if value == "" else str(value)
+    """A value as it appears in a list of settings, on one line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if value == "" else str(value).replace("\n", "\\n")
 
 
 @cache
@@ -136,7 +138,10 @@ def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
         found["group"] = f"at least {algorithm.minimum_group} completions per problem"
     if algorithm.scores:
         found["scores"] = f"task scores: {', '.join(sorted(algorithm.scores))}"
+    shown = algorithm.teacher_prompt.shows if algorithm.teacher_prompt else ""
     asked = {
+        "a task with reference answers, which its teacher reads": shown == "reference",
+        "a completion of the group with a high reward, which its teacher reads": shown == "success",
         "a greedy answer to every problem, decoded beside the group": algorithm.greedy_baseline,
         "a task of one turn with an answer marker": algorithm.locates_answers,
         'embeddings mixed while decoding: a task of one turn, sampler.kind = "hf"': algorithm.mixer()
