@@ -139,6 +139,9 @@ class Batch(Rows):
     with `teacher_prompt`; None: the prompt itself."""
     teacher_prompt_length: torch.Tensor | None = field(default=None, kw_only=True)
     """Long (B,); 0 for a row that the teacher does not read."""
+    expected: Rowwise | None = field(default=None, kw_only=True)
+    """Value of the row's problem that the curriculum knows, (B,), NaN without one; None if it knows none of
+    the batch's (`curriculum.Curriculum`)."""
 
     def __len__(self) -> int:
         return self.completion.shape[0]
@@ -338,6 +341,28 @@ class Algorithm(ABC, Generic[S]):
         """Whether `curriculum` needs a `Study` of the training problems."""
         return False
 
+    @property
+    def base_rollouts(self) -> int:
+        """Graded completions of the initial policy for each training problem that the `Study` must hold; 0
+        needs none. They are sampled before training and counted in the run's costs."""
+        return 0
+
+    @property
+    def expert_answers(self) -> int:
+        """Expert completions that each step learns from beside its rollouts, by `expert_loss`; 0 needs none.
+        They come from the task's reference answers or a file (`train.experts`), and are no rollouts: they
+        have no group, no reward and no place in metrics of what was sampled."""
+        return 0
+
+    def expert_loss(self, batch: Batch, now: Mapping[Role, ModelOutput]) -> Loss:
+        """Unreduced loss terms of a micro-batch of expert completions, a pure function. Each row has a group
+        of its own; rewards and log-probabilities of the batch are NaN, since nobody recorded them."""
+        raise NotImplementedError
+
+    def expert_weights(self, batch: Batch) -> torch.Tensor:
+        """The averaging over all expert completions of an update, in the shape of the terms."""
+        raise NotImplementedError
+
     def curriculum(
         self,
         traits: Sequence[Mapping[str, str | float]],
@@ -346,7 +371,7 @@ class Algorithm(ABC, Generic[S]):
         study: Study | None = None,
     ) -> Curriculum:
         """Which problems each step draws, given the traits of all training problems (and a study of them, for
-        an algorithm with `studies`); by default uniform without replacement."""
+        an algorithm with `studies` or `base_rollouts`); by default uniform without replacement."""
         from grpobench.algorithms.curriculum import Shuffled
 
         return Shuffled(len(traits), prompts, seed)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -12,16 +13,27 @@ import torch
 
 @dataclass(frozen=True)
 class Study:
-    """The initial policy's view of every training problem with its reference solution."""
+    """The initial policy's view of every training problem: with its reference solution (for algorithms with
+    `studies`, else the first two are empty), and by what it answers (for those with `base_rollouts`)."""
 
-    embedding: torch.Tensor
+    embedding: torch.Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     """Float (N, H): mean over tokens of the final hidden states of question and solution."""
-    nll: torch.Tensor
+    nll: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
     """Float (N,): mean negative log-likelihood of the solution's tokens, nats per token."""
+    reward: torch.Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    """Float (N, n): rewards of n completions of the initial policy, NaN where one could not be graded."""
+
+
+class NoProblems(ValueError):
+    """A curriculum has too few problems to choose from; the message names the setting and the remedy."""
 
 
 class Curriculum(Protocol):
-    """Chooses the problems of a step. Its whole state is JSON, saved in every checkpoint."""
+    """Chooses the problems of a step. Its whole state is JSON, saved in every checkpoint.
+
+    It may have a method ``expected(problem: int) -> float``: the value of a problem that it knows before the
+    problem's completions of the step are graded, NaN without one. Rows get it as `Batch.expected`.
+    """
 
     @property
     def attempts(self) -> int:
@@ -72,3 +84,32 @@ class Shuffled:
 
     def restore(self, state: Any) -> None:
         """Nothing to restore: the order is derived."""
+
+
+class Valued(Shuffled):
+    """The plain shuffle of the problems at `offered`, with a value for each of all problems."""
+
+    def __init__(self, value: Sequence[float], offered: Sequence[int], prompts: int, seed: int) -> None:
+        super().__init__(len(offered), prompts, seed)
+        self.value, self.offered = list(value), list(offered)
+
+    def draw(self, step: int, attempt: int) -> list[int]:
+        return [self.offered[place] for place in super().draw(step, attempt)]
+
+    def expected(self, problem: int) -> float:
+        return self.value[problem]
+
+    def state(self) -> Any:
+        # In checkpoints: rewards that are measured again on another machine might round differently.
+        return {"value": [None if math.isnan(one) else one for one in self.value], "offered": self.offered}
+
+    def restore(self, state: Any) -> None:
+        self.value = [math.nan if one is None else float(one) for one in state["value"]]
+        self.offered = list(state["offered"])
+        self.problems = len(self.offered)
+
+
+def expected_value(curriculum: Curriculum, problem: int) -> float:
+    """The value of a problem that a curriculum with a method `expected` knows; NaN without one."""
+    known = getattr(curriculum, "expected", None)
+    return math.nan if known is None else known(problem)

@@ -31,7 +31,7 @@ from grpobench.algorithms.algorithm import (
     TeacherPrompt,
     Tokenwise,
 )
-from grpobench.algorithms.curriculum import Curriculum, Study
+from grpobench.algorithms.curriculum import Curriculum, Study, expected_value
 
 METRICS = (
     Metric("modify/overlong", "reward", "mean penalty for overlong completions", "higher"),
@@ -228,6 +228,20 @@ class Modified(Algorithm[S]):
         return self.plain.studies or self.modify.schedule == "ads"
 
     @property
+    def base_rollouts(self) -> int:
+        return self.plain.base_rollouts
+
+    @property
+    def expert_answers(self) -> int:
+        return self.plain.expert_answers
+
+    def expert_loss(self, batch: Batch, now: Mapping[Role, ModelOutput]) -> Loss:
+        return self.plain.expert_loss(batch, now)
+
+    def expert_weights(self, batch: Batch) -> torch.Tensor:
+        return self.plain.expert_weights(batch)
+
+    @property
     def scores(self) -> frozenset[str]:
         return self.plain.scores
 
@@ -380,6 +394,9 @@ class Refilled:
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
         kept = self.inner.accept(step, index, reward)
         return [keep and len(set(group)) > 1 for keep, group in zip(kept, reward, strict=True)]
+
+    def expected(self, problem: int) -> float:
+        return expected_value(self.inner, problem)
 
     def state(self) -> Any:
         return self.inner.state()

@@ -183,14 +183,34 @@ def loss(
 ) -> Loss:
     """`algorithm.loss`, after a check that its terms have a gradient and the shape of `weights`, if given."""
     made = demand_loss(algorithm, "loss", batch, algorithm.loss(batch, signal, now))
-    if weights is None:
-        return made
+    return made if weights is None else weighable(algorithm, ("loss", "loss_weights"), made, weights)
+
+
+def weighable(
+    algorithm: Algorithm[Any], methods: tuple[str, str], made: Loss, weights: torch.Tensor
+) -> Loss:
+    """A loss whose terms have a gradient and the shape of their weights, with the methods that gave both."""
+    method, weighs = methods
     if made.terms.shape != weights.shape:
-        expected = f"{tuple(weights.shape)}, the shape of the weights from loss_weights"
-        raise refusal(algorithm, "loss", f"terms {tuple(made.terms.shape)}", expected)
+        expected = f"{tuple(weights.shape)}, the shape of the weights from {weighs}"
+        raise refusal(algorithm, method, f"terms {tuple(made.terms.shape)}", expected)
     if not made.terms.requires_grad:
-        raise refusal(algorithm, "loss", "terms without a gradient", "terms that depend on `now`")
+        raise refusal(algorithm, method, "terms without a gradient", "terms that depend on `now`")
     return made
+
+
+def expert_loss(
+    algorithm: Algorithm[Any], batch: Batch, now: Mapping[Role, ModelOutput], weights: torch.Tensor
+) -> Loss:
+    """`algorithm.expert_loss`, after the checks of `loss`."""
+    made = demand_loss(algorithm, "expert_loss", batch, algorithm.expert_loss(batch, now))
+    return weighable(algorithm, ("expert_loss", "expert_weights"), made, weights)
+
+
+def expert_weights(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
+    """`algorithm.expert_weights`, after a check that there is a weight for every token or every row."""
+    weights, device = algorithm.expert_weights(batch), batch.completion.device
+    return demand(algorithm, "expert_weights", "weights", weights, *both(batch), device=device)
 
 
 def demand_loss(algorithm: Algorithm[Any], method: str, batch: Batch, made: object) -> Loss:

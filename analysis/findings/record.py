@@ -66,7 +66,14 @@ def anonymous(settings: str) -> str:
     return re.sub(r"^beside = .*$", 'beside = ""', settings, flags=re.M)
 
 
-LATER = frozenset({"correction_normalize = false", 'teacher = ""', "teacher_warm_start = 0"})
+LATER = frozenset(
+    {
+        "correction_normalize = false",
+        'teacher = ""',
+        "teacher_warm_start = 0",
+        'experts = "reference"',
+    }
+)
 """Lines of run.toml for settings that came after findings had been registered, with the values that change
 nothing: a run without them is the same run, and other machines may go on with a registered finding."""
 

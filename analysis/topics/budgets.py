@@ -28,6 +28,8 @@ SPENDING = {
     "evaluate_seconds": "time/evaluate",
 }
 """Column of `sum_costs` -> the logged metric. The number of updates is the last logged step."""
+STUDY = "time/study"
+"""Seconds of sampling before the first step, logged once at step 0."""
 ROUNDING = 1 + 1e-9
 """A budget is compared with sums of floats, which may exceed it by this factor."""
 
@@ -46,7 +48,10 @@ def with_axis(experiment: Experiment, frame: pd.DataFrame, axis: str) -> pd.Data
     if axis in TOTALS:
         positions = experiment.select(TOTALS[axis]).rename(columns={"value": "x"})
     else:
-        positions = experiment.select("time/step").rename(columns={"value": "x"})
+        positions, before = experiment.select("time/step"), experiment.select(STUDY)
+        if len(before):  # what was sampled before the first step is spent by then, and stands at step 0
+            positions = pd.concat([before, positions]).sort_values("step", kind="stable")
+        positions = positions.rename(columns={"value": "x"})
         positions["x"] = positions.groupby(RUN_KEYS, sort=False)["x"].cumsum()
     joined = frame.merge(positions, on=[*RUN_KEYS, "step"], how="left")
     joined.loc[joined["step"] == 0, "x"] = 0.0  # the base model has spent nothing yet
@@ -57,12 +62,17 @@ def with_axis(experiment: Experiment, frame: pd.DataFrame, axis: str) -> pd.Data
 
 
 def sum_costs(experiment: Experiment) -> pd.DataFrame:
-    """What each arm spent per run, as means over seeds: updates, tokens, seconds of training and of
-    evaluation. Evaluation of the base model is not counted: all arms share it, and one run would bear it."""
+    """What each arm spent per run, as means over seeds: updates, tokens, seconds of training, with what was
+    sampled for it before the first step, and of evaluation. Evaluation of the base model is not counted: all
+    arms share it, and one run would bear it."""
     runs = experiment.metrics.groupby(RUN_KEYS, sort=False)["step"].max().rename("updates").reset_index()
     for column, metric in SPENDING.items():
         if metric is not None:
             runs = runs.merge(_sum_by_run(experiment, metric).rename(column), on=RUN_KEYS, how="left")
+    studied = experiment.select(STUDY).set_index(RUN_KEYS)["value"]
+    if len(studied):
+        before = pd.Series([studied.get(tuple(one), 0.0) for one in runs[RUN_KEYS].to_numpy()], runs.index)
+        runs["train_seconds"] += before
     rows, cell = [], by_cell(runs)
     for task, arm in product(experiment.tasks, experiment.arms):
         seeds = cell(arm, task)

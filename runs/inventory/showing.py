@@ -147,6 +147,12 @@ def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
         'embeddings mixed while decoding: a task of one turn, sampler.kind = "hf"': algorithm.mixer()
         is not None,
         "a study of the training problems with the initial policy, once": algorithm.studies,
+        "completions of the initial policy to all training problems, graded, once": (
+            algorithm.base_rollouts > 0
+        ),
+        "expert completions beside the rollouts: reference answers, or a file (train.experts)": (
+            algorithm.expert_answers > 0
+        ),
         "the gradient of the entropy": algorithm.differentiates_entropy,
     }
     return found | {text: text for text, holds in asked.items() if holds}

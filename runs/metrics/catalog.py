@@ -296,6 +296,13 @@ TIME = (
     Metric("time/sync", "s", "handing the new weights to the sampler", "lower"),
     Metric("time/other", "s", "what is left of the step", "lower"),
     Metric("time/evaluate", "s", "evaluation after the step", "lower"),
+    Metric(
+        "time/study",
+        "s",
+        "at step 0: sampling the initial policy's completions of the training problems for algorithms that "
+        "need them; of those in the cache, what it took when they were sampled",
+        "lower",
+    ),
     Metric("time/wall", "s", "since the attempt began"),
 )
 EVAL = (

@@ -80,12 +80,16 @@ class MicroBatches:
         self.batch, self.row_group, self.token_budget, self.dtype = batch, row_group, token_budget, dtype
         self.current = torch.arange(len(batch))
         """The rows that are in the models now, or in which memory ran out."""
+        self.entered = False
+        """Whether an iteration has begun that did not come to its end."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
+        self.entered = True
         for rows in micro_batches(self.batch, self.row_group, self.token_budget.limit):
             safe_point()
             self.current = rows
             yield rows
+        self.entered = False
 
     def halve_budget(self, why: str) -> None:
         """Make the micro-batches smaller. Raises NoRoom if memory ran out in a single row group."""
@@ -410,13 +414,27 @@ class RoleModels(RoleWeights):
         """The result of `work`, which is given the rows of each micro-batch. Row groups (B,) are not split.
         If memory runs out, `undo` and then `work` are called again with half the token budget, which the run
         then keeps. Raises NoRoom if a single row group does not fit."""
-        split = MicroBatches(batch, row_group, self.token_budget, self.dtype)
+        return self.in_micro_batches_of([(batch, row_group)], lambda splits: work(splits[0]), undo)
+
+    def in_micro_batches_of(
+        self,
+        batches: Sequence[tuple[Batch, torch.Tensor]],
+        work: Callable[[Sequence[Iterable[torch.Tensor]]], T],
+        undo: Callable[[], None] = lambda: None,
+    ) -> T:
+        """The same for several batches with their row groups, whose results belong together: wherever memory
+        runs out, `undo` and `work` are called for all of them."""
+        splits = [MicroBatches(*one, self.token_budget, self.dtype) for one in batches]
 
         def halve(why: str) -> None:
             undo()
+            # The one in which memory ran out: `work` takes them one after the other.
+            split = next((one for one in splits if one.entered), splits[0])
+            for one in splits:
+                one.entered = False
             split.halve_budget(why)
 
-        return retry_smaller(lambda: work(split), halve)
+        return retry_smaller(lambda: work(splits), halve)
 
     def forward_train(
         self,

@@ -189,34 +189,39 @@ def drawing(task: Task, source: str) -> Draw:
     return draw
 
 
-def read_answers(path: Path) -> dict[str, list[tuple[str, float]]]:
-    """The answers with their weights, by prompt, of a JSONL file. Raises DataError with file and line."""
+def read_answers(
+    path: Path, setting: str = "model.warm_start_answers", columns: Sequence[str] = ("completion",)
+) -> dict[str, list[tuple[str, float]]]:
+    """The answers with their weights, by prompt, of a JSONL file that a setting names; an answer is in the
+    first of the `columns` that a line has. Raises DataError with file and line."""
     answers: dict[str, list[tuple[str, float]]] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); check model.warm_start_answers") from None
+        raise DataError(f"{path}: cannot be read ({error}); check {setting}") from None
     for number, text in enumerate(lines, 1):
         if text.strip():
-            prompt, completion, weight = read_answer(text, f"{path}:{number}")
+            prompt, completion, weight = read_answer(text, f"{path}:{number}", columns)
             answers.setdefault(prompt, []).append((completion, weight))
     return answers
 
 
-def read_answer(text: str, place: str) -> tuple[str, str, float]:
-    """Prompt, completion and weight of a line."""
+def read_answer(
+    text: str, place: str, columns: Sequence[str] = ("completion",)
+) -> tuple[str, str, float]:
+    """Prompt, answer and weight of a line."""
     try:
         row = json.loads(text)
     except ValueError as error:
         raise DataError(f"{place}: not JSON ({error}); mend or remove the line") from None
-    if not isinstance(row, dict) or not all(
-        isinstance(row.get(key), str) for key in ("prompt", "completion")
-    ):
-        raise DataError(f"{place}: needs the texts prompt and completion; mend or remove the line")
+    named = next((name for name in columns if isinstance(row, dict) and name in row), columns[0])
+    if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("prompt", named)):
+        wanted = " or ".join(columns)
+        raise DataError(f"{place}: needs the texts prompt and {wanted}; mend or remove the line")
     weight = row.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
         raise DataError(f"{place}: weight must be a number above 0, not {weight!r}; mend or remove the line")
-    return row["prompt"], row["completion"], float(weight)
+    return row["prompt"], row[named], float(weight)
 
 
 def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group]) -> str:

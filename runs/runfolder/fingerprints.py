@@ -18,7 +18,7 @@ import zstandard
 
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import also
-from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.config import REFERENCES, RunConfig
 from grpobench.runs.tools import files, strict
 from grpobench.tasks.task import Problem, Split, Task
 
@@ -30,6 +30,8 @@ HASH_DIGITS = 12
 DIGEST = 10
 """Hexadecimal characters of each half of a problem's digest: the prompt's, and that of prompt and truth."""
 EVALUATED: tuple[Split, ...] = ("validation", "test")
+TRAINED = ("train", "experts")
+"""What a run learns from, in `PROBLEMS`: its problems, and the prompts of expert completions."""
 Digests = Mapping[str, Mapping[str, str]]
 
 
@@ -50,6 +52,8 @@ class Today:
                 found[f"teacher's {what}"] = value
         if config.sampler.kind == "preferences":
             found["preference file"] = files.sha256(Path(config.sampler.path).expanduser())
+        if config.algorithm.expert_answers and config.train.experts != REFERENCES:
+            found["expert file"] = files.sha256(Path(config.train.experts).expanduser())
         reward = Path(config.reward.model).expanduser()
         if config.reward.model and reward.is_dir():
             found["reward model"] = model_files.weights_hash(reward)
@@ -128,11 +132,11 @@ def half(told: Sequence[Any]) -> str:
 def overlap(digests: Digests) -> dict[str, list[str]]:
     """Evaluated problems, by split, that are training problems too: prompt and truth are the same, or only
     the prompt if the truth is unknown."""
-    trained = {*digests.get("train", {}).values()}
+    trained = {own for name in TRAINED for own in digests.get(name, {}).values()}
     found = {
         split: [name for name, own in problems.items() if own in trained or own[:DIGEST] in trained]
         for split, problems in digests.items()
-        if split != "train"
+        if split not in TRAINED
     }
     return {split: names for split, names in found.items() if names}
 

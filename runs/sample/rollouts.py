@@ -5,6 +5,7 @@ The protocol of samplers: requests in, rollouts with their log-probabilities out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -92,6 +93,8 @@ class Group:
     teacher_prompts: Sequence[tuple[int, ...]] = ()
     """What the teacher reads before each completion, no tokens for one that it does not read; empty if the
     algorithm's teacher reads what the policy reads."""
+    expected: float = math.nan
+    """Value of the problem that the curriculum knew before the completions were graded; NaN without one."""
 
     def graded(self) -> list[float]:
         """The rewards of the rollouts that could be graded."""
@@ -148,6 +151,7 @@ def pack_groups(
         breaks=None if answers is None else _breaks(answers, sampler_logp.shape[1]).to(device),
         teacher_prompt=padded(taught, pad, torch.long).to(device) if taught else None,
         teacher_prompt_length=_integers([len(one) for one in taught], device) if taught else None,
+        expected=_expected(groups, rows, device),
         max_completion_tokens=limit,
         step=step,
     )
@@ -191,6 +195,12 @@ def _greedy_reward(groups: Sequence[Group], rows: Sequence[RowIndex], device: st
     """The reward of each row's greedy answer; None if any group has none."""
     greedy = [groups[number].greedy for number, _ in rows]
     return None if None in greedy else _floats([value for value in greedy if value is not None], device)
+
+
+def _expected(groups: Sequence[Group], rows: Sequence[RowIndex], device: str) -> torch.Tensor | None:
+    """The value of each row's problem; None if that of no row is known."""
+    values = [groups[number].expected for number, _ in rows]
+    return None if all(math.isnan(value) for value in values) else _floats(values, device)
 
 
 def _answers(groups: Sequence[Group], rows: Sequence[RowIndex]) -> list[Located] | None:
@@ -237,6 +247,18 @@ def _mixture(rollouts: Sequence[Rollout], device: str) -> Mixture | None:
             token[index, : len(tokens)] = torch.as_tensor(tokens)
             weight[index, : len(weights)] = torch.as_tensor(weights)
     return Mixture(token.to(device), weight.to(device))
+
+
+def count_sampled(sampled: Sequence[Sequence[Rollout]]) -> float:
+    """Tokens that the policy read or wrote to sample the rollouts of each problem: every completion with its
+    replies, and the problem's prompt once."""
+    return float(
+        sum(
+            max((len(rollout.prompt) for rollout in rollouts), default=0)
+            + sum(len(rollout.completion) for rollout in rollouts)
+            for rollouts in sampled
+        )
+    )
 
 
 GREEDY = -1

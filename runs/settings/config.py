@@ -34,6 +34,8 @@ Temperature = Annotated[float, Interval(gt=0, le=10)]
 
 ANSWERS = ("reference", "distribution")
 """What warm starts read, beside files."""
+REFERENCES = "reference"
+"""The task's reference answers, as the source of expert completions."""
 
 
 @dataclass(frozen=True)
@@ -360,6 +362,11 @@ class TrainConfig:
     there are groups."""
     curriculum: str = ""
     """Chooses the problems of each step: `module:Name` (docs/plugins.md); empty is the algorithm's own."""
+    experts: str = "reference"
+    """Where algorithms that learn from expert completions beside their rollouts have these from: the task's
+    `reference` answers, or a JSONL file of ``{"prompt": …, "completion": …, "weight": …}`` with any number of
+    answers to a prompt, drawn by weight (1 where it is left out). A preference file serves too: its `chosen`
+    is the completion."""
     backend: Literal["grpobench", "trl"] = "grpobench"
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""
@@ -378,6 +385,10 @@ class TrainConfig:
                 f"curriculum: must be module:Name or what a package calls one, not {self.curriculum!r}",
             ),
             Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
+            Rule(
+                self.experts == REFERENCES or self.experts.endswith(".jsonl"),
+                f"experts: must be {REFERENCES} or the path of a .jsonl file, not {self.experts!r}",
+            ),
             Rule(
                 self.master_weights or not self.offload_optimizer,
                 "master_weights: an optimizer on the CPU has them there; set master_weights = true or "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import others, registries, trl
-from grpobench.runs.settings.config import COMPONENTS, TINY, RewardConfig, RunConfig
+from grpobench.runs.settings.config import COMPONENTS, REFERENCES, TINY, RewardConfig, RunConfig
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Rule, unmet
 from grpobench.tasks.data.tables import DataError
@@ -57,6 +57,8 @@ def incompatible(config: RunConfig) -> list[str]:
         *of_doses(config),
         *of_adapter(config),
         *of_teacher(config),
+        *of_base_rollouts(config),
+        *of_experts(config),
     ]
     faults = unserved(config) + unmet(rules)
     faults += [why for why in (untrained(config), untaught(config)) if why]
@@ -185,6 +187,52 @@ def of_teacher(config: RunConfig) -> list[Rule]:
             config.train.backend != "trl" or "teacher" not in config.algorithm.reference_roles,
             'distills a teacher, and train.backend is "trl"; set train.backend = "grpobench"',
         )
+    ]
+
+
+def of_base_rollouts(config: RunConfig) -> list[Rule]:
+    """What an algorithm that has the initial policy answer the problems before training asks of what changes
+    problems or rewards afterward."""
+    asks, modify = config.algorithm.base_rollouts > 0, config.modify
+    values = "values problems by the initial policy's rewards, and"
+    return [
+        Rule(
+            not asks or not config.train.curriculum,
+            f"{values} train.curriculum chooses the problems without these values; leave it away",
+        ),
+        Rule(
+            not asks or modify.schedule == "uniform",
+            f'{values} modify.schedule is "{modify.schedule}", which knows none; set modify.schedule = '
+            '"uniform"',
+        ),
+        Rule(
+            not asks or not modify.overlong_buffer,
+            f"{values} modify.overlong_buffer changes the rewards of training alone; set "
+            "modify.overlong_buffer = 0",
+        ),
+    ]
+
+
+def of_experts(config: RunConfig) -> list[Rule]:
+    """What an algorithm that learns from expert completions asks."""
+    count, train = config.algorithm.expert_answers, config.train
+    updates, path = train.num_minibatches * train.epochs, Path(train.experts).expanduser()
+    return [
+        Rule(
+            not count or count >= updates,
+            f"deals {count} expert completions to the {updates} updates of a step, so that some have none; "
+            f"set settings.expert_answers = {updates} or more",
+        ),
+        Rule(
+            not count or not train.gradient_noise,
+            "learns from expert completions too, and train.gradient_noise measures the rollouts' gradient "
+            "alone; set train.gradient_noise = 0",
+        ),
+        Rule(
+            not count or train.experts == REFERENCES or path.is_file(),
+            f"the expert file {path} is not there; set train.experts to a JSONL file or to "
+            f'"{REFERENCES}"',
+        ),
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.algorithms.curriculum import Curriculum, Study
+from grpobench.algorithms.curriculum import Curriculum, NoProblems, Study
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.loading import Loaded, load
@@ -23,6 +23,8 @@ from grpobench.runs.models.model_files import weights_hash
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights, stored
 from grpobench.runs.models.token_budgets import ModelError
+from grpobench.runs.prepare.base_rollouts import Asked, BaseRollouts, base_rollouts
+from grpobench.runs.prepare.experts import Experts, experts
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction
@@ -39,6 +41,7 @@ from grpobench.runs.tools.machine import determinism, free_memory
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.rollouts import Checked, OnPolicy, Preferences, Replay, Source, demand_problems
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
 
 
@@ -82,11 +85,20 @@ class Parts:
     """Hashes that are known only after loading; `fingerprints.Today` computes the others."""
     also: tuple[Evaluator, ...] = ()
     """Of the tasks of `evaluate.also`."""
+    experts: Experts | None = None
+    """Expert completions, for an algorithm that learns from some beside its rollouts."""
+    study_seconds: float = 0.0
+    """What it took to sample the initial policy's completions of the training problems."""
 
 
-def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..., Study] = study) -> Parts:
+def build(
+    config: RunConfig,
+    tell: Tell = lambda phase: None,
+    learn: Callable[..., Study] = study,
+    ask: Callable[..., BaseRollouts] = base_rollouts,
+) -> Parts:
     """The parts of a run. Raises DataError or ModelError if one is missing or cannot be used. `learn` studies
-    the training problems for an algorithm that needs it."""
+    the training problems for an algorithm that needs it, and `ask` has the initial policy answer them."""
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     # A warm start is made in float32, whatever the run's weights are.
@@ -117,9 +129,13 @@ def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
         reward_model = provenance["reward_model"] = source.grader.provenance
         fingerprints["reward model"] = reward_model.get("sha256") or reward_model.get("commit", "")
-    curriculum = curriculum_for(
-        config, algorithm, loaded, models, source, provenance.get("warm_start", ""), tell, learn
-    )
+    warm = provenance.get("warm_start", "")
+    answered = None
+    if algorithm.base_rollouts:
+        answered = answers_of(Asked(config, loaded, models, sampler, limit, warm), algorithm, source, tell, ask)
+        provenance["base_rollouts"] = answered.provenance
+    curriculum = curriculum_for(config, algorithm, loaded, models, source, warm, tell, learn, answered)
+    experts = experts_for(config, algorithm, loaded)
     evaluator, *further = evaluators_for(config, loaded, models, sampler)
     return Parts(
         algorithm,
@@ -135,7 +151,38 @@ def build(config: RunConfig, tell: Tell = lambda phase: None, learn: Callable[..
         provenance,
         fingerprints,
         tuple(further),
+        experts,
+        answered.seconds if answered else 0.0,
     )
+
+
+def experts_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> Experts | None:
+    """The expert completions of a run whose algorithm learns from some."""
+    if not algorithm.expert_answers:
+        return None
+    return experts(
+        config.task,
+        loaded,
+        config.train.experts,
+        algorithm.expert_answers,
+        derive(config.seed, "experts"),
+    )
+
+
+def answers_of(
+    asked: Asked, algorithm: Algorithm[Any], source: Source, tell: Tell, ask: Callable[..., BaseRollouts]
+) -> BaseRollouts:
+    """The initial policy's completions of the training problems, graded, and counted in the costs of the run:
+    also those that another run has paid for, since a run alone would have to."""
+    assert isinstance(source, OnPolicy)
+
+    def report(done: int, of: int) -> None:
+        tell(f"answering the problems before training {done}/{of}")
+
+    found = ask(asked, source.grader, source.problems, algorithm.base_rollouts, report)
+    source.generated += found.generated
+    source.sampler_tokens += found.sampler_tokens
+    return found
 
 
 def evaluators_for(
@@ -295,8 +342,10 @@ def curriculum_for(
     warm: str,
     tell: Tell,
     learn: Callable[..., Study] = study,
+    answered: BaseRollouts | None = None,
 ) -> Curriculum:
-    """The curriculum, which chooses the problems of a step. `warm` names the policy's warm start."""
+    """The curriculum, which chooses the problems of a step. `warm` names the policy's warm start. Raises
+    DataError for problems that the algorithm cannot choose from."""
     prompts, problems, seed = (
         config.train.prompts_per_step,
         source.problems,
@@ -314,5 +363,10 @@ def curriculum_for(
         tell(f"studying the problems {done}/{of}")
 
     known = learn(models, loaded, config.task, problems, warm, report_study) if algorithm.studies else None
+    if answered:
+        known = dataclasses.replace(known or Study(), reward=answered.reward)
     traits: Sequence[Any] = [problem.traits for problem in problems]
-    return Checked(algorithm.curriculum(traits, prompts, seed, known), len(problems))
+    try:
+        return Checked(algorithm.curriculum(traits, prompts, seed, known), len(problems))
+    except NoProblems as error:
+        raise DataError(f"{algorithm.inner.name}: {error}") from error

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.algorithms.curriculum import Curriculum
+from grpobench.algorithms.curriculum import Curriculum, expected_value
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError, described, line_of
 from grpobench.runs.models.loading import Loaded
@@ -33,7 +33,15 @@ from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.rollouts import GREEDY, Group, Located, Mixing, Rollout, Sampler
+from grpobench.runs.sample.rollouts import (
+    GREEDY,
+    Group,
+    Located,
+    Mixing,
+    Rollout,
+    Sampler,
+    count_sampled,
+)
 from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
@@ -147,6 +155,13 @@ class Checked:
             expected = f"True or False for each of {len(index)} problems"
             raise self._refusal("accept", step, described(accepted), expected)
         return [bool(one) for one in accepted]
+
+    def expected(self, problem: int) -> float:
+        """The value of a problem that the curriculum knows; NaN without one."""
+        value: Any = expected_value(self.inner, problem)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._refusal("expected", 0, described(value), "a number, NaN where there is none")
+        return float(value)
 
     def state(self) -> Any:
         state = self.inner.state()
@@ -301,18 +316,6 @@ def streams(stream: str, problems: Sequence[Problem]) -> list[str]:
         names.append(f"{stream}/{seen[problem.id]}" if seen[problem.id] else stream)
         seen[problem.id] += 1
     return names
-
-
-def count_sampled(sampled: Sequence[Sequence[Rollout]]) -> float:
-    """Tokens that the policy read or wrote to sample the rollouts of each problem: every completion with its
-    replies, and the problem's prompt once."""
-    return float(
-        sum(
-            max((len(rollout.prompt) for rollout in rollouts), default=0)
-            + sum(len(rollout.completion) for rollout in rollouts)
-            for rollouts in sampled
-        )
-    )
 
 
 def set_apart(group: Group) -> Group:

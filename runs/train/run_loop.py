@@ -38,7 +38,7 @@ from grpobench.tasks.task import Split
 
 FOLDER = "shared"
 """The folder of an experiment that holds the evaluations, beside its runs."""
-ELSEWHERE = ("train problems", "preference file", "reward model")
+ELSEWHERE = ("train problems", "preference file", "expert file", "reward model")
 """Fingerprints of a run that the evaluation before training does not depend on."""
 BESIDE = ("also", "kl_base")
 """Settings of evaluation on which the numbers of a task do not depend."""
@@ -148,6 +148,8 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
         row = evaluate_all(trainer, folder, 0, base=base)
         if base.evaluated_by:
             folder.note(base_evaluated_by=base.evaluated_by)
+        if trainer.parts.study_seconds:
+            row["time/study"] = trainer.parts.study_seconds
         log(trainer, folder, 0, row, began)
     elif UNRECORDED in checkpoint.state:
         finish_record(trainer, folder, done, checkpoint.state[UNRECORDED], began)
@@ -179,6 +181,8 @@ def fingerprint(trainer: Trainer, folder: RunFolder) -> dict[str, str]:
     digests = today.digests(trainer.config)
     if not digests.get("train"):  # pairs of a file, which have no reference answers
         digests["train"] = {one.id: fingerprints.prompt_digest(one) for one in trainer.source.problems}
+    if experts := trainer.parts.experts:
+        digests["experts"] = {one.id: fingerprints.prompt_digest(one) for one in experts.asked}
     folder.problems(digests)
     if shared := {split: len(names) for split, names in fingerprints.overlap(digests).items()}:
         folder.note(trained_and_evaluated=shared)

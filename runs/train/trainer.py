@@ -17,6 +17,7 @@ import torch
 
 from grpobench.algorithms import returned
 from grpobench.algorithms.algorithm import Batch, Signal
+from grpobench.algorithms.curriculum import expected_value
 from grpobench.runs.metrics.catalog import catalog
 from grpobench.runs.metrics.rollout_metrics import (
     MetricAccumulator,
@@ -264,7 +265,10 @@ class Trainer:
 
     def update(self, batch: Batch, signal: Signal, correction: Correction | None, record: StepRecord) -> None:
         """All optimizer updates of the step."""
-        updated = self.updater.update(batch, signal, record.tally, record.step, correction)
+        experts = self.parts.experts and self.parts.experts.batch(
+            record.step, self.limit, self.loaded.pad, str(self.models.device)
+        )
+        updated = self.updater.update(batch, signal, record.tally, record.step, correction, experts)
         cause = returned.unsound(self.algorithm, batch, signal) if updated.left_out else ""
         if cause and not self.skipped:
             warnings.warn(f"an update of step {record.step} is left out: {cause}", stacklevel=2)
@@ -299,6 +303,8 @@ class Trainer:
         for attempt in range(self.curriculum.attempts):
             index = self.curriculum.draw(step, attempt)
             groups = self.source.gather(step, attempt, index)
+            # Before `accept`, which may teach the curriculum of these very rewards.
+            groups = [self._valued(*pair) for pair in zip(groups, index, strict=True)]
             point("rollout")
             safe_point()  # between two attempts nothing is half done, so the run may stop here
             sampled += groups
@@ -307,6 +313,11 @@ class Trainer:
             if len(kept) >= wanted:
                 break
         return sampled, kept[:wanted]
+
+    def _valued(self, group: Group, problem: int) -> Group:
+        """The group with the value of its problem, if the curriculum knows one."""
+        value = expected_value(self.curriculum, problem)
+        return group if math.isnan(value) else dataclasses.replace(group, expected=value)
 
     def entropy(self, groups: Sequence[Group], step: int, record: StepRecord | None = None) -> float:
         """Mean entropy in nats over all tokens that the policy wrote in these groups: of the distributions

@@ -28,6 +28,7 @@ from grpobench.algorithms.curriculum import Study
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.models.token_budgets import explain_out_of_memory
 from grpobench.runs.observe.observers import LATE, Link
+from grpobench.runs.prepare.base_rollouts import BaseRollouts
 from grpobench.runs.reward.verifier_check import verifier_checks
 from grpobench.runs.sample.rollouts import Group
 from grpobench.runs.settings import plugins, registries, stored
@@ -113,7 +114,7 @@ def attempt(config: RunConfig, room: Path) -> None:
     rows: list[dict[str, Any]] = []
     with explain_out_of_memory(), returned.finite_values():
         small = tiny(config)
-        parts = build(small, learn=imagined)
+        parts = build(small, learn=imagined, ask=imagined_answers)
         rewarded = Rewarded(parts.source)
         trainer = Trainer(small, dataclasses.replace(parts, source=rewarded))
         with contextlib.closing(trainer.sampler):
@@ -137,6 +138,14 @@ def imagined(models: object, loaded: object, task: object, problems: Sequence[Pr
     draw = torch.Generator().manual_seed(0)
     count = len(problems)
     return Study(torch.randn(count, 8, generator=draw), torch.rand(count, generator=draw))
+
+
+def imagined_answers(
+    asked: object, grader: object, problems: Sequence[Problem], count: int, *_: Any
+) -> BaseRollouts:
+    """In place of the initial policy's completions of all problems: random rewards of 0 and 1."""
+    draw = torch.Generator().manual_seed(0)
+    return BaseRollouts(torch.randint(2, (len(problems), count), generator=draw).float(), 0, 0.0, 0.0)
 
 
 class Rewarded:

@@ -163,8 +163,9 @@ class Updater:
         tally: MetricAccumulator,
         step: int,
         correction: Correction | None = None,
+        experts: Batch | None = None,
     ) -> Updated:
-        """All optimizer updates of a step."""
+        """All optimizer updates of a step. `experts` are expert completions, dealt to its updates."""
         roles, scale = self.algorithm.updated_roles(step), self.schedule.scale(step)
         plan = [*self._minibatches(batch, signal, step)]
         old_logp = self._old_logp(batch, signal, plan, roles)
@@ -182,6 +183,7 @@ class Updater:
                 first_logp,
                 None if correction is None else correction[rows],
                 old_logp.of_first_update(number),
+                dealt(experts, number, len(plan)) if "policy" in roles else None,
             )
             if number == 0:
                 old_logp.keep_up_with_budget()
@@ -266,11 +268,15 @@ class Updater:
         logp: LogpOfRows | None,
         correction: Correction | None = None,
         first: bool = False,
+        experts: Batch | None = None,
     ) -> torch.Tensor:
-        """Add up the gradients of one minibatch; returns its loss, a scalar. `logp`, if given, gets the
-        policy's log-probabilities. In the `first` update of a step they are also log π_old."""
-        sums = self.differentiate(batch, signal, roles, tally.catalog, correction, first)
+        """Add up the gradients of one minibatch and of its expert completions, if it has any; returns its
+        loss, a scalar. `logp`, if given, gets the policy's log-probabilities. In the `first` update of a step
+        they are also log π_old."""
+        sums = self.differentiate(batch, signal, roles, tally.catalog, correction, first, experts)
         self.models.flops.add_update(roles, batch)
+        if experts is not None:
+            self.models.flops.add_update(("policy",), experts)
         if self.algorithm.teacher_divergence is not None and "policy" in roles:
             self.models.flops.add_forward(self.algorithm.teacher_role, as_taught(batch))
         tally.take(sums.tally)
@@ -287,24 +293,48 @@ class Updater:
         catalog: Mapping[str, Metric],
         correction: Correction | None = None,
         first: bool = False,
+        experts: Batch | None = None,
     ) -> Differentiated:
-        """Add the gradient of one minibatch to those that the models hold, in micro-batches; changes nothing
-        else."""
+        """Add the gradient of one minibatch, with its expert completions, to those that the models hold, in
+        micro-batches; changes nothing else."""
         # Of the whole minibatch, so that splitting it into micro-batches does not change its average.
         weights = returned.loss_weights(self.algorithm, batch)
         weights = weights if correction is None else correction.of(weights)
+        batches = [(batch, signal.row_group)]
+        if experts is not None:
+            # In micro-batches of their own, so that those of the rollouts are as without them.
+            batches.append((experts, torch.arange(len(experts), device=experts.group.device)))
 
-        def work(micro_batches: Iterable[torch.Tensor]) -> Differentiated:
+        def work(splits: Sequence[Iterable[torch.Tensor]]) -> Differentiated:
             # Sums of their own for each attempt: one that runs out of memory is repeated from its start, with
             # smaller micro-batches, and must not count twice.
             sums = Differentiated(batch.reward.new_zeros(()), MetricAccumulator(catalog))
-            for rows in micro_batches:
+            for rows in splits[0]:
                 micro, now, loss, total = self._loss(batch[rows], signal[rows], weights[rows], roles, first)
                 self._backward(total)
                 self._measure(sums, micro, now, loss, total.detach())
+            if experts is not None:
+                self._imitate(experts, splits[1], sums)
             return sums
 
-        return self.models.in_micro_batches(batch, signal.row_group, work, self.models.clear)
+        return self.models.in_micro_batches_of(batches, work, self.models.clear)
+
+    def _imitate(
+        self, experts: Batch, micro_batches: Iterable[torch.Tensor], sums: Differentiated
+    ) -> None:
+        """Add the gradient of expert completions, and what they measure, to the sums of their minibatch."""
+        weights = returned.expert_weights(self.algorithm, experts)
+        for rows in micro_batches:
+            micro = experts[rows]
+            with self.clock("forward"):
+                now = self.models.forward_train(("policy",), micro)
+                loss = returned.expert_loss(self.algorithm, micro, now, weights[rows])
+                total = (loss.terms * weights[rows]).sum()
+            self._backward(total)
+            sums.loss += total.detach()
+            # Neither entropy nor movement: these are of what the policy wrote.
+            sums.tally.add(loss.metrics, micro.completion_mask)
+            sums.tokens += int(micro.completion_mask.sum())
 
     def _loss(
         self, micro: Batch, signal: Signal, weights: torch.Tensor, roles: Sequence[Role], first: bool
@@ -438,6 +468,13 @@ def minibatches(batch: Batch, row_group: torch.Tensor, count: int, seed: int) ->
     random.Random(seed).shuffle(order)
     dealt = [[row for rows in order[i::count] for row in rows] for i in range(count)]
     return [torch.tensor(rows, device=batch.completion.device) for rows in dealt if rows]
+
+
+def dealt(experts: Batch | None, number: int, updates: int) -> Batch | None:
+    """The expert completions of an update, counted from 0, of so many of a step; each goes to one."""
+    if experts is None or number >= len(experts):
+        return None
+    return experts[torch.arange(number, len(experts), updates, device=experts.group.device)]
 
 
 def movement(logp: torch.Tensor, old: torch.Tensor, completion_mask: torch.Tensor) -> dict[str, torch.Tensor]:

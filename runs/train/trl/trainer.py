@@ -34,12 +34,12 @@ from grpobench.algorithms.modifiers import overlong
 from grpobench.runs.metrics.rollout_metrics import sampled_metrics, trained_metrics
 from grpobench.runs.models.roles import Network, trunk_and_head
 from grpobench.runs.runfolder.folder import RunFolder
-from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled, pack_groups
 from grpobench.runs.settings.trl import plain_arguments, prompts, quiet, splitting, version
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.progress import Preempted
-from grpobench.runs.train.rollouts import OnPolicy, count_sampled, streams
+from grpobench.runs.train.rollouts import OnPolicy, streams
 from grpobench.runs.train.run_loop import begin, end, record, save_when_due
 from grpobench.runs.train.stopping import Before
 from grpobench.runs.train.trainer import Trainer
