@@ -172,7 +172,7 @@ def optimal_value(reward: torch.Tensor, beta1: float, estimate: Estimate) -> tor
     """V* of each problem, (N,), from the rewards (N, n) of completions of the reference; NaN ones do not
     count, and without another one V* is NaN."""
     graded = ~reward.isnan()
-    count = graded.sum(-1)
+    count = graded.sum(-1).to(reward.dtype)
     if estimate == "mean":
         return reward.nan_to_num().sum(-1) / count  # 0/0 is NaN
     # logsumexp subtracts the largest: exp(r/beta1) itself overflows for a reward of 710·beta1.

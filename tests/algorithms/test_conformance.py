@@ -22,6 +22,7 @@ from helpers.toys import backward, distance, models_for, norm, off_policy, rollo
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms import ALGORITHMS
+from grpobench.algorithms.a_star_po import AStarPO
 from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role, Rows
 from grpobench.algorithms.kto import KTO
 from grpobench.algorithms.modifiers import METRICS, Modified, Modifiers
@@ -75,6 +76,7 @@ def variants() -> dict[str, Algorithm[Any]]:
         **ratios(),
         **research(),
         **distilled(),
+        **beside(),
         **modified(),
     }
 
@@ -181,6 +183,17 @@ def self_distilled() -> dict[str, Algorithm[Any]]:
         "sdpo-task": sdpo(task_weight=0.5, teacher="policy", beta=0.1, skip_tokens=1),
         "opcd-forward": opcd(divergence_beta=0.0, distill_weight=0.5),
         "opcd-task": opcd(task_weight=0.5, beta=0.1),
+    }
+
+
+def beside() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms that read more than rollouts: base rollouts, expert answers."""
+    optimal, chord = ALGORITHMS["a_star_po"], ALGORITHMS["chord"]
+    return {
+        "a_star_po-heavy": optimal(beta2=0.5),
+        "chord-mu": chord(mu_peak=0.9, mu_valley=0.05, mu_decay_steps=4, token_weight="none"),
+        "chord-beta": chord(beta=0.1, averaging="sequence_mean", dual_clip=1.3),
+        "chord-kl-reward": chord(beta=0.1, kl_placement="reward", mu_peak=0.5, mu_valley=0.5),
     }
 
 
@@ -567,6 +580,8 @@ def test_every_declared_metric_is_returned_by_some_setting(name: str) -> None:
             signal = algorithm.compute_signal(batch, Scripted(batch))
             loss = algorithm.loss(batch, signal, numbers(algorithm, batch))
             returned |= {*loss.metrics, *algorithm.observe(batch, signal)}
+            if algorithm.expert_answers:
+                returned |= {*algorithm.expert_loss(batch, numbers(algorithm, batch)).metrics}
     assert returned == {metric.name for metric in cls.metrics}
 
 
@@ -756,7 +771,8 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     signal = algorithm.compute_signal(batch, models)
     advantage = getattr(signal, "advantage", None)
     told_apart = getattr(algorithm, "length_reward", 0)  # equal rewards are made unequal by length
-    absolute = isinstance(algorithm, KTO)  # compares nothing: a label is a signal by itself
+    # Compares nothing of a batch: a label, or what is known of the problem, is a signal by itself.
+    absolute = isinstance(algorithm, KTO | AStarPO)
     if advantage is None:
         assert absolute or (signal.row_group == -1).all()
     elif not told_apart:
@@ -765,7 +781,7 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     assert finite(gradient)
     undefined = {"kto/desirable_gain", "kto/undesirable_gain"}  # one of two labels is absent
     assert not any(math.isnan(value) for name, value in metrics.items() if name not in undefined | RARE)
-    assert not absolute or sum(math.isnan(metrics[name]) for name in undefined) == 1
+    assert not isinstance(algorithm, KTO) or sum(math.isnan(metrics[name]) for name in undefined) == 1
     if told_apart or absolute or algorithm.differentiates_entropy:
         return
     if getattr(algorithm, "kl_estimator", "k3") != "k1":

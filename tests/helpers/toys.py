@@ -172,6 +172,7 @@ def rollouts(
         scores={"correct": reward, "consistent": (torch.arange(len(flat)) % 3 == 0).to(reward.dtype)},
         weights={"correct": 1.0},
         greedy_reward=0.25 * (1 + group % 3).to(reward.dtype),
+        expected=0.25 + 0.125 * (texts_sum(texts)[group] % 4).to(reward.dtype),
         answer=(length * 2 + 2) // 3,
         breaks=(columns % 2 == 1) & (columns < ((length * 2 + 2) // 3)[:, None]),
         **teaching(lengths, pad, seed),
@@ -196,6 +197,11 @@ def teaching(lengths: Sequence[Sequence[int]], pad: int, seed: int) -> dict[str,
 def untaught(batch: Batch) -> Batch:
     """The batch without prompts of a teacher's own."""
     return dataclasses.replace(batch, teacher_prompt=None, teacher_prompt_length=None)
+
+
+def texts_sum(texts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A number of each prompt, (P,), which does not depend on the numbers of groups."""
+    return torch.stack([text.sum() for text in texts])
 
 
 def off_policy(batch: Batch, models: RoleModels, spread: float = 0.3, seed: int = 0) -> Batch:
@@ -241,9 +247,11 @@ def backward(
     batch: Batch,
     signal: Signal | None = None,
     correction: Correction | None = None,
+    experts: Batch | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """(gradient by role and parameter, metrics) of one whole batch as a single minibatch, accumulated by the
-    training loop's own code. A parameter without a gradient counts as 0."""
+    """(gradient by role and parameter, metrics) of one whole batch as a single minibatch, and of expert
+    completions with it, accumulated by the training loop's own code. A parameter without a gradient counts as
+    0."""
     with torch.no_grad():
         signal = returned.compute_signal(algorithm, batch, models) if signal is None else signal
     tally = MetricAccumulator(catalog())
@@ -256,7 +264,7 @@ def backward(
         source=types.SimpleNamespace(on_policy=True),
         trained=0,
     )
-    run.accumulate(batch, signal, algorithm.updated_roles(batch.step), tally, None, correction)
+    run.accumulate(batch, signal, algorithm.updated_roles(batch.step), tally, None, correction, experts=experts)
     found = {
         f"{role}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for role, optimizer in models.optimizers.items()
