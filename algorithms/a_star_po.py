@@ -87,7 +87,9 @@ class AStarPO(Algorithm[OptimalAdvantage]):
         Metric("optimal/value", "reward", "mean over rows of V*; NaN where it is known of none"),
         Metric("optimal/advantage", "reward", "mean over rows of r − V*", "higher"),
         Metric(
-            "optimal/implicit_reward", "reward", "mean over rows of beta2·Σ log π/π_ref before the update step"
+            "optimal/implicit_reward",
+            "reward",
+            "mean over rows of beta2·Σ log π/π_ref before the update step",
         ),
         Metric("optimal/unknown", "share of rows", "rows left out because V* is not known", "lower"),
         *parts.KL_METRICS,

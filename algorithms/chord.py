@@ -60,7 +60,9 @@ class CHORD(GroupNormalized, ClippedRatio):
     metrics = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,
-        Metric("expert/share", "share", "μ: weight of the expert answers in the loss; the rollouts have the rest"),
+        Metric(
+            "expert/share", "share", "μ: weight of the expert answers in the loss; the rollouts have the rest"
+        ),
         Metric(
             "expert/nll",
             "nats/token",

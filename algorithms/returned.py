@@ -186,9 +186,7 @@ def loss(
     return made if weights is None else weighable(algorithm, ("loss", "loss_weights"), made, weights)
 
 
-def weighable(
-    algorithm: Algorithm[Any], methods: tuple[str, str], made: Loss, weights: torch.Tensor
-) -> Loss:
+def weighable(algorithm: Algorithm[Any], methods: tuple[str, str], made: Loss, weights: torch.Tensor) -> Loss:
     """A loss whose terms have a gradient and the shape of their weights, with the methods that gave both."""
     method, weighs = methods
     if made.terms.shape != weights.shape:

@@ -8,6 +8,7 @@ cannot say is a `Gap`.
 
 from __future__ import annotations
 
+from grpobench.algorithms.libraries.beyond_rollouts import BEYOND_ROLLOUTS
 from grpobench.algorithms.libraries.dialect import Dialect, Fact, Gap
 from grpobench.algorithms.libraries.distillation import DISTILLATION
 from grpobench.algorithms.libraries.self_distillation import SELF_DISTILLATION
@@ -1462,5 +1463,6 @@ DIALECTS: dict[str, Dialect] = {
         ),
         *DISTILLATION,
         *SELF_DISTILLATION,
+        *BEYOND_ROLLOUTS,
     )
 }

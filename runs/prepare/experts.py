@@ -77,7 +77,8 @@ def experts(task: Task, loaded: Loaded, source: str, count: int, seed: int) -> E
             f"{path} holds no answer; give {SETTING} a JSONL file of {{prompt, completion}} or {{prompt, chosen}}"
         )
     found = [
-        [written(loaded, path, prompt, text) for text, _ in of_prompt] for prompt, of_prompt in answers.items()
+        [written(loaded, path, prompt, text) for text, _ in of_prompt]
+        for prompt, of_prompt in answers.items()
     ]
     weights = [[weight for _, weight in of_prompt] for of_prompt in answers.values()]
     return Experts(found, weights, count, seed)

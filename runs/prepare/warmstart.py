@@ -206,9 +206,7 @@ def read_answers(
     return answers
 
 
-def read_answer(
-    text: str, place: str, columns: Sequence[str] = ("completion",)
-) -> tuple[str, str, float]:
+def read_answer(text: str, place: str, columns: Sequence[str] = ("completion",)) -> tuple[str, str, float]:
     """Prompt, answer and weight of a line."""
     try:
         row = json.loads(text)

@@ -230,8 +230,7 @@ def of_experts(config: RunConfig) -> list[Rule]:
         ),
         Rule(
             not count or train.experts == REFERENCES or path.is_file(),
-            f"the expert file {path} is not there; set train.experts to a JSONL file or to "
-            f'"{REFERENCES}"',
+            f'the expert file {path} is not there; set train.experts to a JSONL file or to "{REFERENCES}"',
         ),
     ]
 

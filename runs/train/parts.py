@@ -129,13 +129,10 @@ def build(
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
         reward_model = provenance["reward_model"] = source.grader.provenance
         fingerprints["reward model"] = reward_model.get("sha256") or reward_model.get("commit", "")
-    warm = provenance.get("warm_start", "")
-    answered = None
-    if algorithm.base_rollouts:
-        answered = answers_of(Asked(config, loaded, models, sampler, limit, warm), algorithm, source, tell, ask)
+    asked = Asked(config, loaded, models, sampler, limit, provenance.get("warm_start", ""))
+    if answered := answers_of(asked, algorithm, source, tell, ask):
         provenance["base_rollouts"] = answered.provenance
-    curriculum = curriculum_for(config, algorithm, loaded, models, source, warm, tell, learn, answered)
-    experts = experts_for(config, algorithm, loaded)
+    curriculum = curriculum_for(asked, algorithm, source, tell, learn, answered)
     evaluator, *further = evaluators_for(config, loaded, models, sampler)
     return Parts(
         algorithm,
@@ -151,7 +148,7 @@ def build(
         provenance,
         fingerprints,
         tuple(further),
-        experts,
+        experts_for(config, algorithm, loaded),
         answered.seconds if answered else 0.0,
     )
 
@@ -171,9 +168,12 @@ def experts_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) ->
 
 def answers_of(
     asked: Asked, algorithm: Algorithm[Any], source: Source, tell: Tell, ask: Callable[..., BaseRollouts]
-) -> BaseRollouts:
-    """The initial policy's completions of the training problems, graded, and counted in the costs of the run:
-    also those that another run has paid for, since a run alone would have to."""
+) -> BaseRollouts | None:
+    """The initial policy's completions of the training problems, graded, if an algorithm needs them. They are
+    counted in the costs of the run: also those that another run has paid for, since a run alone would have
+    to."""
+    if not algorithm.base_rollouts:
+        return None
     assert isinstance(source, OnPolicy)
 
     def report(done: int, of: int) -> None:
@@ -334,18 +334,16 @@ def functions_for(config: RunConfig) -> dict[str, RewardFunction]:
 
 
 def curriculum_for(
-    config: RunConfig,
+    asked: Asked,
     algorithm: Algorithm[Any],
-    loaded: Loaded,
-    models: RoleModels,
     source: Source,
-    warm: str,
     tell: Tell,
     learn: Callable[..., Study] = study,
     answered: BaseRollouts | None = None,
 ) -> Curriculum:
-    """The curriculum, which chooses the problems of a step. `warm` names the policy's warm start. Raises
-    DataError for problems that the algorithm cannot choose from."""
+    """The curriculum, which chooses the problems of a step. Raises DataError if the algorithm has too few to
+    choose from."""
+    config = asked.config
     prompts, problems, seed = (
         config.train.prompts_per_step,
         source.problems,
@@ -362,7 +360,9 @@ def curriculum_for(
     def report_study(done: int, of: int) -> None:
         tell(f"studying the problems {done}/{of}")
 
-    known = learn(models, loaded, config.task, problems, warm, report_study) if algorithm.studies else None
+    known = None
+    if algorithm.studies:
+        known = learn(asked.models, asked.loaded, config.task, problems, asked.warm_start, report_study)
     if answered:
         known = dataclasses.replace(known or Study(), reward=answered.reward)
     traits: Sequence[Any] = [problem.traits for problem in problems]

@@ -319,9 +319,7 @@ class Updater:
 
         return self.models.in_micro_batches_of(batches, work, self.models.clear)
 
-    def _imitate(
-        self, experts: Batch, micro_batches: Iterable[torch.Tensor], sums: Differentiated
-    ) -> None:
+    def _imitate(self, experts: Batch, micro_batches: Iterable[torch.Tensor], sums: Differentiated) -> None:
         """Add the gradient of expert completions, and what they measure, to the sums of their minibatch."""
         weights = returned.expert_weights(self.algorithm, experts)
         for rows in micro_batches:

@@ -134,9 +134,7 @@ def test_loss_and_gradient_equal_trl(double: None) -> None:
     loss = A2POTrainer.compute_loss(trainer, models.language, inputs)
     loss.backward()
     named = models.language.named_parameters()
-    expected = {
-        f"policy/{name}": torch.zeros_like(p) if p.grad is None else p.grad for name, p in named
-    }
+    expected = {f"policy/{name}": torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}
     assert norm(expected) > 1e-3
     assert metrics["optimal/error"] == pytest.approx(loss.item(), rel=1e-9)
     assert distance(found, expected) < 1e-6  # float64 here; parts of the attention are float32 in both
@@ -182,7 +180,9 @@ def test_rows_of_a_problem_without_a_value_are_left_out() -> None:
 def test_a_batch_without_any_value_is_refused() -> None:
     batch, reference, _ = example()
     with pytest.raises(ValueError, match=r"Batch\.expected is missing"):
-        AStarPO().compute_signal(dataclasses.replace(batch, expected=None), Fixed(reference=reading(reference)))
+        AStarPO().compute_signal(
+            dataclasses.replace(batch, expected=None), Fixed(reference=reading(reference))
+        )
 
 
 def curriculum(algorithm: AStarPO, prompts: int, reward: list[list[float]]) -> Valued:

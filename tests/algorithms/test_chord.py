@@ -111,7 +111,9 @@ def test_mixture_and_gradient_equal_the_authors(double: None) -> None:
 
         close(found, expected.detach())
         for gradient, wanted in zip(
-            torch.autograd.grad(found, (ours, mine)), torch.autograd.grad(expected, (theirs, other)), strict=True
+            torch.autograd.grad(found, (ours, mine)),
+            torch.autograd.grad(expected, (theirs, other)),
+            strict=True,
         ):
             assert gradient.any()
             close(gradient, wanted)

@@ -114,6 +114,7 @@ OTHERS = math.sqrt((6 * (1 / 7) ** 2 + (6 / 7) ** 2) / 6)  # of a wrong completi
         ("gspo@verl", QUOTIENTS),
         ("dro@verl", QUOTIENTS),
         ("fipo@ms-swift", QUOTIENTS),
+        ("chord@trinity-rft", QUOTIENTS),
         ("m2po@areal", QUOTIENTS),
         ("topr@roll", [1 / 2] + [-1 / 2] * 7),
         ("topr@trinity-rft", [1.0] + [0.0] * 7),

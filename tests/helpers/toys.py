@@ -264,7 +264,9 @@ def backward(
         source=types.SimpleNamespace(on_policy=True),
         trained=0,
     )
-    run.accumulate(batch, signal, algorithm.updated_roles(batch.step), tally, None, correction, experts=experts)
+    run.accumulate(
+        batch, signal, algorithm.updated_roles(batch.step), tally, None, correction, experts=experts
+    )
     found = {
         f"{role}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for role, optimizer in models.optimizers.items()

@@ -163,5 +163,7 @@ def test_what_would_lose_or_falsify_the_values_is_refused(
 def test_too_few_solved_problems_stop_the_run_with_the_remedy(policy: str) -> None:
     config = config_of(policy, reward=RewardConfig(scale=0.0))
     unsolved = dataclasses.replace(config, algorithm=AStarPO(value_samples=2, skip_unsolved=True))
-    with pytest.raises(DataError, match=r"a_star_po: skip_unsolved: leaves 0 problems, and .* set it to false"):
+    with pytest.raises(
+        DataError, match=r"a_star_po: skip_unsolved: leaves 0 problems, and .* set it to false"
+    ):
         build(unsolved)

@@ -42,9 +42,7 @@ def config_of(policy: str, experts: str = "reference", algorithm: CHORD = FIVE) 
 
 def texts(policy: str, found: Experts, step: int) -> list[tuple[str, str]]:
     loaded = load(policy)
-    return [
-        (group.problem.prompt, loaded.decode(group.rollouts[0].completion)) for group in found.draw(step)
-    ]
+    return [(group.problem.prompt, loaded.decode(group.rollouts[0].completion)) for group in found.draw(step)]
 
 
 def written(folder: Path, *lines: object) -> str:
@@ -91,12 +89,17 @@ def test_answers_of_a_file_are_drawn_by_weight(policy: str, tmp_path: Path) -> N
     ("lines", "said"),
     [
         ([], "holds no answer"),
-        ([{"prompt": "1:", "completion": "A"}, {"prompt": "2:"}], r"experts\.jsonl:2: needs the texts prompt and"),
+        (
+            [{"prompt": "1:", "completion": "A"}, {"prompt": "2:"}],
+            r"experts\.jsonl:2: needs the texts prompt and",
+        ),
         ([{"prompt": "1:", "completion": "A" * 100}], "beyond the model's"),
         ([{"prompt": "1:", "completion": "A", "weight": 0}], r"experts\.jsonl:1: weight must be"),
     ],
 )
-def test_a_bad_file_is_named_with_its_line(lines: list[object], said: str, policy: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_named_with_its_line(
+    lines: list[object], said: str, policy: str, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match=said):
         experts(Letters(), load(policy), written(tmp_path, *lines), 2, 0)
 
@@ -158,9 +161,13 @@ def test_a_file_has_a_fingerprint_and_its_prompts_are_compared_with_those_evalua
 ) -> None:
     task = Letters()
     tested = task.problems("validation")[1]
-    source = written(tmp_path, {"prompt": tested.prompt, "completion": "A"}, {"prompt": "9:", "completion": "A"})
+    source = written(
+        tmp_path, {"prompt": tested.prompt, "completion": "A"}, {"prompt": "9:", "completion": "A"}
+    )
     config = config_of(policy, source)
-    config = dataclasses.replace(config, evaluate=EvaluateConfig(every=0, problems=3, samples=1, test_problems=0))
+    config = dataclasses.replace(
+        config, evaluate=EvaluateConfig(every=0, problems=3, samples=1, test_problems=0)
+    )
     with pytest.warns(UserWarning, match="evaluated with: {'validation': 1}"):
         run(config, tmp_path / "run")
     before = fingerprints.Today().of(config)["expert file"]
