@@ -42,12 +42,12 @@ class AStarPO(Algorithm[OptimalAdvantage]):
     """Policy Optimization via Optimal Advantage Regression (arXiv:2505.20686).
 
     Before training, `value_samples` completions of the initial policy per training problem are graded; V* is
-    estimated from their rewards and stays as it is. On policy, every completion has a term of its own, so that
-    one per problem is enough.
+    estimated from their rewards and stays as it is. On policy, every completion has a term of its own, so
+    that one per problem is enough.
     Degenerate cases: where no completion of a problem could be graded, V* is unknown and rows of the problem
-    are left out; as beta1 grows, V* goes to the mean reward, and as it falls to the largest; at the first step
-    of a run π = π_ref, and the gradient is −2·beta2·(r − V*)·∇log π, REINFORCE's with V* as its baseline; an
-    empty completion has log-ratio 0 and no gradient.
+    are left out; as beta1 grows, V* goes to the mean reward, and as it falls to the largest; at the first
+    step of a run π = π_ref, and the gradient is −2·beta2·(r − V*)·∇log π, REINFORCE's with V* as its
+    baseline; an empty completion has log-ratio 0 and no gradient.
     """
 
     name = "a_star_po"
@@ -61,17 +61,17 @@ class AStarPO(Algorithm[OptimalAdvantage]):
     departures = (
         "The authors draw one completion per problem and step: set train.group_size = 1, which is not our "
         "default; more are as many terms. V* is of the run's own training problems, reward and sampler, at "
-        "sampler.temperature, drawn anew for each seed. Rewards that the recipe doses are dosed in it too. The "
-        "authors' code adds an entropy bonus of 0.001, averaged over tokens, that the paper's objective does "
-        "not have: modify.entropy_bonus averages it over completions first. Their beta1 = 0 (V* is the mean "
+        "sampler.temperature, drawn anew for each seed. Rewards that the recipe doses are dosed in it too. "
+        "The authors' code adds an entropy bonus of 0.001, averaged over tokens, that the paper's objective "
+        "does not have: modify.entropy_bonus averages it over completions first. Their beta1 = 0 (V* is the mean "
         'reward) is estimate = "mean"; their beta1 below 0 (V* is 0) is left out.'
     )
     evidence = (
         "verified: V*, its mean and the squared error in the authors' code (ZhaolinGao/A-PO@45b6570, "
         "verl/trainer/apo/core_algos.py, verl/utils/dataset/rl_dataset.py), N, beta1 and beta2 in its "
-        "script and configuration (@637ca6f, scripts/apo_math.sh, verl/trainer/config/apo_trainer.yaml); loss "
-        "and gradient equal both the authors', restated in the tests, and TRL 1.16's A2POTrainer; of the paper "
-        "only the abstract was read"
+        "script and configuration (@637ca6f, scripts/apo_math.sh, verl/trainer/config/apo_trainer.yaml); "
+        "loss and gradient equal both the authors', restated in the tests, and TRL 1.16's A2POTrainer; of "
+        "the paper only the abstract was read"
     )
     cost = (
         "the reference's forward pass; before training, value_samples completions of every training problem, "
@@ -136,8 +136,8 @@ class AStarPO(Algorithm[OptimalAdvantage]):
         offered = [i for i in range(len(value)) if solved[i] or not self.skip_unsolved]
         if len(offered) < prompts:
             raise NoProblems(
-                f"skip_unsolved: leaves {len(offered)} problems, and a step has {prompts}; set it to false or "
-                "lower train.prompts_per_step"
+                f"skip_unsolved: leaves {len(offered)} problems, and a step has {prompts}; set it to false "
+                "or lower train.prompts_per_step"
             )
         return Valued(value, offered, prompts, seed)
 

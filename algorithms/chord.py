@@ -31,8 +31,8 @@ class CHORD(GroupNormalized, ClippedRatio):
     name = "chord"
     label = "CHORD"
     paper = (
-        "On-Policy RL Meets Off-Policy Experts: Harmonizing Supervised Fine-Tuning and Reinforcement Learning "
-        "via Dynamic Weighting, arXiv:2508.11408"
+        "On-Policy RL Meets Off-Policy Experts: Harmonizing Supervised Fine-Tuning and Reinforcement "
+        "Learning via Dynamic Weighting, arXiv:2508.11408"
     )
     summary = "GRPO mixed with a supervised loss on expert answers, by a schedule and by token"
     formula = (
@@ -45,9 +45,9 @@ class CHORD(GroupNormalized, ClippedRatio):
         "Here they are the task's reference answers, which may be far shorter than what the policy writes, "
         "or those of a file (train.experts); reference answers are to the problems that warm starts learn. "
         "The expert answers of a step are dealt to its updates, so that each is learned once a step however "
-        "many passes the rollouts get. Averages are over the minibatch; theirs over each micro-batch. With beta above 0, the KL "
-        "is scaled by 1 − μ and covers rollouts alone; theirs is not scaled and covers experts too. A later "
-        "version of their code has a dual clip of 3, which is off here (dual_clip = 3). μ is that of the "
+        "many passes the rollouts get. Averages are over the minibatch; theirs over each micro-batch. With "
+        "beta above 0, the KL is scaled by 1 − μ and covers rollouts alone; theirs is not scaled and covers experts "
+        "too. A later version of their code has a dual clip of 3, which is off here (dual_clip = 3). μ is that of the "
         "number of finished steps, 0 in the first."
     )
     evidence = (

@@ -1,4 +1,4 @@
-"""The initial policy's own completions of the training problems, graded: sampled before the first step, cached.
+"""The initial policy's completions of the training problems, graded: sampled before the first step, cached.
 
 The cache holds tokens, which are what costs. They are graded anew by each run, so that arms with other
 rewards share them.

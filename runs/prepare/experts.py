@@ -1,4 +1,4 @@
-"""Expert completions that a step learns from beside its rollouts: the task's reference answers, or a file's."""
+"""Expert completions that steps learn from beside rollouts: the task's reference answers, or a file's."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def experts(task: Task, loaded: Loaded, source: str, count: int, seed: int) -> E
     answers = read_answers(path, SETTING, COLUMNS)
     if not answers:
         raise DataError(
-            f"{path} holds no answer; give {SETTING} a JSONL file of {{prompt, completion}} or {{prompt, chosen}}"
+            f"{path} holds no answer; give {SETTING} a JSONL file of {{prompt, completion}} or "
+            "{prompt, chosen}"
         )
     found = [
         [written(loaded, path, prompt, text) for text, _ in of_prompt]

@@ -1,4 +1,4 @@
-"""A*-PO: V* by hand and against the authors', loss and gradient against theirs and TRL's, what is left out."""
+"""A*-PO: V* by hand and against the authors', loss against theirs and TRL's, what is left out."""
 
 from __future__ import annotations
 

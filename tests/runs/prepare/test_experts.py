@@ -1,4 +1,4 @@
-"""Expert completions beside the rollouts: where they come from, which ones a step has, and what they count."""
+"""Expert completions beside rollouts: where they come from, which ones a step has, what they count."""
 
 from __future__ import annotations
 
