@@ -41,14 +41,14 @@ class CHORD(GroupNormalized, ClippedRatio):
         "cosine to mu_valley over mu_decay_steps"
     )
     departures = (
-        "The authors' experts are answers of a stronger model to problems that are not trained on otherwise. "
-        "Here they are the task's reference answers, which may be far shorter than what the policy writes, "
-        "or those of a file (train.experts); reference answers are to the problems that warm starts learn. "
-        "The expert answers of a step are dealt to its updates, so that each is learned once a step however "
-        "many passes the rollouts get. Averages are over the minibatch; theirs over each micro-batch. With "
-        "beta above 0, the KL is scaled by 1 − μ and covers rollouts alone; theirs is not scaled and covers experts "
-        "too. A later version of their code has a dual clip of 3, which is off here (dual_clip = 3). μ is that of the "
-        "number of finished steps, 0 in the first."
+        "The authors' experts are a data set of its own. Here they are the task's reference answers to "
+        "the problems that warm starts learn, which may be far shorter than what the policy writes, or "
+        "those of a file (train.experts). The expert answers of a step are dealt to its updates, so that each is "
+        "learned once a step however many passes the rollouts get. Averages are over the minibatch; "
+        "theirs over each micro-batch. With beta above 0, the KL is scaled by 1 − μ and covers rollouts "
+        "alone; theirs is not scaled and covers experts too. A later version of their code has a dual "
+        "clip of 3, which is off here (dual_clip = 3). μ is that of the number of finished steps, 0 in "
+        "the first."
     )
     evidence = (
         "verified: the mixture, φ, the weighting by p, μ's schedule, CHORD-φ's and CHORD-μ's values and 64 "
