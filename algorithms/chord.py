@@ -41,14 +41,14 @@ class CHORD(GroupNormalized, ClippedRatio):
         "cosine to mu_valley over mu_decay_steps"
     )
     departures = (
-        "The authors' experts are a data set of its own. Here they are the task's reference answers to "
+        "The authors' experts are a data set of their own. Here they are the task's reference answers to "
         "the problems that warm starts learn, which may be far shorter than what the policy writes, or "
-        "those of a file (train.experts). The expert answers of a step are dealt to its updates, so that each is "
-        "learned once a step however many passes the rollouts get. Averages are over the minibatch; "
-        "theirs over each micro-batch. With beta above 0, the KL is scaled by 1 − μ and covers rollouts "
-        "alone; theirs is not scaled and covers experts too. A later version of their code has a dual "
-        "clip of 3, which is off here (dual_clip = 3). μ is that of the number of finished steps, 0 in "
-        "the first."
+        "those of a file (train.experts). The expert answers of a step are dealt to its updates, so that "
+        "each is learned once a step however many passes the rollouts get. Averages are over the "
+        "minibatch; theirs over each micro-batch. With beta above 0, the KL is scaled by 1 − μ and covers "
+        "rollouts alone; theirs is not scaled and covers experts too. A later version of their code has a "
+        "dual clip of 3, which is off here (dual_clip = 3). μ is that of the number of finished steps, 0 "
+        "in the first."
     )
     evidence = (
         "verified: the mixture, φ, the weighting by p, μ's schedule, CHORD-φ's and CHORD-μ's values and 64 "
@@ -75,7 +75,7 @@ class CHORD(GroupNormalized, ClippedRatio):
     averaging: parts.Averaging = "token_mean"
     epsilon: float = 1e-6
     """Added to the standard deviation."""
-    expert_answers: int = 64  # type: ignore[assignment]
+    expert_answers: int = 64
     """Expert answers per step, dealt to its minibatches."""
     mu_peak: float = 0.1
     """Greatest μ, from 0 to 1: the weight of the expert answers after the warm-up."""
