@@ -29,7 +29,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import count, escape, points
 from grpobench.analysis.topics.accuracy import describe_decoding, finals
-from grpobench.analysis.topics.budgets import mean_at_equal_budgets, with_axis
+from grpobench.analysis.topics.budgets import mean_at_equal_budgets, sum_costs, with_axis
 from grpobench.analysis.topics.costs import PHASES, update_costs
 from grpobench.analysis.topics.runs import all_settings, run_provenance
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
@@ -369,6 +369,24 @@ def test_token_axis_starts_at_zero_and_seconds_add_up(tmp_path: Path) -> None:
     assert with_axis(experiment, frame, "tokens")["x"].iloc[0] == 0
     seconds = with_axis(experiment, frame, "seconds")
     assert seconds["x"].iloc[-1] == pytest.approx(experiment.select("time/step")["value"].sum())
+
+
+def test_seconds_of_sampling_before_the_first_step_count(tmp_path: Path) -> None:
+    """7 s of one arm at step 0: its seconds of training begin with them, the other arm's do not."""
+    root = Synthetic(**SMALL, arms=("grpo", "dapo"), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)  # type: ignore[arg-type]
+    plain = load(root)
+    path = root / "dapo-arithmetic-s1" / "metrics.jsonl"
+    first, *others = path.read_text().splitlines()
+    assert json.loads(first)["step"] == 0
+    path.write_text("\n".join([json.dumps(json.loads(first) | {"time/study": 7.0}), *others]) + "\n")
+    later = load(root)
+    before, after = (sum_costs(one).set_index("arm")["train_seconds"] for one in (plain, later))
+    assert (after - before).to_dict() == pytest.approx({"grpo": 0.0, "dapo": 7.0})
+    frame = plain.select("eval/validation/greedy/correct")
+    one, two = (with_axis(experiment, frame, "seconds") for experiment in (plain, later))
+    more = (two["x"] - one["x"]).groupby(two["arm"]).agg(list)
+    assert more["grpo"] == [0.0] * len(more["grpo"])
+    assert more["dapo"] == pytest.approx([0.0] + [7.0] * (len(more["dapo"]) - 1))  # 0 at the base
 
 
 def test_phases_of_the_cost_table_add_up_to_the_step(tmp_path: Path) -> None:

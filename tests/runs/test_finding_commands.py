@@ -586,7 +586,8 @@ def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(place: Pat
 def test_settings_that_came_after_a_registration_change_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`long-run-collapse` was registered before there was a teacher or a normalized correction."""
+    """`long-run-collapse` was registered before there was a teacher, a normalized correction or a
+    source of expert answers."""
     monkeypatch.undo()
     kept = read_kept(
         Path(__file__).parents[2] / "docs/results/findings/long-run-collapse-nano.json"
@@ -599,6 +600,7 @@ def test_settings_that_came_after_a_registration_change_nothing_of_it(
         ('teacher = ""', 'teacher = "nano"'),
         ("teacher_warm_start = 0", "teacher_warm_start = 9"),
         ("correction_normalize = false", "correction_normalize = true"),
+        ('experts = "reference"', 'experts = "mine.jsonl"'),
     ):
         assert line in text.splitlines()
         assert settings_digest(text.replace(line, other)) != settings_digest(text)

@@ -19,8 +19,7 @@ from grpobench.algorithms.remax import ReMax
 from grpobench.runs.models.flops import FlopCount, tokens_of, weights_per_token
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import RoleModels, trunk_and_head
-from grpobench.runs.sample.rollouts import Rollout
-from grpobench.runs.train.rollouts import count_sampled
+from grpobench.runs.sample.rollouts import Rollout, count_sampled
 
 LAYER = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 48 + 2 * 32
 """Query, key and value (two heads of eight), output, three matrices of the MLP, two norms."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,16 @@ def test_checking_changes_nothing() -> None:
     plain, checked = Shuffled(6, 2, 0), Checked(Shuffled(6, 2, 0), 6)
     assert [checked.draw(step, 0) for step in range(1, 9)] == [plain.draw(step, 0) for step in range(1, 9)]
     assert checked.attempts == 1 and checked.accept(1, [0, 1], [[], []]) == [True, True]
+
+
+def test_a_value_that_a_curriculum_expects_is_told_through_every_wrapper(mine: Any) -> None:
+    known = {0: 0.25, 1: math.nan}
+    type(mine).expected = lambda self, problem: known.get(problem, "much")
+    for found in (Checked(mine, 6), Checked(Refilled(mine, 2), 6), Refilled(Checked(mine, 6), 2)):
+        assert found.expected(0) == 0.25 and math.isnan(found.expected(1))
+    with pytest.raises(ReturnError, match="expected returned 'much' of type str, expected a number"):
+        Checked(mine, 6).expected(2)
+
+
+def test_most_curricula_expect_nothing() -> None:
+    assert math.isnan(Checked(Refilled(Shuffled(6, 2, 0), 1), 6).expected(0))
