@@ -152,7 +152,7 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
     whole = len(timed) == len(todo)
     return Estimate(
         training_tokens_at_most=sum(step_tokens(run.config) * left[run.name] for run in todo)
-        + sum(replayed_tokens(run.config) for run in todo),
+        + sum(tokens_before(run.config) for run in todo),
         evaluation_tokens_at_most=sum(evaluation_tokens(run.config) for run in todo),
         training_tokens=round(sum(pace[1] * steps for pace, steps in timed)) if whole else None,
         seconds=sum(pace[0] * steps for pace, steps in timed) / max(1, min(workers, len(todo)))
@@ -190,12 +190,15 @@ def step_tokens(config: RunConfig) -> int:
     return train.prompts_per_step * answers * limit_of(config) * (1 + config.modify.dynamic_sampling)
 
 
-def replayed_tokens(config: RunConfig) -> int:
-    """Upper bound on the tokens that the base policy samples once, before training on them."""
-    if config.sampler.kind != "replay":
+def tokens_before(config: RunConfig) -> int:
+    """Upper bound on the tokens that the base policy samples once, before training."""
+    replayed, asked = config.sampler.kind == "replay", config.algorithm.base_rollouts
+    if not replayed and not asked:
         return 0
-    count = min(config.sampler.problems, len(config.task.problems("train")))
-    return count * config.train.group_size * limit_of(config)
+    count = len(config.task.problems("train"))
+    if replayed:
+        return min(config.sampler.problems, count) * config.train.group_size * limit_of(config)
+    return count * asked * limit_of(config)
 
 
 def evaluation_tokens(config: RunConfig) -> int:

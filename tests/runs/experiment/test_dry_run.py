@@ -176,3 +176,10 @@ def test_evaluations_are_counted_as_the_loop_makes_them(place: Path) -> None:
             due += 8 if edge or (every and step and step % every == 0) else 0
             due += 16 if edge else 0
         assert dry_run.evaluation_tokens(one) == due * 4 * 20, (every, before, steps)
+
+
+def test_completions_before_training_are_counted_once(place: Path) -> None:
+    one = read_recipe("zoo", ["arms=a_star_po", "tasks=arithmetic"]).runs()[0]
+    assert dry_run.tokens_before(one) == 64 * 2 * dry_run.limit_of(one)  # problems × samples × longest
+    other = read_recipe("zoo", ["arms=grpo", "tasks=arithmetic"]).runs()[0]
+    assert dry_run.tokens_before(other) == 0
