@@ -265,9 +265,10 @@ class Trainer:
 
     def update(self, batch: Batch, signal: Signal, correction: Correction | None, record: StepRecord) -> None:
         """All optimizer updates of the step."""
-        experts = self.parts.experts and self.parts.experts.batch(
-            record.step, self.limit, self.loaded.pad, str(self.models.device)
-        )
+        experts = None
+        if self.parts.experts:
+            device = str(self.models.device)
+            experts = self.parts.experts.batch(record.step, self.limit, self.loaded.pad, device)
         updated = self.updater.update(batch, signal, record.tally, record.step, correction, experts)
         cause = returned.unsound(self.algorithm, batch, signal) if updated.left_out else ""
         if cause and not self.skipped:
