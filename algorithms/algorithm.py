@@ -93,6 +93,18 @@ class Mixture(Rows):
 
 
 @dataclass(frozen=True)
+class RoutedExperts(Rows):
+    """The experts that a mixture of experts sent each token to when it was fed; −1 where nobody knows, such as
+    for padding and for the last token, which is never fed.
+
+    `prompt` is int16 (B, P, routers, k), `completion` int16 (B, T, routers, k).
+    """
+
+    prompt: torch.Tensor
+    completion: torch.Tensor
+
+
+@dataclass(frozen=True)
 class Batch(Rows):
     """The rollouts of one step, padded, without rows whose grading failed for infrastructure reasons."""
 
@@ -125,6 +137,8 @@ class Batch(Rows):
     weights: Mapping[str, float] = field(default_factory=dict, kw_only=True)
     """Weight of each entry of `scores` in the reward."""
     mixture: Mixture | None = field(default=None, kw_only=True)
+    routed_experts: RoutedExperts | None = field(default=None, kw_only=True)
+    """Experts that every pass of the policy over this batch uses; None: those that its routers choose."""
     greedy_reward: Rowwise | None = field(default=None, kw_only=True)
     """Reward of the greedy answer to the row's problem, (B,); NaN if it could not be graded. Only for
     algorithms with `greedy_baseline`."""

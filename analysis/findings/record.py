@@ -69,6 +69,7 @@ def anonymous(settings: str) -> str:
 LATER = frozenset(
     {
         "correction_normalize = false",
+        'router_replay = "none"',
         'teacher = ""',
         "teacher_warm_start = 0",
         'experts = "reference"',

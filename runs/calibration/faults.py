@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import (
     Advantage,
@@ -23,6 +25,7 @@ from grpobench.algorithms.algorithm import (
 from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.routing import choosing, routers_of
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout
 from grpobench.runs.settings.config import RunConfig
@@ -107,6 +110,43 @@ class StaleRollouts(Stale):
         return super().sample(requests, limit, temperature, mixing)
 
 
+FREQUENCY = 1e3
+"""Radians by which the error of a score turns for each nat of the score: neighbors have unlike errors."""
+NOISE = 1.0
+"""Nats: root mean square of the error of a score."""
+
+
+class NoisyRoutes(HFSampler):
+    """A sampler with the trainer's weights whose routers see each expert's score with an error of `noise`
+    nats, and so choose other experts; their weights are made of the true scores. What is decoded greedily,
+    which only evaluations ask for, is decoded without.
+
+    The error is a fixed function of the score, as a rounding error is: no random numbers, and no other
+    completion, change a token's route.
+    """
+
+    def __init__(self, config: RunConfig, models: RoleModels, loaded: Loaded, noise: float = NOISE) -> None:
+        super().__init__(models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
+        self.noise = noise
+        self.exact = False
+        self.max_logprob_gap = math.inf
+        routers_of(models.networks["policy"].trunk)  # a dense model has no routes
+
+    def sample(
+        self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
+    ) -> list[list[Rollout]]:
+        if temperature == 0 or any(GREEDY in request.seeds for request in requests):
+            return super().sample(requests, limit, temperature, mixing)
+        with choosing(self.models.networks["policy"].trunk, self.choose):
+            return super().sample(requests, limit, temperature, mixing)
+
+    def choose(self, number: int, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """The experts (N, k) with the largest scores and errors; `scores` (N, experts) are probabilities."""
+        nats = scores.float().clamp(min=torch.finfo(torch.float32).tiny).log()
+        error = self.noise * math.sqrt(2) * (FREQUENCY * nats + number).cos()
+        return (nats + error).topk(own.shape[-1]).indices
+
+
 def stale(config: RunConfig, models: RoleModels, loaded: Any) -> Stale:
     """The sampler of a run, as a recipe names it."""
     return Stale(config, models, loaded)
@@ -115,3 +155,8 @@ def stale(config: RunConfig, models: RoleModels, loaded: Any) -> Stale:
 def stale_rollouts(config: RunConfig, models: RoleModels, loaded: Any) -> StaleRollouts:
     """The same, of which evaluations ask the trained policy."""
     return StaleRollouts(config, models, loaded)
+
+
+def noisy_routes(config: RunConfig, models: RoleModels, loaded: Any) -> NoisyRoutes:
+    """The trainer's weights with other routes, of which evaluations see nothing."""
+    return NoisyRoutes(config, models, loaded)

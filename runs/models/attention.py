@@ -99,11 +99,7 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
         tokens.to(device),
         position.to(device),
         segment.to(device),
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
+        *[nothing] * 7,
     )
     found: list[tuple[torch.Tensor, torch.Tensor]] = []
     with torch.enable_grad():

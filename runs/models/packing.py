@@ -53,7 +53,11 @@ class Pack:
     fed: torch.Tensor
     """Long (M,): flat indices into (S, L) of completion tokens used as inputs, and"""
     fed_place: torch.Tensor
-    """Long (M,): their flat indices into (B, T), to replay a mixture."""
+    """Long (M,): their flat indices into (B, T), to replay a mixture or routes."""
+    sequence: torch.Tensor
+    """Long (B,): the sequence that holds each row."""
+    trunk: torch.Tensor
+    """Long (S,): the row whose prompt begins each sequence."""
     reach: torch.Tensor | None = None
     """Long (S, L): how much of the prompt a token's completion sees; None if every row sees all of it."""
 
@@ -74,7 +78,7 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
     """Lay out all rows of a batch. With `share=False` every completion repeats its prompt: the plain padded
     layout, for tests and comparison."""
     sequences, trunks, width = _arranged(batch, cost, share)
-    layout = Layout(batch, len(sequences), width)
+    layout = Layout(batch, sequences, trunks, width)
     for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
         start = layout.put_prompt(index, trunk)
         for number, row in enumerate(rows, 1):
@@ -105,15 +109,21 @@ def _arranged(batch: Batch, cost: Cost, share: bool = True) -> tuple[list[list[i
 
 
 class Layout:
-    """A pack of so many sequences of length `width`, to be filled."""
+    """A pack of sequences of length `width` with these rows, to be filled; `trunks` are the rows whose prompts
+    begin them."""
 
-    def __init__(self, batch: Batch, sequences: int, width: int) -> None:
-        self.batch, self.width = batch, width
+    def __init__(
+        self, batch: Batch, sequences: Sequence[Sequence[int]], trunks: Sequence[int], width: int
+    ) -> None:
+        self.batch, self.trunks, self.width = batch, trunks, width
+        self.sequence = np.zeros(len(batch), dtype=np.int64)
+        for index, rows in enumerate(sequences):
+            self.sequence[rows] = index
         self.lengths, self.prompts = batch.length.tolist(), batch.prompt_length.tolist()
         # On the CPU: filling takes many small slices, each of which would be a kernel of its own on a GPU.
         self.prompt, self.completion = batch.prompt.cpu().numpy(), batch.completion.cpu().numpy()
         self.completion_mask = batch.completion_mask.cpu().numpy()
-        self.tokens = np.zeros((sequences, width), dtype=np.int64)
+        self.tokens = np.zeros((len(sequences), width), dtype=np.int64)
         self.position = np.zeros_like(self.tokens)
         self.segment = np.full_like(self.tokens, PADDING)
         self.reach = np.full_like(self.tokens, width)
@@ -167,6 +177,8 @@ class Layout:
             flat_index=flat_index,
             fed=tensor(_join(self.fed)),
             fed_place=tensor(_join(self.fed_place)),
+            sequence=tensor(self.sequence),
+            trunk=tensor(np.array(self.trunks, dtype=np.int64)),
             reach=tensor(self.reach) if branching else None,
         )
 
@@ -176,9 +188,14 @@ def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _by_group(batch: Batch) -> list[list[int]]:
-    groups: dict[int, list[int]] = {}
-    for row, group in enumerate(batch.group.tolist()):
-        groups.setdefault(group, []).append(row)
+    """The rows of each group that can share a prompt: with routes to replay, those whose prompts have the
+    same ones. A sampler that computes a prompt twice may choose other experts the second time."""
+    routes = [b""] * len(batch)
+    if batch.routed_experts is not None:
+        routes = [row.tobytes() for row in batch.routed_experts.prompt.cpu().numpy()]
+    groups: dict[tuple[int, bytes], list[int]] = {}
+    for row, key in enumerate(zip(batch.group.tolist(), routes, strict=True)):
+        groups.setdefault(key, []).append(row)
     return list(groups.values())
 
 

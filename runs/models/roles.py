@@ -28,6 +28,7 @@ from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
+from grpobench.runs.models.routing import demand_replay, replayed, to_packed
 from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
 from grpobench.runs.models.teaching import taught_states
 from grpobench.runs.models.token_budgets import (
@@ -281,6 +282,7 @@ class RoleModels(RoleWeights):
         activation_checkpointing: bool = False,
         attention: str = "auto",
         teacher: Any = None,
+        router_replay: str = "none",
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
@@ -302,6 +304,10 @@ class RoleModels(RoleWeights):
         self.cost = estimate(trunk, language.config)
         # Before further networks take room: the check needs some.
         demand_same_reading(self)
+        self.router_replay = router_replay
+        """`sampler.router_replay`."""
+        if router_replay != "none":
+            demand_replay(self)
         self._add_networks({*trains, *reads}, teacher)
         self.flops = FlopCount(
             {
@@ -395,7 +401,7 @@ class RoleModels(RoleWeights):
             whole = torch.zeros_like(batch.sampler_logp)
             for rows in micro_batches:
                 part = batch[rows]
-                layout = self._pack(part)
+                layout = self.layout(part)
                 with self.precision():
                     states = [self._states(network.trunk, layout, part) for network in networks]
                     flat = token_kl(states, [one.head for one in networks], self.temperature, self.chunk)
@@ -449,7 +455,7 @@ class RoleModels(RoleWeights):
         """The output of each role for one micro-batch, with gradient where it is enabled. Roles on one trunk
         share its forward pass. `divergence` and `teacher` are the algorithm's `teacher_divergence` and
         `teacher_role`."""
-        layout = self._pack(batch)
+        layout = self.layout(batch)
         states: dict[int, torch.Tensor] = {}
         outputs: dict[Role, ModelOutput] = {}
         for role in roles:
@@ -478,7 +484,7 @@ class RoleModels(RoleWeights):
         places = layout.flat_index
 
         def read(part: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-            own = layout if part is batch else self._pack(part)
+            own = layout if part is batch else self.layout(part)
             return self._states(teacher.trunk, own, part), own.flat_index
 
         with self.precision():
@@ -531,7 +537,7 @@ class RoleModels(RoleWeights):
         value = network.value(hidden.float()).squeeze(-1)
         return ModelOutput(nothing, nothing, scatter(value, layout.flat_index, batch.completion.shape))
 
-    def _pack(self, batch: Batch) -> Pack:
+    def layout(self, batch: Batch) -> Pack:
         """The layout of a micro-batch. Where masked pairs cost nothing, no group is split."""
         return pack(batch, UNSPLIT if self.attention.flex else self.cost, self.share)
 
@@ -543,11 +549,21 @@ class RoleModels(RoleWeights):
             inputs = {"inputs_embeds": replay(plain, trunk, layout, batch)}
         mask = self.attention.mask(trunk, layout)
         again = self.activation_checkpointing and torch.is_grad_enabled()
-        with checkpointed(trunk) if again else contextlib.nullcontext():
+        # Around the checkpoints, so that a layer that is run again chooses the same experts.
+        with self._routes(trunk, layout, batch), checkpointed(trunk) if again else contextlib.nullcontext():
             output = trunk(**inputs, attention_mask=mask, position_ids=layout.position, use_cache=False)
         # Not [layout.source]: a prompt's last state predicts the first token of each completion, and threads
         # add up the gradient of an index in whichever order they arrive.
         return output.last_hidden_state.flatten(0, 1).index_select(0, layout.source)  # type: ignore[no-any-return]
+
+    def _routes(
+        self, trunk: nn.Module, layout: Pack, batch: Batch
+    ) -> contextlib.AbstractContextManager[None]:
+        """Within, the policy sends the tokens of a batch to the experts that the batch names, if it does.
+        Other roles choose their own, as in verl and slime: they are other models."""
+        if batch.routed_experts is None or trunk is not self.networks["policy"].trunk:
+            return contextlib.nullcontext()
+        return replayed(trunk, to_packed(batch.routed_experts, layout))
 
 
 def trunk_and_head(language: Any) -> tuple[nn.Module, nn.Module]:

@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from grpobench.runs.models.proof import demand_equal, length, log_probabilities, plainly, random_tokens, unfit
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.routing import recorded, stacked
 from grpobench.runs.models.token_budgets import is_out_of_memory
 from grpobench.runs.sample.fused import Fused, fits
 
@@ -129,6 +130,8 @@ class Decoding:
 
     `owner` (R,) is the prompt of each job, `limit` the most tokens it may write. Keys and values that are
     `known` are not computed again. A batch that `keeps` drops no sequence, so that others can continue it.
+    With `records`, the experts that tokens were sent to are kept: `prompt_routes` (prompts, columns, routers,
+    k), and `routes` (R, routers, k) of the tokens fed last.
     """
 
     def __init__(
@@ -142,11 +145,12 @@ class Decoding:
         known: PrefixCache | None = None,
         keeps: bool = False,
         fused: Fused | None = None,
+        records: bool = False,
     ) -> None:
         self.models, self.network = models, models.networks["policy"]
-        self.share, self.keeps = share, keeps
+        self.share, self.keeps, self.records = share, keeps, records
         self.fused = fused if share else None
-        self.alive = torch.arange(len(owner), device=models.device)
+        self.alive, self.owner = torch.arange(len(owner), device=models.device), owner
         if known is not None:
             prompts = [prompt[length:] for prompt, length in zip(prompts, known.lengths, strict=True)]
         width = max(map(len, prompts))
@@ -195,7 +199,7 @@ class Decoding:
         itself = causal.triu(columns - width)
         # Some prompts at a time: while a layer computes a token, it holds much more than its key and value.
         at_once = max(1, PREFILL // width)
-        states, caches = [], []
+        states, caches, routes = [], [], []
         # Autocast turns keys by a table in float32, which makes them float32, and rounds them again whenever
         # attention meets them. Rounded once, here, they take half of the memory.
         dtype = None if self.models.dtype == torch.float32 else self.models.dtype
@@ -208,6 +212,10 @@ class Decoding:
             mask = (seen[part, None, None, :] & causal) | itself
             states.append(self._forward({"input_ids": tokens[part]}, mask, position[part]))
             caches.append(self.cache)
+            if self.records:
+                routes.append(self.routes.view(-1, width, *self.routes.shape[1:]))
+        if self.records:
+            self.prompt_routes = torch.cat(routes)
         self.cache = caches[0]
         for number, layer in enumerate(self.cache.layers if len(caches) > 1 else ()):
             layer.join([cache.layers[number] for cache in caches[1:]])
@@ -217,17 +225,23 @@ class Decoding:
         """Bool (prompts, columns): the tokens of the prompts; the rest is padding."""
         self.seen, self.padding = seen, ~seen[:, None, None, :]
 
+    def _recording(self) -> contextlib.AbstractContextManager[list[torch.Tensor]]:
+        return recorded(self.network.trunk) if self.records else contextlib.nullcontext([])
+
     def _forward(
         self, inputs: dict[str, torch.Tensor], mask: torch.Tensor | None, position: torch.Tensor
     ) -> torch.Tensor:
-        with self.models.precision():
-            output = self.network.trunk(
+        trunk = self.network.trunk
+        with self.models.precision(), self._recording() as found:
+            output = trunk(
                 **inputs,
                 attention_mask=mask,
                 position_ids=position,
                 past_key_values=self.cache,
                 use_cache=True,
             )
+        if self.records:
+            self.routes = stacked(found)
         return output.last_hidden_state[:, -1]  # type: ignore[no-any-return]
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ every sample has random numbers of its own, whatever else is in the batch.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.routing import UNKNOWN
 from grpobench.runs.models.token_budgets import TokenBudget, portions, retry_smaller
 from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.draws import Draws, Written
@@ -64,6 +66,8 @@ class HFSampler:
         self.copies = TokenBudget("copies of the policy's weights to decode with", 1, least=0)
         self.context = context
         self.exact = models.dtype == torch.float32
+        self.records = models.router_replay == "R3"
+        """Whether rollouts carry the experts that their tokens were sent to."""
         self.max_logprob_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
         self.history: History | None = None
         with torch.inference_mode():
@@ -146,6 +150,7 @@ class HFSampler:
             return written.rollouts([requests[i].prompt for i, _ in jobs], draws.noise is not None, None)
         # Greedy batches are fed plain tokens: a mixture takes a random number.
         feeds = MixedFeeds(mixing, draws, limit) if mixing is not None and draws.noise is not None else None
+        routes = Routes(batch, limit) if batch.records else None
         interval = CHECK_INTERVAL_CPU if device.type == "cpu" else CHECK_INTERVAL
         for t in range(limit):
             safe_point()
@@ -158,11 +163,15 @@ class HFSampler:
                 break
             mixture = None if feeds is None else feeds.mix(t, batch.alive, drawn, logits, written)
             batch.advance(drawn, written.stopped if checks else None, mixture)
+            if routes is not None:
+                routes.add(t, batch)
         rollouts = written.rollouts(
             [requests[i].prompt for i, _ in jobs],
             draws.noise is not None,
             None if feeds is None else feeds.arrays(),
         )
+        if routes is not None:
+            rollouts = routes.put_into(rollouts)
         if kept is not None:
             prompts = [rollout.prompt for rollout in rollouts]
             kept.add(batch, prompts, [rollout.completion for rollout in rollouts])
@@ -175,7 +184,38 @@ class HFSampler:
         prompts = [call.requests[i].prompt for i in indices]
         known = self.history.find(prompts) if self.history else None
         keeps = call.kept is not None
-        return Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, call.fused)
+        # Not in a conversation, in which a prompt's experts were chosen in an earlier batch.
+        records = self.records and self.history is None
+        return Decoding(
+            self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, call.fused, records
+        )
+
+
+class Routes:
+    """The experts that the tokens of a batch were sent to. To be made before its first token is fed."""
+
+    def __init__(self, batch: Decoding, limit: int) -> None:
+        self.prompt = batch.prompt_routes
+        self.owner = batch.owner
+        shape = (len(batch.alive), limit, *batch.prompt_routes.shape[2:])
+        self.completion = batch.prompt_routes.new_full(shape, UNKNOWN)
+
+    def add(self, t: int, batch: Decoding) -> None:
+        """Keep the routes of the t-th tokens, which were fed last."""
+        self.completion[batch.alive, t] = batch.routes
+
+    def put_into(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """The rollouts of all jobs, with their routes."""
+        prompts, completions = self.prompt.cpu().numpy(), self.completion.cpu().numpy()
+        owner, found = self.owner.tolist(), []
+        for row, rollout in enumerate(rollouts):
+            # Prompts are padded on the left.
+            prompt = prompts[owner[row]][prompts.shape[1] - len(rollout.prompt) :]
+            completion = completions[row, : len(rollout.completion)].copy()
+            # A sequence that has ended may stay in the batch, and its last token is then fed for nothing.
+            completion[-1:] = UNKNOWN
+            found.append(dataclasses.replace(rollout, routed_experts=(prompt, completion)))
+        return found
 
 
 class MixedFeeds:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from grpobench.algorithms.algorithm import Batch, Mixer, Mixture
+from grpobench.algorithms.algorithm import Batch, Mixer, Mixture, RoutedExperts
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
@@ -34,6 +34,9 @@ class Rollout:
     """Which tokens the policy wrote; empty means all of them."""
     mixture: tuple[np.ndarray, np.ndarray] | None = None
     """(tokens (T, k), weights (T, k)) that a mixing sampler fed after each token."""
+    routed_experts: tuple[np.ndarray, np.ndarray] | None = None
+    """Int16 (P, routers, k) and (T, routers, k): the experts that each token of the prompt and of the
+    completion was sent to when it was fed; −1 where it was not, as the last one."""
     entropy: np.ndarray | None = None
     """Float (T,): entropy in nats of the tempered distribution that each token was drawn from, over the full
     vocabulary; 0 for tokens that the policy did not write. None if the sampler does not report it."""
@@ -146,6 +149,7 @@ def pack_groups(
         scores=_scores(groups, rows, device),
         weights=groups[0].weights if groups else {},
         mixture=_mixture(rollouts, device),
+        routed_experts=_routed_experts(rollouts, device),
         greedy_reward=_greedy_reward(groups, rows, device),
         answer=None if answers is None else _integers([one.answer for one in answers], device),
         breaks=None if answers is None else _breaks(answers, sampler_logp.shape[1]).to(device),
@@ -259,6 +263,23 @@ def count_sampled(sampled: Sequence[Sequence[Rollout]]) -> float:
             for rollouts in sampled
         )
     )
+
+
+def _routed_experts(rollouts: Sequence[Rollout], device: str) -> RoutedExperts | None:
+    """The experts that the sampler chose, padded with −1; None unless every rollout has them."""
+    found = [r.routed_experts for r in rollouts if r.routed_experts is not None]
+    if not found or len(found) < len(rollouts):
+        return None
+
+    def joined(parts: Sequence[np.ndarray]) -> torch.Tensor:
+        width = max([1, *map(len, parts)])
+        out = torch.full((len(parts), width, *parts[0].shape[1:]), -1, dtype=torch.int16)
+        for index, part in enumerate(parts):
+            out[index, : len(part)] = torch.as_tensor(part)
+        return out.to(device)
+
+    prompts, completions = zip(*found, strict=True)
+    return RoutedExperts(joined(prompts), joined(completions))
 
 
 GREEDY = -1

@@ -283,6 +283,7 @@ def models_for(
         activation_checkpointing=train.activation_checkpointing,
         attention=config.model.attention,
         teacher=teacher,
+        router_replay=config.sampler.router_replay,
     )
     wanted = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}

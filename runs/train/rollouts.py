@@ -32,6 +32,7 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
+from grpobench.runs.sample.drawn import demand_routes
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.rollouts import (
     GREEDY,
@@ -261,6 +262,8 @@ class OnPolicy:
                 self.config.sampler.temperature,
                 self.mixing(),
             )
+        if self.config.sampler.router_replay == "R3":
+            demand_routes(self.sampler, sampled)
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         self.sampler_tokens += count_sampled(sampled)
         with self.clock("verify"):

@@ -41,6 +41,7 @@ from grpobench.runs.tools.process import safe_point
 from grpobench.runs.train.gradient_noise import GradientNoise
 from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress, transcript
+from grpobench.runs.train.recorded_routes import forward_recording
 from grpobench.runs.train.update import Correction, Updated, Updater, allowed_gap, check_gap, correct
 from grpobench.runs.train.watch import Watch
 
@@ -217,7 +218,11 @@ class Trainer:
         if not self._needs_forward_for_old_logp():
             return batch
         with self.clock("forward"):
-            old_logp = self._current_logp(batch, record)
+            if self.config.sampler.router_replay == "R2":
+                old_logp, routes = forward_recording(self.models, batch)
+                batch = dataclasses.replace(batch, routed_experts=routes)
+            else:
+                old_logp = self._current_logp(batch, record)
         record.gap = check_gap(gap_metrics([(old_logp, batch)]), allowed_gap(self.sampler, self.models))
         return dataclasses.replace(batch, old_logp=old_logp)
 
@@ -238,6 +243,8 @@ class Trainer:
         # A correction is the ratio of the trainer's π_old to the sampler's: it needs both. With a lag the
         # sampler is exact about weights that the trainer no longer has.
         trusted = self.sampler.exact and settings.correction == "none" and not settings.lag
+        # R2 replays the routes of this pass.
+        trusted = trusted and settings.router_replay != "R2"
         return not (settings.old_logp == "auto" and trusted)
 
     def compute_correction(self, batch: Batch, record: StepRecord) -> Correction | None:
