@@ -586,8 +586,8 @@ def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(place: Pat
 def test_settings_that_came_after_a_registration_change_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`long-run-collapse` was registered before there was a teacher, a normalized correction or a
-    source of expert answers."""
+    """`long-run-collapse` was registered before there were a teacher, a normalized correction, a source of expert
+    answers or a replay of routes."""
     monkeypatch.undo()
     kept = read_kept(
         Path(__file__).parents[2] / "docs/results/findings/long-run-collapse-nano.json"
@@ -601,6 +601,7 @@ def test_settings_that_came_after_a_registration_change_nothing_of_it(
         ("teacher_warm_start = 0", "teacher_warm_start = 9"),
         ("correction_normalize = false", "correction_normalize = true"),
         ('experts = "reference"', 'experts = "mine.jsonl"'),
+        ('router_replay = "none"', 'router_replay = "R3"'),
     ):
         assert line in text.splitlines()
         assert settings_digest(text.replace(line, other)) != settings_digest(text)
