@@ -78,12 +78,16 @@ def demand_routes(sampler: Sampler, sampled: Sequence[Sequence[Rollout]]) -> Non
     for rollout in (one for rollouts in sampled for one in rollouts):
         routes = rollout.routed_experts
         if routes is None:
-            what, remedy = "a rollout without routed_experts", "set sampler.router_replay = \"none\""
-            raise refusal(sampler, what, f"those of each token, which sampler.router_replay replays; {remedy}")
+            what, remedy = "a rollout without routed_experts", 'set sampler.router_replay = "none"'
+            raise refusal(
+                sampler, what, f"those of each token, which sampler.router_replay replays; {remedy}"
+            )
         expected = len(rollout.prompt), len(rollout.completion)
         if tuple(map(len, routes)) != expected or any(part.ndim != 3 for part in routes):
             shapes = " and ".join(str(part.shape) for part in routes)
-            raise refusal(sampler, f"routed_experts {shapes}", f"{expected} tokens × routers × experts of each")
+            raise refusal(
+                sampler, f"routed_experts {shapes}", f"{expected} tokens × routers × experts of each"
+            )
 
 
 def refusal(sampler: Sampler, returned: str, expected: str) -> ReturnError:

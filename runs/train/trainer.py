@@ -356,6 +356,8 @@ class Trainer:
         if self.base_policy and (last or scheduled):
             device = str(self.models.device)
             batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
+            # Each by its own routes: replaying them in one of two policies would part equal ones.
+            batch = dataclasses.replace(batch, routed_experts=None)
             with self.clock("forward"):
                 row["policy/kl_base"] = (
                     self.base_policy.kl(batch) if batch.completion_mask.any() else math.nan

@@ -145,7 +145,9 @@ def test_unknown_experts_are_those_that_the_router_chooses(batch: Batch) -> None
 # Forced experts, against the formula
 
 
-def by_formula(name: str, batch: Batch, routes: RoutedExperts) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def by_formula(
+    name: str, batch: Batch, routes: RoutedExperts
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The same as `gradient`, by transformers' own model, one whole text after the other. Its routers are
     replaced by the formula g_i = [i in I] exp(s_i) / Σ_{j in I} exp(s_j), or with Σ over all experts."""
     language = mixture(name)
@@ -155,7 +157,9 @@ def by_formula(name: str, batch: Batch, routes: RoutedExperts) -> tuple[torch.Te
     def route(router: Any, number: int, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
         scores = F.linear(hidden.reshape(-1, hidden.shape[-1]), router.weight)
         chosen = forced[number]
-        among = F.one_hot(chosen, EXPERTS).sum(1).bool() if name in NORMALIZED else torch.ones_like(scores).bool()
+        among = (
+            F.one_hot(chosen, EXPERTS).sum(1).bool() if name in NORMALIZED else torch.ones_like(scores).bool()
+        )
         weights = scores.masked_fill(~among, float("-inf")).exp()
         weights = weights / weights.sum(-1, keepdim=True)
         return scores, weights.gather(-1, chosen), chosen
@@ -283,7 +287,9 @@ def test_the_proof_accepts_each_mixture_and_leaves_nothing_behind() -> None:
 def test_routes_of_another_model_are_refused(batch: Batch) -> None:
     models, routes = models_of(), drawn_routes(batch)
     fewer = RoutedExperts(routes.prompt[:, :, :1], routes.completion[:, :, :1])
-    with pytest.raises(ModelError, match="routes of 1 routers cannot be replayed in MixtralModel, which has 2"):
+    with pytest.raises(
+        ModelError, match="routes of 1 routers cannot be replayed in MixtralModel, which has 2"
+    ):
         models.forward("policy", dataclasses.replace(batch, routed_experts=fewer))
     single = RoutedExperts(routes.prompt[..., :1], routes.completion[..., :1])
     with pytest.raises(ModelError, match=r"routes of shape \(\d+, 1\) cannot be replayed"):
