@@ -94,8 +94,8 @@ class Mixture(Rows):
 
 @dataclass(frozen=True)
 class RoutedExperts(Rows):
-    """The experts that a mixture of experts sent each token to when it was fed; −1 where nobody knows, such as
-    for padding and for the last token, which is never fed.
+    """The experts that a mixture of experts sent each token to when it was fed; −1 where nobody knows, such
+    as for padding and for the last token, which is never fed.
 
     `prompt` is int16 (B, P, routers, k), `completion` int16 (B, T, routers, k).
     """

@@ -109,8 +109,8 @@ def _arranged(batch: Batch, cost: Cost, share: bool = True) -> tuple[list[list[i
 
 
 class Layout:
-    """A pack of sequences of length `width` with these rows, to be filled; `trunks` are the rows whose prompts
-    begin them."""
+    """A pack of sequences of length `width` with these rows, to be filled; `trunks` are the rows whose
+    prompts begin them."""
 
     def __init__(
         self, batch: Batch, sequences: Sequence[Sequence[int]], trunks: Sequence[int], width: int

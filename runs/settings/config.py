@@ -159,9 +159,10 @@ class SamplerConfig:
     policy's. Evaluations use the current weights. Keeps `lag` copies of the policy's weights on its device
     and in checkpoints; a run whose copies do not fit into free memory ends before its first step."""
     router_replay: Literal["none", "R2", "R3"] = "none"
-    """Which experts of a mixture of experts the policy's passes over the rollouts use (arXiv:2510.11370): `R3`
-    those that the sampler chose for each token, `R2` in updates those of the trainer's pass for log π_old,
-    `none` those that its routers choose. Gate weights are always the trainer's (docs/samplers.md)."""
+    """Which experts of a mixture of experts the policy's passes over the rollouts use (arXiv:2510.11370):
+    `R3` those that the sampler chose for each token, `R2` in updates those of the trainer's pass for
+    log π_old, `none` those that its routers choose. Gate weights are always the trainer's
+    (docs/samplers.md)."""
     correction: Literal["none", "tis", "mis", "rejection"] = "none"
     """What the loss terms are multiplied by, with w = π_old/π_sampler: `tis` w, moved to `correction_floor`
     or `correction_cap` where it lies beyond; `mis` w between them, and 0 outside; `rejection` 1 between them,

@@ -111,18 +111,17 @@ def of_sampler(config: RunConfig) -> list[Rule]:
 def of_replay(config: RunConfig) -> list[Rule]:
     """Who can record the experts that `sampler.router_replay` replays."""
     sampler = config.sampler
-    mode, off = f'sampler.router_replay is "{sampler.router_replay}"', 'sampler.router_replay = "none"'
-    replays, sampled = sampler.router_replay != "none", sampler.router_replay == "R3"
+    mode, sampled = f'sampler.router_replay is "{sampler.router_replay}"', sampler.router_replay == "R3"
     return [
         Rule(
-            not replays or sampler.on_policy,
+            sampler.router_replay == "none" or sampler.on_policy,
             f'{mode}: it replays routes of the policy that is trained, and sampler.kind is "{sampler.kind}", '
-            f"whose rollouts are recorded; set {off}",
+            'whose rollouts are recorded; set sampler.router_replay = "none"',
         ),
         Rule(
             not sampled or sampler.kind not in ("vllm", "vllm-server"),
             f'{mode}: it replays routes of the sampler, and sampler.kind "{sampler.kind}" reports none; set '
-            f'sampler.kind = "hf" or sampler.router_replay = "R2"',
+            'sampler.kind = "hf" or sampler.router_replay = "R2"',
         ),
         Rule(
             not sampled or config.task.turns == 1,
@@ -131,12 +130,8 @@ def of_replay(config: RunConfig) -> list[Rule]:
         ),
         Rule(
             sampler.router_replay != "R2" or sampler.old_logp != "sampler",
-            f'{mode}: it records the routes of the pass for log π_old, and sampler.old_logp is "sampler"; set '
-            'sampler.old_logp = "trainer" or sampler.router_replay = "R3"',
-        ),
-        Rule(
-            not replays or config.train.backend != "trl",
-            f'{mode}, and train.backend is "trl", whose trainer replays none; set {off}',
+            f'{mode}: it records the routes of the pass for log π_old, and sampler.old_logp is "sampler"; '
+            'set sampler.old_logp = "trainer" or sampler.router_replay = "R3"',
         ),
     ]
 

@@ -120,6 +120,10 @@ def of_samples(config: RunConfig) -> list[Rule]:
             f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"',
         ),
         Rule(
+            sampler.router_replay == "none",
+            f'replays no routes, and sampler.router_replay is "{sampler.router_replay}"; set it to "none"',
+        ),
+        Rule(
             not sampler.lag,
             f"samples with its current weights, and sampler.lag is {sampler.lag}; set it to 0",
         ),

@@ -1,5 +1,5 @@
-"""Routing replay: a pass's own experts change no bit, forced ones give the gradient of a model whose routers are
-replaced by the formula, in every layout, and nothing but a mixture of experts is accepted."""
+"""Routing replay: a pass's own experts change no bit, forced ones give the gradient of a model whose routers
+are replaced by the formula, in every layout, and nothing but a mixture of experts is accepted."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_forced_experts_give_the_gradient_of_the_formula(name: str, batch: Batch
 
 @pytest.mark.parametrize("by_group", [True, False])
 def test_layouts_and_micro_batches_give_the_same(by_group: bool, batch: Batch) -> None:
-    """Also where the rows of a group have unlike experts for the same prompt, which they then cannot share."""
+    """Also where rows of a group have unlike experts for the same prompt, which they then cannot share."""
     routes = drawn_routes(batch, by_group=by_group)
     forced = dataclasses.replace(batch, routed_experts=routes)
     expected, wanted = by_formula("Mixtral", batch, routes)
@@ -322,7 +322,7 @@ def test_weights_of_forced_experts_by_hand() -> None:
         router.weight[:, 0] = torch.tensor([1.0, 2.0, 3.0, 4.0]).log()
     hidden = torch.zeros(1, 32, dtype=torch.float64)
     hidden[:, 0] = 1.0
-    layer.forward = lambda states: router(states)  # the layer's router alone
+    layer.forward = functools.partial(router)  # the layer's router alone
     with replayed(trunk, torch.tensor([[[0, 2]] * LAYERS], dtype=torch.int16)):
         _, weights, chosen = layer(hidden)
     assert chosen.tolist() == [[0, 2]]

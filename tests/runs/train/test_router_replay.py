@@ -1,5 +1,6 @@
-"""`sampler.router_replay` in whole steps: with routes that differ, replay of the sampler's closes the gap, that of
-the trainer's own does not; where they do not differ, nothing changes; an interrupted run goes on with the same."""
+"""`sampler.router_replay` in whole steps: with routes that differ, replay of the sampler's closes the gap,
+that of the trainer's own does not; where they do not differ, nothing changes; an interrupted run goes on with the
+same."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ def test_a_step_that_measures_in_its_first_minibatch_replays_too(mixture: str) -
 
 
 def test_ratios_of_the_first_update_are_1_and_later_ones_keep_the_recorded_routes(mixture: str) -> None:
-    """One update a step is made at the weights of log π_old. With more, R2 changes what the ratio compares."""
+    """One update is made at the weights of log π_old. With more, R2 changes what the ratio compares."""
     plain, kept = (
         steps(config_of(mixture, epochs=3, old_logp="trainer", router_replay=mode), 1)[0]
         for mode in ("none", "R2")
@@ -222,4 +223,4 @@ def test_several_turns_and_trl_are_refused() -> None:
     recorded = dataclasses.replace(several, sampler=SamplerConfig(router_replay="R2"))
     assert not any("horizon has several" in fault for fault in incompatible(recorded))
     trl = dataclasses.replace(config, train=dataclasses.replace(config.train, backend="trl"))
-    assert any("whose trainer replays none" in fault for fault in incompatible(trl))
+    assert any("replays no routes" in fault for fault in incompatible(trl))
