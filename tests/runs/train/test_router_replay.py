@@ -1,6 +1,6 @@
 """`sampler.router_replay` in whole steps: with routes that differ, replay of the sampler's closes the gap,
-that of the trainer's own does not; where they do not differ, nothing changes; an interrupted run goes on with the
-same."""
+that of the trainer's own does not; where they do not differ, nothing changes; an interrupted run goes on with
+the same."""
 
 from __future__ import annotations
 
