@@ -55,7 +55,7 @@ class Choosing(TorchFunctionMode):
         chosen = self.choose(scores.detach(), result.indices)
         if chosen is result.indices:
             return result
-        return torch.return_types.topk((scores.gather(-1, chosen), chosen))  # type: ignore[attr-defined]
+        return torch.return_types.topk((scores.gather(-1, chosen), chosen))
 
 
 def routers_of(trunk: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
