@@ -61,6 +61,7 @@ NAMES = (
     "gigpo",
     "chord",
     "vapo",
+    "spo",
     "cora",
     "rredcot",
     "ngrpo",

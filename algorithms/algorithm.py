@@ -2,7 +2,8 @@
 
 An algorithm is a frozen dataclass whose fields are its hyperparameters. The harness never asks which
 algorithm it runs. It calls `compute_signal` once per rollout batch, `loss_weights` once per minibatch and
-`loss` once per micro-batch, and adds up ``(loss.terms * weights).sum()``.
+`loss` once per micro-batch, and adds up ``(loss.terms * weights).sum()``. What an algorithm carries from step
+to step is its `State`, which the harness keeps in checkpoints and hands out as `Batch.state`.
 
 Shapes: B rows (one per rollout), P longest prompt, T longest completion. Completions are padded on the
 right; position t of every ``(B, T)`` tensor belongs to completion token t.
@@ -24,6 +25,9 @@ Tokenwise: TypeAlias = "torch.Tensor"
 """Float (B, T)."""
 Rowwise: TypeAlias = "torch.Tensor"
 """Float (B,)."""
+State: TypeAlias = Any
+"""What an algorithm carries from step to step, as JSON holds it: None, numbers, texts, lists, and mappings from
+texts."""
 
 Role = Literal["policy", "critic", "value_head", "reference", "teacher"]
 """What a model is for. `critic` is a separate copy of the initial policy with a value head; `value_head`
@@ -47,6 +51,10 @@ class Metric:
     reduce: Reduction = "mean"
 
 
+WHOLE: Mapping[str, bool] = {"whole": True}
+"""Metadata of a field that belongs to all rows together, so that slicing leaves it as it is."""
+
+
 class Rows:
     """A frozen dataclass whose tensors share dimension 0; ``self[rows]`` slices every one of them."""
 
@@ -61,7 +69,9 @@ class Rows:
             return value
 
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return type(self)(**{f.name: cut(getattr(self, f.name)) for f in fields})
+        values = {f.name: getattr(self, f.name) for f in fields}
+        whole = {f.name for f in fields if "whole" in f.metadata}
+        return type(self)(**{name: v if name in whole else cut(v) for name, v in values.items()})
 
 
 @dataclass(frozen=True)
@@ -156,6 +166,12 @@ class Batch(Rows):
     expected: Rowwise | None = field(default=None, kw_only=True)
     """Value of the row's problem that the curriculum knows, (B,), NaN without one; None if it knows none of
     the batch's (`curriculum.Curriculum`)."""
+    problem: torch.Tensor | None = field(default=None, kw_only=True)
+    """Long (B,): number of the row's problem among all training problems, the same in every step; −1 if
+    unknown. `group` counts within the step."""
+    state: State = field(default=None, kw_only=True, metadata=WHOLE)
+    """The algorithm's state in this step. None stands for its initial state, which is also that of algorithms
+    without a state."""
 
     def __len__(self) -> int:
         return self.completion.shape[0]
@@ -337,6 +353,16 @@ class Algorithm(ABC, Generic[S]):
     @abstractmethod
     def compute_signal(self, batch: Batch, models: Models) -> S:
         """The training signal from rewards. Called once per step, without gradient."""
+
+    def initial_state(self) -> State:
+        """The state before the first step; None without a state."""
+        return None
+
+    def next_state(self, batch: Batch, models: Models) -> State:
+        """The state of the next step, given the batch of this one with its `state`, and the models after its
+        updates. A pure function that changes no state in place: checkpoints hold the state of finished steps.
+        Called without gradient, once per step that has rollouts."""
+        return batch.state
 
     def observe(self, batch: Batch, signal: S) -> dict[str, float]:
         """Metrics of the whole batch after `compute_signal`; NaN if undefined."""

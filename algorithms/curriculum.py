@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -52,6 +52,14 @@ class Curriculum(Protocol):
     def state(self) -> Any: ...
 
     def restore(self, state: Any) -> None: ...
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """A curriculum that chooses by the algorithm's state. It is told that state, None at first if there is
+    none, before the first draw of every step; it does not save it."""
+
+    def inform(self, state: Any) -> None: ...
 
 
 class Shuffled:

@@ -28,10 +28,11 @@ from grpobench.algorithms.algorithm import (
     Role,
     Rowwise,
     Signal,
+    State,
     TeacherPrompt,
     Tokenwise,
 )
-from grpobench.algorithms.curriculum import Curriculum, Study, expected_value
+from grpobench.algorithms.curriculum import Curriculum, Informed, Study, expected_value
 
 METRICS = (
     Metric("modify/overlong", "reward", "mean penalty for overlong completions", "higher"),
@@ -46,6 +47,11 @@ METRICS = (
         "modify/off_policy_masked",
         "share of tokens",
         "tokens of negative advantage without policy term, in completions that became too improbable",
+    ),
+    Metric(
+        "modify/entropy_coefficient",
+        "weight",
+        "weight of the entropy bonus in this step's updates under an entropy target; 0 while it is off",
     ),
     Metric(
         "modify/in_band",
@@ -80,6 +86,15 @@ EVIDENCE: Mapping[str, str] = {
         "gradient in closed form. verl averages the bonus like the policy's terms (loss_agg_mode), as here; "
         "TRL always averages it over tokens, so a coefficient has another meaning unless averaging is "
         "token_mean"
+    ),
+    "entropy_target": (
+        "verified: the controller and its place in the step, restated in a test from the authors' code "
+        "(SkyworkAI/Skywork-OR1@64e96af, verl/trainer/ppo/core_algos.py: EntController; ray_trainer.py: fit; "
+        "workers/actor/dp_actor.py: update_policy, get_entropy_metric); step and limit are those of all their "
+        "scripts, whose target is 0.2 (or1_scripts/train). As there, the entropy of a step's rollouts decides "
+        "about the next step, is −log π_old averaged over tokens, and the bonus begins at `entropy_bonus`, "
+        "which is 0 in the scripts. The paper's equations were not read; second-hand, its bonus is on in a "
+        "step whose own entropy is at most the target. Steps that do not update the policy change nothing"
     ),
     "reference_every": (
         "verified: the documented rule of TRL 1.16's sync_ref_model; the moved weights in closed form. The "
@@ -116,6 +131,15 @@ class Modifiers:
     entropy_bonus: float = 0.0
     """Weight of the policy's entropy in the objective, averaged like the algorithm's terms. It adds to an
     algorithm's setting `entropy_bonus`."""
+    entropy_target: float = 0.0
+    """Entropy in nats per token that the bonus is to keep (adaptive entropy control, Skywork-OR1,
+    arXiv:2505.22312): `entropy_bonus` is then only the weight of the first step; after each step it rises by
+    `entropy_step` if the entropy was below the target and else falls by it, and it is on only after a step
+    below the target. 0 keeps the weight."""
+    entropy_step: float = 1e-4
+    """How far the weight of the bonus moves after a step."""
+    entropy_limit: float = 5e-3
+    """Greatest weight that it moves to; the least is 0."""
     reference_every: int = 0
     """Steps between moves of the reference toward the policy (TR-DPO, arXiv:2404.09656); 0 keeps it."""
     reference_mix: float = 1.0
@@ -147,6 +171,9 @@ class Modifiers:
             dynamic_sampling=self.dynamic_sampling,
             off_policy_mask=self.off_policy_mask,
             entropy_bonus=self.entropy_bonus,
+            entropy_target=self.entropy_target,
+            entropy_step=self.entropy_step,
+            entropy_limit=self.entropy_limit,
             reference_every=self.reference_every,
         )
         if not 0 < self.reference_mix <= 1:
@@ -160,6 +187,12 @@ class Modifiers:
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name}: must be from 0 to {most:g}")
 
+    def next_weight(self, weight: float, entropy: float) -> dict[str, float | bool]:
+        """The part of the state that an entropy target changes, after a step of this weight and entropy."""
+        low = entropy < self.entropy_target
+        moved = weight + self.entropy_step if low else weight - self.entropy_step
+        return {"entropy_weight": min(max(moved, 0.0), self.entropy_limit), "entropy_low": low}
+
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The algorithm with these modifiers; the same object if there are none."""
         idle = not (
@@ -169,6 +202,7 @@ class Modifiers:
             or self.zero_variance_filter
             or self.off_policy_mask
             or self.entropy_bonus
+            or self.entropy_target
             or self.reference_every
             or self.schedule != "uniform"
         )
@@ -193,7 +227,8 @@ class Modified(Algorithm[S]):
 
     @property
     def differentiates_entropy(self) -> bool:
-        return self.plain.differentiates_entropy or self.modify.entropy_bonus > 0
+        bonus = self.modify.entropy_bonus > 0 or self.modify.entropy_target > 0
+        return self.plain.differentiates_entropy or bonus
 
     @property
     def teacher_divergence(self) -> float | None:
@@ -252,6 +287,35 @@ class Modified(Algorithm[S]):
         every = self.modify.reference_every
         return self.modify.reference_mix if every and step % every == 0 else self.plain.synchronize(step)
 
+    def initial_state(self) -> State:
+        plain = self.plain.initial_state()
+        if not self.modify.entropy_target:
+            return plain
+        return {"algorithm": plain, "entropy_weight": self.modify.entropy_bonus, "entropy_low": True}
+
+    def next_state(self, batch: Batch, models: Models) -> State:
+        plain = returned.next_state(self.plain, self._shaped(batch), models)
+        if not self.modify.entropy_target:
+            return plain
+        state = batch.state or self.initial_state()
+        written = batch.completion_mask
+        if "policy" in self.updated_roles(batch.step) and written.any():
+            entropy = -batch.old_logp[written].double().mean().item()
+            state = state | self.modify.next_weight(state["entropy_weight"], entropy)
+        return state | {"algorithm": plain}
+
+    def _entropy_weight(self, batch: Batch) -> float:
+        """The weight of the entropy bonus in this step."""
+        if not (self.modify.entropy_target and batch.state):
+            return self.modify.entropy_bonus
+        return float(batch.state["entropy_weight"]) if batch.state["entropy_low"] else 0.0
+
+    def _own(self, batch: Batch) -> Batch:
+        """The batch as the algorithm sees it, with its own state."""
+        if not (self.modify.entropy_target and batch.state):
+            return batch
+        return dataclasses.replace(batch, state=batch.state["algorithm"])
+
     def compute_signal(self, batch: Batch, models: Models) -> S:
         shaped = self._shaped(batch)
         signal = returned.compute_signal(self.plain, shaped, models)
@@ -272,6 +336,7 @@ class Modified(Algorithm[S]):
         )
 
     def _shaped(self, batch: Batch) -> Batch:
+        batch = self._own(batch)
         if not self.modify.overlong_buffer:
             return batch
         return dataclasses.replace(batch, reward=batch.reward + self._penalty(batch))
@@ -285,6 +350,8 @@ class Modified(Algorithm[S]):
             row["modify/left_out"] = (~batch.stopped).double().mean().item() if len(batch) else math.nan
         if self.modify.zero_variance_filter:
             row["modify/equal"] = equal_groups(shaped)
+        if self.modify.entropy_target:
+            row["modify/entropy_coefficient"] = self._entropy_weight(batch)
         if self.modify.schedule == "ads":
             groups = [batch.reward[batch.group == number] for number in batch.group.unique()]
             kept = [
@@ -295,14 +362,15 @@ class Modified(Algorithm[S]):
         return row
 
     def loss(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
+        weight, batch = self._entropy_weight(batch), self._own(batch)
         moves = "policy" in now  # absent while a critic is warmed up
         masks = moves and self.modify.off_policy_mask
         plain = self._masked(batch, signal, now) if masks else returned.loss(self.plain, batch, signal, now)
-        if moves and self.modify.entropy_bonus:
+        if moves and weight:
             entropy = now["policy"].entropy
             if plain.terms.dim() == 1:
                 entropy = parts.sequence_mean(entropy, batch.completion_mask)
-            plain = Loss(plain.terms - self.modify.entropy_bonus * entropy, plain.metrics)
+            plain = Loss(plain.terms - weight * entropy, plain.metrics)
         return plain
 
     def _masked(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
@@ -317,7 +385,7 @@ class Modified(Algorithm[S]):
         return Loss(masked.terms, {**metrics, "modify/off_policy_masked": stale.float()})
 
     def loss_weights(self, batch: Batch) -> torch.Tensor:
-        return returned.loss_weights(self.plain, batch)
+        return returned.loss_weights(self.plain, self._own(batch))
 
     def curriculum(
         self,
@@ -387,6 +455,10 @@ class Refilled:
     @property
     def attempts(self) -> int:
         return self.inner.attempts + self.refills
+
+    def inform(self, state: Any) -> None:
+        if isinstance(self.inner, Informed):
+            self.inner.inform(state)
 
     def draw(self, step: int, attempt: int) -> list[int]:
         return self.inner.draw(step, attempt)

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from numbers import Real
@@ -19,7 +20,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, ModelOutput, Models, Role, Signal
+from grpobench.algorithms.algorithm import (
+    Algorithm,
+    Batch,
+    Loss,
+    ModelOutput,
+    Models,
+    Role,
+    Signal,
+    State,
+)
 
 S = TypeVar("S", bound=Signal)
 
@@ -172,6 +182,20 @@ def observe(algorithm: Algorithm[S], batch: Batch, signal: S) -> Mapping[str, fl
         if not isinstance(value, Real):
             raise refusal(algorithm, "observe", f"{name} = {described(value)}", "a number; write .item()")
     return row
+
+
+def next_state(algorithm: Algorithm[Any], batch: Batch, models: Models) -> State:
+    """`algorithm.next_state`. In a trial, after a check that a checkpoint gives back what it was given."""
+    state = algorithm.next_state(batch, models)
+    if FINITE.get():
+        try:
+            kept = json.loads(json.dumps(state, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise refusal(algorithm, "next_state", described(state), f"what JSON can hold ({error})") from None
+        if kept != state:
+            expected = "lists instead of tuples, and mappings from texts: what JSON gives back"
+            raise refusal(algorithm, "next_state", described(state), expected)
+    return state
 
 
 def loss(

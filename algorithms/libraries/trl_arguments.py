@@ -320,6 +320,11 @@ def translate_modifiers(
             "modify.zero_variance_filter: TRL counts groups of equal rewards in its averages; set it to "
             f"false, or {STAY}"
         )
+    if modify.entropy_target:
+        faults.append(
+            "modify.entropy_target moves the weight of the entropy from step to step, and TRL's is fixed; set "
+            f"it to 0, or {STAY}"
+        )
     if modify.off_policy_mask or modify.entropy_bonus:
         more, why = translate_loss_modifiers(modify, entry, arguments, splitting)
         translated |= more

@@ -98,6 +98,8 @@ class Group:
     algorithm's teacher reads what the policy reads."""
     expected: float = math.nan
     """Value of the problem that the curriculum knew before the completions were graded; NaN without one."""
+    index: int = -1
+    """Number of the problem among all training problems; −1 if unknown."""
 
     def graded(self) -> list[float]:
         """The rewards of the rollouts that could be graded."""
@@ -156,6 +158,7 @@ def pack_groups(
         teacher_prompt=padded(taught, pad, torch.long).to(device) if taught else None,
         teacher_prompt_length=_integers([len(one) for one in taught], device) if taught else None,
         expected=_expected(groups, rows, device),
+        problem=_integers([groups[number].index for number, _ in rows], device),
         max_completion_tokens=limit,
         step=step,
     )

@@ -166,6 +166,11 @@ def of_modifiers(config: RunConfig) -> list[Rule]:
             f'modify.dynamic_sampling draws further problems, and {kind}; set sampler.kind = "hf"',
         ),
         Rule(
+            sampler.on_policy or not modify.entropy_target,
+            f"modify.entropy_target follows the entropy of the current policy's rollouts, and {kind}; set "
+            'sampler.kind = "hf"',
+        ),
+        Rule(
             config.reward.kind != "constant" or not modify.dynamic_sampling,
             'modify.dynamic_sampling waits for rewards that differ, and reward.kind is "constant"; set '
             "modify.dynamic_sampling = 0",

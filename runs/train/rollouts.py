@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.algorithms.curriculum import Curriculum, expected_value
+from grpobench.algorithms.curriculum import Curriculum, Informed, expected_value
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError, described, line_of
 from grpobench.runs.models.loading import Loaded
@@ -128,6 +128,10 @@ class Checked:
             expected = "a whole number from 1 (as a @property or an attribute)"
             raise ReturnError(f"{line_of(self._whose)} {what}, expected {expected}".lstrip())
         return attempts
+
+    def inform(self, state: Any) -> None:
+        if isinstance(self.inner, Informed):
+            self.inner.inform(state)
 
     def draw(self, step: int, attempt: int) -> list[int]:
         drawn: Any = self.inner.draw(step, attempt)

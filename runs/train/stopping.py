@@ -69,18 +69,22 @@ class Stopping:
 
 class Before:
     """The state before a step, as long as the step has changed no weights. Curriculum and counters change
-    while it samples, so they are kept as text."""
+    while it samples, so they are kept as text; the algorithm's state, which may be large, is never changed in
+    place."""
 
     def __init__(self, trainer: Trainer, folder: RunFolder, done: int) -> None:
         self.trainer, self.folder, self.done = trainer, folder, done
-        self.state = json.dumps(trainer.state())
+        state = trainer.state()
+        self.algorithm = state.pop("algorithm")
+        self.state = json.dumps(state)
 
     def save(self) -> None:
         """Save a checkpoint of the step before, if that is still possible and there is none. Before the first
         step there is nothing to save: the next start begins with the same weights."""
         if self.done and not self.trainer.updater.begun and self.done not in self.folder.steps():
             self.trainer.tell(self.done, SAVING)
-            self.folder.save(self.done, self.trainer.models.state(), json.loads(self.state))
+            state = json.loads(self.state) | {"algorithm": self.algorithm}
+            self.folder.save(self.done, self.trainer.models.state(), state)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import torch
 
 from grpobench.algorithms import returned
 from grpobench.algorithms.algorithm import Batch, Signal
-from grpobench.algorithms.curriculum import expected_value
+from grpobench.algorithms.curriculum import Informed, expected_value
 from grpobench.runs.metrics.catalog import catalog
 from grpobench.runs.metrics.rollout_metrics import (
     MetricAccumulator,
@@ -106,6 +106,8 @@ class Trainer:
         self.lowered: list[dict[str, Any]] = []
         """The token budgets that this attempt lowered for want of memory, with the step that reported it."""
         self.watch = Watch(config)
+        self.algorithm_state = self.algorithm.initial_state()
+        """What the algorithm carries from step to step: that of the next step, once a step is finished."""
 
     @property
     def over(self) -> bool:
@@ -134,6 +136,7 @@ class Trainer:
             "token_budgets": {
                 name: token_budget.state() for name, token_budget in self.token_budgets().items()
             },
+            "algorithm": self.algorithm_state,
         }
 
     def token_budgets(self) -> dict[str, TokenBudget]:
@@ -156,6 +159,8 @@ class Trainer:
         self.source.sampler_tokens = state.get("sampler_tokens", math.nan)
         self.models.flops.total = state.get("flops", math.nan)
         self.noise.restore(state.get("gradient_noise", (0.0, 0.0)))
+        # Before algorithms had a state, checkpoints held none.
+        self.algorithm_state = state.get("algorithm", self.algorithm_state)
         for name, token_budget in self.token_budgets().items():
             token_budget.restore(state.get("token_budgets", {}).get(name, {}))
 
@@ -173,6 +178,8 @@ class Trainer:
                     signal = self.compute_signal(batch, record)
                     self.measure_noise(batch, signal, correction, record)
                     self.update(batch, signal, correction, record)
+                    if not self.diverged:
+                        self.advance_state(batch)
                 if not self.diverged:
                     self.synchronize(record)
         return record.row
@@ -202,6 +209,7 @@ class Trainer:
                 self.sampler.sleep()
         device = str(self.models.device)
         batch = pack_groups(record.groups, self.limit, record.step, self.loaded.pad, device)
+        batch = dataclasses.replace(batch, state=self.algorithm_state)
         record.trained = batch
         # Before the updates: the entropy is that of the policy that sampled.
         record.row |= sampled_metrics(record.sampled, self.categories)
@@ -284,6 +292,12 @@ class Trainer:
         # A gap over the whole batch replaces the one that the first minibatch measured.
         record.row |= updated.row | record.gap
 
+    def advance_state(self, batch: Batch) -> None:
+        """What the algorithm carries to the next step, after the updates of this one. If these are left out,
+        its rollouts count all the same."""
+        with self.clock("forward"), torch.no_grad():
+            self.algorithm_state = returned.next_state(self.algorithm, batch, self.models)
+
     def synchronize(self, record: StepRecord) -> None:
         """Move the reference where the algorithm does so, and give the new weights to the sampler."""
         if mix := self.algorithm.synchronize(record.step):
@@ -308,9 +322,12 @@ class Trainer:
         wanted = self.config.train.prompts_per_step
         sampled: list[Group] = []
         kept: list[Group] = []
+        if isinstance(self.curriculum, Informed):
+            self.curriculum.inform(self.algorithm_state)
         for attempt in range(self.curriculum.attempts):
             index = self.curriculum.draw(step, attempt)
-            groups = self.source.gather(step, attempt, index)
+            found = self.source.gather(step, attempt, index)
+            groups = [dataclasses.replace(one, index=i) for one, i in zip(found, index, strict=True)]
             # Before `accept`, which may teach the curriculum of these very rewards.
             groups = [self._valued(*pair) for pair in zip(groups, index, strict=True)]
             point("rollout")

@@ -100,6 +100,7 @@ def modified() -> dict[str, Algorithm[Any]]:
     known = ALGORITHMS
     mask, bonus = Modifiers(off_policy_mask=0.02), Modifiers(entropy_bonus=0.1)
     equal = Modifiers(zero_variance_filter=True)
+    target = Modifiers(entropy_bonus=0.1, entropy_target=0.2)
     every = Modifiers(off_policy_mask=0.02, entropy_bonus=0.1, zero_variance_filter=True, mask_truncated=True)
     plain = {
         "grpo": known["grpo"](beta=0.1),
@@ -115,6 +116,9 @@ def modified() -> dict[str, Algorithm[Any]]:
         "grpo-filter": equal.around(plain["grpo"]),
         "dpo-filter": equal.around(known["dpo"]()),
         "dapo-every": every.around(known["dapo"]()),
+        "grpo-target": target.around(plain["grpo"]),
+        "ppo-shared-target": target.around(plain["ppo-shared"]),
+        "spo-target": target.around(known["spo"]()),
     }
 
 
@@ -155,6 +159,8 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "gigpo-history": known["gigpo"](anchor="history", step_weight=2.0, discount=0.5, ddof=0),
         "gigpo-kl-reward": known["gigpo"](beta=0.1, kl_placement="reward"),
         "gvpo-strict": known["gvpo"](temperature=2.0),
+        "spo-beta": known["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
+        "spo-kl-advantage": known["spo"](beta=0.1, kl_placement="advantage", averaging="sequence_mean"),
         "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
     }
 
