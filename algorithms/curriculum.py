@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -59,7 +59,7 @@ class Informed(Protocol):
     """A curriculum that chooses by the algorithm's state. It is told that state, None at first if there is
     none, before the first draw of every step; it does not save it."""
 
-    def inform(self, state: Any) -> None: ...
+    def inform(self, state: Mapping[str, Any] | None) -> None: ...
 
 
 class Shuffled:

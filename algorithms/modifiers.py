@@ -89,9 +89,10 @@ EVIDENCE: Mapping[str, str] = {
     ),
     "entropy_target": (
         "verified: the controller and its place in the step, restated in a test from the authors' code "
-        "(SkyworkAI/Skywork-OR1@64e96af, verl/trainer/ppo/core_algos.py: EntController; ray_trainer.py: fit; "
-        "workers/actor/dp_actor.py: update_policy, get_entropy_metric); step and limit are those of all their "
-        "scripts, whose target is 0.2 (or1_scripts/train). As there, the entropy of a step's rollouts decides "
+        "(SkyworkAI/Skywork-OR1@64e96af, verl/trainer/ppo/core_algos.py: EntController; "
+        "verl/trainer/ppo/ray_trainer.py: fit; verl/workers/actor/dp_actor.py: update_policy, "
+        "get_entropy_metric); step and limit are those of all their scripts, whose target is 0.2 "
+        "(or1_scripts/train). As there, the entropy of a step's rollouts decides "
         "about the next step, is −log π_old averaged over tokens, and the bonus begins at `entropy_bonus`, "
         "which is 0 in the scripts. The paper's equations were not read; second-hand, its bonus is on in a "
         "step whose own entropy is at most the target. Steps that do not update the policy change nothing"
@@ -187,11 +188,11 @@ class Modifiers:
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name}: must be from 0 to {most:g}")
 
-    def next_weight(self, weight: float, entropy: float) -> dict[str, float | bool]:
-        """The part of the state that an entropy target changes, after a step of this weight and entropy."""
+    def next_bonus(self, bonus: Mapping[str, Any], entropy: float) -> dict[str, Any]:
+        """The next step's `weight` of the entropy bonus and whether it is `on`, after one of this entropy."""
         low = entropy < self.entropy_target
-        moved = weight + self.entropy_step if low else weight - self.entropy_step
-        return {"entropy_weight": min(max(moved, 0.0), self.entropy_limit), "entropy_low": low}
+        moved = bonus["weight"] + (self.entropy_step if low else -self.entropy_step)
+        return {"weight": min(max(moved, 0.0), self.entropy_limit), "on": low}
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The algorithm with these modifiers; the same object if there are none."""
@@ -210,6 +211,8 @@ class Modifiers:
 
 
 S = TypeVar("S", bound=Signal)
+ENTROPY = "modify.entropy_target"
+"""What an entropy target carries from step to step stands in the state under this name."""
 
 
 @dataclass(frozen=True)
@@ -291,30 +294,28 @@ class Modified(Algorithm[S]):
         plain = self.plain.initial_state()
         if not self.modify.entropy_target:
             return plain
-        return {"algorithm": plain, "entropy_weight": self.modify.entropy_bonus, "entropy_low": True}
+        return {**(plain or {}), ENTROPY: {"weight": self.modify.entropy_bonus, "on": True}}
 
     def next_state(self, batch: Batch, models: Models) -> State:
         plain = returned.next_state(self.plain, self._shaped(batch), models)
         if not self.modify.entropy_target:
             return plain
-        state = batch.state or self.initial_state()
-        written = batch.completion_mask
+        bonus, written = self._bonus(batch), batch.completion_mask
         if "policy" in self.updated_roles(batch.step) and written.any():
             entropy = -batch.old_logp[written].double().mean().item()
-            state = state | self.modify.next_weight(state["entropy_weight"], entropy)
-        return state | {"algorithm": plain}
+            bonus = self.modify.next_bonus(bonus, entropy)
+        return {**(plain or {}), ENTROPY: bonus}
+
+    def _bonus(self, batch: Batch) -> Mapping[str, Any]:
+        """The weight of the entropy bonus and whether it is on, which an entropy target moves."""
+        state = (self.modify.entropy_target and batch.state) or {}
+        found: Mapping[str, Any] = state.get(ENTROPY) or {"weight": self.modify.entropy_bonus, "on": True}
+        return found
 
     def _entropy_weight(self, batch: Batch) -> float:
         """The weight of the entropy bonus in this step."""
-        if not (self.modify.entropy_target and batch.state):
-            return self.modify.entropy_bonus
-        return float(batch.state["entropy_weight"]) if batch.state["entropy_low"] else 0.0
-
-    def _own(self, batch: Batch) -> Batch:
-        """The batch as the algorithm sees it, with its own state."""
-        if not (self.modify.entropy_target and batch.state):
-            return batch
-        return dataclasses.replace(batch, state=batch.state["algorithm"])
+        bonus = self._bonus(batch)
+        return float(bonus["weight"]) if bonus["on"] else 0.0
 
     def compute_signal(self, batch: Batch, models: Models) -> S:
         shaped = self._shaped(batch)
@@ -336,7 +337,6 @@ class Modified(Algorithm[S]):
         )
 
     def _shaped(self, batch: Batch) -> Batch:
-        batch = self._own(batch)
         if not self.modify.overlong_buffer:
             return batch
         return dataclasses.replace(batch, reward=batch.reward + self._penalty(batch))
@@ -362,7 +362,7 @@ class Modified(Algorithm[S]):
         return row
 
     def loss(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
-        weight, batch = self._entropy_weight(batch), self._own(batch)
+        weight = self._entropy_weight(batch)
         moves = "policy" in now  # absent while a critic is warmed up
         masks = moves and self.modify.off_policy_mask
         plain = self._masked(batch, signal, now) if masks else returned.loss(self.plain, batch, signal, now)
@@ -385,7 +385,7 @@ class Modified(Algorithm[S]):
         return Loss(masked.terms, {**metrics, "modify/off_policy_masked": stale.float()})
 
     def loss_weights(self, batch: Batch) -> torch.Tensor:
-        return returned.loss_weights(self.plain, self._own(batch))
+        return returned.loss_weights(self.plain, batch)
 
     def curriculum(
         self,
@@ -456,7 +456,7 @@ class Refilled:
     def attempts(self) -> int:
         return self.inner.attempts + self.refills
 
-    def inform(self, state: Any) -> None:
+    def inform(self, state: State) -> None:
         if isinstance(self.inner, Informed):
             self.inner.inform(state)
 

@@ -187,11 +187,15 @@ def observe(algorithm: Algorithm[S], batch: Batch, signal: S) -> Mapping[str, fl
 def next_state(algorithm: Algorithm[Any], batch: Batch, models: Models) -> State:
     """`algorithm.next_state`. In a trial, after a check that a checkpoint gives back what it was given."""
     state = algorithm.next_state(batch, models)
+    if not (state is None or isinstance(state, Mapping)):
+        raise refusal(algorithm, "next_state", described(state), "a mapping from names, or None")
     if FINITE.get():
         try:
             kept = json.loads(json.dumps(state, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise refusal(algorithm, "next_state", described(state), f"what JSON can hold ({error})") from None
+            raise refusal(
+                algorithm, "next_state", described(state), f"what JSON can hold ({error})"
+            ) from None
         if kept != state:
             expected = "lists instead of tuples, and mappings from texts: what JSON gives back"
             raise refusal(algorithm, "next_state", described(state), expected)

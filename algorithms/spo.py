@@ -20,56 +20,58 @@ from grpobench.algorithms.curriculum import Curriculum, Shuffled, Study
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 Entry = Mapping[str, Any]
-"""What is remembered of a problem: `alpha`, `beta`, the number of `visits` and, where the discount asks for it,
-the last completion (`tokens`, `written`, `logp`)."""
+"""What is remembered of a problem: `alpha`, `beta`, the number of `visits` and, where the discount asks for
+it, the last completion (`tokens`, `written`, `logp`)."""
 
 
 @dataclass(frozen=True)
 class SPO(ClippedRatio):
     """Single-stream Policy Optimization (arXiv:2509.13232): a Beta distribution of each problem's success
-    rate, carried from visit to visit, is the baseline. It forgets the faster, the further the policy has moved
-    since the last visit. Problems of uncertain success are drawn more often.
+    rate, carried from visit to visit, is the baseline. It forgets the faster, the further the policy has
+    moved since the last visit. Problems of uncertain success are drawn more often.
 
     The state is part of every checkpoint. A step may have any number of completions of a problem; one is
     enough.
-    Degenerate cases: advantages that are all equal, and a batch of one row, are exactly 0; a problem without a
-    visit has the prior as its baseline, so that in a first step with one prior the advantages are whitened
-    rewards; discount_low = discount_high forgets by that factor at each visit and stores no completions.
+    Degenerate cases: advantages that are all equal, and a batch of one row, are exactly 0; a problem without
+    a visit has the prior as its baseline, so that in a first step the advantages are whitened rewards;
+    discount_low = discount_high forgets by that factor at each visit and stores no completions.
     """
 
     name = "spo"
     paper = "Single-stream Policy Optimization, arXiv:2509.13232"
     summary = "one completion per problem: a success rate kept for each problem is the baseline"
     formula = (
-        "A = r − v(x), v = α/(α+β), then (A − mean A)/(std A + ε) over the batch;  objective as PPO's;  after "
-        "the updates α ← ρα + r, β ← ρβ + 1 − r, ρ = clamp(2^(−D/half_life), discount_low, discount_high), "
-        "D = mean over the tokens of the problem's last completion of |log π after that step's updates − "
-        "log π after this step's|;  a step's problems are drawn without replacement by √(v(1−v)) + exploration"
+        "A = r − v(x), v = α/(α+β), then (A − mean A)/(std A + ε) over the batch;  objective as PPO's;  "
+        "after the updates α ← ρα + r, β ← ρβ + 1 − r, ρ = clamp(2^(−D/half_life), discount_low, "
+        "discount_high), D = mean over the tokens of the problem's last completion of |log π after that "
+        "step's updates − log π after this step's|;  problems are drawn without replacement by "
+        "√(v(1−v)) + exploration"
     )
     departures = (
         "The authors estimate each v before training from 8 completions of the initial policy, with α + β = "
-        "1/(1 − discount_low); here the prior is α = β = ½, their code's for no such estimate (offline_N = 0). "
-        "D is theirs in code, where the paper says KL. The paper's sampling weight is said to be divided by a "
-        "power of α + β; their code's is not. A problem with several completions in a step forgets once, then "
-        "counts each, and its first is remembered. Rewards outside 0 and 1 are scaled by min_reward and "
-        "max_reward, within which all must be. Their script makes eight updates per rollout batch "
-        "(train.num_minibatches = 8) with one completion per problem (train.group_size = 1)."
+        "1/(1 − discount_low); here the prior is α = β = ½, their code's for no such estimate "
+        "(offline_N = 0). D is that of their code; their paper is said to have a KL, and to divide the "
+        "weight in the draw by a power of α + β, which the code does not. A problem with several "
+        "completions in a step forgets once, then counts each, and its first is remembered. Rewards outside "
+        "0 and 1 are scaled by min_reward and max_reward, within which all must be. The authors' script "
+        "makes eight updates per rollout batch (train.num_minibatches = 8) with one completion per problem "
+        "(train.group_size = 1)."
     )
     evidence = (
         "verified: every number and rule in the authors' code (verl-project/verl-recipe@48ea0a7, "
-        "spo/spo_ray_trainer.py: fit, _get_spo_rho; spo/train.sh; spo/config/spo_trainer.yaml), restated in a "
-        "test; of the paper only the abstract was read, its formulas second-hand"
+        "spo/spo_ray_trainer.py: fit, _get_spo_rho; spo/train.sh; spo/config/spo_trainer.yaml), restated in "
+        "a test; of the paper only the abstract was read, its formulas second-hand"
     )
     cost = (
         "after each step's updates two forward passes of the policy, over its completions and over the last "
-        "ones of the same problems; 8 bytes in memory and 11 in each checkpoint for each token of the last "
-        "completion to each problem"
+        "ones of the same problems; about 11 bytes in memory and in each checkpoint for each token of the "
+        "last completion to each problem"
     )
     reward_bounds = ("min_reward", "max_reward")
     metrics = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,
-        Metric("spo/expected", "probability", "mean success rate that was expected of the step's rows", "neither"),
+        Metric("spo/expected", "probability", "mean success rate that was expected of the step's rows"),
         Metric("spo/evidence", "completions", "mean of α + β of the step's rows, what their rates rest on"),
         Metric("spo/first", "share of rows", "rows of problems that no earlier step has visited"),
         Metric(
@@ -205,7 +207,7 @@ class SPO(ClippedRatio):
         return parts.group_advantage(gain / span, whole, "mean", "group", 1, self.epsilon)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
-        state = batch.state or self.initial_state()
+        state = batch.state or {}
         expected, numbers = self.expected(batch), batch.problem
         known = entries(state)
         first = [] if numbers is None else [float(str(n) not in known) for n in numbers.tolist()]
@@ -213,8 +215,8 @@ class SPO(ClippedRatio):
             "spo/expected": mean([alpha / (alpha + beta) for alpha, beta in expected]),
             "spo/evidence": mean([alpha + beta for alpha, beta in expected]),
             "spo/first": mean(first),
-            "spo/drift": state["drift"],
-            "spo/discount": state["discount"],
+            "spo/drift": state.get("drift"),
+            "spo/discount": state.get("discount"),
         }
         return {name: math.nan if value is None else value for name, value in row.items()}
 
@@ -240,7 +242,8 @@ class SPO(ClippedRatio):
 
 class Prioritized(Shuffled):
     """Draws problems without replacement by weights that follow from the algorithm's state. A refill draws
-    among the problems that the step has not drawn."""
+    among the problems that the step has not drawn. While all weights are equal, as in a first step, the draw
+    is that of `Shuffled`: arms with the same seed begin with the same problems."""
 
     def __init__(
         self, problems: int, prompts: int, seed: int, weigh: Callable[[State, int], Sequence[float]]
@@ -249,7 +252,7 @@ class Prioritized(Shuffled):
         self.weigh = weigh
         self.weights = list(weigh(None, problems))
 
-    def inform(self, state: Any) -> None:
+    def inform(self, state: State) -> None:
         self.weights = list(self.weigh(state, self.problems))
 
     def draw(self, step: int, attempt: int) -> list[int]:
@@ -257,12 +260,15 @@ class Prioritized(Shuffled):
         # The shortest exponential waiting times are a weighted draw without replacement.
         wait = [-math.log(1 - rng.random()) / max(weight, 1e-300) for weight in self.weights]
         order = sorted(range(self.problems), key=wait.__getitem__)
+        if len(set(self.weights)) == 1:
+            first = super().draw(step, 0)
+            order = [*first, *(problem for problem in order if problem not in first)]
         return order[attempt * self.prompts : (attempt + 1) * self.prompts]
 
 
 def entries(state: State) -> Mapping[str, Entry]:
     """What is remembered, by the number of the problem as text."""
-    return state["problems"] if state else {}
+    return state.get("problems", {}) if state else {}
 
 
 def mean(values: Any) -> float | None:

@@ -322,8 +322,8 @@ def translate_modifiers(
         )
     if modify.entropy_target:
         faults.append(
-            "modify.entropy_target moves the weight of the entropy from step to step, and TRL's is fixed; set "
-            f"it to 0, or {STAY}"
+            "modify.entropy_target moves the weight of the entropy from step to step, but TRL's is fixed; "
+            f"set it to 0, or {STAY}"
         )
     if modify.off_policy_mask or modify.entropy_bonus:
         more, why = translate_loss_modifiers(modify, entry, arguments, splitting)

@@ -73,6 +73,9 @@ LATER = frozenset(
         'teacher = ""',
         "teacher_warm_start = 0",
         'experts = "reference"',
+        "entropy_target = 0.0",
+        "entropy_step = 0.0001",
+        "entropy_limit = 0.005",
     }
 )
 """Lines of run.toml for settings that came after findings had been registered, with the values that change

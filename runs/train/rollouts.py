@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.algorithm import Algorithm, State
 from grpobench.algorithms.curriculum import Curriculum, Informed, expected_value
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError, described, line_of
@@ -129,7 +129,7 @@ class Checked:
             raise ReturnError(f"{line_of(self._whose)} {what}, expected {expected}".lstrip())
         return attempts
 
-    def inform(self, state: Any) -> None:
+    def inform(self, state: State) -> None:
         if isinstance(self.inner, Informed):
             self.inner.inform(state)
 

@@ -25,7 +25,7 @@ from grpobench.algorithms.algorithm import (
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.algorithms.returned import ReturnError, finite_values, observe
+from grpobench.algorithms.returned import ReturnError, finite_values, next_state, observe
 
 HERE = Path(__file__).name
 BATCH = rollouts([[3, 5], [5, 2]], [[1.0, 0.0], [0.0, 1.0]])
@@ -302,3 +302,40 @@ def test_nothing_that_is_looked_at_waits_for_a_device(monkeypatch: pytest.Monkey
     weights = returned.loss_weights(algorithm, batch)
     made = returned.loss(algorithm, batch, signal, {"policy": ModelOutput(logp, logp, logp[:, :0])}, weights)
     assert made.terms.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"seen": (1, 2)}, "expected lists instead of tuples, and mappings from texts"),
+        ({"seen": {3: 1.0}}, "expected lists instead of tuples, and mappings from texts"),
+        ({"seen": torch.ones(2)}, "expected what JSON can hold (Object of type Tensor is not JSON"),
+        ({"seen": float("nan")}, "expected what JSON can hold (Out of range float values"),
+    ],
+)
+def test_a_state_that_a_checkpoint_would_change_is_refused_in_a_trial(state: Any, said: str) -> None:
+    """In a run nobody looks at it: a state may be large."""
+    algorithm = Wrong(GRPO, "next_state", lambda made: state).algorithm
+    assert next_state(algorithm, BATCH, None) is state  # type: ignore[arg-type]
+    with finite_values(), pytest.raises(ReturnError, match=re.escape(said)) as caught:
+        next_state(algorithm, BATCH, None)  # type: ignore[arg-type]
+    assert "Mine.next_state returned {'seen': " in str(caught.value)
+    assert str(caught.value).startswith(HERE)
+
+
+def test_a_state_has_names() -> None:
+    algorithm = Wrong(GRPO, "next_state", lambda made: 3.0).algorithm
+    with pytest.raises(
+        ReturnError, match=r"next_state returned 3.0 of type float, expected a mapping from names"
+    ):
+        next_state(algorithm, BATCH, None)  # type: ignore[arg-type]
+    kept = {"seen": [1, {"a": None}]}
+    with finite_values():
+        assert next_state(Wrong(GRPO, "next_state", lambda made: kept).algorithm, BATCH, None) is kept  # type: ignore[arg-type]
+
+
+def test_slicing_a_batch_leaves_its_state_whole() -> None:
+    state = {"seen": [1.0, 2.0, 3.0, 4.0]}
+    batch = dataclasses.replace(BATCH, state=state, problem=torch.tensor([5, 5, 2, 2]))
+    part = batch[torch.tensor([2, 0])]
+    assert part.state is state and part.problem.tolist() == [2, 5] and len(part) == 2

@@ -31,7 +31,7 @@ from types import FrameType
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.tools import faults
 
-ALGORITHMS = ("grpo", "ppo", "gspo", "dpo", "ngrpo", "ads", "dapo")
+ALGORITHMS = ("grpo", "ppo", "gspo", "dpo", "ngrpo", "ads", "dapo", "spo")
 STEPS = 6
 POINTS: Mapping[str, int] = {
     "rollout": 6,
@@ -96,8 +96,10 @@ algorithm = "{algorithm}"
 """
 CRITIC = "settings.critic_warmup = 1\ntrain.learning_rate = { policy = 1e-3, critic = 1e-3 }"
 TEACHER = 'model.teacher = "nano-moe"'
+# The weight of the bonus rises in every step but those of the critic's warm-up: what is carried counts.
+CARRIED = "modify.entropy_target = 9.0\nmodify.entropy_step = 0.01\nmodify.entropy_limit = 1.0"
 MORE = {
-    "ppo": CRITIC,
+    "ppo": f"{CRITIC}\n{CARRIED}",
     "vapo": CRITIC,
     "passk": "settings.k = 2",
     "opd": TEACHER,

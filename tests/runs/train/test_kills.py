@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 from pathlib import Path
 
@@ -32,9 +33,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.setattr(launcher, "PAUSES", (0.0,) * 100)
 
 
-def carry(folder: Path, *planned: str, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def carry(folder: Path, *planned: str, monkeypatch: pytest.MonkeyPatch, algorithm: str = "ppo") -> Outcome:
     if not folder.exists():
-        torture.prepare(folder, "ppo")
+        torture.prepare(folder, algorithm)
     for name in planned:
         (folder / "faults" / name).touch()
     monkeypatch.setenv(faults.VARIABLE, str(folder / "faults"))
@@ -53,6 +54,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         assert carry(folder, monkeypatch=patch).code == 0
         found = torture.outcome(folder)
         assert torture.learned(found)
+        weights = [row.get("modify/entropy_coefficient") for row in json.loads(found["metrics.jsonl"])]
+        assert weights == [None, 0.0, 0.0, 0.01]  # the critic alone is trained in the first step
         return found
 
 
@@ -71,6 +74,21 @@ def test_a_run_killed_everywhere_is_the_undisturbed_one(
     assert outcome.code == 0 and torture.outcome(folder) == whole
     assert not torture.leftovers(folder) and not load(folder / "torture").damage
     assert len(rows(torture.run_of(folder))) == 4
+
+
+@pytest.mark.slow
+def test_a_killed_run_remembers_its_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The completions that the policy's movement is measured on are in checkpoints, bit for bit."""
+    found = []
+    for name, kills in (("whole", ()), ("killed", ("update.2.kill", "log-row.3.kill"))):
+        folder = tmp_path / name
+        assert carry(folder, *kills, monkeypatch=monkeypatch, algorithm="spo").code == 0
+        found.append(torture.outcome(folder))
+    assert sorted((folder / "faults" / faults.STRUCK).read_text().split()) == sorted(kills)
+    assert found[0] == found[1] and torture.learned(found[0])
+    first, *_, last = json.loads(found[0]["metrics.jsonl"])[1:]
+    assert first["spo/expected"] == 0.5 and first["spo/first"] == 1
+    assert last["spo/first"] < 1 and last["spo/discount"]
 
 
 def test_a_kill_behind_the_result_is_no_crash(
