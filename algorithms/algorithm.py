@@ -27,7 +27,7 @@ Rowwise: TypeAlias = "torch.Tensor"
 """Float (B,)."""
 State: TypeAlias = "Mapping[str, Any] | None"
 """What an algorithm carries from step to step, by name, as JSON holds it: None, numbers, texts, lists and
-mappings from texts. A wrapper adds names of its own beside those of the algorithm in it, which ignores them."""
+mappings from texts. A wrapper adds names of its own beside those of the algorithm in it."""
 
 Role = Literal["policy", "critic", "value_head", "reference", "teacher"]
 """What a model is for. `critic` is a separate copy of the initial policy with a value head; `value_head`

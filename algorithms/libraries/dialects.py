@@ -172,6 +172,7 @@ VERL_COVARIANCE = Gap(
 VERL_MODE = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode"
 VERL_DAPO = "verl-recipe/dapo/run_dapo_qwen2.5_32b.sh@21892b9"
 """The script that moved there from verl, where it was the same in 0.7.0."""
+OR1 = "or1_scripts/train/7b_8k.sh"
 RECIPES = "48ea0a7"
 """The commit of verl-project/verl-recipe."""
 VERL_V0 = "this release's default trainer (v1) cannot run it; its predecessor can"
@@ -1459,6 +1460,84 @@ DIALECTS: dict[str, Dialect] = {
                     "limit.",
                     "flowrl/run_flowrl_qwen2.5_7b.sh: overlong_buffer",
                 ),
+            ),
+        ),
+        Dialect(
+            "grpo",
+            "skywork-or1",
+            "commit 64e96af",
+            "the scripts of or1_scripts/train",
+            (
+                Fact("baseline", "mean", f"{CORE}: compute_grpo_outcome_advantage"),
+                Fact("scale", "group", f"{CORE}: compute_grpo_outcome_advantage"),
+                *VERL_DEVIATION,
+                Fact("averaging", "token_mean", f"{CORE}: compute_policy_loss"),
+                Fact("clip_low", 0.2, f"{PPO_YAML}: actor.clip_ratio"),
+                Fact("clip_high", 0.2, f"{PPO_YAML}: actor.clip_ratio"),
+                Fact("dual_clip", 0.0, f"{CORE}: compute_policy_loss", "there is none"),
+                Fact("beta", 0.0, "verl/trainer/main_ppo.py: role_worker_mapping", "no reference is loaded"),
+                Fact("modify.zero_variance_filter", True, f"{OR1}: trainer.rejection_sample"),
+                Fact("modify.entropy_bonus", 0.0, f"{OR1}: ENTROPY_COEFF", "where the weight begins"),
+                Fact("modify.entropy_target", 0.2, f"{OR1}: TGT_ENTROPY"),
+                Fact("modify.entropy_step", 1e-4, f"{OR1}: DELTA_ENT_COEF"),
+                Fact("modify.entropy_limit", 5e-3, f"{OR1}: MAX_ENT_COEF"),
+                Fact("sampler.temperature", 1.0, f"{OR1}: TRAIN_TEMPERATURE"),
+                Fact("train.num_minibatches", 1, f"{OR1}: PPO_MINI_BATCH", "256 of 256 prompts per update"),
+                Fact("train.epochs", 1, f"{PPO_YAML}: actor.ppo_epochs"),
+            ),
+            (
+                Gap(
+                    "Means over tokens, the entropy's among them, are those of each micro-batch, weighted by "
+                    "its completions; ours are those of the minibatch.",
+                    "verl/workers/actor/dp_actor.py: update_policy",
+                ),
+                Gap(
+                    "The entropy that is compared with the target leaves out groups of equal rewards; ours "
+                    "has them.",
+                    "verl/trainer/ppo/ray_trainer.py: fit",
+                ),
+                VERL_SINGLE,
+            ),
+        ),
+        Dialect(
+            "spo",
+            "verl-recipe",
+            RECIPES,
+            "METHOD=SPO sh recipe/spo/train.sh, which runs recipe.spo.spo_main_ppo",
+            (
+                VERL_AVERAGING,
+                Fact("clip_low", 0.2, "spo/train.sh: clip_ratio_low"),
+                Fact("clip_high", 0.28, "spo/train.sh: clip_ratio_high"),
+                Fact("dual_clip", 10.0, "spo/train.sh: clip_ratio_c"),
+                Fact("beta", 0.0, "spo/train.sh: use_kl_loss, use_kl_in_reward"),
+                Fact("half_life", 0.06, "spo/spo_ray_trainer.py: _get_spo_rho, D_half"),
+                Fact("discount_low", 0.875, "spo/config/spo_trainer.yaml: spo.rho.clip_lower"),
+                Fact("discount_high", 0.96, "spo/spo_ray_trainer.py: _get_spo_rho"),
+                Fact("exploration", 0.05, "spo/spo_ray_trainer.py: fit, EXPLORATION_EPSILON"),
+                Fact("epsilon", 1e-8, "spo/spo_ray_trainer.py: fit"),
+                Fact("min_reward", 0.0, "spo/spo_retool.py: compute_score"),
+                Fact("max_reward", 1.0, "spo/spo_retool.py: compute_score"),
+                Fact(
+                    "train.num_minibatches",
+                    8,
+                    "spo/train.sh: ppo_mini_batch_size",
+                    "128 of 1024 prompts per update",
+                ),
+            ),
+            (
+                Gap(
+                    "One completion per problem: set train.group_size = 1.", "spo/train.sh: n_resp_per_prompt"
+                ),
+                Gap(
+                    "A problem's prior is an estimate from 8 completions of the initial policy, read from a "
+                    "file, which counts as 8; ours is the same for all (prior_success, prior_evidence).",
+                    "spo/spo_ray_trainer.py: fit, offline_values",
+                ),
+                Gap(
+                    "The advantage of a batch of one is not a number; ours is 0.",
+                    "spo/spo_ray_trainer.py: fit",
+                ),
+                VERL_RATIO,
             ),
         ),
         *DISTILLATION,
