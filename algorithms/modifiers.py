@@ -93,10 +93,11 @@ EVIDENCE: Mapping[str, str] = {
         "verl/trainer/ppo/ray_trainer.py: fit; verl/workers/actor/dp_actor.py: update_policy, "
         "get_entropy_metric); step and limit are those of all their scripts, whose target is 0.2 "
         "(or1_scripts/train). As there, the entropy of a step's rollouts decides about the next step, is "
-        "−log π_old averaged over tokens, and the bonus begins at `entropy_bonus`, which is 0 in the scripts. "
-        "It is that of all groups that the step accepted; theirs leaves out those that a filter of equal "
-        "rewards then removes. Steps that do not update the policy change nothing. The paper's equations were "
-        "not read; from memory, its bonus is on in a step whose own entropy is at most the target"
+        "−log π_old averaged over tokens, and the bonus begins at `entropy_bonus`, which is 0 in the "
+        "scripts. It is that of all groups that the step accepted; theirs leaves out those that a filter of "
+        "equal rewards then removes. Steps that do not update the policy change nothing. The paper's "
+        "equations were not read; from memory, its bonus is on in a step whose own entropy is at most the "
+        "target"
     ),
     "reference_every": (
         "verified: the documented rule of TRL 1.16's sync_ref_model; the moved weights in closed form. The "
