@@ -271,12 +271,23 @@ def of_experts(config: RunConfig) -> list[Rule]:
 
 def of_batch(config: RunConfig) -> list[Rule]:
     """How many completions a step must have."""
-    train, least = config.train, config.algorithm.minimum_group
+    train, least, modify = config.train, config.algorithm.minimum_group, config.modify
+    single = train.group_size == 1
     return [
         Rule(
             least <= train.group_size,
             f"needs groups of at least {least} completions, and train.group_size is {train.group_size}; set "
             f"train.group_size = {least}",
+        ),
+        Rule(
+            not single or not modify.dynamic_sampling,
+            "modify.dynamic_sampling replaces groups of equal rewards, which those of train.group_size = 1 all "
+            "are; set modify.dynamic_sampling = 0 or train.group_size = 2",
+        ),
+        Rule(
+            not single or not modify.zero_variance_filter,
+            "modify.zero_variance_filter leaves out groups of equal rewards, which those of train.group_size "
+            "= 1 all are; set modify.zero_variance_filter = false or train.group_size = 2",
         ),
         Rule(
             train.num_minibatches <= train.prompts_per_step,

@@ -124,3 +124,51 @@ def test_on_policy_it_is_reinforce_with_its_own_advantages() -> None:
     (slope,) = torch.autograd.grad(loss, leaf)
     close(slope, -signal.advantage * batch.completion_mask / batch.completion_mask.sum())
     assert (signal.advantage.max(-1).values - signal.advantage.min(-1).values).max() > 0.01
+
+
+def over_turns(batch: Batch, squares: torch.Tensor) -> torch.Tensor:
+    """verl-project/verl@1dda039, verl/trainer/ppo/core_algos.py:
+    compute_multi_turn_optimal_token_baseline_advantage, with the reward on the last token, row by row: the
+    tokens of all turns side by side, cumulated over the whole trajectory, are compared by their number."""
+    trajectories = []
+    for row in range(len(batch)):
+        mask = batch.completion_mask[row]
+        energy = (1 - 2 * batch.old_logp[row].exp() + squares[row])[mask].cumsum(0)
+        trajectories.append((batch.group[row].item(), batch.reward[row].item(), energy))
+    longest = max(len(energy) for _, _, energy in trajectories)
+    found = torch.zeros_like(batch.old_logp)
+    for row, (group, reward, energy) in enumerate(trajectories):
+        others = [(r, e) for g, r, e in trajectories if g == group and len(e)]
+        lengths = sorted(len(e) for _, e in others)
+        baseline = []
+        for t in range(longest):
+            here = [(r, e[t].item()) for r, e in others if t < len(e)]
+            total = sum(e for _, e in here) + 1e-8
+            baseline.append(sum(r * e for r, e in here) / total)
+        if len(others) > 1 and len(energy) == lengths[-1] > lengths[-2]:
+            baseline[lengths[-2] :] = [0.0] * (longest - lengths[-2])
+        gain = reward - torch.tensor(baseline[: len(energy)])
+        found[row, batch.completion_mask[row]] = gain
+    return found
+
+
+def test_over_two_turns_it_is_verls_baseline_for_several_turns() -> None:
+    """Turns of different lengths with replies of one to three tokens between them, and one trajectory that
+    ends after its first turn. Tokens of second turns are compared by their number among written tokens, not
+    by their position: the replies of row 0 put its fifth token where row 1 has its seventh."""
+    batch = rollouts(
+        [[8, 9, 4, 6], [7, 5]],
+        [[1.0, 0.0, 0.5, 0.0], [0.0, 1.0]],
+        gaps={0: (3, 4, 5), 1: (2,), 3: (1, 2), 4: (4, 5), 5: (1,)},
+    )
+    generator = torch.Generator().manual_seed(3)
+    logp = (0.1 + 0.8 * torch.rand(batch.completion_mask.shape, generator=generator)).log()
+    # Σπ² is at least that of the token itself and of an even spread of the rest.
+    squares = (2 * logp).exp() + 0.5 * (1 - logp.exp()).square()
+    batch = dataclasses.replace(batch, old_logp=logp)
+    models = Fixed(policy=ModelOutput(logp, torch.zeros_like(logp), logp[:, :0], squares=squares))
+    found = OTB().compute_signal(batch, models).advantage
+    # 1e-8 is theirs beside sums of energies from 0.1.
+    close(found, over_turns(batch, squares), rtol=1e-6, atol=1e-7)
+    single = dataclasses.replace(batch, completion_mask=batch.completion_mask | (batch.completion != 0))
+    assert not torch.allclose(OTB().compute_signal(single, models).advantage, found, atol=0.01)

@@ -312,6 +312,15 @@ def test_a_run_with_one_completion_per_problem_goes_on_as_if_never_stopped(
     assert whole[-1]["spo/drift"] > 0 and sum(row["grad_norm/policy"] > 0 for row in whole[1:]) >= 4
 
 
+@pytest.mark.parametrize("settings", [{"dynamic_sampling": 2}, {"zero_variance_filter": True}])
+def test_what_leaves_out_groups_of_one_is_refused(settings: dict[str, Any], policy: str) -> None:
+    (name,) = settings
+    modify = Modifiers(**settings)
+    (fault,) = incompatible(configure(policy, SPO(), train=SINGLE, modify=modify))
+    assert f"modify.{name}" in fault and "train.group_size = 2" in fault
+    assert not incompatible(configure(policy, SPO(), modify=modify))
+
+
 def test_a_checkpoint_without_a_state_begins_with_the_initial_one(policy: str) -> None:
     """Those of versions before algorithms had states, and of algorithms that have none."""
     trainer = trainer_for(configure(policy, SPO(), train=SINGLE))
