@@ -281,7 +281,7 @@ def of_batch(config: RunConfig) -> list[Rule]:
         ),
         Rule(
             not single or not modify.dynamic_sampling,
-            "modify.dynamic_sampling replaces groups of equal rewards, which those of train.group_size = 1 all "
+            "modify.dynamic_sampling replaces groups of equal rewards, which all of train.group_size = 1 "
             "are; set modify.dynamic_sampling = 0 or train.group_size = 2",
         ),
         Rule(
