@@ -16,7 +16,8 @@ class OTB(ClippedRatio):
     """Optimal Token Baseline (arXiv:2602.07078). What a completion adds to the variance of the gradient
     at token t grows with its realized energy W_t, the squared norm of what it has added up to there. The
     baseline of token t is the group's mean reward weighted by W_t. A token's share is the squared norm of
-    the gradient of its log-probability with respect to the logits, which needs no backward pass.
+    the gradient of its log-probability with respect to the logits, which needs no backward pass. Over
+    several turns W_t adds up over the whole trajectory, replies left out.
 
     Degenerate cases: a group of one completion has advantage exactly 0; so has a group of equal rewards,
     unless `zero_tail` leaves a nonzero reward without a baseline. Where no completion has any energy yet,
@@ -48,8 +49,8 @@ class OTB(ClippedRatio):
         "verified: w, W, the baseline, its position and the tail in the authors' code "
         "(verl-project/verl@1dda039, verl/trainer/ppo/core_algos.py: "
         "compute_optimal_token_baseline_advantage, compute_multi_turn_optimal_token_baseline_advantage; "
-        "examples/otb_trainer/run_qwen3_8b_fsdp.sh); w against autograd; by enumeration, no other baseline "
-        "of a first token gives less variance"
+        "examples/otb_trainer/run_qwen3_8b_fsdp.sh), whose form for several turns is restated in a test; w "
+        "against autograd; by enumeration, no other baseline of a first token gives less variance"
     )
     cost = "one forward pass of the policy for the sums of squared probabilities"
     minimum_group = 2
