@@ -189,6 +189,10 @@ FAULTS = {
         "        return replace(made, terms=made.terms + (now['policy'].logp * 0).sqrt())",
         r"Half\.loss returned terms whose gradient is not finite, expected a finite gradient",
     ),
+    "a state that a checkpoint would change": method(
+        "def next_state(self, batch, models):  # HERE\n        return {'seen': (batch.step, 1.0)}",
+        r"Half\.next_state returned \{'seen': \(1, 1\.0\)\} of type dict, expected lists instead of tuples",
+    ),
     # Rewards
     "rewards of a wrong length": reward(
         "def brevity(prompts, completions, **columns):  # HERE\n    return [1.0]",

@@ -637,6 +637,7 @@ def test_overlong_completions_are_punished_in_the_reward(policy: str, backend: A
         (["modify.dynamic_sampling=2"], "modify.dynamic_sampling"),
         (["modify.mask_truncated=true"], 'set settings.averaging = "token_mean"'),
         (["modify.zero_variance_filter=true"], "modify.zero_variance_filter"),
+        (["modify.entropy_target=0.2"], "modify.entropy_target"),
         (["modify.entropy_bonus=0.1"], 'set settings.averaging = "token_mean"'),
         (
             [
