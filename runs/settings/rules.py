@@ -272,7 +272,7 @@ def of_experts(config: RunConfig) -> list[Rule]:
 def of_batch(config: RunConfig) -> list[Rule]:
     """How many completions a step must have."""
     train, least, modify = config.train, config.algorithm.minimum_group, config.modify
-    single = train.group_size == 1
+    single = train.group_size == least == 1  # where more are needed, the first rule says so
     return [
         Rule(
             least <= train.group_size,
