@@ -155,6 +155,12 @@ COMMANDS: tuple[click.Command, ...] = (
         "Make run folders from other libraries' logs, for grpobench report.",
     ),
     Command(
+        "hand-over",
+        "hand_over.hand_over_command",
+        "Write what verl or TRL needs to run a recipe on its own cluster.",
+        light=False,
+    ),
+    Command(
         "publish", "publishing.publish_command", "Write experiments' raw results as a file set for others."
     ),
     Command("contribute", "publishing.contribute_command", "Check a published file set; put it beside ours."),

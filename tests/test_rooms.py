@@ -33,6 +33,7 @@ ROOMS = (
     *(
         "runs/calibration",
         "runs/importing",
+        "runs/handover",
         "runs/publishing",
         "runs/inventory",
         "runs/api",

@@ -27,6 +27,7 @@ def import_logs(
     seed: int | None = None,
     experiment: str = "",
     strict: bool = False,
+    beside: Sequence[str | os.PathLike[str]] = (),
 ) -> Results:
     """Turn other libraries' logs into run folders in `out`, as ``grpobench import`` does, and load them.
 
@@ -35,7 +36,8 @@ def import_logs(
     our name for a metric of theirs: ``{"score": "reward/mean", "it": "step"}``; ``"acc/100"`` is the column
     `acc` divided by 100. `arm`, `task` and `seed` apply to everything that is imported; by default names of
     folders and the logs give them. `experiment` is the name of the experiment; the default is the name of
-    `out`. `Results.alarms` lists what was left out. Warns about a name in `map` that no log has.
+    `out`. `beside` are experiments of ours whose runs are copied into `out`. `Results.alarms` lists what was
+    left out. Warns about a name in `map` that no log has.
 
     Raises ConfigError for a wrong argument, an unknown metric and a missing package; DataError if nothing can
     be read and, with `strict`, if anything is damaged.
@@ -59,6 +61,7 @@ def import_logs(
         overrides=KeyOverrides(arm, task, seed),
         experiment=experiment,
         strict=strict,
+        beside=[Path(one) for one in beside],
     )
     result = carry_out(request)
     for theirs in unused(request, result):

@@ -47,6 +47,13 @@ MOST = 20
 @click.option(
     "--experiment", default="", metavar="NAME", help="Name of the experiment. Default: the name of OUT."
 )
+@click.option(
+    "--beside",
+    type=PATH,
+    multiple=True,
+    metavar="DIR",
+    help="Copy the runs of this experiment of ours into OUT, for one report of both. May be repeated.",
+)
 @flag("--strict", "Import nothing where anything is damaged.")
 @json_option
 def import_command(options: Options) -> int:
@@ -62,6 +69,7 @@ def import_command(options: Options) -> int:
         overrides=KeyOverrides(options.arm, options.task, options.seed),
         experiment=options.experiment,
         strict=options.strict,
+        beside=options.beside,
     )
     result = carry_out(request)
     for theirs in unused(request, result):

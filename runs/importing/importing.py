@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpobench.runs.importing import folder
+from grpobench.runs.importing import beside, folder, handed
 from grpobench.runs.importing.folder import KeyOverrides, RunKey
 from grpobench.runs.importing.log import Fault, Log
 from grpobench.runs.importing.sources import Source, read, sources
@@ -27,6 +27,8 @@ class Request:
     overrides: KeyOverrides = field(default_factory=KeyOverrides)
     experiment: str = ""
     strict: bool = False
+    beside: Sequence[Path] = ()
+    """Experiments of ours whose runs are copied into `out`."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def carry_out(request: Request) -> Imported:
     nothing can be read, or if `strict` and anything cannot be read. Raises DataError in these cases,
     ConfigError for an `out` with other content and for a missing package."""
     demand_writable(request.out, "OUT")
+    ours = beside.own_runs(request.beside)
     before = folder.described(request.out)
     faults: list[Fault] = []
     made: dict[RunKey, ReadRun] = {}
@@ -81,8 +84,14 @@ def carry_out(request: Request) -> Imported:
     name = request.experiment or str(before.get("name") or request.out.resolve().name)
     for run in made.values():
         folder.write(request.out, name, run.target, run.log, run.translated, run.library)
-    folder.write_experiment(request.out, name, before, list(made), list(map(str, faults)))
+    beside.copy(ours, request.out)
+    folder.write_experiment(request.out, name, before, [*ours_keys(ours), *made], list(map(str, faults)))
     return result
+
+
+def ours_keys(runs: Iterable[beside.OwnRun]) -> list[RunKey]:
+    """Our own runs as the targets of an import."""
+    return [RunKey(run.arm, run.task.replace(":", "-"), run.seed) for run in runs]
 
 
 def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
@@ -90,9 +99,12 @@ def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
     for given in request.sources:
         for source in sources(given, request.form, faults):
             try:
-                yield source, read(source, request.form, request.mapped)
+                log = read(source, request.form, request.mapped)
             except DataError as error:
                 faults.append(Fault(source.path, None, message_of(error, source)))
+                continue
+            handed.adopt(source.path, log)
+            yield source, log
 
 
 def message_of(error: DataError, source: Source) -> str:
@@ -117,7 +129,7 @@ def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
 def one(source: Source, log: Log, request: Request, made: Mapping[RunKey, ReadRun]) -> ReadRun:
     """A log under our names, with its target. Raises DataError for numbers outside their range."""
     log.notes += log.repeated()
-    mapped = {theirs: ours for theirs, ours in request.mapped.items() if ours != STEP}
+    mapped = {theirs: ours for theirs, ours in (log.mapped | request.mapped).items() if ours != STEP}
     vocabulary = language(log)
     found = translate(log, vocabulary, mapped)
     if log.state in ("finished", "preempted") and (why := diverged(found)):

@@ -69,6 +69,8 @@ class Log:
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Notes for the reader of the report that are not damage."""
+    mapped: dict[str, str] = field(default_factory=dict)
+    """Our names by theirs, where the source is known to have them; --map counts before."""
     twice: Counter[str] = field(default_factory=Counter)
     """By name, how many numbers of a step were logged again with another value."""
 

@@ -1,0 +1,152 @@
+"""What is handed over: the parts of a recipe, an arm on a task each, and what of them is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpobench.algorithms.libraries.trl_arguments import format_value
+from grpobench.runs.handover import grading
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.recipe import Recipe
+from grpobench.runs.tools.strict import ConfigError, Rule, unmet
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A part in a library's terms."""
+
+    settings: dict[str, Any]
+    """By the library's own names."""
+    refused: list[str] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)
+    """What the library does differently, harmless enough to be listed."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """An arm on a task, for all of its seeds."""
+
+    config: RunConfig
+    """Of the first seed; the others differ in the seed alone."""
+    seeds: tuple[int, ...]
+    translated: Translated
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.arm}-{self.task}"
+
+    @property
+    def task(self) -> str:
+        """The task's name as folders have it."""
+        return self.config.task.name.replace(":", "-")
+
+    def run(self, seed: int) -> str:
+        """The name of a run, as our own folder of it would have."""
+        return f"{self.name}-s{seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a hand-over holds, and what it leaves out."""
+
+    library: str
+    experiment: str
+    parts: tuple[Part, ...]
+    refused: tuple[str, ...] = ()
+    """Parts that the library cannot run, with every reason."""
+
+
+def make(recipe: Recipe, library: str, translate: Callable[[RunConfig], Translated], leave_out: bool) -> Plan:
+    """The plan of a recipe. Raises ConfigError with every reason if the library cannot express a part, unless
+    these shall be left out and others remain."""
+    seeds: dict[tuple[str, str], list[int]] = {}
+    first: dict[tuple[str, str], RunConfig] = {}
+    for config in recipe.runs():
+        key = config.arm, config.task.name
+        first.setdefault(key, config)
+        seeds.setdefault(key, []).append(config.seed)
+    parts: list[Part] = []
+    refused: list[str] = []
+    for key, config in first.items():
+        found = translate(config)
+        why = [*common(config), *grading.refusals(config), *found.refused]
+        if why:
+            refused.append(f"arm {config.arm} on {config.task.name}: {'; '.join(dict.fromkeys(why))}")
+        else:
+            listed = dict.fromkeys([*found.differs, *different(config)])
+            translated = Translated(found.settings, [], list(listed))
+            parts.append(Part(config, tuple(seeds[key]), translated))
+    if refused and not (leave_out and parts):
+        more = "" if leave_out else "; --leave-out hands over the rest"
+        last = f"{len(refused)} of {len(first)} parts cannot be handed over to {library}{more}"
+        raise ConfigError([*refused, last])
+    return Plan(library, recipe.name, tuple(parts), tuple(refused))
+
+
+def common(config: RunConfig) -> list[str]:
+    """What no other library is asked for, each with its remedy."""
+    sampler, train, task = config.sampler, config.train, config.task
+    evaluated = {"validation": config.evaluate.problems, "test": config.evaluate.test_problems}
+    return unmet(
+        [
+            Rule(
+                sampler.kind in ("hf", "vllm", "vllm-server"),
+                f'sampler.kind is "{sampler.kind}", and the policy itself must sample; set it to "hf"',
+            ),
+            Rule(
+                task.turns == 1,
+                f"{task.name} has {task.turns} turns, and reward functions elsewhere see one; take a task of "
+                "one turn",
+            ),
+            Rule(
+                any(count and split in task.splits for split, count in evaluated.items()),
+                f"nothing of {task.name} is evaluated; set evaluate.problems or evaluate.test_problems",
+            ),
+            Rule(not train.curriculum, f"train.curriculum is {train.curriculum!r}; leave it away"),
+            *must_be(
+                {
+                    "sampler.lag": (sampler.lag, 0),
+                    "sampler.correction": (sampler.correction, "none"),
+                    "model.adapter": (config.model.adapter, None),
+                    "model.weights": (config.model.weights, "float32"),
+                    "train.optimizer": (train.optimizer, "adamw"),
+                }
+            ),
+            Rule(
+                sampler.old_logp != "sampler",
+                'sampler.old_logp is "sampler", and it is recomputed there; set it to "auto"',
+            ),
+        ]
+    )
+
+
+def must_be(settings: Mapping[str, tuple[Any, Any]]) -> Sequence[Rule]:
+    """Rules for settings that are handed over with one value alone: (value, that value) by key."""
+    return [
+        Rule(value == wanted, f"{key} is {shown(value)}; set it to {shown(wanted)}")
+        for key, (value, wanted) in settings.items()
+    ]
+
+
+def shown(value: Any) -> str:
+    return '"none"' if value is None else format_value(value)
+
+
+def different(config: RunConfig) -> list[str]:
+    """What the suite does around a run and nobody does elsewhere."""
+    found = []
+    if config.stop_on:
+        found.append(f"stop_on: nothing ends a run at {', '.join(config.stop_on)} there")
+    if config.evaluate.also:
+        found.append(f"evaluate.also: {', '.join(config.evaluate.also)} is not evaluated there")
+    if config.evaluate.likelihood and "likelihood" in config.task.modes:
+        found.append("evaluate.likelihood: candidates are not compared there")
+    if config.train.gradient_noise:
+        found.append("train.gradient_noise: the gradient's noise is not measured there")
+    if config.model.warm_start:
+        found.append("model.warm_start: made here; models/ holds the policy after it")
+    if config.observe:
+        found.append("observe: callbacks are not called there")
+    return found

@@ -1,0 +1,122 @@
+"""A part as arguments of TRL's trainers, for `accelerate launch`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from grpobench.algorithms.libraries import trl_arguments
+from grpobench.algorithms.libraries.trl_arguments import OVER_TOKENS, STAY, TABLE
+from grpobench.runs.handover.plan import Translated
+from grpobench.runs.settings import trl as settings
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.strict import Rule, unmet
+
+DIFFERS = (
+    "completions are sampled by transformers, with one generator per process",
+    "minibatches are dealt by completions, once per batch; ours deals whole groups, anew in each epoch",
+    "AdamW is transformers': it decays no biases and no norms",
+)
+"""Whatever the recipe says; docs/backends.md has more of TRL's loop."""
+
+
+def translate(config: RunConfig) -> Translated:
+    """A run's settings as `train.py` of a hand-over reads them, without what depends on the seed."""
+    entry = TABLE.get(config.algorithm.name)
+    arguments, _ = trl_arguments.translate(config.algorithm, config.modify, settings.splitting(config))
+    refused = [without_remedy(why) for why in settings.refusals(config)]
+    if entry is None:
+        return Translated({}, refused)
+    train, modify = config.train, config.modify
+    limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
+    found = {
+        "trainer": entry.trainer,
+        "rows": train.prompts_per_step * train.group_size // train.num_minibatches,
+        "minibatches": train.num_minibatches,
+        "chat_template": config.model.chat_template,
+        "overlong": {"buffer": modify.overlong_buffer, "penalty": modify.overlong_penalty, "limit": limit},
+        "evaluate": {
+            "every": config.evaluate.every * settings.splitting(config).updates,
+            "before": config.evaluate.before,
+            "greedy": config.evaluate.greedy,
+            "samples": config.evaluate.samples,
+            "temperature": config.evaluate.temperature,
+            "limit": limit,
+        },
+        "arguments": {**training_arguments(config, limit), **arguments},
+    }
+    differs = [*DIFFERS, *differences(config, arguments)]
+    return Translated(found, [*refused, *refusals(config, entry)], differs)
+
+
+def without_remedy(why: str) -> str:
+    """A reason without the remedy that needs our own loop."""
+    return why.removesuffix(STAY).rstrip(" ,;").removesuffix(" or").rstrip(" ,;")
+
+
+def refusals(config: RunConfig, entry: trl_arguments.Entry) -> list[str]:
+    """What of a run a hand-over to TRL cannot express beyond `train.backend = "trl"`."""
+    return unmet(
+        [
+            Rule(not entry.pairs, "its trainer of TRL's takes recorded pairs, which are not handed over"),
+            Rule(
+                not entry.separate,
+                "its trainer of TRL's takes each part of the reward by itself, which is not handed over",
+            ),
+            Rule(
+                config.train.schedule == "constant",
+                f'train.schedule is "{config.train.schedule}", which TRL\'s trainers count in updates; set '
+                'it to "constant"',
+            ),
+        ]
+    )
+
+
+def training_arguments(config: RunConfig, limit: int) -> dict[str, Any]:
+    """Of every trainer that samples, in TRL's names."""
+    train, updates = config.train, settings.splitting(config).updates
+    plain = settings.plain_arguments("")
+    return {
+        **{name: value for name, value in plain.items() if name not in ("output_dir", "disable_tqdm")},
+        "gradient_checkpointing": train.activation_checkpointing,
+        "learning_rate": train.learning_rate["policy"],
+        "lr_scheduler_type": "constant_with_warmup" if train.warmup_steps else "constant",
+        "warmup_steps": train.warmup_steps * updates,
+        "adam_beta1": train.betas[0],
+        "adam_beta2": train.betas[1],
+        "weight_decay": train.weight_decay,
+        "max_grad_norm": min(train.max_grad_norm, 1e9),
+        "bf16": config.model.dtype == "bfloat16",
+        "disable_dropout": True,
+        "remove_unused_columns": False,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "num_iterations": train.epochs,
+        "num_generations": train.group_size,
+        "max_steps": train.steps * updates,
+        "max_completion_length": limit,
+        "temperature": config.sampler.temperature,
+        "shuffle_dataset": False,  # the file has the order of our own schedule
+    }
+
+
+def differences(config: RunConfig, arguments: Mapping[str, Any]) -> list[str]:
+    """What depends on the recipe."""
+    found = []
+    if config.train.warmup_steps:
+        found.append("train.warmup_steps: the rate rises with each update there, with each step here")
+    if arguments.get("loss_type") in (*OVER_TOKENS, None) and config.train.num_minibatches > 1:
+        found.append(
+            "settings.averaging: with several processes or parts of a minibatch (`--parts`), each divides by "
+            "its own tokens or by the whole batch's; ours divides by the minibatch's"
+        )
+    if config.train.micro_batch_tokens:
+        found.append("train.micro_batch_tokens: `train.py --parts N` splits minibatches there")
+    return found
+
+
+def document(found: Mapping[str, Any]) -> str:
+    """The file of a part that `train.py` reads."""
+    return json.dumps(dict(found), indent=1) + "\n"

@@ -1,0 +1,63 @@
+"""Runs of our own that an import puts into the same folder, so that one report has both."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.analysis.runfolder import checksums
+from grpobench.runs.runfolder.logs import settled
+from grpobench.runs.tools import toml
+from grpobench.runs.tools.files import read_json
+from grpobench.tasks.data.tables import DataError
+
+LEFT = ("lock", ".*", "checkpoints", "*.tmp")
+"""What a report does not read and a running experiment needs."""
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """A run of ours that is copied."""
+
+    path: Path
+    arm: str
+    task: str
+    seed: int
+
+
+def own_runs(folders: Sequence[Path]) -> list[OwnRun]:
+    """The runs with a result of these experiments. Raises DataError for a folder that is none, and for two
+    runs of one name."""
+    found: dict[str, OwnRun] = {}
+    for folder in folders:
+        table = read_json(folder / "experiment.json")
+        if not isinstance(table, dict) or checksums.broken(table) or not isinstance(table.get("runs"), list):
+            raise DataError(f"--beside {folder}: no experiment folder; give one such as results/quickstart")
+        names = [str(name) for name in table["runs"] if (folder / str(name) / "run.toml").is_file()]
+        for name in names:
+            if name in found:
+                raise DataError(f"--beside {folder}: has {name}, as {found[name].path.parent} has; give one")
+            if settled(folder / name):
+                found[name] = described(folder / name)
+    if folders and not found:
+        raise DataError(f"--beside {folders[0]}: no run there has a result yet")
+    return list(found.values())
+
+
+def described(path: Path) -> OwnRun:
+    """A run by its run.toml. Raises DataError if that cannot be read."""
+    try:
+        table: dict[str, Any] = toml.read((path / "run.toml").read_text(encoding="utf-8"))
+        return OwnRun(path, str(table["arm"]), str(table["task"]["name"]), int(table["seed"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path / 'run.toml'}: cannot be read ({error}); restore it") from None
+
+
+def copy(runs: Sequence[OwnRun], out: Path) -> None:
+    """Copy the runs into a folder, without what only a running experiment needs; one that is there stays."""
+    for run in runs:
+        if not (out / run.path.name).exists():
+            shutil.copytree(run.path, out / run.path.name, ignore=shutil.ignore_patterns(*LEFT))

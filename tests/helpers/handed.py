@@ -1,0 +1,53 @@
+"""A recipe with the arms that tests hand over, and its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grpobench.runs.handover.folder import write
+from grpobench.runs.handover.plan import Plan
+from grpobench.runs.settings.recipe import read_recipe
+
+ARMS = ("grpo", "ppo", "gspo", "dapo", "dr_grpo", "cispo", "sapo")
+"""Those that verl has."""
+RECIPE = """
+name = "handed"
+seeds = [3, 4]
+tasks = [{{ name = "arithmetic", settings = {{ operations = [2], largest = 9 }} }}]
+
+[model]
+name = "nano"
+
+[train]
+steps = 2
+prompts_per_step = 4
+group_size = 4
+num_minibatches = 2
+learning_rate = {{ policy = 1e-4 }}
+
+[evaluate]
+every = 1
+problems = 6
+samples = 0
+test_problems = 8
+
+{arms}
+"""
+CRITIC = "[arm.train]\nlearning_rate = { policy = 1e-4, critic = 1e-3 }\n[arm.settings]\ncritic_warmup = 1\n"
+
+
+def recipe_file(folder: Path, *arms: str) -> str:
+    """The path of the recipe with these arms."""
+    path = folder / "handed.toml"
+    tables = (f'[[arm]]\nalgorithm = "{arm}"\n{CRITIC if arm == "ppo" else ""}' for arm in arms)
+    path.write_text(RECIPE.format(arms="\n".join(tables)), encoding="utf-8")
+    return str(path)
+
+
+def hand_over(
+    folder: Path, library: str, *arms: str, sets: tuple[str, ...] = (), leave_out: bool = False
+) -> tuple[Plan, Path]:
+    """Write the hand-over of the recipe into a new folder below `folder`."""
+    out = folder / f"to-{library}"
+    recipe = read_recipe(recipe_file(folder, *arms), sets)
+    return write(recipe, library, out, leave_out, lambda text: None), out
