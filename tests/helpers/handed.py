@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from grpobench.runs.handover.folder import write
 from grpobench.runs.handover.plan import Plan
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.tasks.task import Problem
+from helpers.whole_runs import run, transcript
 
 ARMS = ("grpo", "ppo", "gspo", "dapo", "dr_grpo", "cispo", "sapo")
 """Those that verl has."""
 RECIPE = """
 name = "handed"
 seeds = [3, 4]
-tasks = [{{ name = "arithmetic", settings = {{ operations = [2], largest = 9 }} }}]
+tasks = [{{ name = "arithmetic", settings = {{ operations = [2, 3], largest = 9 }} }}]
 
 [model]
 name = "nano"
@@ -51,3 +54,16 @@ def hand_over(
     out = folder / f"to-{library}"
     recipe = read_recipe(recipe_file(folder, *arms), sets)
     return write(recipe, library, out, leave_out, lambda text: None), out
+
+
+def stored_completions(folder: Path) -> list[tuple[Problem, str, dict[str, Any]]]:
+    """Problem, completion, and what our loop said of it, of the 128 rollouts that a run kept of its step."""
+    sets = ("train.steps=1", "train.prompts_per_step=32", "evaluate.before=false", "evaluate.test_problems=0")
+    config = read_recipe(recipe_file(folder, "grpo"), sets).runs()[0]
+    run(config, folder / "run")
+    problems = {problem.id: problem for problem in config.task.problems("train")}
+    return [
+        (problems[group["problem"]], one["text"], one)
+        for group in transcript(folder / "run", 1)
+        for one in group["completions"]
+    ]

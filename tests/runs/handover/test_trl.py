@@ -1,0 +1,129 @@
+"""A hand-over to TRL, executed for a step on this machine; its arguments are those of `train.backend`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.handed import hand_over
+
+from grpobench.algorithms.libraries import trl_arguments
+from grpobench.runs import cli
+from grpobench.runs.settings import trl
+from grpobench.runs.tools.strict import ConfigError
+
+
+def refused(folder: Path, arm: str, *sets: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        hand_over(folder, "trl", arm, sets=sets)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("arm", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"])
+def test_the_arguments_are_those_of_our_backend(arm: str, tmp_path: Path) -> None:
+    sets = ("modify.dynamic_sampling=0",)
+    plan, folder = hand_over(tmp_path, "trl", arm, sets=sets)
+    config = plan.parts[0].config
+    expected, faults = trl_arguments.translate(config.algorithm, config.modify, trl.splitting(config))
+    assert not faults
+    settings = json.loads((folder / "configs" / f"{arm}-arithmetic.json").read_text())
+    assert settings["arguments"].items() >= expected.items()
+    assert settings["rows"] == 4 * 4 // 2
+    assert settings["arguments"]["max_steps"] == 2 * 2
+    assert settings["arguments"]["adam_beta2"] == 0.95
+
+
+@pytest.mark.parametrize(
+    ("arm", "words"),
+    [
+        ("ppo", "arm ppo on arithmetic: TRL's trainers have no ppo"),
+        ("dpo", "takes recorded pairs, which are not handed over"),
+        ("gdpo", "takes each part of the reward by itself"),
+        ("dapo", "modify.dynamic_sampling draws further problems, which TRL cannot do; set it to 0"),
+    ],
+)
+def test_what_trl_cannot_express_is_refused_without_naming_our_loop(
+    arm: str, words: str, tmp_path: Path
+) -> None:
+    why = refused(tmp_path, arm)
+    assert words in why
+    assert "train.backend" not in why
+
+
+def test_a_schedule_is_refused(tmp_path: Path) -> None:
+    assert 'train.schedule is "cosine"' in refused(tmp_path, "grpo", "train.schedule=cosine")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a hand-over after its one run of one step of two updates, and what it logged."""
+    pytest.importorskip("trl")
+    sets = ("train.steps=1", "seeds=3", "evaluate.problems=3", "evaluate.test_problems=4")
+    _, folder = hand_over(tmp_path_factory.mktemp("trained"), "trl", "grpo", sets=sets)
+    # What `accelerate launch --num_processes 1` executes.
+    done = subprocess.run(
+        [sys.executable, str(folder / "train.py"), "grpo-arithmetic", "3", "--parts", "2"],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    state = json.loads((folder / "outputs" / "grpo-arithmetic-s3" / "trainer_state.json").read_text())
+    return folder, state
+
+
+def test_a_step_is_trained_and_evaluated(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, state = trained
+    updates = [row for row in state["log_history"] if "loss" in row]
+    assert [row["step"] for row in updates] == [1, 2]
+    assert all(row["grad_norm"] > 0 for row in updates)
+    evaluated = [row for row in state["log_history"] if "eval/test/greedy/correct" in row]
+    assert [row["step"] for row in evaluated] == [0, 2]
+    assert evaluated[0]["eval/test/greedy/correct"] in (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert (folder / "outputs" / "grpo-arithmetic-s3" / "final" / "model.safetensors").is_file()
+
+
+def test_its_evaluation_before_training_is_ours(
+    trained: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Greedy decoding of the same weights on the same problems has one result."""
+    _, state = trained
+    first = next(row for row in state["log_history"] if "eval/test/greedy/correct" in row)
+    task = ["--task", "arithmetic", "--set", "operations=[2, 3]", "--set", "largest=9"]
+    asked = ["eval", "nano", *task, "--problems", "4", "--samples", "0", "--json", "--out", str(tmp_path)]
+    assert cli.main(asked) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert first["eval/test/greedy/correct"] == found_in(said, "eval/test/greedy/correct")
+
+
+def found_in(value: Any, key: str) -> float:
+    """The number of this name, wherever in a table."""
+    if isinstance(value, dict):
+        if key in value:
+            return float(value[key])
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            try:
+                return found_in(one, key)
+            except KeyError:
+                continue
+    raise KeyError(key)
+
+
+def test_its_log_is_imported_by_steps(trained: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, state = trained
+    assert cli.main(["import", str(folder / "outputs"), str(tmp_path / "out")]) == 0
+    run = tmp_path / "out" / "grpo-trl-arithmetic-s3"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1]
+    updates = [row for row in state["log_history"] if "loss" in row]
+    assert rows[1]["reward/mean"] == pytest.approx(sum(row["reward"] for row in updates) / 2)
+    assert "eval/test/greedy/correct" in rows[1]
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
