@@ -51,7 +51,7 @@ AS_THEY_STAND = (
 ONLY_PARSED = (
     *("serve", "data fetch", "calibrate", "bench", "doctor", "docs", "keep", "export", "completion"),
     *("publish", "contribute"),
-    *("tasks check", "tasks readable"),
+    *("tasks check", "tasks readable", "hand-over"),
 )
 """They need a GPU or the network, take minutes, or write into the checkout."""
 
@@ -166,6 +166,7 @@ def furnish(command: str, options: Options) -> None:
     for folder in [
         *getattr(options, "folders", ()),
         *([options.folder] if command in FOLDER else ()),
+        *(getattr(options, "beside", None) or ()),
     ]:
         furnish_experiment(folder, (0, 1))
     for source in getattr(options, "sources", ()):
