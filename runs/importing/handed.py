@@ -15,7 +15,7 @@ HAND_OVER = "hand_over"
 RECORD = "provenance.json"
 DEEPEST = 4
 """Folders above a log in which the record is looked for."""
-KEPT = ("learning_rate", "epoch")
+KEPT = ("learning_rate", "epoch", "num_tokens")
 """Numbers of several updates of which the last one counts."""
 
 

@@ -124,6 +124,8 @@ def test_its_log_is_imported_by_steps(trained: tuple[Path, dict[str, Any]], tmp_
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1]
     updates = [row for row in state["log_history"] if "loss" in row]
-    assert rows[1]["reward/mean"] == pytest.approx(sum(row["reward"] for row in updates) / 2)
+    (reward,) = (row["reward"] for row in updates if "reward" in row)  # told once for a batch of rollouts
+    assert rows[1]["reward/mean"] == reward
+    assert rows[1]["grad_norm/policy"] == pytest.approx(sum(row["grad_norm"] for row in updates) / 2)
     assert "eval/test/greedy/correct" in rows[1]
     assert json.loads((run / "status.json").read_text())["state"] == "finished"
