@@ -116,18 +116,22 @@ def deviation(value: float, algorithm: Any) -> str:
     )
 
 
-AVERAGING = Rule(
-    lambda value, algorithm, limit: {
-        "sequence_mean": {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"},
-        "sequence_sum": {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum"},
-        "token_mean": {f"{ACTOR}.loss_agg_mode": "token-mean"},
-        "constant": {
-            f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm",
-            f"{ACTOR}.loss_scale_factor": limit,  # without it each micro-batch divides by its longest row
-        },
-    }.get(value),
-    '"sequence_mean" or "sequence_sum" or "token_mean" or "constant"',
-)
+def averaged(value: str, algorithm: Any, limit: int) -> Settings | None:
+    """How verl is asked for a way to average; None if it has it not."""
+    modes = {
+        "sequence_mean": "seq-mean-token-mean",
+        "sequence_sum": "seq-mean-token-sum",
+        "token_mean": "token-mean",
+        "constant": "seq-mean-token-sum-norm",
+    }
+    if value not in modes:
+        return None
+    found: Settings = {f"{ACTOR}.loss_agg_mode": modes[value]}
+    # Without a divisor each micro-batch would take that of its longest completion.
+    return found | {f"{ACTOR}.loss_scale_factor": limit} if value == "constant" else found
+
+
+AVERAGING = Rule(averaged, '"sequence_mean" or "sequence_sum" or "token_mean" or "constant"')
 KL: Mapping[str, Rule] = {
     "beta": Rule(penalty),
     "kl_estimator": apply_if(
