@@ -129,7 +129,7 @@ def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
 def one(source: Source, log: Log, request: Request, made: Mapping[RunKey, ReadRun]) -> ReadRun:
     """A log under our names, with its target. Raises DataError for numbers outside their range."""
     log.notes += log.repeated()
-    mapped = {theirs: ours for theirs, ours in (log.mapped | request.mapped).items() if ours != STEP}
+    mapped = {theirs: ours for theirs, ours in {**log.mapped, **request.mapped}.items() if ours != STEP}
     vocabulary = language(log)
     found = translate(log, vocabulary, mapped)
     if log.state in ("finished", "preempted") and (why := diverged(found)):
