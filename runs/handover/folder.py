@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from grpobench.algorithms.libraries.verl_arguments import ACTOR, RELEASE
 from grpobench.analysis.runfolder import formats
 from grpobench.runs.handover import base, data, grading, trl, verl
 from grpobench.runs.handover.plan import Part, Plan, make
@@ -74,7 +75,7 @@ def write(recipe: Recipe, library: str, out: Path, leave_out: bool, tell: Tell) 
 
 
 def release(library: str) -> str:
-    return verl.RELEASE if library == "verl" else trl_settings.RELEASE
+    return RELEASE if library == "verl" else trl_settings.RELEASE
 
 
 def write_parts(plan: Plan, folder: Path, tell: Tell) -> tuple[dict[str, Any], dict[str, str]]:
@@ -166,8 +167,8 @@ def overrides(name: str, run: Mapping[str, Any], here: str) -> list[str]:
         f"{verl.MODEL}.path": model,
         "critic.model.path": model,
         "reward.custom_reward_function.path": below("reward.py"),
-        f"{verl.ACTOR}.data_loader_seed": seed,
-        f"{verl.ACTOR}.fsdp_config.seed": seed,
+        f"{ACTOR}.data_loader_seed": seed,
+        f"{ACTOR}.fsdp_config.seed": seed,
         "critic.data_loader_seed": seed,
         "critic.fsdp.seed": seed,
         f"{verl.ROLLOUT}.seed": seed,

@@ -67,7 +67,7 @@ class Rewards:
         return self.overlong["penalty"] * min(1.0, max(0.0, beyond))
 
 
-class Evaluate(TrainerCallback):  # type: ignore[misc]
+class Evaluate(TrainerCallback):
     """Answers the problems of the evaluations, greedily or sampled, and logs shares of right answers."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Evaluate(TrainerCallback):  # type: ignore[misc]
             for row, texts in self.answers(mine[start : start + AT_ONCE], mode, count)
             for text in texts
         ]
-        gathered = gather_object(right)
+        gathered: list[float] = gather_object(right)
         return sum(gathered) / max(1, len(gathered))
 
     @torch.no_grad()
