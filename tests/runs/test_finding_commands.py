@@ -586,7 +586,7 @@ def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(place: Pat
 def test_settings_that_came_after_a_registration_change_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`long-run-collapse` was registered before there were a teacher, a normalized correction, a source of expert
+    """`long-run-collapse` is older than a teacher, a normalized correction, a source of expert
     answers or a replay of routes."""
     monkeypatch.undo()
     kept = read_kept(
