@@ -54,6 +54,10 @@ class AStarPO(Algorithm[OptimalAdvantage]):
     label = "A*-PO"
     paper = "Accelerating RL for LLM Reasoning with Optimal Advantage Regression, arXiv:2505.20686"
     summary = "squared error between log-ratios to the reference and r − V*; V* from base rollouts, no group"
+    claim = (
+        "As accurate as PPO, GRPO and REBEL on mathematics, in up to half of the training time and with over "
+        "30 % less peak memory (abstract, from memory)."
+    )
     formula = (
         "V*(x) = beta1·log(1/N Σ_i exp(r_i/beta1)) over N completions of π_ref, before training;  loss = "
         "1/B Σ_i (beta2·Σ_t log π/π_ref(o_i) − (r_i − V*(x_i)))²"

@@ -35,6 +35,10 @@ class CHORD(GroupNormalized, ClippedRatio):
         "Learning via Dynamic Weighting, arXiv:2508.11408"
     )
     summary = "GRPO mixed with a supervised loss on expert answers, by a schedule and by token"
+    claim = (
+        "Mixing expert answers into reinforcement by a schedule and by token avoids the damage of supervised "
+        "training first, and ends more accurate than both in turn (abstract, without numbers)."
+    )
     formula = (
         "loss = (1 − μ)·GRPO's + μ·(−1/Σ|y| Σ_y Σ_t φ_t·log π(y_t));  φ = p(1 − p) with p = π(y_t), constant "
         "in the gradient;  μ rises linearly from 0 to mu_peak over mu_warmup_steps, then falls by a half "

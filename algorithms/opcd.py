@@ -24,6 +24,11 @@ class OPCD(SelfDistillation):
     name = "opcd"
     paper = "On-Policy Context Distillation for Language Models, arXiv:2602.12275"
     summary = "the initial policy with an instruction or a solution in its prompt teaches the policy without"
+    claim = (
+        "Learning on its own rollouts takes what a context teaches into the weights better than distillation "
+        "on the teacher's completions, and keeps other abilities better (abstract; its numbers were not "
+        "looked up)."
+    )
     formula = (
         "loss = mean_i 1/|o_i| Σ_t { distill_weight·D_β(π_0(·|template with the prompt, o_<t), "
         "π(·|prompt, o_<t)) − task_weight·clipped objective of GRPO };  D_1 = KL(π‖π_0)"

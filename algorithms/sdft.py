@@ -26,6 +26,11 @@ class SDFT(SelfDistillation):
     name = "sdft"
     paper = "Self-Distillation Enables Continual Learning, arXiv:2601.19897"
     summary = "the policy, shown the reference answer, teaches the policy without it; no reward needed"
+    claim = (
+        "A policy that learns from itself, shown a demonstration, learns new skills more accurately than by "
+        "supervised fine-tuning and forgets far less of what it could (abstract; its numbers were not looked "
+        "up)."
+    )
     formula = (
         "loss = mean_i 1/|o_i| Σ_t { distill_weight·D_β(π_φ(·|prompt, reference answer, o_<t), "
         "π(·|prompt, o_<t)) − task_weight·clipped objective of GRPO };  φ ← teacher_rate·θ + "

@@ -40,6 +40,10 @@ class SPO(ClippedRatio):
     name = "spo"
     paper = "Single-stream Policy Optimization, arXiv:2509.13232"
     summary = "one completion per problem: a success rate kept for each problem is the baseline"
+    claim = (
+        "One completion per problem trains smoother and more accurately than GRPO's groups: 3.4 points more "
+        "maj@32 on average over five hard sets of mathematics, Qwen3-8B (abstract, from memory)."
+    )
     formula = (
         "A = r − v(x), v = α/(α+β), then (A − mean A)/(std A + ε) over the batch;  objective as PPO's;  "
         "after the updates α ← ρα + r, β ← ρβ + 1 − r, ρ = clamp(2^(−D/half_life), discount_low, "
