@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Models, Rowwise, State
@@ -330,7 +329,7 @@ def recall(batch: Batch, rows: Sequence[int], known: Sequence[Entry]) -> tuple[B
 
 def stacked(rows: Sequence[np.ndarray]) -> torch.Tensor:
     """Arrays as rows of one tensor, with zeros on their right."""
-    return pad_sequence([torch.from_numpy(row.copy()) for row in rows], batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row.copy()) for row in rows], batch_first=True)
 
 
 def to_text(values: np.ndarray) -> str:
