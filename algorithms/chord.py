@@ -65,7 +65,7 @@ class CHORD(GroupNormalized, ClippedRatio):
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,
         Metric(
-            "expert/share", "share", "μ: weight of the expert answers in the loss; the rollouts have the rest"
+            "expert/share", "share", "weight of the expert answers in the loss; the rollouts have the rest"
         ),
         Metric(
             "expert/nll",

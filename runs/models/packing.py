@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from grpobench.algorithms.algorithm import Batch
 
@@ -272,3 +274,29 @@ def micro_batches(batch: Batch, row_group: torch.Tensor, budget: int) -> list[to
             packed.append(list(rows))
             widest, held = size, {number}
     return [torch.tensor(rows, dtype=torch.long, device=batch.completion.device) for rows in packed]
+
+
+def scatter(flat: torch.Tensor, flat_index: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Values (N,) at flat indices (N,) of zeros of shape (B, T)."""
+    out = flat.new_zeros(shape.numel())
+    return out.index_copy(0, flat_index, flat).view(shape)
+
+
+def replay(plain: torch.Tensor, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:
+    """Input embeddings (S, L, H) with the sampler's mixtures instead of the tokens that it fed mixed."""
+    assert batch.mixture is not None
+    table = trunk.get_input_embeddings()  # type: ignore[operator]
+    token = batch.mixture.token.flatten(0, 1)[layout.fed_place]
+    weight = batch.mixture.weight.flatten(0, 1)[layout.fed_place]
+    mixed = weight.sum(-1) > 0
+    blend = (table(token[mixed]) * weight[mixed, :, None]).sum(1)
+    return plain.flatten(0, 1).index_copy(0, layout.fed[mixed], blend.to(plain.dtype)).view(plain.shape)
+
+
+def estimate(trunk: nn.Module, config: Any) -> Cost:
+    """Multiply-adds of a forward pass per token and per query-key pair."""
+    embeddings = sum(
+        p.numel() for m in trunk.modules() if isinstance(m, nn.Embedding) for p in m.parameters()
+    )
+    weights = sum(p.numel() for p in trunk.parameters()) - embeddings
+    return Cost(token=float(weights), pair=2.0 * config.hidden_size * config.num_hidden_layers)

@@ -25,7 +25,15 @@ from grpobench.runs.models.attention import UNSPLIT, PackedAttention
 from grpobench.runs.models.flops import FlopCount, weights_per_token
 from grpobench.runs.models.head import token_divergence, token_kl, token_squares, token_statistics
 from grpobench.runs.models.optimizer import Optimizer
-from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
+from grpobench.runs.models.packing import (
+    Pack,
+    estimate,
+    micro_batches,
+    pack,
+    packed_tokens,
+    replay,
+    scatter,
+)
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 from grpobench.runs.models.routing import demand_replay, replayed, to_packed
@@ -585,29 +593,3 @@ def trunk_and_head(language: Any) -> tuple[nn.Module, nn.Module]:
             f"{type(language).__name__} changes its logits after the output head; use another causal LM"
         )
     return trunk, head
-
-
-def estimate(trunk: nn.Module, config: Any) -> Cost:
-    """Multiply-adds of a forward pass per token and per query-key pair."""
-    embeddings = sum(
-        p.numel() for m in trunk.modules() if isinstance(m, nn.Embedding) for p in m.parameters()
-    )
-    weights = sum(p.numel() for p in trunk.parameters()) - embeddings
-    return Cost(token=float(weights), pair=2.0 * config.hidden_size * config.num_hidden_layers)
-
-
-def scatter(flat: torch.Tensor, flat_index: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Values (N,) at flat indices (N,) of zeros of shape (B, T)."""
-    out = flat.new_zeros(shape.numel())
-    return out.index_copy(0, flat_index, flat).view(shape)
-
-
-def replay(plain: torch.Tensor, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:
-    """Input embeddings (S, L, H) with the sampler's mixtures instead of the tokens that it fed mixed."""
-    assert batch.mixture is not None
-    table = trunk.get_input_embeddings()  # type: ignore[operator]
-    token = batch.mixture.token.flatten(0, 1)[layout.fed_place]
-    weight = batch.mixture.weight.flatten(0, 1)[layout.fed_place]
-    mixed = weight.sum(-1) > 0
-    blend = (table(token[mixed]) * weight[mixed, :, None]).sum(1)
-    return plain.flatten(0, 1).index_copy(0, layout.fed[mixed], blend.to(plain.dtype)).view(plain.shape)

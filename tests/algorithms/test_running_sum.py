@@ -17,6 +17,8 @@ from grpobench.algorithms.parts import running_sum
 ROOT = Path(__file__).parents[2]
 INTEGERS = {
     "algorithms/flowrl.py": ("written.cumsum(-1)",),
+    "algorithms/self_distillation.py": ("written.long().cumsum(-1)",),
+    "runs/prepare/base_rollouts.py": ("np.cumsum(tensors['length'])",),
     "algorithms/gigpo.py": ("starts.flatten().cumsum(0)",),
     "algorithms/parts.py": ("written.flip(-1).cumsum(-1)",),
     "algorithms/rredcot.py": (

@@ -42,7 +42,10 @@ GONE = 10.0
 def tasks(given: CheckInput) -> list[tuple[str, Look]]:
     """A check for each task of the recipe."""
     found = {str(config.task): config.task for config in given.configs}
-    return [(f"grader of {task.name}", functools.partial(grader, task)) for task in found.values()]
+    names: dict[str, Task] = {}
+    for task in found.values():  # an arm may change settings of a task
+        names[f"grader of {task if f'grader of {task.name}' in names else task.name}"] = task
+    return [(name, functools.partial(grader, task)) for name, task in names.items()]
 
 
 def grader(task: Task, given: CheckInput) -> Finding:

@@ -68,6 +68,8 @@ def test_whom_a_finding_is_about_is_no_part_of_its_rule(tmp_path: Path) -> None:
             other = read_finding(str(path))
             assert list(other.about) == (["mine"] if about else [])
             assert other.finding.digest == read_finding(name).finding.digest
+        if not (KEPT / f"{name}-nano.json").exists():
+            continue  # registered, and not run yet
         kept = read_kept(KEPT / f"{name}-nano.json")
         assert "the rule was changed after the registration" not in kept.departed(read_finding(name).finding)
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from grpobench.algorithms.algorithm import Batch
 from grpobench.runs.models import attention
 from grpobench.runs.models.attention import UNSPLIT, block_mask, computed_pairs
-from grpobench.runs.models.packing import PADDING, Cost, Pack, pack
-from grpobench.runs.models.roles import RoleModels, estimate
+from grpobench.runs.models.packing import PADDING, Cost, Pack, estimate, pack
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 
 FP32: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from grpobench.algorithms.algorithm import Batch, Mixture
 from grpobench.runs.models.head import token_statistics
-from grpobench.runs.models.packing import PADDING, Cost, micro_batches, pack
-from grpobench.runs.models.roles import RoleModels, replay
+from grpobench.runs.models.packing import PADDING, Cost, micro_batches, pack, replay
+from grpobench.runs.models.roles import RoleModels
 
 FP32: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
 """Log-probabilities of a few nats from logits of some tens; float32 has 1e-7 of each."""
