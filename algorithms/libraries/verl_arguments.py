@@ -310,6 +310,7 @@ ABSENT: Mapping[str, str] = {
     "zero_variance_filter": "leaves groups of equal rewards out without replacing them",
     "off_policy_mask": "leaves out tokens of negative advantage; verl's rejection leaves out both signs",
     "reference_every": "moves the reference",
+    "entropy_target": "moves the weight of the entropy from step to step",
 }
 """Modifiers that verl has nothing for, with what they do."""
 

@@ -109,6 +109,7 @@ def common(config: RunConfig) -> list[str]:
                 {
                     "sampler.lag": (sampler.lag, 0),
                     "sampler.correction": (sampler.correction, "none"),
+                    "sampler.router_replay": (sampler.router_replay, "none"),
                     "model.adapter": (config.model.adapter, None),
                     "model.weights": (config.model.weights, "float32"),
                     "train.optimizer": (train.optimizer, "adamw"),

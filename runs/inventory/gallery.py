@@ -170,6 +170,7 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
     states = list(one.record.states.values())
     return told | {
         "published": registration.finding.published,
+        "caveat": one.study.caveat,
         "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
         "scale": registration.scale,
         "key": one.name,

@@ -33,6 +33,9 @@ def as_taught(batch: Batch) -> Batch:
         group=_by_prompt(read.group, prompt, length),
         teacher_prompt=None,
         teacher_prompt_length=None,
+        # Routes are of the policy's prompt: behind another one the teacher chooses its own, also where it is
+        # the policy.
+        routed_experts=None,
     )
 
 

@@ -33,6 +33,8 @@ class Study:
     """Where the files of a `module:Name` are looked for first."""
     redesign: str = ""
     """What changed since an earlier rule, and why; no part of the rule."""
+    caveat: str = ""
+    """What a reader of the conclusion should know of these runs, written after them; no part of the rule."""
     about: Mapping[str, str] = field(default_factory=dict)
     """Algorithms whose authors claim what the finding asks, each with the test that asks it; "" is the whole
     finding. Their pages show its conclusion. No part of the rule."""
@@ -89,12 +91,16 @@ def read_finding(source: str) -> Study:
             faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
-    redesign, asked = str(table.pop("redesign", "")), table.pop("about", [])
+    redesign, caveat, asked = (
+        str(table.pop("redesign", "")),
+        str(table.pop("caveat", "")),
+        table.pop("about", []),
+    )
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
     about = _about(asked, [] if isinstance(finding, strict.Bad) else finding.test, faults)
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
-    return Study(finding, scales, text, path.parent, redesign, about)
+    return Study(finding, scales, text, path.parent, redesign, caveat, about)
 
 
 def _about(given: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:

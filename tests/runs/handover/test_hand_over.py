@@ -257,6 +257,10 @@ def refused(folder: Path, library: str, arm: str, *sets: str) -> str:
         (["reward.kind=majority"], "reward majority needs more than one completion's text"),
         (["reward.flip=0.1"], "reward.flip draws by step and place in the group"),
         (["modify.mask_truncated=true"], "modify.mask_truncated leaves cut completions out"),
+        (
+            ["modify.entropy_target=0.2", "modify.entropy_bonus=0.01"],
+            "modify.entropy_target moves the weight of the entropy",
+        ),
         (["sampler.correction=tis"], 'sampler.correction is "tis"; set it to "none"'),
     ],
     ids=lambda value: value[0].partition("=")[0] if isinstance(value, list) else "",

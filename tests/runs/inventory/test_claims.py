@@ -74,6 +74,17 @@ def test_whom_a_finding_is_about_is_no_part_of_its_rule(tmp_path: Path) -> None:
         assert "the rule was changed after the registration" not in kept.departed(read_finding(name).finding)
 
 
+def test_a_caveat_is_no_part_of_the_rule_and_stands_below_the_conclusion(tmp_path: Path) -> None:
+    path, text = tmp_path / "distillation.toml", findings()["distillation"].read_text(encoding="utf-8")
+    path.write_text(re.sub(r"^caveat = .*\n", "", text, flags=re.M), encoding="utf-8")
+    with_caveat, without = read_finding("distillation"), read_finding(str(path))
+    assert with_caveat.caveat and not without.caveat
+    assert with_caveat.finding.digest == without.finding.digest
+    page = (KEPT.parents[1] / "findings.md").read_text(encoding="utf-8")
+    section = " ".join(page.split("\n## distillation\n")[1].split("\n## ")[0].split())
+    assert f"**Caveat.** {with_caveat.caveat}" in section
+
+
 @pytest.mark.parametrize(
     ("about", "fault"),
     [

@@ -11,6 +11,7 @@ import torch
 from helpers.toys import backward, models_for, off_policy, rollouts
 from helpers.whole_runs import after, configure, rows, run, weights
 
+from grpobench.algorithms.algorithm import RoutedExperts
 from grpobench.algorithms.opcd import OPCD
 from grpobench.algorithms.sdft import SDFT
 from grpobench.algorithms.sdpo import SDPO
@@ -101,6 +102,17 @@ def test_flops_count_the_prompts_that_the_teacher_reads(algorithm: SDFT | SDPO) 
     trained = 6 * models.flops.weights["policy"] * tokens_of(batch)
     read = 2 * models.flops.weights[algorithm.teacher_role] * (14 + 30)
     assert models.flops.total == pytest.approx(trained + read)
+
+
+def test_a_live_teacher_of_a_mixture_of_experts_chooses_its_own_routes() -> None:
+    """Replayed routes are of the policy's prompt; behind the teacher's they would belong to others."""
+    batch = rollouts([[4, 2], [3, 5]])
+    routes = RoutedExperts(
+        torch.zeros(*batch.prompt.shape, 2, 2, dtype=torch.int16),
+        torch.zeros(*batch.completion.shape, 2, 2, dtype=torch.int16),
+    )
+    taught = as_taught(dataclasses.replace(batch, routed_experts=routes))
+    assert taught.prompt.shape != batch.prompt.shape and taught.routed_experts is None
 
 
 def test_an_average_needs_weights_of_its_own() -> None:
