@@ -67,10 +67,10 @@ def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
         assumed = 1 + length[1] // BYTES_OF_A_TOKEN
         note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"
         longest = max((1 + size(text) // BYTES_OF_A_TOKEN for text in taught), default=0)
-        return Facts(shape, assumed, gpu, (note,), memory, longest and longest + shown_tokens(config))
+        return Facts(shape, assumed, gpu, (note,), memory, longest and longest + success_tokens(config))
     tokens = max((len(loaded.encode(text)) for text in length[0]), default=1)
     longest = max((len(loaded.encode(text)) for text in taught), default=0)
-    return Facts(shape, tokens, gpu, (), memory, longest and longest + shown_tokens(config))
+    return Facts(shape, tokens, gpu, (), memory, longest and longest + success_tokens(config))
 
 
 def taught_texts(config: RunConfig) -> Sequence[str]:
@@ -84,7 +84,7 @@ def taught_texts(config: RunConfig) -> Sequence[str]:
     return sorted((problem.prompt for problem in read), key=lambda text: -size(text))[:LONGEST_ENCODED]
 
 
-def shown_tokens(config: RunConfig) -> int:
+def success_tokens(config: RunConfig) -> int:
     """Tokens of the longest success that a teacher may be shown."""
     wanted = config.algorithm.teacher_prompt
     return completion_tokens(config) if wanted and wanted.shows == "success" else 0

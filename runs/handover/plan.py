@@ -126,12 +126,12 @@ def common(config: RunConfig) -> list[str]:
 def must_be(settings: Mapping[str, tuple[Any, Any]]) -> Sequence[Rule]:
     """Rules for settings that are handed over with one value alone: (value, that value) by key."""
     return [
-        Rule(value == wanted, f"{key} is {shown(value)}; set it to {shown(wanted)}")
+        Rule(value == wanted, f"{key} is {format_setting(value)}; set it to {format_setting(wanted)}")
         for key, (value, wanted) in settings.items()
     ]
 
 
-def shown(value: Any) -> str:
+def format_setting(value: Any) -> str:
     return '"none"' if value is None else format_value(value)
 
 

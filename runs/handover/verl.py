@@ -32,14 +32,14 @@ DIFFERS = (
 
 
 @functools.cache
-def known_keys() -> frozenset[str]:
+def configuration_keys() -> frozenset[str]:
     """The keys of verl's configuration."""
     return frozenset(KEYS.read_text(encoding="utf-8").splitlines()[1:])
 
 
 def unknown(settings: Mapping[str, Any]) -> list[str]:
     """Keys that verl's configuration does not have."""
-    return [key for key in settings if key not in known_keys() and not key.startswith(OPEN)]
+    return [key for key in settings if key not in configuration_keys() and not key.startswith(OPEN)]
 
 
 def translate(config: RunConfig) -> Translated:

@@ -28,7 +28,7 @@ class OwnRun:
     seed: int
 
 
-def own_runs(folders: Sequence[Path]) -> list[OwnRun]:
+def settled_runs(folders: Sequence[Path]) -> list[OwnRun]:
     """The runs with a result of these experiments. Raises DataError for a folder that is none, and for two
     runs of one name."""
     found: dict[str, OwnRun] = {}

@@ -62,7 +62,7 @@ def carry_out(request: Request) -> Imported:
     nothing can be read, or if `strict` and anything cannot be read. Raises DataError in these cases,
     ConfigError for an `out` with other content and for a missing package."""
     demand_writable(request.out, "OUT")
-    ours = beside.own_runs(request.beside)
+    ours = beside.settled_runs(request.beside)
     before = folder.described(request.out)
     faults: list[Fault] = []
     made: dict[RunKey, ReadRun] = {}

@@ -34,7 +34,7 @@ MARKS = {
 UNTESTED = "No finding here tests this claim."
 
 
-def kept_findings() -> Path | None:
+def findings_folder() -> Path | None:
     """The folder of the kept tables of findings; None for an installed package."""
     from grpobench.analysis.findings.record import FOLDER as KEPT
 
@@ -49,7 +49,7 @@ def standing(tables: Path | None = None) -> Standing:
     has changed."""
     from grpobench.analysis.profile import kept
 
-    place = tables or kept_findings()
+    place = tables or findings_folder()
     folders = [folder for folder in (place, kept.FOLDER) if folder and folder.is_dir()]
     read = [*findings().values(), *(path for folder in folders for path in sorted(folder.iterdir()))]
     states = [path.stat() for path in read]

@@ -392,7 +392,7 @@ def test_the_kept_list_of_keys_is_that_of_this_release(handed: tuple[Plan, Path]
     """Every kept key is in what verl composes, and every key of it is kept."""
     from omegaconf import DictConfig
 
-    from grpobench.runs.handover.verl import known_keys
+    from grpobench.runs.handover.verl import configuration_keys
 
     def leaves(table: Any, prefix: str = "") -> set[str]:
         found = set()
@@ -408,7 +408,7 @@ def test_the_kept_list_of_keys_is_that_of_this_release(handed: tuple[Plan, Path]
 
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer")
-    assert leaves(config) == set(known_keys())
+    assert leaves(config) == set(configuration_keys())
 
 
 def test_a_coroutine_may_ask_the_reward_function_from_many_threads(handed: tuple[Plan, Path]) -> None:
