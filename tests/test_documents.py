@@ -11,6 +11,8 @@ from pathlib import Path
 
 from helpers.block_commands import context
 
+from grpobench.algorithms import ALGORITHMS
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -101,3 +103,14 @@ def test_the_picture_of_the_report_is_small_enough_for_a_readme() -> None:
     content = picture.read_bytes()
     assert content.startswith(b"\x89PNG") and len(content) < 300_000
     assert int.from_bytes(content[16:20], "big") == 1400  # the width of the screen
+
+
+def test_the_front_page_counts_the_claims_and_the_algorithms_that_there_are() -> None:
+    page = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+    found = re.search(r"(\d+) claims have a conclusion: (.+)\.", page)
+    assert found is not None
+    undecided = sum(int(count) for count in re.findall(r"(\d+) (?:unresolved|insensitive)", found[2]))
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[{found[1]} claims]" in front
+    assert undecided == 10 and "ten stayed undecided" in front
+    assert len(ALGORITHMS) > 51 and "more\nthan fifty rivals" in front
