@@ -59,19 +59,20 @@ class Rows:
     """A frozen dataclass whose tensors share dimension 0; ``self[rows]`` slices every one of them."""
 
     def __getitem__(self, rows: torch.Tensor) -> Self:
-        def cut(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                return value[rows]
-            if isinstance(value, Rows):
-                return value[rows]
-            if isinstance(value, Mapping):
-                return {key: cut(entry) for key, entry in value.items()}
-            return value
-
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         values = {f.name: getattr(self, f.name) for f in fields}
         whole = {f.name for f in fields if "whole" in f.metadata}
-        return type(self)(**{name: v if name in whole else cut(v) for name, v in values.items()})
+        return type(self)(**{name: v if name in whole else _cut(v, rows) for name, v in values.items()})
+
+
+def _cut(value: Any, rows: torch.Tensor) -> Any:
+    """The rows of every tensor in `value`. Not a function within the method: one that calls itself there is a
+    cycle, which keeps its tensors until the garbage is collected."""
+    if isinstance(value, torch.Tensor | Rows):
+        return value[rows]
+    if isinstance(value, Mapping):
+        return {key: _cut(entry, rows) for key, entry in value.items()}
+    return value
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from grpobench.analysis.runfolder.files import LogError, read_lines
 from grpobench.analysis.tools.text import shorten_paths, why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
-from grpobench.runs.evaluation.records import newest, put, warm_up, weights_damage
+from grpobench.runs.evaluation.records import lack_of_weights, newest, put, warm_up, weights_damage
 from grpobench.runs.models import adapters, loading, model_files
 from grpobench.runs.runfolder import fingerprints
 from grpobench.runs.runfolder.checkpoints import write_tensors
@@ -96,7 +96,7 @@ def export(run: Path, folder: Path, dtype: DType = "float32", merged: bool = Fal
         raise DataError(fault)
     found = newest(run)
     if found is None:
-        raise DataError(f"{run} has neither final weights nor a checkpoint; run it first")
+        raise DataError(lack_of_weights(run))
     step, path = found
     if merged and subject.model.adapter is None:
         raise DataError(f"{run} trained no adapter, so its weights are whole; leave --merged away")

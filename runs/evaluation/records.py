@@ -18,6 +18,7 @@ import hashlib
 import json
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ from grpobench.runs.models.optimizer import MOMENT
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.runfolder import checkpoints, fingerprints, provenance
-from grpobench.runs.runfolder.logs import result_damage, status
+from grpobench.runs.runfolder.logs import result_damage, settled, status
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
@@ -106,7 +107,7 @@ def assess(
             damaged.append(fault)
             continue
         if subject.run and not newest(subject.evals_parent):
-            message = f"{subject.evals_parent} has neither final weights nor a checkpoint; run it first"
+            message = lack_of_weights(subject.evals_parent)
             if len(chosen) == 1:
                 raise DataError(message)
             say(message)
@@ -300,6 +301,14 @@ def newest(place: Path) -> tuple[int, Path] | None:
         (int(path.parent.name[5:]), path) for path in place.glob("checkpoints/step-*/policy.safetensors")
     ]
     return max(saved, default=None)
+
+
+def lack_of_weights(place: Path) -> str:
+    """Why a run has no weights, and the remedy."""
+    table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
+    if settled(place) and not table.get("checkpoint", {}).get("weights", True):
+        return f"{place} kept no weights (checkpoint.weights = false); delete it and run it again with them"
+    return f"{place} has neither final weights nor a checkpoint; run it first"
 
 
 def weights_damage(place: Path) -> str:

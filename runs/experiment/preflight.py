@@ -80,7 +80,7 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
     if not known:
         return
     free = shutil.disk_usage(folder).free
-    least = min(2 * BYTES * count for _, count in known)
+    least = min(2 * BYTES * count * config.checkpoint.weights for config, count in known)
     remedy = "free space, or name another --out"
     if free < least:
         raise FolderError(
@@ -93,7 +93,7 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
         say(
             f"{folder} has {size(free)} free; {len(known)} runs keep about {size(kept)}, "
             f"with up to {size(working)} of checkpoints while they run; {remedy}, or set checkpoint.final = "
-            "false, which drops the optimizer state"
+            "false, which drops the optimizer state, or checkpoint.weights = false, which keeps logs alone"
         )
 
 
@@ -129,8 +129,9 @@ def state(config: RunConfig, count: int) -> int:
 
 def result(config: RunConfig, count: int) -> int:
     """Bytes that a finished run keeps: the policy, and the state from which it can continue."""
-    weights = WEIGHT[config.model.weights] * count
-    return weights + (state(config, count) if config.checkpoint.final else 0)
+    kept = config.checkpoint
+    weights = WEIGHT[config.model.weights] * count if kept.weights else 0
+    return weights + (state(config, count) if kept.continues else 0)
 
 
 def size(count: int) -> str:

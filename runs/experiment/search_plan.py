@@ -341,7 +341,15 @@ def stage_recipe(
         if point.arm in stage.arms
     }
     head = dataclasses.replace(recipe.head, name=stage.role, control="")
-    configs = tuple(dataclasses.replace(config, experiment=stage.role) for config in recipe.configs)
+    # Of the runs of a search only the logs are read: a hundred policies would fill a disk.
+    configs = tuple(
+        dataclasses.replace(
+            config,
+            experiment=stage.role,
+            checkpoint=dataclasses.replace(config.checkpoint, weights=False),
+        )
+        for config in recipe.configs
+    )
     named = dataclasses.replace(recipe, head=head, configs=configs, over=())
     return only(named, [*labels], plan.halving.seeds), labels
 

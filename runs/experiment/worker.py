@@ -115,12 +115,16 @@ def serve(connection: Connection, execute: str, threads: int, parent: int) -> No
     signal.signal(signal.SIGTERM, lambda *_: line.tell_stop())
     import torch
 
+    from grpobench.runs.tools.machine import release_memory
+
     module, _, name = execute.rpartition(".")
     function = getattr(importlib.import_module(module), name)
     connection.send(Ready())
     while (message := line.receive()) != QUIT:
         if isinstance(message, Job):
-            connection.send(run(message, function, line, threads, torch.set_num_threads))
+            ended = run(message, function, line, threads, torch.set_num_threads)
+            release_memory()  # before the next run, and before this worker waits for one
+            connection.send(ended)
         if line.stopping:
             break
 

@@ -332,18 +332,19 @@ class RunFolder:
         return path
 
     def finish(self, state: State, why: str = "") -> None:
-        """Record how the attempt ended, and for a result the checksums of its files. A run with final weights
-        no longer needs its checkpoints."""
+        """Record how the attempt ended, and for a result the checksums of its files. A run with final
+        weights, or one that is to keep none, no longer needs its checkpoints."""
         self.state, self.why = state, why
         if state in RESULTS:
             self.write_sums()
             point("finish")
         self.write_status(why)
         point("finished")
-        if state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors")):
-            extend.keep_state(
-                self.path, self.step if state == "finished" and self.config.checkpoint.final else -1
-            )
+        wanted = self.config.checkpoint
+        if state in ("finished", "collapsed") and (
+            any(self.path.glob("final/*.safetensors")) or not wanted.weights
+        ):
+            extend.keep_state(self.path, self.step if state == "finished" and wanted.continues else -1)
 
     def write_sums(self) -> None:
         """Write sums.json: size and checksum of every file of the result."""

@@ -18,7 +18,7 @@ decoded by its own forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,16 +77,6 @@ class Layer:
     """Of the norm before attention, and of the one before the feed-forward layer."""
 
 
-class Passing:
-    """The layers of a trunk as `Layer`s that are made one after the other, each when its turn comes."""
-
-    def __init__(self, make: Callable[[Any], Layer], layers: Iterable[Any]) -> None:
-        self.make, self.layers = make, layers
-
-    def __iter__(self) -> Iterator[Layer]:
-        return map(self.make, self.layers)
-
-
 class Fused:
     """A copy of the current weights of `models`' policy: A attention heads that share K heads of keys.
 
@@ -102,11 +92,15 @@ class Fused:
         config = trunk.config
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.size: int = trunk.layers[0].self_attn.head_dim
-        layers = Passing(self._layer, trunk.layers)
-        self.layers: Iterable[Layer] = [*layers] if keep else layers
+        self.kept = [*map(self._layer, trunk.layers)] if keep else None
         self.epsilon = float(trunk.norm.variance_epsilon)
         self.norm: torch.Tensor = trunk.norm.weight.detach()
         self.head: torch.Tensor = head.weight.to(self.dtype)
+
+    @property
+    def layers(self) -> Iterable[Layer]:
+        """Those that are kept; without, each is made when its turn comes."""
+        return map(self._layer, self.trunk.layers) if self.kept is None else self.kept
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp

@@ -88,11 +88,24 @@ def bucket(size: int, least: int = 1) -> int:
     return between if power >= 4 * least and between >= size else power
 
 
-class Layer:
-    """Keys and values of a layer: of the prompts (P, K, N, D), and of what each row wrote (R, K, C, D)."""
+@dataclass
+class Cursor:
+    """Where a batch and all of its layers write."""
 
-    def __init__(self, batch: StaticBatch, keys: torch.Tensor, values: torch.Tensor) -> None:
-        grid, self.batch = batch.grid, batch
+    last: torch.Tensor
+    """(1,): which token was drawn last, from 0; its key goes into this column."""
+    width: int
+    """Columns that a step reads."""
+
+
+class Layer:
+    """Keys and values of a layer: of the prompts (P, K, N, D), and of what each row wrote (R, K, C, D).
+
+    It knows the cursor and not the batch: a batch that knew itself by its layers would keep its memory until
+    the garbage is collected, long after it was dropped to make room for training."""
+
+    def __init__(self, grid: Grid, cursor: Cursor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.cursor = cursor
         prompts = [(grid.prompts, one.shape[1], grid.prompt_columns, one.shape[3]) for one in (keys, values)]
         rows = [(grid.rows, one.shape[1], grid.columns, one.shape[3]) for one in (keys, values)]
         # Zeros: a masked weight of 0 times whatever lay in the memory could be NaN.
@@ -106,8 +119,8 @@ class Layer:
     def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write (R, K, 1, D) into the current column. Returns the bucket's columns, written or not."""
         for store, states in ((self.keys, keys), (self.values, values)):
-            store.index_copy_(2, self.batch.last, states.to(store.dtype))
-        width = self.batch.width
+            store.index_copy_(2, self.cursor.last, states.to(store.dtype))
+        width = self.cursor.width
         return self.keys[:, :, :width], self.values[:, :, :width]
 
     def put_prompts(self, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -131,7 +144,9 @@ class StaticBatch:
         rows, device = grid.rows, end.device
         self.grid, self.fused, self.end, self.pool = grid, fused, end, pool
         held = [(layer.prompt_keys, layer.prompt_values) for layer in batch.cache.layers]
-        self.cache = SimpleNamespace(layers=[Layer(self, keys, values) for keys, values in held])
+        self.last = torch.zeros(1, dtype=torch.long, device=device)
+        self.cursor = Cursor(self.last, grid.columns)
+        self.cache = SimpleNamespace(layers=[Layer(grid, self.cursor, *states) for states in held])
         self.groups = Groups(torch.arange(rows, device=device) // grid.most, grid.prompts)
         shape = (rows, grid.columns)
         self.padding = torch.ones(grid.prompts, 1, 1, grid.prompt_columns, dtype=torch.bool, device=device)
@@ -144,12 +159,9 @@ class StaticBatch:
         self.stopped = torch.ones(rows, dtype=torch.bool, device=device)
         self.position = torch.zeros(rows, dtype=torch.long, device=device)
         self.drawn = torch.zeros(rows, dtype=torch.long, device=device)
-        self.last = torch.zeros(1, dtype=torch.long, device=device)
-        """Which token was drawn last, from 0; its key goes into this column."""
         self.column = torch.arange(grid.columns, device=device)
         width, dtype = batch.logits.shape[1], fused.norm.dtype
         self.embedding = torch.zeros(rows, len(fused.norm), dtype=dtype, device=device)
-        self.width = grid.columns
         self.steps: dict[int, Callable[[], None]] = {}
         of_token = (one.shape[1] * one.shape[3] * one.element_size() for pair in held for one in pair)
         self.nbytes = grid.cache_bytes(sum(of_token)) + grid.graph_bytes(width)
@@ -160,7 +172,7 @@ class StaticBatch:
         """Feed the embeddings of the tokens drawn last, and draw the next ones. Attention sees the first
         `width` columns of the completions. This is what a graph records: nothing in it waits for the
         device, and no shape depends on a value."""
-        self.width = width
+        self.cursor.width = width
         self.position.add_(1)
         cos, sin = (table.index_select(0, self.position) for table in self.rotary)
         logits = self.fused.step(self, self.embedding, cos, sin)
@@ -175,7 +187,7 @@ class StaticBatch:
         prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
         prompt.masked_fill_(self.padding, float("-inf"))
         own = query @ key.transpose(-1, -2)
-        own.masked_fill_(self.column[: self.width] > self.last, float("-inf"))
+        own.masked_fill_(self.column[: self.cursor.width] > self.last, float("-inf"))
         scores = torch.cat([groups.scatter(prompt, repeat), own], -1)
         weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
         to_prompt, to_completion = weights.split((prompt.shape[-1], key.shape[2]), -1)
@@ -205,6 +217,10 @@ class StaticBatch:
 
     def advance(self, width: int) -> None:
         """One step, replayed if there is a GPU."""
+        if self.end.device.type != "cuda":
+            with unordered():
+                self.step(width)
+            return
         if width not in self.steps:
             self.steps[width] = self._recorded(width)
         with unordered():
@@ -212,8 +228,6 @@ class StaticBatch:
 
     def _recorded(self, width: int) -> Callable[[], None]:
         step = functools.partial(self.step, width)
-        if self.end.device.type != "cuda":
-            return step
         moved = (self.last, self.position, self.length, self.stopped, self.drawn)
         before = [tensor.clone() for tensor in moved]
         with unordered():

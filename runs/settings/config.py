@@ -478,9 +478,18 @@ class CheckpointConfig:
     final: bool = True
     """Whether a finished run keeps its optimizers' state, three times its weights with Adam: raising
     `train.steps` then goes on from there."""
+    weights: bool = True
+    """Whether a finished run keeps its final weights, which `grpobench eval` and `grpobench export` read.
+    Without them it keeps no optimizer state either: its logs alone, which are all that a report needs. Runs
+    of `grpobench search` never keep any."""
 
     def __post_init__(self) -> None:
         demand(self)
+
+    @property
+    def continues(self) -> bool:
+        """Whether a finished run keeps what more steps would go on from."""
+        return self.final and self.weights
 
 
 Reaction = Literal["stop", "warn", "off"]

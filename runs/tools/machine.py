@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import subprocess
 import sys
@@ -93,6 +94,14 @@ def environment(workers: int, place: int, gpus_per_run: float | None = None) -> 
         each = max(1, int(gpus_per_run or 1))
         own[VISIBLE] = ",".join(found[(place * each + number) % len(found)] for number in range(each))
     return own
+
+
+def release_memory() -> None:
+    """Free what nothing uses: objects that know each other, such as the frames of a traceback, and memory of
+    the GPU that torch keeps for later."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def reset_peak_memory() -> None:

@@ -31,13 +31,18 @@ def execute(
         parts = build(config, progress_reporter(stopping.report, config.train.steps))
         trainer = Trainer(config, parts, stopping.report, observers)
         stopping.altered = lambda: trainer.updater.begun
-        with contextlib.closing(trainer.sampler):
-            if config.train.backend == "trl":
-                from grpobench.runs.train.trl import trainer as trl
+        try:
+            with contextlib.closing(trainer.sampler):
+                if config.train.backend == "trl":
+                    from grpobench.runs.train.trl import trainer as trl
 
-                trl.carry(trainer, folder, stop, began)
-            else:
-                carry(trainer, folder, stop, began)
+                    trl.carry(trainer, folder, stop, began)
+                else:
+                    carry(trainer, folder, stop, began)
+        finally:
+            # It knows the trainer, which knows it by `report`: a cycle would keep the models of this run in
+            # memory beside those of the next one, until the garbage is collected.
+            stopping.altered = lambda: False
 
 
 @contextlib.contextmanager

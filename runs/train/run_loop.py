@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -259,11 +260,14 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
     else:
         trainer.tell(folder.step, SAVING)
-        if not trainer.over and trainer.config.checkpoint.final:
+        kept = trainer.config.checkpoint
+        if not trainer.over and kept.continues:
             save(trainer, folder, trainer.config.train.steps)
-        folder.keep_final(
-            "policy", {name: p.detach() for name, p in trainer.models.named_parameters("policy").items()}
-        )
+        if kept.weights:
+            trained = trainer.models.named_parameters("policy")
+            folder.keep_final("policy", {name: p.detach() for name, p in trained.items()})
+        else:
+            shutil.rmtree(folder.path / "final", ignore_errors=True)  # an attempt's that was to keep them
     tell_events(trainer, folder)
     state: State = "diverged" if trainer.diverged else "collapsed" if trainer.collapsed else "finished"
     folder.finish(state, trainer.diverged or trainer.collapsed)

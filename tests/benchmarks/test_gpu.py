@@ -3,6 +3,7 @@ CPU the same code runs in small sizes."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import sys
@@ -241,6 +242,34 @@ def test_a_way_that_computes_something_else_fails(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(equality.Fused, "step", warmer)
     assert tried.decoding()[0] == "failed"
+
+
+def test_completions_part_only_where_rounding_moves_a_bound(tmp_path: Path) -> None:
+    """By the trainer's distribution: a token beside the drawn number is excused, any other one is not."""
+    tried = Tried("nano", "float32", small(tmp_path))
+    loaded, sampler = tried.sampler()
+    asked = equality.requests(loaded, 4)
+    seeds = equality.seeds_of(asked)
+    ours = equality.flat(sampler.sample(asked, tried.tokens, 1.0))
+    assert tried.agreement(ours, ours, seeds) == (True, f"{len(ours)} of {len(ours)} equal")
+    models, one = sampler.models, ours[0]
+    number = float(equality.uniforms(seeds, tried.tokens)[0, 0].double())
+    with torch.inference_mode():
+        logits = models.language(input_ids=torch.tensor([one.prompt])).logits[0, -1]
+    upper = logits.double().softmax(-1).cumsum(-1)
+    drawn = one.completion[0]
+    assert float(upper[drawn - 1]) <= number <= float(upper[drawn]) or drawn == 0
+    for token in range(len(upper)):
+        if token == drawn:
+            continue
+        bound = float(upper[token]) if token < drawn else float(upper[token - 1])
+        other = dataclasses.replace(one, completion=(token, *one.completion[1:]))
+        off = equality.shifted_quantile(models, one, other, equality.uniforms(seeds, tried.tokens)[0])
+        assert off == pytest.approx(abs(number - bound), abs=1e-6)
+    wrong = dataclasses.replace(one, completion=((drawn + 5) % len(upper), *one.completion[1:]))
+    assert not tried.agreement(ours, [wrong, *ours[1:]], seeds)[0]
+    shorter = dataclasses.replace(one, completion=one.completion[:-1])
+    assert equality.shifted_quantile(models, one, shorter, torch.zeros(tried.tokens)) == 1
 
 
 def test_a_model_that_is_not_here_is_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

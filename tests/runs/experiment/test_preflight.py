@@ -96,7 +96,13 @@ def test_what_runs_keep_is_held_against_the_free_space(
         left(monkeypatch, free)
         preflight.demand(runs, tmp_path, 1, said.append)
         assert len(said) == told
-    assert "checkpoint.final = false" in said[0]
+    assert "checkpoint.final = false" in said[0] and "checkpoint.weights = false" in said[0]
+    logs_alone = [Run(configure("nano", checkpoint=CheckpointConfig(keep=2, weights=False)), tmp_path / "c")]
+    for free, told in ((3 * 12 * NANO, 0), (3 * 12 * NANO - 1, 1)):
+        left(monkeypatch, free)
+        said.clear()
+        preflight.demand(logs_alone, tmp_path, 1, said.append)
+        assert len(said) == told
     left(monkeypatch, 8 * NANO - 1)
     with pytest.raises(FolderError, match=r"MB free, but the weights of one run and their temporary copy"):
         preflight.demand(runs, tmp_path, 1, said.append)

@@ -17,7 +17,7 @@ from helpers.whole_runs import configure, rows, run, timeless
 from grpobench.algorithms.ppo import PPO
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.runfolder.folder import FolderError, RunFolder, changed, grows
-from grpobench.runs.runfolder.logs import settled, status
+from grpobench.runs.runfolder.logs import result_damage, settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
 
@@ -121,6 +121,24 @@ def test_run_without_state_is_remade_only_when_asked_and_keeps_result(tmp_path: 
     assert {name: (kept / name).read_bytes() for name in before} == before
     assert status(kept)["state"] == "finished" and not (kept / "lock").exists()
     assert [one.name for one in load(tmp_path / "m").runs] == [CONFIG.folder]
+
+
+def test_a_run_that_keeps_no_weights_keeps_every_log(policy: str, tmp_path: Path) -> None:
+    """Its result is whole without them; what asks for them later is told why they are not there."""
+    from grpobench.runs.evaluation.export import export
+    from grpobench.tasks.data.tables import DataError
+
+    quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
+    whole = steps(configure(policy, evaluate=quiet, checkpoint=CheckpointConfig(every=1)), 2)
+    lean = dataclasses.replace(whole, checkpoint=CheckpointConfig(every=1, weights=False))
+    assert [*map(plain, run(lean, tmp_path / "lean"))] == [*map(plain, run(whole, tmp_path / "whole"))]
+    assert (tmp_path / "whole" / "final" / "step-2").is_dir()
+    assert not list((tmp_path / "lean").rglob("*.safetensors"))
+    assert settled(tmp_path / "lean") and not result_damage(tmp_path / "lean")
+    with pytest.raises(DataError, match=r"kept no weights \(checkpoint\.weights = false\)"):
+        export(tmp_path / "lean", tmp_path / "exported")
+    with pytest.raises(FolderError, match=r"train\.steps: 2 -> 3"):
+        RunFolder.open(tmp_path / "lean", steps(lean, 3))
 
 
 def test_settings_added_by_newer_version_are_no_change_at_default(tmp_path: Path) -> None:

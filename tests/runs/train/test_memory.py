@@ -8,9 +8,11 @@ with exit code 70 and says what to lower.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import sys
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +43,7 @@ from grpobench.runs.models.token_budgets import (
     portions,
 )
 from grpobench.runs.sample.fused import Fused
+from grpobench.runs.sample.graphs import Graphs
 from grpobench.runs.settings.config import CheckpointConfig
 from grpobench.runs.tools import faults
 from grpobench.runs.train.execute import execute
@@ -355,3 +358,45 @@ def test_an_optimizer_that_does_not_fit_is_told_as_such(
     monkeypatch.setattr(Optimizer, "update", full)
     found = ended(configure(policy), tmp_path)
     assert found.fate == "crashed" and "another train.optimizer" in found.why and "20.00 MiB" in found.why
+
+
+def living() -> int:
+    """Bytes of all tensors that anything holds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other objects answer to isinstance by a warning
+        found = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
+    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in found}.values())
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), PPO(critic="separate"), DPO()], ids=called)
+def test_a_run_leaves_nothing_behind_that_waits_for_the_collector(
+    algorithm: Algorithm[Any], policy: str, tmp_path: Path
+) -> None:
+    """A worker makes one run after the other. On a GPU that many runs share, the models of the last run
+    beside those of this one are memory that no plan counts."""
+    run(configure(policy, algorithm), tmp_path / "first")  # what is imported meanwhile keeps its callers
+    gc.collect()
+    before = living()
+    gc.disable()
+    try:
+        run(configure(policy, algorithm), tmp_path / "second")
+        assert living() <= before
+    finally:
+        gc.enable()
+
+
+def test_buffers_of_recorded_steps_go_when_they_are_dropped() -> None:
+    """They make room for training, which comes at once."""
+    one = sampler()
+    graphs = Graphs(one.models)
+    one.graphs = graphs
+    gc.collect()
+    gc.disable()
+    try:
+        one.sample(requests(), 8, 1.0)
+        held = [weakref.ref(batch) for batch in graphs.batches.values()]
+        assert held
+        graphs.batches.clear()
+        assert not [ref for ref in held if ref() is not None]
+    finally:
+        gc.enable()
