@@ -155,15 +155,17 @@ NONFINITE = "grad/nonfinite"
 """Number of updates in a step that were skipped because a loss, reward or gradient was not finite."""
 
 
-def find_incomplete_runs(experiment: Experiment) -> Iterable[str]:
-    """Runs with a result whose folder lacks files or rows that every run writes."""
+def find_incomplete_runs(experiment: Experiment, weights: bool = True) -> Iterable[str]:
+    """Runs with a result whose folder lacks files or rows that every run writes. Without `weights`, which may
+    have stayed on the machine that trained them, only what is read here counts."""
     steps = experiment.metrics.groupby(["arm", "task", "seed"], sort=False)["step"].unique()
     evaluated = by_run(experiment.metrics[experiment.metrics["metric"].isin(experiment.names("eval/"))])
     answered = by_run(experiment.evaluations)
     for run in experiment.runs:
         if run.state in ("missing", DAMAGED):
             continue
-        faults = [*run.lost] if run.provenance else ["provenance.json is missing", *run.lost]
+        lost = [line for line in run.lost if weights or "/final/" not in line.partition(": ")[0]]
+        faults = lost if run.provenance else ["provenance.json is missing", *lost]
         key = (run.arm, run.task, run.seed)
         if run.settled:
             logged = {int(step) for step in steps[key]} if key in steps.index else set()

@@ -108,7 +108,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         raise LogError(
             f"{experiment.folder}: only whole experiments are kept; {len(lacking)} without result: {names}"
         )
-    if faults := [*find_incomplete_runs(experiment)]:
+    if faults := [*find_incomplete_runs(experiment, weights=False)]:
         raise LogError(f"{experiment.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
     if faults := [line for find in MIXTURES for line in find(experiment)]:
         raise LogError(f"{experiment.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")

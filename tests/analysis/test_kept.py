@@ -18,6 +18,7 @@ from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import shorten_paths
 from grpobench.runs import cli
 from grpobench.runs.inventory import folders, marked
+from grpobench.runs.tools.files import sums_of
 from grpobench.runs.tools.strict import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -300,3 +301,19 @@ def test_a_kept_table_takes_the_place_of_older_numbers(table: Path) -> None:
 def test_markers_that_cannot_be_filled_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         marked.filled(text, tmp_path / "page.md", tmp_path)
+
+
+def test_a_table_is_kept_of_logs_whose_weights_stayed_elsewhere(tmp_path: Path) -> None:
+    folder = experiment(tmp_path / "sums")
+    run = next(path.parent for path in folder.glob("*/metrics.jsonl"))
+    weights, rollouts = run / "final" / "policy.safetensors", run / "rollouts" / "step-4.jsonl.zst"
+    for path in (weights, rollouts):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+    (run / "sums.json").write_bytes(sums_of(run, [weights, rollouts]))
+    whole = as_text(keep(load(folder)))
+    weights.unlink()
+    assert as_text(keep(load(folder))) == whole
+    rollouts.unlink()
+    with pytest.raises(LogError, match=r"only whole logs are kept; .*rollouts/.*: is missing"):
+        keep(load(folder))
