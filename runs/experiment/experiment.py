@@ -120,7 +120,7 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
     code: Code = {}
     owned = living([run.path for run in runs], say)
     for run in runs:
-        if damage := result_damage(run.path):
+        if damage := result_damage(run.path, run.config.checkpoint.weights):
             faults += damage
             continue
         lease = owned.get(run.path)

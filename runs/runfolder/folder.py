@@ -110,7 +110,7 @@ class RunFolder:
         user must have allowed, it begins anew.
         """
         ended = settled(self.path)
-        if damage := result_damage(self.path):
+        if damage := result_damage(self.path, self.config.checkpoint.weights):
             raise FolderError("\n".join(damage))
         self.sweep()
         self.provenance = read_provenance(self.path) or self.provenance

@@ -26,7 +26,8 @@ State = Literal["running", "finished", "diverged", "collapsed", "crashed", "pree
 RESULTS: tuple[State, ...] = ("finished", "diverged", "collapsed")
 """States that count as a result. `collapsed`: an event of the recipe's `stop_on` ended the run."""
 
-NEEDED = ("run.toml", "metrics.jsonl", "eval.jsonl", "final/")
+WEIGHTS = "final/"
+NEEDED = ("run.toml", "metrics.jsonl", "eval.jsonl", WEIGHTS)
 """Files that a result needs. Rollouts, and whatever can be made from logs, may be deleted."""
 NUMBERS = ("step", "attempt")
 
@@ -45,12 +46,13 @@ def settled(path: Path) -> bool:
     return status(path).get("state") in RESULTS
 
 
-def result_damage(path: Path) -> list[str]:
-    """Missing or damaged files of a run's result, each with its remedy."""
-    return [f"{one}, or delete {path} to run it again" for one in result_faults(path)]
+def result_damage(path: Path, weights: bool = True) -> list[str]:
+    """Missing or damaged files of a run's result, each with its remedy. Without `weights` those may have been
+    deleted, or have stayed on another machine."""
+    return [f"{one}, or delete {path} to run it again" for one in result_faults(path, weights)]
 
 
-def result_faults(path: Path) -> list[str]:
+def result_faults(path: Path, weights: bool = True) -> list[str]:
     """`result_damage` without the remedy to run again. It checks the sizes of logs and weights; their content
     is checked when it is read."""
     had = settled(path) or (path / checksums.SUMS_FILE).exists()
@@ -64,7 +66,9 @@ def result_faults(path: Path) -> list[str]:
         read_provenance(path)
     except (LogError, ValueError) as error:
         return [str(error)]
-    return checksums.absent(path, {name: one for name, one in kept.items() if name.startswith(NEEDED)})
+    needed = {name: one for name, one in kept.items() if name.startswith(NEEDED)}
+    gone = {name for name in needed if name.startswith(WEIGHTS) and not (path / name).exists()}
+    return checksums.absent(path, {name: one for name, one in needed.items() if weights or name not in gone})
 
 
 def mark(path: Path, state: State, why: str) -> None:

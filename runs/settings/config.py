@@ -480,8 +480,8 @@ class CheckpointConfig:
     `train.steps` then goes on from there."""
     weights: bool = True
     """Whether a finished run keeps its final weights, which `grpobench eval` and `grpobench export` read.
-    Without them it keeps no optimizer state either: its logs alone, which are all that a report needs. Runs
-    of `grpobench search` never keep any."""
+    Without them it keeps no optimizer state either: its logs alone, which are all that a report needs.
+    Weights of earlier runs may then be deleted. Runs of `grpobench search` never keep any."""
 
     def __post_init__(self) -> None:
         demand(self)

@@ -6,6 +6,7 @@ Folders of versions that left no sums are read as before.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -33,6 +34,7 @@ from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import run_status
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import Log, State, mark, result_damage, settled, status
+from grpobench.runs.settings.config import CheckpointConfig
 from grpobench.runs.tools import files
 
 STEPS = 6
@@ -276,6 +278,23 @@ def test_a_result_of_which_something_is_gone_is_refused_by_name(name: str, tmp_p
         RunFolder.open(path, CONFIG)
     assert run_status(path).state == "damaged" and name in run_status(path).why
     assert settled(path), "nothing has been thrown away"
+
+
+def test_weights_that_the_recipe_does_not_want_may_be_deleted(tmp_path: Path) -> None:
+    """But not anything else, nor may they be of another size."""
+    path = finished(tmp_path)
+    lean = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(weights=False))
+    (path / "final" / "policy.safetensors").unlink()
+    run = Run(lean, path)
+    survey([run], allow_change=False)
+    assert run.state == "finished"
+    (path / "final" / "policy.safetensors").write_bytes(b"x")
+    with pytest.raises(FolderError, match="holds 1 bytes"):
+        survey([Run(lean, path)], allow_change=False)
+    (path / "final" / "policy.safetensors").unlink()
+    (path / "metrics.jsonl").unlink()
+    with pytest.raises(FolderError, match=r"metrics\.jsonl: is missing"):
+        survey([Run(lean, path)], allow_change=False)
 
 
 def half(path: Path) -> None:
