@@ -17,6 +17,7 @@ from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until, with_seeds
 from grpobench.runs.experiment.memory_table import plan_lines
 from grpobench.runs.experiment.trial import TrialError
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.logs import RESULTS
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import machine
@@ -88,7 +89,12 @@ def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook:
     device = memory.device(options.gpu_memory, where_of(options), workers)
     plans, why = memory.attempt(recipe.runs(), device)
     demand_room(plans, not options.json)
-    found = preview(recipe, options.out, workers, options.allow_change, not options.no_trial)
+    try:
+        found = preview(recipe, options.out, workers, options.allow_change, not options.no_trial)
+    except ModelError:  # without a tokenizer nothing can run, but config.json told the memory
+        if not options.json:
+            say("\n".join(plan_lines(plans, why)))
+        raise
     if options.json:
         say(as_json({**found.row(), "memory": [one.row() for one in plans], "outlook": outlook}))
     else:

@@ -105,6 +105,15 @@ def test_a_7b_model_is_planned_and_refused_from_its_config_json_alone(
     assert not (place / "results").exists()
 
 
+def test_a_model_that_fits_is_planned_from_its_config_json_before_its_tokenizer_is_missed(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("--dry-run", "--gpu-memory", "1000", "--set", "model.name=seven") == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("memory of arm grpo on arithmetic, seven on a GPU") and "; fits into the" in out
+    assert "the tokenizer of model 'seven'" in err
+
+
 def test_a_run_that_cannot_fit_is_refused_before_anything_begins(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
