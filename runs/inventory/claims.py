@@ -140,7 +140,7 @@ class Standing:
             "conclusion": conclusion,
             "meaning": one.needs if test else VERDICTS[conclusion],
             "test": one.test.name,
-            "decides": not test,
+            "decides": not test or not one.test.also,
             "effect": effect_words(test_row(one)),
             "departures": record.departed(study.finding),
         }
@@ -218,7 +218,9 @@ def exploratory(row: Mapping[str, Any]) -> str:
 
 def effect_sentence(row: Mapping[str, Any]) -> str:
     """The effect that decides, with its interval."""
-    what = "Deciding test" if row["decides"] else "Its test, beside those that decide"
+    what = "Its test, beside those that decide"
+    if row["decides"]:
+        what = "Deciding test" if row["claim"] else "Its test, one of those that decide"
     return f'{what}, "{row["test"]}": {row["effect"]}.'
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import functools
 import string
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
-from grpobench.runs.models import model_files, sizes
+from grpobench.runs.models import model_files, sizes, template_worker
 from grpobench.runs.models.model_files import (
     folder_of,
     hub_provenance,
@@ -32,10 +31,8 @@ from grpobench.tasks.workers.pool import Pool, Reply
 SECONDS: Final = 5.0
 """Processor time of rendering one conversation. Templates in use take a few thousandths."""
 MEMORY: Final = 2**30
-LONGEST: Final = 10_000_000
-"""Characters of a rendered conversation."""
 
-_pool = Pool(f"{__name__}:renderer", SECONDS, MEMORY, workers=1)
+_pool = Pool(f"{template_worker.__name__}:renderer", SECONDS, MEMORY, workers=1)
 
 
 class TemplateFailure(DataError):
@@ -83,22 +80,6 @@ def _trouble(reply: Reply) -> str:
     if reply.ending == "raised":
         return f"does not take this conversation: {reply.value}; {remedy}"
     return f"could not be rendered: {reply.value or 'its process was killed again and again'}"
-
-
-def renderer() -> Callable[[Any], Any]:
-    """What the pool runs: transformers' own function. It is imported without torch, which it does not need
-    and which would take seconds and more memory than the limit."""
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    def rendered(argument: Any) -> Any:
-        conversations, settings = argument
-        texts, spans = list(render_jinja_template(conversations, **settings))
-        if sum(map(len, texts)) > LONGEST:
-            raise ValueError(f"it makes more than {LONGEST:,} characters of it")
-        return [texts, spans]
-
-    return rendered
 
 
 WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "window_size")

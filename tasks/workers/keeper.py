@@ -191,10 +191,21 @@ def serve(line: socket.socket, function: Callable[[Any], Any], memory: int) -> N
     os._exit(0)
 
 
+def mapped() -> int:
+    """Bytes of address space that the process has now; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 def limit(memory: int) -> None:
-    """Start timers with which the kernel ends the process: their signals have no handler."""
+    """Start timers with which the kernel ends the process: their signals have no handler. `memory` is what it
+    may take beyond what was imported: CUDA builds of torch alone map gigabytes."""
     import resource
 
+    memory += mapped()
     for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):

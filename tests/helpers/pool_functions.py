@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -51,3 +52,14 @@ def odd_jobs() -> Callable[[Any], Any]:
         "slow once": slow_once,
     }
     return lambda argument: jobs[argument[0]](argument[1])
+
+
+def large_import() -> Callable[[Any], Any]:
+    """As a CUDA build of torch: three gigabytes are mapped, of which nothing is used. The function takes as
+    many bytes as it is told to."""
+    held = mmap.mmap(-1, 3 * 1024**3)
+
+    def taking(count: int) -> int:
+        return len(bytearray(count)) + 0 * len(held)
+
+    return taking

@@ -120,7 +120,8 @@ def test_a_cpu_keeps_dense_masks_and_refuses_flex_with_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("architecture", "error"),
     [
-        ("llama", "NotImplementedError"),  # on a CPU, which has no backward pass
+        # On a CPU, which has no backward pass; torch 2.9 does not get so far.
+        ("llama", "(NotImplementedError|InductorError)"),
         ("gpt2", "AttributeError: 'BlockMask'"),  # its code in transformers takes none but dense masks
     ],
 )

@@ -119,7 +119,8 @@ def test_replaying_the_own_choice_changes_no_bit(name: str, double: bool, batch:
     models = models_of(name, double)
     plain, expected = gradient(models, batch)
     logp, routes = forward_recording(models, batch)
-    assert torch.equal(logp, plain)
+    # Without gradients torch 2.9 adds in another order: one digit of float32.
+    assert float((logp - plain).abs().max()) <= (0.0 if double else 1e-6)
     found, replayed = gradient(models, dataclasses.replace(batch, routed_experts=routes))
     assert torch.equal(found, plain)
     assert all(torch.equal(replayed[n], expected[n]) for n in expected)

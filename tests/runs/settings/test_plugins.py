@@ -6,6 +6,7 @@ import importlib.metadata
 import pickle
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def test_its_code_is_its_file_and_what_that_imports_beside_it(tmp_path: Path) ->
     )
     found = plugins.files(plugins.load("mine:Thing", folder))
     assert [path.name for path in found] == ["first.py", "mine.py", "second.py"]
-    assert [path.name for path in plugins.files(Path)] == ["pathlib.py"]
+    assert [path.name for path in plugins.files(Fraction)] == ["fractions.py"]
 
 
 @pytest.mark.parametrize("reference", ["mine", "mine:", ":Name", "mine:a.b", "../mine:Name", "mi-ne:Name"])

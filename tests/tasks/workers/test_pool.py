@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -171,6 +172,12 @@ def test_forked_copy_of_the_parent_has_a_keeper_of_its_own() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert shown.split() == ["0", "True"]
+
+
+def test_what_the_import_maps_is_no_memory_of_an_argument() -> None:
+    """A limit of a gigabyte is one beside the libraries, whose CUDA builds map more than that."""
+    with contextlib.closing(Pool("helpers.pool_functions:large_import", memory=2**30, workers=1)) as one:
+        assert one.map([300_000_000, 2**31]) == [Reply("done", 300_000_000), Reply("crash")]
 
 
 def test_workers_see_neither_secrets_nor_files_to_write(
