@@ -41,7 +41,7 @@ class SPO(ClippedRatio):
     summary = "one completion per problem: a success rate kept for each problem is the baseline"
     claim = (
         "One completion per problem trains smoother and more accurately than GRPO's groups: 3.4 points more "
-        "maj@32 on average over five hard sets of mathematics, Qwen3-8B (abstract, from memory)."
+        "maj@32 on average over five hard sets of mathematics, Qwen3-8B (abstract)."
     )
     formula = (
         "A = r − v(x), v = α/(α+β), then (A − mean A)/(std A + ε) over the batch;  objective as PPO's;  "
