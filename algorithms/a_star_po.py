@@ -55,8 +55,8 @@ class AStarPO(Algorithm[OptimalAdvantage]):
     paper = "Accelerating RL for LLM Reasoning with Optimal Advantage Regression, arXiv:2505.20686"
     summary = "squared error between log-ratios to the reference and r − V*; V* from base rollouts, no group"
     claim = (
-        "Competitive with PPO, GRPO and REBEL on mathematics, in as little as half of the training time and with "
-        "over 30 % less peak memory (abstract)."
+        "Competitive with PPO, GRPO and REBEL on mathematics, in as little as half of the training time and "
+        "with over 30 % less peak memory (abstract)."
     )
     formula = (
         "V*(x) = beta1·log(1/N Σ_i exp(r_i/beta1)) over N completions of π_ref, before training;  loss = "
