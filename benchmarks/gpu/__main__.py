@@ -220,11 +220,15 @@ def main(words: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def interrupted(console: Console) -> Iterator[None]:
-    """After Ctrl-C the table is still made of what there is."""
+    """After Ctrl-C, or where `timeout` or a scheduler ends the command, the part that runs is ended too, and
+    the table is still made of what there is."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         console.print("interrupted; what follows are the rows so far")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def device() -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import re
+import signal
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +146,29 @@ def test_a_part_is_run_by_the_command_that_the_course_gives(tmp_path: Path) -> N
         assert command.main(words[3:]) == 0
     (report,) = done
     assert (report.part, report.path, report.device) == ("vllm", tmp_path / "rows.jsonl", "cpu")
+
+
+def test_a_command_that_is_told_to_end_leaves_no_part_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would go on and disturb whatever is timed next."""
+    monkeypatch.setattr(command, "Course", Staged)
+    monkeypatch.setattr(command, "PARTS", parts("hangs", limit=30))
+    monkeypatch.setattr(command, "NAMES", ("hangs",))
+    begun: list[subprocess.Popen[bytes]] = []
+    begin = command.begin
+
+    def recorded(words: Sequence[str], log: Any) -> subprocess.Popen[bytes]:
+        begun.append(begin(words, log))
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return begun[-1]
+
+    monkeypatch.setattr(command, "begin", recorded)
+    usual = signal.getsignal(signal.SIGTERM)
+    assert command.main(["--out", str(tmp_path), "--device", "cpu"]) == 0
+    assert [one.poll() for one in begun] == [-signal.SIGKILL]
+    assert "interrupted; what follows are the rows so far" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is usual
 
 
 def test_rows_of_other_parts_stay_when_some_are_run(
