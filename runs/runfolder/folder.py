@@ -341,9 +341,8 @@ class RunFolder:
         self.write_status(why)
         point("finished")
         wanted = self.config.checkpoint
-        if state in ("finished", "collapsed") and (
-            any(self.path.glob("final/*.safetensors")) or not wanted.weights
-        ):
+        ended = state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors"))
+        if ended or (state in RESULTS and not wanted.weights):
             extend.keep_state(self.path, self.step if state == "finished" and wanted.continues else -1)
 
     def write_sums(self) -> None:

@@ -141,6 +141,18 @@ def test_a_run_that_keeps_no_weights_keeps_every_log(policy: str, tmp_path: Path
         RunFolder.open(tmp_path / "lean", steps(lean, 3))
 
 
+def test_a_diverged_run_that_keeps_no_weights_drops_its_checkpoints(tmp_path: Path) -> None:
+    lean = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(weights=False))
+    for config, kept in ((lean, False), (CONFIG, True)):
+        path = tmp_path / str(kept)
+        with RunFolder.open(path, config) as folder:
+            folder.rewind(0)
+            folder.log({"step": 40})
+            folder.save(40, {"policy": {"weight": torch.ones(3)}}, {"step": 40})
+            folder.finish("diverged", "the loss is infinite")
+        assert bool(list(path.rglob("*.safetensors"))) == kept
+
+
 def test_settings_added_by_newer_version_are_no_change_at_default(tmp_path: Path) -> None:
     path = done(tmp_path / "run")
     text = (path / "run.toml").read_text()
