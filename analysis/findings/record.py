@@ -76,16 +76,19 @@ LATER = frozenset(
         "entropy_target = 0.0",
         "entropy_step = 0.0001",
         "entropy_limit = 0.005",
+        "weights = true",  # of checkpoint: whether weights are kept, which no result depends on
+        "weights = false",
     }
 )
 """Lines of run.toml for settings that came after findings had been registered, with the values that change
 nothing: a run without them is the same run, and other machines may go on with a registered finding."""
 
 
-def settings_digest(text: str) -> str:
-    """The digest of run.toml that a registration holds."""
+def settings_digest(text: str, held: str = "") -> str:
+    """The digest of run.toml that a registration holds; with `held`, of one that was made when that line was
+    not yet in `LATER`."""
     lines = anonymous(text).splitlines(keepends=True)
-    return text_digest("".join(line for line in lines if line.strip() not in LATER))
+    return text_digest("".join(line for line in lines if line.strip() not in LATER or line.strip() == held))
 
 
 def read_registration(folder: Path) -> Registration:
@@ -149,7 +152,8 @@ def _altered(experiment: Experiment, known: Registration, name: str) -> bool:
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8")  # before version 0.3 the digest was of the whole text
-    return known.settings[name] not in (settings_digest(text), text_digest(text))
+    as_registered = {settings_digest(text, held) for held in ("", *LATER)}
+    return known.settings[name] not in {*as_registered, text_digest(text)}
 
 
 def _instant(text: str) -> datetime:

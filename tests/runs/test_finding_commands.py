@@ -606,3 +606,5 @@ def test_settings_that_came_after_a_registration_change_nothing_of_it(
     ):
         assert line in text.splitlines()
         assert settings_digest(text.replace(line, other)) != settings_digest(text)
+    assert "weights = true" in text.splitlines()  # of checkpoints, which no result depends on
+    assert settings_digest(text.replace("\nweights = true", "\nweights = false")) == settings_digest(text)
