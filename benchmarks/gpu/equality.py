@@ -29,9 +29,9 @@ LARGEST_GRADIENT = 1e-4
 """Relative distance of two gradients in float32 that differ only in the order of sums."""
 SHIFTED_QUANTILE = 1e-4
 """How far in float32 the number in [0, 1) that is drawn may lie from the part of the cumulative distribution
-that a token holds, where two completions of a seed part. Rounding moves the bounds of these parts by some
-1e-6, and most tokens of a large vocabulary hold less: of SmolLM2's 49,152, on a GPU one draw in a few hundred
-took another one."""
+that a token holds, where two completions of a seed part. Rounding moves the bounds of these parts, and most
+tokens of a large vocabulary hold little: with SmolLM2's 49,152, 5 of 18 completions of up to 96 tokens parted
+on an H200."""
 Way = Callable[[], torch.Tensor]
 
 
