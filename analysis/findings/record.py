@@ -76,6 +76,7 @@ LATER = frozenset(
         "entropy_target = 0.0",
         "entropy_step = 0.0001",
         "entropy_limit = 0.005",
+        "devices = 1",
         "weights = true",  # of checkpoint: whether weights are kept, which no result depends on
         "weights = false",
     }

@@ -16,6 +16,7 @@ import numpy as np
 
 from grpobench.analysis.statistics.samples import majority_curve, pass_curve, solved
 from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.ranks import ALONE
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.reward.verdicts import demand_summary
@@ -158,7 +159,8 @@ class Evaluator:
     def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
         """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` numbers)."""
         problems = self.problems(split)
-        grader = Grader(self.task, RewardConfig(), self.loaded, self.seed)
+        ranks = self.models.ranks if self.models else ALONE
+        grader = Grader(self.task, RewardConfig(), self.loaded, self.seed, ranks=ranks)
         by_mode: dict[Mode, list[Sequence[Answer]]] = {}
         per_problem = self.settings.samples + self.settings.greedy
         stride = max(1, self.at_once // max(1, per_problem)) if self.at_once else max(1, len(problems))

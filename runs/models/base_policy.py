@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from grpobench.algorithms.algorithm import Batch
-from grpobench.runs.models.roles import Network, RoleModels
+from grpobench.runs.models.role_weights import Network
+from grpobench.runs.models.roles import RoleModels
 
 
 class BasePolicy:
@@ -20,21 +21,25 @@ class BasePolicy:
     A reference that never moves is the base policy, and so is a policy without its adapter. Where there is
     neither, a copy in float32 lies in the memory of the CPU, and goes to the device while it is read: before
     a step's updates, when no gradient exists, so that it takes no more room there than the gradients will.
+
+    `whole` holds the same policy with whole weights, if `models` are sharded.
     """
 
-    def __init__(self, models: RoleModels, fixed_reference: bool) -> None:
+    def __init__(self, models: RoleModels, fixed_reference: bool, whole: RoleModels | None = None) -> None:
         self.models, self.kept = models, None
-        if not fixed_reference and models.plain is None:
-            tensors = [*models.language.parameters(), *models.language.buffers()]
+        self.plain = (whole or models).plain
+        if not fixed_reference and self.plain is None:
+            language = (whole or models).language
+            tensors = [*language.parameters(), *language.buffers()]
             # deepcopy takes what the memo has instead of copying: no second copy on the device.
             memo = {id(one): _on_cpu(one) for one in tensors}
-            self.kept = copy.deepcopy(models.language, memo).requires_grad_(False)
+            self.kept = copy.deepcopy(language, memo).requires_grad_(False)
 
     @contextlib.contextmanager
     def network(self) -> Iterator[Network]:
         """The base policy on the models' device."""
         if self.kept is None:
-            plain = self.models.plain
+            plain = self.plain
             yield (
                 self.models.networks["reference"]
                 if plain is None

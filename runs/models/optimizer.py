@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from grpobench.runs.models.shards import bytes_of, is_sharded, own_part, part_like
 from grpobench.runs.models.stored_weights import MASTER, StoredWeights
 
 MOMENT = "optimizer:"
@@ -66,9 +67,7 @@ class Optimizer:
                 group["lr"] = self.learning_rate * scale
         self.updates += 1
         holders = [*self.parameters.values(), *self.weights.targets.values()]
-        self.gradient_bytes = sum(
-            {p.grad.data_ptr(): p.grad.nbytes for p in holders if p.grad is not None}.values()
-        )
+        self.gradient_bytes = bytes_of(p.grad for p in holders if p.grad is not None)
         self.weights.step(self.inner, self.updates)
 
     def take_gradient_bytes(self) -> int:
@@ -78,8 +77,11 @@ class Optimizer:
         return found
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number. Waits for the device only once."""
-        weights = [p.detach().flatten() for p in self.parameters.values()]
+        """Whether every weight that this rank holds is a finite number. Waits for the device only once."""
+        parts = [own_part(p.detach()).flatten() for p in self.parameters.values()]
+        weights = [part for part in parts if len(part)]
+        if not weights:
+            return True
         squares = torch.stack([torch.dot(weight, weight).float() for weight in weights])
         if bool(
             squares.isfinite().all()
@@ -152,7 +154,8 @@ class Optimizer:
                     if what == MASTER:
                         copies[name] = tensor
                     else:
-                        state[what] = tensor.detach().to(self.device_of(what, target), copy=True)
+                        kept = tensor.detach().to(self.device_of(what, target), copy=True)
+                        state[what] = part_like(kept, target)
             for key, made in plain.get("composed", {}).get(name, {}).items():
                 state[key] = self._compose(key, made, state)
             if state:
@@ -180,7 +183,7 @@ class Optimizer:
 
 def is_composed(value: Any) -> bool:
     """Whether a value is a tensor made of others, by the protocol of torch's tensor subclasses."""
-    return isinstance(value, torch.Tensor) and hasattr(value, "__tensor_flatten__")
+    return isinstance(value, torch.Tensor) and hasattr(value, "__tensor_flatten__") and not is_sharded(value)
 
 
 def composition(key: str, value: Any) -> dict[str, Any]:

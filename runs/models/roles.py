@@ -1,4 +1,4 @@
-"""The models of a run: the output of each role for a batch, and the updates of each role.
+"""The models of a run: the output of each role for a batch.
 
 No model's forward pass is rewritten. A Hugging Face trunk gets packed tokens, positions and a block mask. Its
 own output head is applied in chunks, to the states that predict tokens of the policy and to no others.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +23,6 @@ from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.attention import UNSPLIT, PackedAttention
 from grpobench.runs.models.flops import FlopCount, weights_per_token
 from grpobench.runs.models.head import token_divergence, token_kl, token_squares, token_statistics
-from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import (
     Pack,
     estimate,
@@ -34,10 +32,11 @@ from grpobench.runs.models.packing import (
     replay,
     scatter,
 )
-from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
+from grpobench.runs.models.ranks import ALONE, Ranks, moved
+from grpobench.runs.models.role_weights import Network, RoleWeights
 from grpobench.runs.models.routing import demand_replay, replayed, to_packed
-from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
+from grpobench.runs.models.shards import Shards
 from grpobench.runs.models.teaching import taught_states
 from grpobench.runs.models.token_budgets import (
     MICRO_BATCH_TOKENS,
@@ -50,55 +49,51 @@ from grpobench.runs.models.token_budgets import (
     retry_smaller,
 )
 from grpobench.runs.tools.process import safe_point
-from grpobench.runs.tools.seeds import derive
 
 T = TypeVar("T")
-PAST = "past"
-"""The name under which a checkpoint keeps the policy's earlier weights, beside the roles."""
 CHUNK = 2**25
 """Most logits (tokens × vocabulary) held at once on a CPU, and on a GPU of up to 8 GiB. More are computed in
 pieces, and again for the gradient."""
-
-
-class Ruined(Exception):
-    """An update has made weights infinite or NaN. They must not be saved."""
-
-
-@dataclass
-class Network:
-    """A trunk and the heads on it."""
-
-    trunk: nn.Module
-    head: nn.Module | None = None
-    """Output embeddings of a language model."""
-    value: nn.Linear | None = None
-
-    def parameters(self) -> list[nn.Parameter]:
-        """All parameters, tied ones once: an output head may be the trunk's embeddings."""
-        parts = [self.trunk, self.head, self.value]
-        unique = {id(p): p for part in parts if part is not None for p in part.parameters()}
-        return list(unique.values())
 
 
 class MicroBatches:
     """The rows of each micro-batch of a batch. Every iteration splits it by the token budget of then."""
 
     def __init__(
-        self, batch: Batch, row_group: torch.Tensor, token_budget: TokenBudget, dtype: torch.dtype
+        self,
+        batch: Batch,
+        row_group: torch.Tensor,
+        token_budget: TokenBudget,
+        dtype: torch.dtype,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.batch, self.row_group, self.token_budget, self.dtype = batch, row_group, token_budget, dtype
+        self.ranks = ranks
         self.current = torch.arange(len(batch))
         """The rows that are in the models now, or in which memory ran out."""
         self.entered = False
         """Whether an iteration has begun that did not come to its end."""
+        self.filling = False
+        """Whether the present micro-batch is one of another rank, which this one computes only because all
+        must go through their sharded layers equally often. It counts for nothing."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         self.entered = True
-        for rows in micro_batches(self.batch, self.row_group, self.token_budget.limit):
+        for rows in self._own():
             safe_point()
             self.current = rows
             yield rows
-        self.entered = False
+        self.entered = self.filling = False
+
+    def _own(self) -> Iterator[torch.Tensor]:
+        """The micro-batches of this rank: every N-th, and as many on every rank."""
+        limit, ranks = self.token_budget.limit, self.ranks
+        if not ranks.alone:  # as many at least as there are ranks
+            limit = min(limit, -(-packed_tokens(self.batch, torch.arange(len(self.batch))) // ranks.size))
+        every = micro_batches(self.batch, self.row_group, limit)
+        for start in range(0, len(every), ranks.size):
+            self.filling = start + ranks.rank >= len(every)
+            yield every[0 if self.filling else start + ranks.rank]
 
     def halve_budget(self, why: str) -> None:
         """Make the micro-batches smaller. Raises NoRoom if memory ran out in a single row group."""
@@ -114,159 +109,6 @@ class MicroBatches:
                 f"train.activation_checkpointing = true, {REMEDY}"
             )
         self.token_budget.lower(size, why)
-
-
-class RoleWeights:
-    """The weights of a run's roles: what an update changes and a checkpoint holds."""
-
-    def __init__(self, language: Any, networks: dict[str, Network], adapter: Adapter | None = None) -> None:
-        self.language, self.networks, self.adapter = language, networks, adapter
-        self.optimizers: dict[Role, Optimizer] = {}
-        self.moved = False
-        """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
-        self.past = PastWeights({}, 0)
-        """The policy's weights before its last updates, if a sampler lags behind."""
-
-    def keep_past(self, lag: int) -> None:
-        """Keep the policy's weights of the last `lag` updates from now on. Takes `lag` times the memory of
-        the policy's weights, on its device."""
-        self.past = PastWeights(self.named_parameters("policy"), lag)
-
-    def named_parameters(self, role: Role) -> dict[str, nn.Parameter]:
-        """The parameters that a role's optimizer updates, tied ones once."""
-        if role == "policy":
-            return adapters.trained(self.language) if self.adapter else dict(self.language.named_parameters())
-        if role == "value_head":
-            assert self.networks["policy"].value is not None
-            return dict(self.networks["policy"].value.named_parameters())
-        network = self.networks[role]
-        parts = {"trunk": network.trunk, "head": network.head, "value": network.value}
-        every = {
-            f"{n}.{k}": p for n, part in parts.items() if part is not None for k, p in part.named_parameters()
-        }
-        return {n: p for n, p in every.items() if p.requires_grad} if self.adapter else every
-
-    def optimize(
-        self,
-        rates: Mapping[Role, float],
-        betas: tuple[float, float],
-        weight_decay: float,
-        max_grad_norm: float,
-        make: Callable[[list[Any], float], torch.optim.Optimizer] | None = None,
-        store: Callable[[Mapping[str, nn.Parameter], Role], StoredWeights] = stored,
-    ) -> None:
-        """Give every role in `rates` its optimizer: AdamW, or the result of `make` for parameters and a rate.
-        `store` says how it sees the weights. Raises ModelError if that fails for these parameters."""
-
-        def adamw(parameters: list[Any], rate: float) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay, fused=True)
-
-        for role, rate in rates.items():
-            weights = store(self.named_parameters(role), role)
-            try:
-                inner = (make or adamw)(list(weights.targets.values()), rate)
-            except (TypeError, ValueError) as error:
-                raise ModelError(
-                    f"train.optimizer cannot be made of the {role}'s weights: {error}; use another"
-                ) from error
-            self.optimizers[role] = Optimizer(weights, inner, rate, max_grad_norm)
-
-    def step(self, roles: Iterable[Role], scale: float) -> dict[str, float]:
-        """Update each role with its accumulated gradient. Returns the gradient norms before clipping. Raises
-        NonFinite if a gradient is not finite, and Ruined if an update makes weights infinite or NaN."""
-        # All norms before any update: if one role's gradient is not finite, no role is updated.
-        norms = {role: self.optimizers[role].clip() for role in roles}
-        # A critic's update leaves the policy as it is, and so ages nothing.
-        if "policy" in norms:
-            self.past.remember()
-        for role in norms:
-            self.optimizers[role].update(scale)
-        self.clear()
-        if ruined := self.ruined(norms):
-            raise Ruined(ruined)
-        return {f"grad_norm/{role}": norm for role, norm in norms.items()}
-
-    def take_state_bytes(self) -> int:
-        """Bytes of all weights, of what the optimizers keep, and of the gradients of updates since this was
-        asked before, on all devices together. Tensors that roles share count once."""
-        weights = [self.language.parameters(), *(one.parameters() for one in self.networks.values())]
-        kept = [*(one.tensors() for one in self.optimizers.values()), self.past.tensors()]
-        every = itertools.chain(*weights, *(tensors.values() for tensors in kept))
-        gradients = sum(one.take_gradient_bytes() for one in self.optimizers.values())
-        return gradients + sum({tensor.data_ptr(): int(tensor.nbytes) for tensor in every}.values())
-
-    def ruined(self, roles: Iterable[Role] | None = None) -> str:
-        """A sentence about the trained roles whose weights are not finite; empty: there are none."""
-        checked = self.optimizers if roles is None else roles
-        lost = [role for role in checked if not self.optimizers[role].finite()]
-        return f"weights of the {' and the '.join(lost)} are not finite" if lost else ""
-
-    def follow(self, mix: float) -> None:
-        """Move the reference toward the policy: ref ← mix·policy + (1 − mix)·ref."""
-        if self.adapter:
-            raise ModelError(
-                "the reference cannot move: under model.adapter it shares the policy's weights, which stay; "
-                'set modify.reference_every = 0 or model.adapter = "none"'
-            )
-        self.moved = True
-        reference, policy = self.networks["reference"], self.networks["policy"]
-        seed = derive(self.optimizers["policy"].updates if "policy" in self.optimizers else 0, "reference")
-        generator = torch.Generator(next(policy.trunk.parameters()).device).manual_seed(seed)
-        with torch.no_grad():
-            for ours, theirs in zip(reference.parameters(), policy.parameters(), strict=True):
-                if ours.dtype == torch.float32 or mix == 1:
-                    ours.lerp_(theirs, mix)
-                else:  # a small step would be lost in bfloat16
-                    ours.copy_(round_stochastically(ours.float().lerp(theirs.float(), mix), generator))
-
-    def clear(self) -> None:
-        """Drop the gradients."""
-        for optimizer in self.optimizers.values():
-            optimizer.clear()
-
-    def state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Weights and optimizer moments of every trained role, the weights of a reference that has moved, and
-        the policy's earlier weights where a sampler lags behind, as flat tensors by name."""
-        out: dict[str, dict[str, torch.Tensor]] = {}
-        for role, optimizer in self.optimizers.items():
-            out[role] = optimizer.tensors()
-        if self.moved:
-            out["reference"] = {name: p.detach() for name, p in self.named_parameters("reference").items()}
-        if self.past.staleness:
-            out[PAST] = self.past.tensors()
-        return out
-
-    def counters(self) -> dict[str, Any]:
-        """What else the optimizers keep, by role, as JSON; empty for AdamW."""
-        return {role: plain for role, optimizer in self.optimizers.items() if (plain := optimizer.plain())}
-
-    def restore(
-        self, state: Mapping[str, Mapping[str, torch.Tensor]], counters: Mapping[str, Any] | None = None
-    ) -> None:
-        """The inverse of `state` and `counters`; raises ModelError when roles or names differ."""
-        self.moved = "reference" in state
-        if state.keys() - {"reference", PAST} != self.optimizers.keys():
-            raise ModelError(
-                f"the checkpoint holds roles {sorted(state)}, the run trains {sorted(self.optimizers)}"
-            )
-        with torch.no_grad():
-            for role, optimizer in self.optimizers.items():
-                saved = state[role]
-                missing = [name for name in optimizer.parameters if name not in saved]
-                if missing:
-                    raise ModelError(f"the checkpoint of {role} lacks {missing[0]}; it is of another model")
-                for name, p in optimizer.parameters.items():
-                    p.copy_(saved[name])
-                optimizer.restore(saved, (counters or {}).get(role, {}))
-            for name, p in self.named_parameters("reference").items() if self.moved else ():
-                p.copy_(state["reference"][name])
-        try:
-            self.past.restore(state.get(PAST, {}))
-        except (KeyError, ValueError) as error:
-            raise ModelError(
-                f"the checkpoint's earlier weights do not fit sampler.lag and this model ({error}); "
-                "delete the run's folder to start over"
-            ) from error
 
 
 class RoleModels(RoleWeights):
@@ -291,6 +133,7 @@ class RoleModels(RoleWeights):
         attention: str = "auto",
         teacher: Any = None,
         router_replay: str = "none",
+        ranks: Ranks = ALONE,
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
@@ -299,7 +142,9 @@ class RoleModels(RoleWeights):
         if adapter:
             adapters.attach(language, adapter)
         trunk, head = trunk_and_head(language)
-        super().__init__(language, {"policy": Network(trunk, head)}, adapter)
+        super().__init__(language, {"policy": Network(trunk, head)}, adapter, ranks)
+        self.shards: Shards | None = None
+        """The weights on the ranks of the run; None while this rank holds them whole."""
         self.temperature = temperature or 1.0
         self.dtype = getattr(torch, dtype)
         self.share = share
@@ -330,15 +175,28 @@ class RoleModels(RoleWeights):
                 if self.plain is not None and role != "teacher"
             },
         )
+        if not ranks.alone:
+            self._shard()
+
+    def _shard(self) -> None:
+        """Lay the weights of every network in parts on the ranks."""
+        # Of the whole weights, which must not stay in memory.
+        self.plain = None
+        networks = list(self.networks.values())
+        trunks = {id(one.trunk): one.trunk for one in networks}
+        ends = [end for one in networks for end in (one.head, one.value) if end is not None]
+        self.shards = Shards(trunks.values(), ends, self.ranks)
 
     def _add_networks(self, roles: Collection[Role], teacher: Any) -> None:
         """The networks of further roles. Raises ModelError for a teacher that cannot be used."""
         policy = self.networks["policy"]
         if "reference" in roles:
-            frozen = self.plain or copy.deepcopy(self.language).requires_grad_(False)
+            frozen = self._sharing(self.plain) or copy.deepcopy(self.language).requires_grad_(False)
             self.networks["reference"] = Network(*trunk_and_head(frozen))
         if "critic" in roles:
-            trunk = adapters.sharing(self.plain.base_model) if self.plain else copy.deepcopy(policy.trunk)
+            trunk = copy.deepcopy(policy.trunk)
+            if self.plain:
+                trunk = self._sharing(adapters.sharing(self.plain.base_model))
             if self.adapter:
                 adapters.attach(trunk, self.adapter)
             self.networks["critic"] = Network(trunk, None, self._value_layer())
@@ -348,6 +206,11 @@ class RoleModels(RoleWeights):
             if teacher is None:
                 raise ModelError("an algorithm reads a teacher, and there is none; set model.teacher")
             self.networks["teacher"] = Network(*trunk_and_head(teacher.eval().requires_grad_(False)))
+
+    def _sharing(self, module: Any) -> Any:
+        """A module over the policy's weights, for another role; with weights of its own where they are laid
+        in parts on the ranks, since one part cannot belong to two modules. None for None."""
+        return module if self.ranks.alone or module is None else copy.deepcopy(module)
 
     def _value_layer(self) -> nn.Linear:
         """A value head that starts at zero: before any update it gives every state the value 0."""
@@ -381,14 +244,16 @@ class RoleModels(RoleWeights):
         names = ("logp", "entropy", "value", *(("squares",) if squares else ()))
         each = torch.arange(len(batch)) if row_group is None else row_group
 
-        def collect(micro_batches: Iterable[torch.Tensor]) -> ModelOutput:
+        def collect(micro_batches: MicroBatches) -> ModelOutput:
             outputs: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
             # With gradient enabled torch may choose other kernels than without.
             with torch.set_grad_enabled(row_group is not None):
                 for rows in micro_batches:
                     now = self.forward_train((role,), batch[rows], squares=squares)[role]
                     # Detached at once, so that the graph of each micro-batch is freed before the next.
-                    outputs.append((rows, {name: getattr(now, name).detach() for name in names}))
+                    if not micro_batches.filling:
+                        outputs.append((rows, {name: getattr(now, name).detach() for name in names}))
+            outputs = self.gathered(outputs)
             # Micro-batches hold rows of similar length: put the rows back in their order.
             order = torch.cat([rows for rows, _ in outputs]).argsort()
             return ModelOutput(
@@ -399,21 +264,35 @@ class RoleModels(RoleWeights):
         self.flops.add_forward(role, batch)  # once, however often memory ran out
         return output
 
+    def gathered(self, own: list[T]) -> list[T]:
+        """The lists of all ranks as one, on this rank's device."""
+        if self.ranks.alone:
+            return own
+        return [moved(one, self.device) for part in self.ranks.all(own) for one in part]
+
     @torch.no_grad()
     def kl_to(self, other: Network, batch: Batch) -> torch.Tensor:
         """KL(policy‖other) in nats of the tempered softmax, over the vocabulary, before each token that the
         policy wrote, and 0 elsewhere: (B, T)."""
         networks = (self.networks["policy"], other)
 
-        def collect(micro_batches: Iterable[torch.Tensor]) -> torch.Tensor:
-            whole = torch.zeros_like(batch.sampler_logp)
+        def kl(part: Batch) -> list[torch.Tensor]:
+            layout = self.layout(part)
+            with self.precision():
+                states = [self._states(network.trunk, layout, part) for network in networks]
+                flat = token_kl(states, [one.head for one in networks], self.temperature, self.chunk)
+            return [scatter(flat, layout.flat_index, part.completion.shape)]
+
+        def collect(micro_batches: MicroBatches) -> torch.Tensor:
+            found: list[tuple[torch.Tensor, torch.Tensor]] = []
             for rows in micro_batches:
-                part = batch[rows]
-                layout = self.layout(part)
-                with self.precision():
-                    states = [self._states(network.trunk, layout, part) for network in networks]
-                    flat = token_kl(states, [one.head for one in networks], self.temperature, self.chunk)
-                whole[rows.to(whole.device)] = scatter(flat, layout.flat_index, part.completion.shape)
+                work = functools.partial(kl, batch[rows])
+                (own,) = work() if self.shards is None else self.shards.run(work)
+                if not micro_batches.filling:
+                    found.append((rows, own))
+            whole = torch.zeros_like(batch.sampler_logp)
+            for rows, one in self.gathered(found):
+                whole[rows.to(whole.device)] = one
             return whole
 
         return self.in_micro_batches(batch, torch.arange(len(batch)), collect)
@@ -422,7 +301,7 @@ class RoleModels(RoleWeights):
         self,
         batch: Batch,
         row_group: torch.Tensor,
-        work: Callable[[Iterable[torch.Tensor]], T],
+        work: Callable[[MicroBatches], T],
         undo: Callable[[], None] = lambda: None,
     ) -> T:
         """The result of `work`, which is given the rows of each micro-batch. Row groups (B,) are not split.
@@ -433,12 +312,12 @@ class RoleModels(RoleWeights):
     def in_micro_batches_of(
         self,
         batches: Sequence[tuple[Batch, torch.Tensor]],
-        work: Callable[[Sequence[Iterable[torch.Tensor]]], T],
+        work: Callable[[Sequence[MicroBatches]], T],
         undo: Callable[[], None] = lambda: None,
     ) -> T:
         """The same for several batches with their row groups, whose results belong together: wherever memory
         runs out, `undo` and `work` are called for all of them."""
-        splits = [MicroBatches(*one, self.token_budget, self.dtype) for one in batches]
+        splits = [MicroBatches(*one, self.token_budget, self.dtype, self.ranks) for one in batches]
 
         def halve(why: str) -> None:
             undo()
@@ -446,6 +325,9 @@ class RoleModels(RoleWeights):
             split = next((one for one in splits if one.entered), splits[0])
             for one in splits:
                 one.entered = False
+            if not self.ranks.alone:
+                # The other ranks wait within a layer for a part that this one will not send.
+                raise NoRoom(f"out of memory on rank {self.ranks.rank} of {self.ranks.size}: {why}; {REMEDY}")
             split.halve_budget(why)
 
         return retry_smaller(lambda: work(splits), halve)
@@ -463,6 +345,22 @@ class RoleModels(RoleWeights):
         """The output of each role for one micro-batch, with gradient where it is enabled. Roles on one trunk
         share its forward pass. `divergence` and `teacher` are the algorithm's `teacher_divergence` and
         `teacher_role`."""
+
+        def outputs() -> dict[Role, ModelOutput]:
+            return self._outputs(roles, batch, differentiate_entropy, squares, divergence, teacher)
+
+        return outputs() if self.shards is None else self.shards.call(outputs)
+
+    def _outputs(
+        self,
+        roles: Iterable[Role],
+        batch: Batch,
+        differentiate_entropy: bool,
+        squares: bool,
+        divergence: float | None,
+        teacher: Role,
+    ) -> dict[Role, ModelOutput]:
+        """`forward_train`, where the weights outside of layers are whole."""
         layout = self.layout(batch)
         states: dict[int, torch.Tensor] = {}
         outputs: dict[Role, ModelOutput] = {}

@@ -29,7 +29,8 @@ from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_files import cache_folder
 from grpobench.runs.models.optimizer import NonFinite
-from grpobench.runs.models.roles import RoleModels, Ruined
+from grpobench.runs.models.role_weights import Ruined
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.episodes import demonstrated
 from grpobench.runs.sample.in_process import HFSampler

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.reward.doses import Dosed, dosed
 from grpobench.runs.reward.functions import RewardFunction, RewardInput, proxy
 from grpobench.runs.reward.model import Scorer
@@ -65,7 +66,8 @@ class Grader:
     completion is masked, like one that the machine failed to grade, and counted. More than 1 % of the last
     200 stop the run. The count starts anew when a run is resumed. `functions` are the reward functions of
     plugins, by name; an exception in one ends the run. A completion to which no component applies is masked,
-    and is not a failure. `steps` is the run's number of steps, for functions that use it.
+    and is not a failure. `steps` is the run's number of steps, for functions that use it. Of several `ranks`
+    each verifies its share of the problems, and rank 0 computes the rewards: all must see the same.
     """
 
     def __init__(
@@ -76,7 +78,9 @@ class Grader:
         seed: int,
         functions: Mapping[str, RewardFunction] | None = None,
         steps: int = 0,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
         self.functions, self.steps = functions or {}, steps
         self.weights = reward.components(task)
@@ -112,7 +116,7 @@ class Grader:
             for index, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True))
             if verdict is not None
         ]
-        parts = iter(guarded(self._measure, graded, self._note))
+        parts = iter(self.ranks.first(lambda: guarded(self._measure, graded, self._note)))
         found, failed = [], []
         for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True):
             own = [next(parts) if verdict is not None else None for verdict in verdicts]
@@ -171,9 +175,12 @@ class Grader:
                 demand_share(self.task, problem, verdicts)
             return [verdict for verdicts in judged for verdict in verdicts]
 
-        flat = [(i, rollout) for i, rollouts in enumerate(sampled) for rollout in rollouts]
-        verdicts = iter(guarded(judge, flat, self._note))
-        return [[next(verdicts) for _ in rollouts] for rollouts in sampled]
+        def judge_all(share: Sequence[int]) -> list[list[Verdict | None]]:
+            flat = [(i, rollout) for i in share for rollout in sampled[i]]
+            verdicts = iter(guarded(judge, flat, self._note))
+            return [[next(verdicts) for _ in sampled[i]] for i in share]
+
+        return self.ranks.dealt(range(len(problems)), judge_all)
 
     def _measure(self, graded: Sequence[Graded]) -> list[dict[str, float]]:
         """Every component of every completion, before its weight."""

@@ -372,6 +372,9 @@ class TrainConfig:
     `reference` answers, or a JSONL file of ``{"prompt": …, "completion": …, "weight": …}`` with any number of
     answers to a prompt, drawn by weight (1 where it is left out). A preference file serves too: its `chosen`
     is the completion."""
+    devices: PositiveInt = 1
+    """Devices of one run, GPUs or processes on a CPU: each holds a part of the weights, and does its share of
+    sampling, grading and differentiating (docs/devices.md)."""
     backend: Literal["grpobench", "trl"] = "grpobench"
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""

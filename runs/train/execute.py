@@ -11,6 +11,7 @@ from grpobench.runs.observe.observers import Observers
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.machine import deterministic, reset_peak_memory
+from grpobench.runs.train.devices import ranks_of
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.progress import Preempted, Progress, progress_reporter
 from grpobench.runs.train.run_loop import carry
@@ -27,8 +28,13 @@ def execute(
     deterministic(config.model.deterministic)
     began = time.monotonic()
     stopping = Stopping(report, stop)
-    with explain_out_of_memory(), observed(config, folder) as observers, stopping.heeded():
-        parts = build(config, progress_reporter(stopping.report, config.train.steps))
+    with (
+        explain_out_of_memory(),
+        observed(config, folder) as observers,
+        ranks_of(config, folder.threads) as ranks,
+        stopping.heeded(ranks),
+    ):
+        parts = build(config, progress_reporter(stopping.report, config.train.steps), ranks=ranks)
         trainer = Trainer(config, parts, stopping.report, observers)
         stopping.altered = lambda: trainer.updater.begun
         try:

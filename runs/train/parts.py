@@ -5,6 +5,7 @@ Builds the parts of a run, in a fixed order, for the trainer.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.model_files import weights_hash
+from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights, stored
 from grpobench.runs.models.token_budgets import ModelError
@@ -30,6 +32,7 @@ from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import dropped
+from grpobench.runs.sample.dealt import DealtSampler
 from grpobench.runs.sample.drawn import demand_sampler
 from grpobench.runs.sample.engines.sampler import EngineSampler, connect
 from grpobench.runs.sample.in_process import HFSampler
@@ -45,9 +48,10 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
 
 
-def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded) -> Sampler:
+def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: Any = None) -> Sampler:
     """The sampler that the configuration asks for or, if rollouts are not drawn from the current policy, the
-    one that evaluates it. Raises DataError for an engine that is not installed or does not answer."""
+    one that evaluates it. Of a run on several devices it decodes with `decoded`, a copy of the policy. Raises
+    DataError for an engine that is not installed or does not answer."""
     if config.sampler.foreign:
         entry = registries.find("sampler", config.sampler.kind, others.folder(config), "sampler.kind")
         sampler: Sampler = entry.cls(config, models, loaded)
@@ -55,7 +59,19 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded) -> Sample
         return sampler
     if config.sampler.kind in ("vllm", "vllm-server"):
         return connect(config, models, loaded)
-    return HFSampler(models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
+    given = loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context
+    if decoded is None:
+        return HFSampler(models, *given)
+    whole = RoleModels(
+        decoded,
+        temperature=config.sampler.temperature,
+        dtype=config.model.dtype,
+        budget=config.train.micro_batch_tokens,
+        adapter=config.model.adapter,
+        attention=config.model.attention,
+        router_replay=config.sampler.router_replay,
+    )
+    return DealtSampler(models, whole, *given)
 
 
 Tell = Callable[[str], None]
@@ -90,15 +106,22 @@ class Parts:
     study_seconds: float = 0.0
     """What it took to sample the initial policy's completions of the training problems."""
 
+    @property
+    def evaluators(self) -> tuple[Evaluator, ...]:
+        """That of the run's task, and those of `evaluate.also`."""
+        return (self.evaluator, *self.also)
+
 
 def build(
     config: RunConfig,
     tell: Tell = lambda phase: None,
     learn: Callable[..., Study] = study,
     ask: Callable[..., BaseRollouts] = base_rollouts,
+    ranks: Ranks = ALONE,
 ) -> Parts:
-    """The parts of a run. Raises DataError or ModelError if one is missing or cannot be used. `learn` studies
-    the training problems for an algorithm that needs it, and `ask` has the initial policy answer them."""
+    """The parts of a run, on this one of its ranks. Raises DataError or ModelError if one is missing or
+    cannot be used. `learn` studies the training problems for an algorithm that needs it, and `ask` has the
+    initial policy answer them."""
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     # A warm start is made in float32, whatever the run's weights are.
@@ -121,8 +144,10 @@ def build(
         teacher = teacher_for(config, loaded, tell)
         provenance["teacher"] = teacher.provenance
         fingerprints |= teacher.fingerprints
-    models = models_for(config, algorithm, loaded, teacher and teacher.model)
-    sampler = sampler_for(config, models, loaded)
+    # Before the roles are made, which takes the model apart.
+    decoded = None if ranks.alone else copy.deepcopy(loaded.model)
+    models = models_for(config, algorithm, loaded, teacher and teacher.model, ranks)
+    sampler = sampler_for(config, models, loaded, decoded)
     if isinstance(sampler, EngineSampler):
         provenance["sampler"] = sampler.provenance
     source = source_for(config, algorithm, loaded, sampler, clock, models)
@@ -266,7 +291,11 @@ def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell) -> Teacher:
 
 
 def models_for(
-    config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded, teacher: Any = None
+    config: RunConfig,
+    algorithm: Algorithm[Any],
+    loaded: Loaded,
+    teacher: Any = None,
+    ranks: Ranks = ALONE,
 ) -> RoleModels:
     """The models of all roles, with an optimizer for each trained one. `teacher` is a language model."""
     train = config.train
@@ -284,6 +313,7 @@ def models_for(
         attention=config.model.attention,
         teacher=teacher,
         router_replay=config.sampler.router_replay,
+        ranks=ranks,
     )
     wanted = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}
@@ -319,7 +349,9 @@ def source_for(
     if config.sampler.kind == "preferences":
         return Preferences(Path(config.sampler.path).expanduser(), loaded)
     functions = functions_for(config)
-    grader = Grader(config.task, config.reward, loaded, config.seed, functions, config.train.steps)
+    grader = Grader(
+        config.task, config.reward, loaded, config.seed, functions, config.train.steps, models.ranks
+    )
     table = loaded.model.get_input_embeddings().weight
     fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table, models.past)
     return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)

@@ -32,6 +32,7 @@ from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.faults import point
 from grpobench.runs.train import early_checks
+from grpobench.runs.train.devices import together
 from grpobench.runs.train.progress import SAVING, Preempted
 from grpobench.runs.train.stopping import keep_state_before
 from grpobench.runs.train.trainer import Trainer
@@ -60,12 +61,12 @@ class Base:
     def evaluate(self, evaluator: Evaluator, split: Split) -> Evaluation:
         """The evaluation before training: another run's of the same policy, or a new one."""
         if not self.shares():
-            return evaluator.evaluate(0, split)
+            return evaluate(self.trainer, evaluator, 0, split)
         path = self.path / f"base-{split}-{self.key(evaluator, split)}.json.zst"
         if kept := read(path):
             self.evaluated_by[self.name(evaluator, split)] = str(kept["run"])
             return kept["rows"], kept["numbers"]
-        rows, numbers = evaluator.evaluate(0, split)
+        rows, numbers = evaluate(self.trainer, evaluator, 0, split)
         write(path, {"run": self.run.name, "rows": rows, "numbers": numbers})
         return rows, numbers
 
@@ -110,6 +111,12 @@ class Base:
         return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
+def evaluate(trainer: Trainer, evaluator: Evaluator, step: int, split: Split) -> Evaluation:
+    """The rows and numbers of an evaluation that all ranks make."""
+    found: Evaluation = together(trainer, "evaluate", trainer.parts.evaluators.index(evaluator), step, split)
+    return found
+
+
 def read(path: Path) -> dict[str, Any]:
     """The content that `write` saved; empty if the file is missing or damaged."""
     try:
@@ -138,7 +145,7 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     base = Base(trainer, folder.path, fingerprint(trainer, folder))
     done = checkpoint.step if checkpoint else 0
     if checkpoint:
-        trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
+        together(trainer, "restore", folder.path, done)
     folder.rewind(done)  # before the watch: rows beyond the checkpoint are of steps that are made again
     trainer.watch.read(folder.path)
     tell_events(trainer, folder)
@@ -237,7 +244,7 @@ def tell_events(trainer: Trainer, folder: RunFolder) -> Findings:
 def save(trainer: Trainer, folder: RunFolder, step: int, more: Mapping[str, Any] | None = None) -> None:
     """Write a checkpoint; `more` goes into its state."""
     trainer.tell(step, SAVING)  # first: a launcher that stops the run then waits for the checkpoint
-    folder.save(step, trainer.models.state(), trainer.state() | dict(more or {}))
+    folder.save(step, together(trainer, "state"), trainer.state() | dict(more or {}))
 
 
 def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
@@ -254,7 +261,7 @@ def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable
 def end(trainer: Trainer, folder: RunFolder) -> None:
     """Save the final weights, the events and the final state of the run. Weights that are not finite are not
     saved: the run has diverged, and its last checkpoint, which is finite, stays."""
-    if ruined := trainer.models.ruined():
+    if ruined := together(trainer, "ruined"):
         trainer.diverged = trainer.diverged or f"{ruined} at the end"
         folder.lock.demand()
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
@@ -264,8 +271,7 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
         if not trainer.over and kept.continues:
             save(trainer, folder, trainer.config.train.steps)
         if kept.weights:
-            trained = trainer.models.named_parameters("policy")
-            folder.keep_final("policy", {name: p.detach() for name, p in trained.items()})
+            folder.keep_final("policy", together(trainer, "final weights"))
         else:
             shutil.rmtree(folder.path / "final", ignore_errors=True)  # an attempt's that was to keep them
     tell_events(trainer, folder)
@@ -297,7 +303,7 @@ def evaluate_all(
         began = time.perf_counter()
         trainer.tell(step, f"evaluating on {split}")
         evaluator = trainer.parts.evaluator
-        rows, summary = base.evaluate(evaluator, split) if base else evaluator.evaluate(step, split)
+        rows, summary = base.evaluate(evaluator, split) if base else evaluate(trainer, evaluator, step, split)
         point("evaluate")
         folder.evaluations(rows)
         point("evaluated")
@@ -321,7 +327,7 @@ def evaluate_also(
         if split not in task.splits or any(name.startswith(head) for name in row):
             continue
         trainer.tell(step, f"evaluating {task.name} on {split}")
-        _, summary = base.evaluate(evaluator, split) if base else evaluator.evaluate(step, split)
+        _, summary = base.evaluate(evaluator, split) if base else evaluate(trainer, evaluator, step, split)
         row |= {name.replace(f"eval/{split}/", head, 1): value for name, value in summary.items()}
         row["time/evaluate"] = row.get("time/evaluate", 0.0) + time.perf_counter() - began
 
@@ -333,7 +339,7 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
         if trainer.over:
             break
         with keep_state_before(trainer, folder, step):
-            row = trainer.step(step)
+            row = together(trainer, "step", step)
         record(trainer, folder, step, row, began)
         if trainer.over:
             break

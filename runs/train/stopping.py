@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.tools.process import asking
+from grpobench.runs.train.devices import together
 from grpobench.runs.train.progress import SAVING, Preempted, Progress
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Stopping:
         self.reported = self.asked = time.monotonic()
         self.stopping: float | None = None
         """When the request to stop was first seen."""
+        self.alone = True
+        """Whether this process may stop wherever it is; else all ranks of the run must stop at one place."""
 
     def report(self, progress: Progress) -> None:
         """Report the progress to the launcher."""
@@ -55,14 +59,22 @@ class Stopping:
         self.asked = now
         if self.last is not None and now - self.reported >= BEAT:
             self.report(self.last)
-        if self.stopping is None and self.stop():
-            self.stopping = now
-        if self.stopping is not None and (not self.altered() or now - self.stopping >= FINISH):
+        if self.alone and self.due():
             raise Preempted
 
+    def due(self) -> bool:
+        """Whether the run is asked to stop and may do so now."""
+        now = time.monotonic()
+        if self.stopping is None and self.stop():
+            self.stopping = now
+        return self.stopping is not None and (not self.altered() or now - self.stopping >= FINISH)
+
     @contextlib.contextmanager
-    def heeded(self) -> Iterator[None]:
-        """Within, safe points call `ask`."""
+    def heeded(self, ranks: Ranks = ALONE) -> Iterator[None]:
+        """Within, safe points call `ask`. A run of several ranks stops where these meet."""
+        self.alone = ranks.alone
+        if not ranks.alone:
+            ranks.asks = self.due
         with asking(self.ask):
             yield
 
@@ -84,7 +96,7 @@ class Before:
         if self.done and not self.trainer.updater.begun and self.done not in self.folder.steps():
             self.trainer.tell(self.done, SAVING)
             state = json.loads(self.state) | {"algorithm": self.algorithm}
-            self.folder.save(self.done, self.trainer.models.state(), state)
+            self.folder.save(self.done, together(self.trainer, "state"), state)
 
 
 @contextlib.contextmanager

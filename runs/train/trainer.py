@@ -31,6 +31,7 @@ from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
+from grpobench.runs.sample.dealt import DealtSampler
 from grpobench.runs.sample.engines.sampler import EngineSampler
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, graded_rows, pack_groups
@@ -44,6 +45,7 @@ from grpobench.runs.train.progress import Progress, transcript
 from grpobench.runs.train.recorded_routes import forward_recording
 from grpobench.runs.train.update import Correction, Updated, Updater, allowed_gap, check_gap, correct
 from grpobench.runs.train.watch import Watch
+from grpobench.tasks.task import Split
 
 MOST_SKIPPED = 3
 """Steps in a row that may leave updates out for a loss, reward or gradient that is not finite; with the next
@@ -118,6 +120,10 @@ class Trainer:
     def transcript(self) -> Iterator[dict[str, Any]]:
         """The last step's rollouts as a rollouts file holds them, made on demand: few steps have a file."""
         return (transcript(group, self.loaded) for group in self.groups)
+
+    def evaluate(self, number: int, step: int, split: Split) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """(rows, numbers) of the evaluator with that number on a split."""
+        return self.parts.evaluators[number].evaluate(step, split)
 
     def tell(self, step: int, phase: str) -> None:
         self.report(Progress(step, self.config.train.steps, self.last_reward, self.last_rate, phase))
@@ -385,7 +391,8 @@ class Trainer:
         """The base policy: the reference, if the algorithm has one and no step of the run moves it."""
         steps = range(1, self.config.train.steps + 1)
         fixed = "reference" in self.models.networks and not any(map(self.algorithm.synchronize, steps))
-        return BasePolicy(self.models, fixed)
+        whole = self.sampler.models if isinstance(self.sampler, DealtSampler) else None
+        return BasePolicy(self.models, fixed, whole)
 
     def _count_failures(self, updated: Updated, step: int, cause: str) -> None:
         self.diverged = updated.ruined

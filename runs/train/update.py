@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -47,7 +47,8 @@ from grpobench.algorithms.algorithm import (
 from grpobench.runs.metrics.ratios import departures
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
 from grpobench.runs.models.optimizer import NonFinite
-from grpobench.runs.models.roles import RoleModels, Ruined
+from grpobench.runs.models.role_weights import Ruined
+from grpobench.runs.models.roles import MicroBatches, RoleModels
 from grpobench.runs.models.teaching import as_taught
 from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
@@ -305,21 +306,39 @@ class Updater:
             # In micro-batches of their own, so that those of the rollouts are as without them.
             batches.append((experts, torch.arange(len(experts), device=experts.group.device)))
 
-        def work(splits: Sequence[Iterable[torch.Tensor]]) -> Differentiated:
+        def work(splits: Sequence[MicroBatches]) -> Differentiated:
             # Sums of their own for each attempt: one that runs out of memory is repeated from its start, with
             # smaller micro-batches, and must not count twice.
             sums = Differentiated(batch.reward.new_zeros(()), MetricAccumulator(catalog))
             for rows in splits[0]:
                 micro, now, loss, total = self._loss(batch[rows], signal[rows], weights[rows], roles, first)
+                if splits[0].filling:
+                    self._backward(total * 0)
+                    continue
                 self._backward(total)
                 self._measure(sums, micro, now, loss, total.detach())
             if experts is not None:
                 self._imitate(experts, splits[1], sums)
-            return sums
+            return self._of_all_ranks(sums)
 
         return self.models.in_micro_batches_of(batches, work, self.models.clear)
 
-    def _imitate(self, experts: Batch, micro_batches: Iterable[torch.Tensor], sums: Differentiated) -> None:
+    def _of_all_ranks(self, sums: Differentiated) -> Differentiated:
+        """The sums of all ranks, of which the models have added up the gradients already."""
+        if self.models.ranks.alone:
+            return sums
+        whole = Differentiated(sums.loss.new_zeros(()), MetricAccumulator(sums.tally.catalog))
+        for loss, parts, logp, tokens in self.models.gathered(
+            [(sums.loss, sums.tally.parts, sums.logp, sums.tokens)]
+        ):
+            whole.loss += loss
+            for name, values in parts.items():
+                whole.tally.parts.setdefault(name, []).extend(values)
+            whole.logp += logp
+            whole.tokens += tokens
+        return whole
+
+    def _imitate(self, experts: Batch, micro_batches: MicroBatches, sums: Differentiated) -> None:
         """Add the gradient of expert completions, and what they measure, to the sums of their minibatch."""
         weights = returned.expert_weights(self.algorithm, experts)
         for rows in micro_batches:
@@ -328,6 +347,9 @@ class Updater:
                 now = self.models.forward_train(("policy",), micro)
                 loss = returned.expert_loss(self.algorithm, micro, now, weights[rows])
                 total = (loss.terms * weights[rows]).sum()
+            if micro_batches.filling:
+                self._backward(total * 0)
+                continue
             self._backward(total)
             sums.loss += total.detach()
             # Neither entropy nor movement: these are of what the policy wrote.

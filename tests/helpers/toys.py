@@ -19,6 +19,8 @@ from grpobench.runs.metrics.catalog import catalog
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator
 from grpobench.runs.models import nano
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.shards import own_part, part_like
+from grpobench.runs.models.shards import whole as whole_of
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.in_process import HFSampler
@@ -233,10 +235,13 @@ def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> RoleM
         for role in ("reference", "critic"):
             if role in models.networks:
                 for p in models.networks[role].parameters():
-                    p += 0.02 * torch.randn(p.shape, generator=generator)
+                    noise = 0.02 * torch.randn(p.shape, generator=generator)
+                    own_part(p).add_(own_part(part_like(noise, p)))
         for network in models.networks.values():
             if network.value is not None:
-                network.value.weight.copy_(0.2 * torch.randn(network.value.weight.shape, generator=generator))
+                weight = network.value.weight
+                drawn = 0.2 * torch.randn(weight.shape, generator=generator)
+                own_part(weight).copy_(own_part(part_like(drawn, weight)))
     models.optimize(dict.fromkeys(algorithm.trained_roles, 1e-3), (0.9, 0.95), 0.0, 1.0)
     return models
 
@@ -268,7 +273,7 @@ def backward(
         batch, signal, algorithm.updated_roles(batch.step), tally, None, correction, experts=experts
     )
     found = {
-        f"{role}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        f"{role}/{name}": torch.zeros(p.shape, dtype=p.dtype) if p.grad is None else whole_of(p.grad).clone()
         for role, optimizer in models.optimizers.items()
         for name, p in optimizer.parameters.items()
     }

@@ -32,7 +32,8 @@ from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import TABLE, Entry
 from grpobench.algorithms.modifiers import overlong
 from grpobench.runs.metrics.rollout_metrics import sampled_metrics, trained_metrics
-from grpobench.runs.models.roles import Network, trunk_and_head
+from grpobench.runs.models.role_weights import Network
+from grpobench.runs.models.roles import trunk_and_head
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled, pack_groups
 from grpobench.runs.settings.trl import plain_arguments, prompts, quiet, splitting, version

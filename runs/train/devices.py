@@ -1,0 +1,208 @@
+"""A run on several devices: its processes, and the one that the launcher talks to, which starts them.
+
+The launcher's process is rank 0. It executes the run as usual and tells the others what all do together: a
+step, an evaluation, gathering the weights for a checkpoint (`ORDERS`). The others have no run folder and
+decide nothing. If one of them dies, the run ends as after the death of its own process: it goes on from its
+last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpobench.runs.models.ranks import ALONE, Ranks
+from grpobench.runs.runfolder import checkpoints
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.machine import deterministic
+from grpobench.runs.tools.process import death, die_with, without_interrupts, without_main
+from grpobench.runs.train.parts import build
+from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.trainer import Trainer
+
+FOREVER = timedelta(days=30)
+"""How long a rank waits for the others. A dead one is noticed otherwise, and grading may take hours."""
+GRACE = 10.0
+"""Seconds that the other ranks have to end after rank 0, and rank 0 to notice by itself that one has died."""
+LOOK = 0.2
+"""Seconds between two looks whether the other ranks live."""
+END = "end"
+
+
+def restore(trainer: Trainer, run: Path, step: int) -> None:
+    """Continue from a checkpoint."""
+    checkpoint = checkpoints.read(run, step)
+    trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
+
+
+def final_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """The policy's trained weights, whole on rank 0."""
+    return trainer.models.whole(trainer.models.named_parameters("policy"))
+
+
+ORDERS: Mapping[str, Callable[..., Any]] = {
+    "restore": restore,
+    "step": Trainer.step,
+    "evaluate": Trainer.evaluate,
+    "state": lambda trainer: trainer.models.state(),
+    "ruined": lambda trainer: trainer.models.ruined(),
+    "final weights": final_weights,
+}
+"""What all ranks do together. The others do the same as rank 0 and drop the result."""
+
+
+def together(trainer: Trainer, order: str, *given: Any) -> Any:
+    """Rank 0: the result of an order that all ranks carry out."""
+    trainer.models.ranks.tell((order, given))
+    return ORDERS[order](trainer, *given)
+
+
+def obey(trainer: Trainer) -> None:
+    """The other ranks: carry out orders until the run is over. A step that the run gives up ends on all ranks
+    at the same place."""
+    while (told := trainer.models.ranks.told())[0] != END:
+        order, given = told
+        with contextlib.suppress(Preempted):
+            ORDERS[order](trainer, *given)
+
+
+def preempt() -> None:
+    raise Preempted
+
+
+@contextlib.contextmanager
+def ranks_of(config: RunConfig, threads: int) -> Iterator[Ranks]:
+    """The ranks of a run, of which this process is the first. The others live as long as this context.
+
+    Raises what another rank died of: its own error, or OSError if its process was killed.
+    """
+    if config.train.devices == 1:
+        yield ALONE
+        return
+    with tempfile.TemporaryDirectory(prefix="grpobench-") as folder:
+        place = Path(folder)
+        others = started(config, place, threads)
+        over = threading.Event()
+        threading.Thread(target=watch, args=(others, over), daemon=True).start()
+        obedient = False
+        try:
+            with joined(place, 0, config.train.devices) as ranks:
+                try:
+                    yield ranks
+                    obedient = True
+                except Preempted:
+                    obedient = True
+                    raise
+                finally:
+                    over.set()
+                    if obedient:  # else they wait within something that this rank has left
+                        ranks.tell((END, ()))
+        except Exception as error:
+            if (found := cause(others, place, error)) is not None:
+                raise found from error
+            raise
+        finally:
+            for other in others:
+                other.join(GRACE if obedient else 0)
+                other.kill()
+                other.join()
+
+
+def started(config: RunConfig, place: Path, threads: int) -> list[BaseProcess]:
+    """The processes of the other ranks."""
+    context = multiprocessing.get_context("spawn")
+    with without_interrupts(), without_main():
+        others: list[BaseProcess] = [
+            context.Process(
+                target=follow, args=(config, place, rank, os.getpid(), threads), name=f"rank {rank}"
+            )
+            for rank in range(1, config.train.devices)
+        ]
+        for other in others:
+            other.start()
+    return others
+
+
+def watch(others: list[BaseProcess], over: threading.Event) -> None:
+    """End this process if another rank has died and this one does not notice: a GPU's collectives wait for
+    ever."""
+    while not over.wait(LOOK):
+        dead = [other for other in others if other.exitcode not in (None, 0)]
+        if dead and not over.wait(GRACE):
+            sys.stderr.write(f"{dead[0].name} {death(dead[0].exitcode)}; this process ends, too\n")
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def cause(others: list[BaseProcess], place: Path, error: Exception) -> Exception | None:
+    """The death of another rank that made this one see `error`; None if none has died."""
+    if "Connection closed by peer" in str(error) or "Connection reset by peer" in str(error):
+        for other in others:
+            other.join(LOOK)
+    for other in others:
+        if other.exitcode in (None, 0):
+            continue
+        with contextlib.suppress(OSError, pickle.UnpicklingError, AttributeError):
+            found: Exception = pickle.loads((place / f"{other.name}.error").read_bytes())
+            return found
+        return OSError(errno.ECONNRESET, f"{other.name} of the run {death(other.exitcode)}")
+    return None
+
+
+@contextlib.contextmanager
+def joined(place: Path, rank: int, size: int) -> Iterator[Ranks]:
+    """This process as a rank of the group that meets in a folder of this machine."""
+    gpus = torch.cuda.is_available()
+    if gpus:
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpus else "gloo",
+        init_method=f"file://{place / 'store'}",
+        rank=rank,
+        world_size=size,
+        timeout=FOREVER,
+    )
+    try:
+        ranks = Ranks(rank, size, torch.distributed.new_group(backend="gloo", timeout=FOREVER))
+        ranks.stop = preempt
+        yield ranks
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def follow(config: RunConfig, place: Path, rank: int, parent: int, threads: int) -> None:
+    """The main function of every rank but the first."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # rank 0 decides what to do
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    warnings.simplefilter("ignore")  # rank 0 says the same
+    torch.set_num_threads(threads)
+    try:
+        with joined(place, rank, config.train.devices) as ranks:
+            deterministic(config.model.deterministic)
+            parts = build(config, ranks=ranks)
+            trainer = Trainer(config, parts)
+            with contextlib.closing(trainer.sampler):
+                obey(trainer)
+    except Exception as error:
+        traceback.print_exc()
+        with contextlib.suppress(Exception):
+            (place / f"rank {rank}.error").write_bytes(pickle.dumps(error))
+        os._exit(1)  # at once: the others wait for this rank
