@@ -12,7 +12,7 @@ from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_j
 from grpobench.runs.commands.reports import FORMATS, write_report
 from grpobench.runs.experiment import memory
 from grpobench.runs.experiment.dry_run import as_lines, preview
-from grpobench.runs.experiment.engines import Where
+from grpobench.runs.experiment.engines import Where, with_devices
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until, with_seeds
 from grpobench.runs.experiment.memory_table import plan_lines
@@ -85,8 +85,9 @@ def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook:
         recipe = with_seeds(recipe, plan.seeds)  # the most that there can be
         if not options.json:
             say(plan.words)
-    workers = options.workers or recipe.head.workers or machine.worker_slots(options.gpus_per_run)
-    device = memory.device(options.gpu_memory, where_of(options), workers)
+    where = with_devices(where_of(options), recipe.runs())
+    workers = options.workers or recipe.head.workers or machine.worker_slots(where.gpus_per_run)
+    device = memory.device(options.gpu_memory, where, workers)
     plans, why = memory.attempt(recipe.runs(), device)
     demand_room(plans, not options.json)
     try:

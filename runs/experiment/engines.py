@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpobench.runs.experiment.pool import Pool
 from grpobench.runs.experiment.worker import Engine, On
+from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.workers.pool import cores
@@ -52,6 +55,17 @@ class Where:
 
 
 HERE = Where()
+
+
+def with_devices(where: Where, configs: Iterable[RunConfig]) -> Where:
+    """The options with as many GPUs per run as the runs have devices. Raises ConfigError for fewer."""
+    most = max((config.train.devices for config in configs), default=1)
+    if most == 1:
+        return where
+    if where.gpus_per_run is not None and where.gpus_per_run < most:
+        given = f"--gpus-per-run {where.gpus_per_run:g}"
+        raise ConfigError([f"{given}: train.devices is {most}; leave it away, or set it to {most}"])
+    return where if where.gpus_per_run else dataclasses.replace(where, gpus_per_run=float(most))
 
 
 def engine(where: Where, folder: Path, workers: int, execute: str, allow_change: bool) -> Engine:

@@ -16,7 +16,7 @@ from rich.text import Text
 from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.tools.text import visible
 from grpobench.runs.experiment import memory, preflight, trial, watchdog
-from grpobench.runs.experiment.engines import HERE, Where, engine
+from grpobench.runs.experiment.engines import HERE, Where, engine, with_devices
 from grpobench.runs.experiment.launcher import Launcher
 from grpobench.runs.experiment.run import Run, RunState
 from grpobench.runs.experiment.worker import EXECUTE
@@ -86,6 +86,7 @@ def run_experiment(
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change, line_on(console))
         waiting = [run.config for run in runs if run.state == "waiting"]
+        where = with_devices(where, waiting)
         slots = workers or recipe.head.workers or 0
         memory.demand_room(waiting, gpu_memory, where, slots, line_on(console))
         if try_code and execute == EXECUTE:

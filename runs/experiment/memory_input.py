@@ -121,6 +121,7 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         reference="reference" in {*trained, *read},
         critic="critic" in trained,
         value_head="value_head" in trained,
+        devices=config.train.devices,
         gpu=facts.gpu,
         weight_bytes=weight,
         compute_bytes=compute,
@@ -333,6 +334,7 @@ def evaluated(config: RunConfig, facts: Facts) -> Decoded:
 
 
 def decoded(config: RunConfig, facts: Facts, prompts: int, answers: int, completion: int) -> Decoded:
+    prompts = math.ceil(prompts / config.train.devices)
     rows = min(config.sampler.max_batch_size, prompts * answers)
     return Decoded(rows, min(prompts, math.ceil(rows / answers)), facts.prompt_tokens, completion)
 

@@ -140,6 +140,8 @@ class MemoryInput:
     """A copy of the trunk with a value head, trained like the policy."""
     value_head: bool = False
     """On the policy's trunk."""
+    devices: int = 1
+    """Ranks of the run, each of which holds a part of the weights."""
     gpu: bool = True
     weight_bytes: int = FLOAT32
     """Of a stored weight of every role."""
@@ -295,7 +297,26 @@ def standing(given: MemoryInput) -> dict[str, int]:
         "reward model": given.reward_model,
         "teacher": weight * given.teacher.parameters if given.teacher else 0,
     }
+    if given.devices > 1:
+        parts |= sharded(given, parts)
     return {name: size for name, size in parts.items() if size}
+
+
+def sharded(given: MemoryInput, whole: Mapping[str, int]) -> dict[str, int]:
+    """What one of several ranks holds of the parts in which these differ from a single one."""
+    shape, weight, bases = given.shape, given.weight_bytes, dict(whole)
+    if given.adapter:  # one part of a weight cannot belong to two networks, so that each has its own
+        bases["reference"] = weight * shape.parameters * given.reference
+        bases["critic"] += weight * shape.trunk * given.critic
+    names = ("policy", "reference", "critic", "master weights", "optimizer", "teacher")
+    parts = {name: -(-bases[name] // given.devices) for name in names}
+    # Embeddings and heads are whole while one network computes, and so are a layer and the next one.
+    networks = 1 + given.reference + given.critic + (given.teacher is not None)
+    ends = shape.head if shape.tied else 2 * shape.head
+    layer = (shape.trunk - shape.head) // max(1, shape.layers)
+    parts["gathered weights"] = weight * (networks * ends + 2 * layer)
+    parts["sampler's copy"] = whole["policy"]
+    return parts
 
 
 # Training
@@ -334,6 +355,9 @@ def gradient_bytes(given: MemoryInput) -> int:
         return given.weight_bytes * given.shape.largest
     full = given.master or given.adapter is not None or given.weight_bytes == FLOAT32
     own = (FLOAT32 if full else given.weight_bytes) * sum(given.trained)
+    if given.devices > 1:  # the part of this rank, and the whole gradient of what is computed now
+        ends = (given.shape.head if given.shape.tied else 2 * given.shape.head) * (not given.frozen)
+        return -(-own // given.devices) + given.weight_bytes * ends * (1 + given.critic)
     return own + FLOAT32 * given.trained[0] * given.gradient_sum
 
 

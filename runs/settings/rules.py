@@ -54,6 +54,7 @@ def incompatible(config: RunConfig) -> list[str]:
         *of_modifiers(config),
         *of_batch(config),
         *of_precision(config),
+        *of_devices(config),
         *of_preferences(config),
         *of_doses(config),
         *of_adapter(config),
@@ -306,6 +307,59 @@ def of_precision(config: RunConfig) -> list[Rule]:
             "train.master_weights = false rounds updates of bfloat16 weights, and model.weights is "
             '"float32"; set model.weights = "bfloat16" or train.master_weights = true',
         )
+    ]
+
+
+ELEMENTWISE = ("adamw", "torch:AdamW", "torch:Adam", "torch:SGD", "torch:RMSprop", "torch:Adagrad")
+"""Optimizers that treat every number of a weight by itself, so that each rank can update its part."""
+
+
+def of_devices(config: RunConfig) -> list[Rule]:
+    """What a run on several devices cannot do."""
+    train, sampler, algorithm = config.train, config.sampler, config.modify.around(config.algorithm)
+    one, many = "train.devices = 1", f"train.devices is {train.devices}, and"
+    alone = train.devices == 1
+    return [
+        Rule(
+            alone or (not sampler.foreign and sampler.kind not in ("vllm", "vllm-server")),
+            f'{many} sampler.kind "{sampler.kind}" gets its weights from one device; set sampler.kind = "hf" '
+            f"or {one}",
+        ),
+        Rule(
+            alone or not sampler.lag,
+            f"{many} sampler.lag keeps earlier weights whole; set sampler.lag = 0 or {one}",
+        ),
+        Rule(
+            alone or sampler.router_replay != "R2",
+            f'{many} sampler.router_replay "R2" records routes on one; set it to "R3" or "none", or {one}',
+        ),
+        Rule(
+            alone or train.backend == "grpobench",
+            f'{many} train.backend is "{train.backend}", whose trainer is started by its own launcher; '
+            f"`grpobench hand-over RECIPE DIR --to trl` writes it out, or set {one}",
+        ),
+        Rule(
+            alone or not train.gradient_noise,
+            f"{many} train.gradient_noise compares whole gradients; set train.gradient_noise = 0 or {one}",
+        ),
+        Rule(
+            alone or not train.offload_optimizer,
+            f"{many} train.offload_optimizer keeps whole weights on the CPU; set it to false or {one}",
+        ),
+        Rule(
+            alone or train.master_weights,
+            f"{many} train.master_weights = false rounds whole weights; set it to true or {one}",
+        ),
+        Rule(
+            alone or train.optimizer in ELEMENTWISE,
+            f"{many} train.optimizer {train.optimizer!r} may need whole weights; choose one of "
+            f"{', '.join(ELEMENTWISE)}, or set {one}",
+        ),
+        Rule(
+            alone or not (algorithm.base_rollouts or algorithm.studies),
+            f"{many} it reads the initial policy's answers or losses before training, which is done on one; "
+            f"set {one}",
+        ),
     ]
 
 

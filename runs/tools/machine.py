@@ -77,8 +77,10 @@ def _gpu_memory(visible: str | None) -> int | None:
 
 def worker_slots(gpus_per_run: float | None = None) -> int:
     """How many workers this machine has room for. With GPUs: one per GPU, or more or fewer by `gpus_per_run`.
-    Without: one per core."""
+    Without: one per core, or one for so many cores."""
     found = len(devices())
+    if not found and gpus_per_run and gpus_per_run > 1:
+        return max(1, int(cores() // gpus_per_run))
     if not found or not gpus_per_run:
         return found or cores()
     return int(found / gpus_per_run + 1e-9) if gpus_per_run < 1 else int(found // gpus_per_run)

@@ -352,7 +352,9 @@ def source_for(
     grader = Grader(
         config.task, config.reward, loaded, config.seed, functions, config.train.steps, models.ranks
     )
-    table = loaded.model.get_input_embeddings().weight
+    # A sampler with whole weights of its own mixes those.
+    language = sampler.models.language if isinstance(sampler, DealtSampler) else loaded.model
+    table = language.get_input_embeddings().weight
     fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table, models.past)
     return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
 

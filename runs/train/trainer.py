@@ -414,7 +414,7 @@ class Trainer:
             "cost/generated_tokens": float(self.source.generated),
             "cost/trained_tokens": float(self.updater.trained),
             "cost/flops": self._flops(),
-            "cost/peak_memory_gb": peak_memory_gb(),
+            "cost/peak_memory_gb": max(self.models.ranks.all(peak_memory_gb())),
             "cost/state_gb": self.models.take_state_bytes() / 2**30,
             "time/step": elapsed,
             "time/other": elapsed - sum(phases.values()),

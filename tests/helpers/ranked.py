@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from grpobench.algorithms.algorithm import Algorithm, Batch
 from grpobench.algorithms import ALGORITHMS
+from grpobench.algorithms.algorithm import Algorithm, Batch
 from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.train.devices import joined
 from helpers.batches import data
@@ -59,8 +59,7 @@ def double() -> None:
 
 
 def gradients(ranks: Ranks, names: list[str], architecture: str, kind: str, wide: bool) -> dict[str, Result]:
-    """The gradient and metrics of algorithms with their default settings on a batch; with `wide` in float64.
-    """
+    """Gradient and metrics of algorithms with their default settings on a batch; with `wide` in float64."""
     if wide:
         double()
     return {name: gradient(ALGORITHMS[name](), architecture, kind, ranks) for name in names}
@@ -72,9 +71,9 @@ def gradient(algorithm: Algorithm[Any], architecture: str, kind: str, ranks: Ran
 
 
 def batch(kind: str) -> Batch:
-    """`ragged`: four groups of rows of all lengths; `single`: one group of two rows, so that of three ranks or
-    more some have nothing to do; `equal`: of the groups two have equal rewards, which some algorithms leave
-    out."""
+    """`ragged`: four groups of rows of all lengths; `single`: one group of two rows, so that of three ranks
+    or more some have nothing to do; `equal`: of the groups two have equal rewards, which some algorithms
+    leave out."""
     whole = data()
     if kind == "single":
         first = (whole.group == whole.group[0]).nonzero().squeeze(-1)[:2]
@@ -85,3 +84,9 @@ def batch(kind: str) -> Batch:
         scores = whole.scores | {"correct": reward}
         return dataclasses.replace(whole, reward=reward, scores=scores)
     return whole
+
+
+def met(ranks: Ranks) -> list[Any]:
+    """What a rank learns of the others by each of their ways."""
+    squares = ranks.dealt(range(5), lambda share: [one**2 for one in share])
+    return [ranks.all(torch.tensor(ranks.rank)), ranks.first(lambda: ranks.rank), squares]

@@ -1,41 +1,250 @@
-"""Runs on several devices: processes of a CPU over gloo stand for GPUs."""
+"""Runs on several devices: processes of a CPU over gloo stand for GPUs.
+
+Four ranks, mixtures of experts and ranks without work are in `make test-long`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.ranked import Result, gradients, in_ranks, met
+from helpers.toys import distance, norm
+from helpers.whole_runs import after, configure, rows, run, timeless, weights
 
 from grpobench.algorithms import ALGORITHMS
-from helpers.ranked import Result, gradients, in_ranks
-from helpers.toys import distance, norm
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs.experiment.engines import HERE, Where, with_devices
+from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.ranks import ALONE, moved
+from grpobench.runs.runfolder.folder import FolderError, RunFolder
+from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig, TrainConfig
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.devices import cause
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
 
 NAMES = sorted(ALGORITHMS)
+ROUNDED = 2e-5
+"""Relative, for float32 sums in another order."""
+
+
+# Gradients
 
 
 @cache
-def of_ranks(size: int, architecture: str, kind: str) -> list[dict[str, Result]]:
-    """What every rank found, for all algorithms; those of a single process come from one, too."""
-    return in_ranks(size, gradients, NAMES, architecture, kind, True)
+def of_ranks(size: int, architecture: str, kind: str, wide: bool) -> list[dict[str, Result]]:
+    """What every rank found, for all algorithms."""
+    return in_ranks(size, gradients, NAMES, architecture, kind, wide)
 
 
 @pytest.mark.parametrize(
-    ("size", "architecture", "kind"),
+    ("size", "architecture", "kind", "wide"),
     [
-        (2, "llama", "ragged"),
-        pytest.param(4, "llama", "ragged", marks=pytest.mark.slow),
-        pytest.param(4, "qwen3_moe", "equal", marks=pytest.mark.slow),
-        pytest.param(4, "llama", "single", marks=pytest.mark.slow),
+        (2, "gpt2", "ragged", True),
+        pytest.param(4, "gpt2", "single", True, marks=pytest.mark.slow),
+        pytest.param(4, "llama", "ragged", True, marks=pytest.mark.slow),
+        # Torch multiplies the matrices of experts in float32 at most.
+        pytest.param(4, "qwen3_moe", "equal", False, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_and_metrics_of_several_ranks_are_those_of_one(
-    size: int, architecture: str, kind: str, name: str
+    size: int, architecture: str, kind: str, wide: bool, name: str
 ) -> None:
-    (alone,) = (one[name] for one in of_ranks(1, architecture, kind))
-    for gradient, metrics in (one[name] for one in of_ranks(size, architecture, kind)):
-        # float64 on both sides: only the order of sums differs.
-        assert distance(gradient, alone[0]) < 1e-9 or norm(alone[0]) < 1e-12
-        assert metrics == pytest.approx(alone[1], rel=1e-9, abs=1e-9, nan_ok=True)
+    (alone,) = (one[name] for one in of_ranks(1, architecture, kind, wide))
+    # In float64 only the order of sums differs, in all but the rotary embeddings.
+    tolerance = 1e-9 if wide else ROUNDED
+    for gradient, metrics in (one[name] for one in of_ranks(size, architecture, kind, wide)):
+        assert distance(gradient, alone[0]) < tolerance or norm(alone[0]) < 1e-12
+        assert metrics == pytest.approx(alone[1], rel=tolerance, abs=tolerance, nan_ok=True)
+
+
+# Whole runs
+
+
+def on(devices: int, config: RunConfig, **train: Any) -> RunConfig:
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, devices=devices, **train))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "adapter"),
+    [(GRPO(beta=0.1), None), (PPO(critic_warmup=0), Adapter(rank=4, alpha=8.0))],
+    ids=["full", "adapter"],
+)
+def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(
+    algorithm: Algorithm[Any], adapter: Adapter | None, policy: str, tmp_path: Path
+) -> None:
+    config = configure(policy, algorithm, model=ModelConfig(policy, adapter=adapter))
+    # SGD, since AdamW makes a step of full length of a gradient that is 0 but for rounding.
+    config = on(1, config, optimizer="torch:SGD")
+    one, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
+    # Roles that share frozen weights on one device have their own on several.
+    own = {"cost/state_gb"} if adapter else set()
+    for before, now in zip(one, two, strict=True):
+        known = {name: value for name, value in timeless(before).items() if name not in own}
+        # Gaps are of the order of rounding themselves, and so are tails and trends of equal ratios; whether a
+        # single value is clipped may hang on it.
+        ends = ("_tail", "_growth", "_clip")
+        loose = {name for name in known if name.startswith("gap/") or name.endswith(ends)}
+        assert timeless(now).keys() - own == known.keys()
+        for name in known.keys() - loose:
+            if known[name] is None:  # no number: critics have explained nothing of equal returns
+                assert now[name] is None
+                continue
+            assert now[name] == pytest.approx(known[name], rel=1e-3, abs=1e-5, nan_ok=True), name
+    final = [weights(tmp_path / folder / "final" / "policy.safetensors") for folder in ("one", "two")]
+    assert final[0].keys() == final[1].keys()
+    for name, tensor in final[0].items():
+        torch.testing.assert_close(final[1][name], tensor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def whole(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
+    """An undisturbed run on two devices."""
+    config = on(2, configure(policy, PPO(critic_warmup=0, beta=0.1)))
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run(config, folder)
+    return config, folder
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two runs left the same logs and the same weights, byte for byte."""
+    final = [(path / "final" / "policy.safetensors").read_bytes() for path in (one, other)]
+    logs = [[timeless(row) for row in rows(path)] for path in (one, other)]
+    return final[0] == final[1] and json.dumps(logs[0]) == json.dumps(logs[1])
+
+
+def test_a_stopped_run_goes_on_exactly(whole: tuple[RunConfig, Path], tmp_path: Path) -> None:
+    config, undisturbed = whole
+    for step in (1, 2):
+        with pytest.raises(Preempted):
+            run(config, tmp_path / "parts", after(tmp_path / "parts", step))
+        assert not multiprocessing.active_children()
+    run(config, tmp_path / "parts")
+    assert same(tmp_path / "parts", undisturbed)
+
+
+def killing(path: Path, step: int) -> Callable[[], bool]:
+    """Kills another rank once a run has written the row of a step; asks for no stop."""
+    wait = after(path, step)
+
+    def stop() -> bool:
+        if wait():
+            for child in multiprocessing.active_children():
+                assert child.pid
+                os.kill(child.pid, signal.SIGKILL)
+        return False
+
+    return stop
+
+
+def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
+    whole: tuple[RunConfig, Path], tmp_path: Path
+) -> None:
+    config, undisturbed = whole
+    path = tmp_path / "parts"
+    with (
+        RunFolder.open(path, config) as folder,
+        pytest.raises(OSError, match="rank 1 of the run was killed by SIGKILL"),
+    ):
+        execute(config, folder, lambda progress: None, killing(path, 1))
+    assert not multiprocessing.active_children()
+    run(config, path)
+    assert same(path, undisturbed)
+
+
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(
+    whole: tuple[RunConfig, Path], tmp_path: Path
+) -> None:
+    config, undisturbed = whole
+    path = tmp_path / "parts"
+    with pytest.raises(Preempted):
+        run(config, path, after(path, 1))
+    with pytest.raises(FolderError, match=r"train\.devices"):
+        run(on(1, config), path)
+    with RunFolder.open(path, on(1, config), allow_change=True) as folder:
+        execute(on(1, config), folder, lambda progress: None, lambda: False)
+    known = rows(undisturbed)[-1]["reward/mean"]
+    assert rows(path)[-1]["reward/mean"] == pytest.approx(known, abs=0.3)
+    assert len(rows(path)) == len(rows(undisturbed))
+
+
+def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
+    import pickle
+
+    class Dead:
+        name, exitcode = "rank 1", 1
+
+        def join(self, seconds: float) -> None: ...
+
+    (tmp_path / "rank 1.error").write_bytes(pickle.dumps(ConfigError(["no room"])))
+    found = cause([Dead()], tmp_path, RuntimeError("Connection closed by peer"))  # type: ignore[list-item]
+    assert isinstance(found, ConfigError) and "no room" in str(found)
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sampler": SamplerConfig(kind="vllm")}, "sampler.kind"),
+        ({"sampler": SamplerConfig(lag=2)}, "sampler.lag"),
+        ({"sampler": SamplerConfig(router_replay="R2")}, "router_replay"),
+        ({"train": TrainConfig(devices=2, gradient_noise=1)}, "gradient_noise"),
+        ({"train": TrainConfig(devices=2, offload_optimizer=True)}, "offload_optimizer"),
+        ({"train": TrainConfig(devices=2, optimizer="torchao:AdamW8bit")}, "may need whole weights"),
+        ({"train": TrainConfig(devices=2, backend="trl")}, "hand-over"),
+        ({"algorithm": ALGORITHMS["a_star_po"]()}, "before training"),
+    ],
+)
+def test_what_needs_whole_weights_is_refused_with_its_remedy(
+    change: dict[str, Any], said: str, policy: str
+) -> None:
+    config = dataclasses.replace(on(2, configure(policy)), **change)
+    found = [why for why in incompatible(config) if "train.devices is 2" in why]
+    assert any(said in why and "train.devices = 1" in why for why in found)
+    assert not any("train.devices is" in why for why in incompatible(on(1, config)))
+
+
+def test_a_run_gets_as_many_gpus_as_it_has_devices(policy: str) -> None:
+    two = [on(2, configure(policy)), configure(policy)]
+    assert with_devices(HERE, two).gpus_per_run == 2
+    assert with_devices(HERE, two[1:]) is HERE
+    assert with_devices(Where(gpus_per_run=4), two).gpus_per_run == 4
+    with pytest.raises(ConfigError, match=r"train\.devices is 2"):
+        with_devices(Where(gpus_per_run=0.5), two)
+
+
+# Ranks
+
+
+def test_ranks_tell_each_other() -> None:
+    assert in_ranks(2, met) == [[[torch.tensor(0), torch.tensor(1)], 0, [0, 1, 4, 9, 16]]] * 2
+    assert met(ALONE) == [[torch.tensor(0)], 0, [0, 1, 4, 9, 16]]
+
+
+def test_tensors_are_moved_wherever_they_are() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Holder:
+        inner: Any
+
+    tensor = torch.ones(2)
+    held = Holder({"a": [tensor, (tensor, 1)], "b": "text"})
+    found = moved(held, "meta")
+    assert found.inner["a"][0].is_meta and found.inner["a"][1][0].is_meta
+    assert found.inner["a"][1][1] == 1 and found.inner["b"] == "text"
+    assert moved(Holder("text"), "meta") == Holder("text")
