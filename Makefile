@@ -31,7 +31,7 @@ GPU_ENGINE ?= vllm==0.30.0
 GPU_SECONDS := 1740
 GPU_PARTS   := 1440
 
-.PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers test-verl lint format types data data-bbq site release \
+.PHONY: help setup demo test test-long torture test-devices test-vllm test-trackers test-launchers test-verl lint format types data data-bbq site release \
   bench gpu gpu-begins lock clean fuzz
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make test-long  the tests marked slow as well"
 	@echo "make torture    kill runs at random (140 times and more) and hold them against undisturbed ones"
 	@echo "make fuzz       13,000 recipes, data rows, completions and logs of any content"
+	@echo "make test-devices  one run on 2 and 4 devices: processes of this machine stand for these (8 minutes)"
 	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
 	@echo "make test-trackers  install W&B, TensorBoard, trackio and MLflow beside .venv (0.6 GB), run their tests"
 	@echo "make test-launchers  install Ray and submitit beside .venv (0.3 GB), run their tests"
@@ -74,6 +75,10 @@ torture: $(READY)
 # New cases every time; what fails is printed with the case.
 fuzz: $(READY)
 	@GRPOBENCH_FUZZ=3000 $(BIN)/pytest $(SPREAD) tests/test_fuzz.py $(ARGS)
+
+# One run on several devices, which processes of this machine stand for.
+test-devices: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -m "slow or not slow" tests/runs/train/test_devices.py $(ARGS)
 
 test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)

@@ -133,7 +133,10 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         adapter=adapter,
         past=config.sampler.lag,
         measures_kl=config.evaluate.kl_base,
-        base_policy=config.evaluate.kl_base and "reference" not in {*trained, *read} and adapter is None,
+        base_policy=config.evaluate.kl_base
+        and "reference" not in {*trained, *read}
+        and adapter is None
+        and config.train.devices == 1,
         prefill=prefill_tokens(),
         chunk=chunk_size(facts.memory if facts.gpu else None),
         entropy_gradient=algorithm.differentiates_entropy,

@@ -19,6 +19,8 @@ PARTS = (
         "base policy",
         "teacher",
         "reward model",
+        "gathered weights",
+        "sampler's copy",
         "engine weights",
         "engine cache",
         "weight casts",

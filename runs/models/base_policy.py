@@ -21,27 +21,24 @@ class BasePolicy:
     A reference that never moves is the base policy, and so is a policy without its adapter. Where there is
     neither, a copy in float32 lies in the memory of the CPU, and goes to the device while it is read: before
     a step's updates, when no gradient exists, so that it takes no more room there than the gradients will.
-
-    `whole` holds the same policy with whole weights, if `models` are sharded.
+    Sharded models keep it sharded, too.
     """
 
-    def __init__(self, models: RoleModels, fixed_reference: bool, whole: RoleModels | None = None) -> None:
+    def __init__(self, models: RoleModels, fixed_reference: bool) -> None:
         self.models, self.kept = models, None
-        self.plain = (whole or models).plain
-        if not fixed_reference and self.plain is None:
-            language = (whole or models).language
-            tensors = [*language.parameters(), *language.buffers()]
+        if not fixed_reference and models.plain is None and models.base is None:
+            tensors = [*models.language.parameters(), *models.language.buffers()]
             # deepcopy takes what the memo has instead of copying: no second copy on the device.
             memo = {id(one): _on_cpu(one) for one in tensors}
-            self.kept = copy.deepcopy(language, memo).requires_grad_(False)
+            self.kept = copy.deepcopy(models.language, memo).requires_grad_(False)
 
     @contextlib.contextmanager
     def network(self) -> Iterator[Network]:
         """The base policy on the models' device."""
         if self.kept is None:
-            plain = self.plain
+            plain = self.models.plain
             yield (
-                self.models.networks["reference"]
+                (self.models.base or self.models.networks["reference"])
                 if plain is None
                 else Network(plain.base_model, plain.get_output_embeddings())
             )

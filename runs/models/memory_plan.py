@@ -256,7 +256,8 @@ def plan(given: MemoryInput) -> MemoryPlan:
     """The bytes of each phase."""
     held = standing(given)
     # An engine sleeps from the end of sampling to the synchronization behind the updates.
-    beside = {name: size for name, size in held.items() if not (given.engine_sleeps and name in ENGINE)}
+    asleep = {"sampler's copy", *(ENGINE if given.engine_sleeps else ())}
+    beside = {name: size for name, size in held.items() if name not in asleep}
     between = beside | decoding_graphs(given)
     found = [Phase("scoring", between | scoring(given)), Phase("training", between | training(given))]
     decoded: Sequence[tuple[PhaseName, Decoded]] = (
@@ -297,26 +298,25 @@ def standing(given: MemoryInput) -> dict[str, int]:
         "reward model": given.reward_model,
         "teacher": weight * given.teacher.parameters if given.teacher else 0,
     }
-    if given.devices > 1:
-        parts |= sharded(given, parts)
+    parts |= sharded(given, parts) if given.devices > 1 else {}
     return {name: size for name, size in parts.items() if size}
 
 
 def sharded(given: MemoryInput, whole: Mapping[str, int]) -> dict[str, int]:
     """What one of several ranks holds of the parts in which these differ from a single one."""
-    shape, weight, bases = given.shape, given.weight_bytes, dict(whole)
+    shape, weight = given.shape, given.weight_bytes
+    bases = {**whole, "base policy": weight * shape.parameters * given.measures_kl}
     if given.adapter:  # one part of a weight cannot belong to two networks, so that each has its own
         bases["reference"] = weight * shape.parameters * given.reference
         bases["critic"] += weight * shape.trunk * given.critic
-    names = ("policy", "reference", "critic", "master weights", "optimizer", "teacher")
+    names = ("policy", "reference", "critic", "master weights", "optimizer", "teacher", "base policy")
     parts = {name: -(-bases[name] // given.devices) for name in names}
     # Embeddings and heads are whole while one network computes, and so are a layer and the next one.
-    networks = 1 + given.reference + given.critic + (given.teacher is not None)
+    networks = 1 + given.reference + given.critic + given.measures_kl + (given.teacher is not None)
     ends = shape.head if shape.tied else 2 * shape.head
     layer = (shape.trunk - shape.head) // max(1, shape.layers)
     parts["gathered weights"] = weight * (networks * ends + 2 * layer)
-    parts["sampler's copy"] = whole["policy"]
-    return parts
+    return parts | {"sampler's copy": whole["policy"]}
 
 
 # Training
@@ -356,7 +356,7 @@ def gradient_bytes(given: MemoryInput) -> int:
     full = given.master or given.adapter is not None or given.weight_bytes == FLOAT32
     own = (FLOAT32 if full else given.weight_bytes) * sum(given.trained)
     if given.devices > 1:  # the part of this rank, and the whole gradient of what is computed now
-        ends = (given.shape.head if given.shape.tied else 2 * given.shape.head) * (not given.frozen)
+        ends = given.shape.head * (2 - given.shape.tied) * (not given.frozen)
         return -(-own // given.devices) + given.weight_bytes * ends * (1 + given.critic)
     return own + FLOAT32 * given.trained[0] * given.gradient_sum
 

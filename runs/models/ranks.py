@@ -6,7 +6,8 @@ in what they compute of them: each samples, grades and differentiates its share,
 Rank 0 alone writes and talks to the launcher.
 
 Anything that two ranks could see differently (a clock, a file that another run may write, a verifier that may
-time out) must come from one of them: `first` and `all` are the only ways by which a rank learns of another.
+time out) must come from one of them: `broadcast` and `all_gather` are the only ways by which a rank learns of
+another.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Ranks:
         """Whether this rank writes files."""
         return self.rank == 0
 
-    def all(self, own: T) -> list[T]:
+    def all_gather(self, own: T) -> list[T]:
         """What each rank has, in the order of the ranks. Tensors arrive on the CPU."""
         if self.alone:
             return [own]
@@ -62,7 +63,7 @@ class Ranks:
             self.stop()
         return [value for value, _ in gathered]
 
-    def first(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """What rank 0 makes; the others do not call `make`."""
         if self.alone:
             return make()
@@ -71,13 +72,13 @@ class Ranks:
         made: Any = box[0]
         return made  # type: ignore[no-any-return]
 
-    def tell(self, order: Any) -> None:
-        """Rank 0: give the others something to do (see `told`)."""
-        self.first(lambda: order)
+    def send(self, order: Any) -> None:
+        """Rank 0: give the others something to do (see `receive`)."""
+        self.broadcast(lambda: order)
 
-    def told(self) -> Any:
+    def receive(self) -> Any:
         """The others: what rank 0 gives them to do, once it does."""
-        return self.first(lambda: None)
+        return self.broadcast(lambda: None)
 
     def share(self, items: Sequence[A]) -> Sequence[A]:
         """The items that this rank takes: every N-th."""
@@ -88,7 +89,7 @@ class Ranks:
         every item by itself."""
         if self.alone:
             return list(work(items))
-        parts = self.all(list(work(self.share(items))))
+        parts = self.all_gather(list(work(self.share(items))))
         found: list[Any] = [None] * len(items)
         for rank, part in enumerate(parts):
             found[rank :: self.size] = part

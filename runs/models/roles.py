@@ -79,13 +79,13 @@ class MicroBatches:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         self.entered = True
-        for rows in self._own():
+        for rows in self._of_this_rank():
             safe_point()
             self.current = rows
             yield rows
         self.entered = self.filling = False
 
-    def _own(self) -> Iterator[torch.Tensor]:
+    def _of_this_rank(self) -> Iterator[torch.Tensor]:
         """The micro-batches of this rank: every N-th, and as many on every rank."""
         limit, ranks = self.token_budget.limit, self.ranks
         if not ranks.alone:  # as many at least as there are ranks
@@ -134,6 +134,7 @@ class RoleModels(RoleWeights):
         teacher: Any = None,
         router_replay: str = "none",
         ranks: Ranks = ALONE,
+        keep_base: bool = False,
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
         language = language.eval()
@@ -162,27 +163,37 @@ class RoleModels(RoleWeights):
         if router_replay != "none":
             demand_replay(self)
         self._add_networks({*trains, *reads}, teacher)
-        self.flops = FlopCount(
+        self.flops = self._flop_count(teacher)
+        self.base: Network | None = None
+        """The policy as it is now, kept in parts on the ranks beside the roles."""
+        if not ranks.alone:
+            self._shard(keep_base)
+
+    def _flop_count(self, teacher: Any) -> FlopCount:
+        """The counter, at 0."""
+        config = self.language.config
+        return FlopCount(
             {
                 role: weights_per_token(
-                    network.trunk, network.head, (teacher if role == "teacher" else language).config
+                    network.trunk, network.head, teacher.config if role == "teacher" else config
                 )
                 for role, network in self.networks.items()
             },
             {
-                role: weights_per_token(self.plain.base_model, network.head, language.config)
+                role: weights_per_token(self.plain.base_model, network.head, config)
                 for role, network in self.networks.items()
                 if self.plain is not None and role != "teacher"
             },
         )
-        if not ranks.alone:
-            self._shard()
 
-    def _shard(self) -> None:
+    def _shard(self, keep_base: bool) -> None:
         """Lay the weights of every network in parts on the ranks."""
+        if keep_base:
+            language = copy.deepcopy(self.plain or self.language).requires_grad_(False)
+            self.base = Network(*trunk_and_head(language))
         # Of the whole weights, which must not stay in memory.
         self.plain = None
-        networks = list(self.networks.values())
+        networks = [*self.networks.values(), *([self.base] if self.base else [])]
         trunks = {id(one.trunk): one.trunk for one in networks}
         ends = [end for one in networks for end in (one.head, one.value) if end is not None]
         self.shards = Shards(trunks.values(), ends, self.ranks)
@@ -268,7 +279,7 @@ class RoleModels(RoleWeights):
         """The lists of all ranks as one, on this rank's device."""
         if self.ranks.alone:
             return own
-        return [moved(one, self.device) for part in self.ranks.all(own) for one in part]
+        return [moved(one, self.device) for part in self.ranks.all_gather(own) for one in part]
 
     @torch.no_grad()
     def kl_to(self, other: Network, batch: Batch) -> torch.Tensor:

@@ -116,7 +116,7 @@ class Grader:
             for index, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True))
             if verdict is not None
         ]
-        parts = iter(self.ranks.first(lambda: guarded(self._measure, graded, self._note)))
+        parts = iter(self.ranks.broadcast(lambda: guarded(self._measure, graded, self._note)))
         found, failed = [], []
         for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True):
             own = [next(parts) if verdict is not None else None for verdict in verdicts]

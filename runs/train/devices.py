@@ -69,15 +69,15 @@ ORDERS: Mapping[str, Callable[..., Any]] = {
 
 def together(trainer: Trainer, order: str, *given: Any) -> Any:
     """Rank 0: the result of an order that all ranks carry out."""
-    trainer.models.ranks.tell((order, given))
+    trainer.models.ranks.send((order, given))
     return ORDERS[order](trainer, *given)
 
 
 def obey(trainer: Trainer) -> None:
     """The other ranks: carry out orders until the run is over. A step that the run gives up ends on all ranks
     at the same place."""
-    while (told := trainer.models.ranks.told())[0] != END:
-        order, given = told
+    while (received := trainer.models.ranks.receive())[0] != END:
+        order, given = received
         with contextlib.suppress(Preempted):
             ORDERS[order](trainer, *given)
 
@@ -112,7 +112,7 @@ def ranks_of(config: RunConfig, threads: int) -> Iterator[Ranks]:
                 finally:
                     over.set()
                     if obedient:  # else they wait within something that this rank has left
-                        ranks.tell((END, ()))
+                        ranks.send((END, ()))
         except Exception as error:
             if (found := cause(others, place, error)) is not None:
                 raise found from error

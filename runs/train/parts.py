@@ -119,9 +119,8 @@ def build(
     ask: Callable[..., BaseRollouts] = base_rollouts,
     ranks: Ranks = ALONE,
 ) -> Parts:
-    """The parts of a run, on this one of its ranks. Raises DataError or ModelError if one is missing or
-    cannot be used. `learn` studies the training problems for an algorithm that needs it, and `ask` has the
-    initial policy answer them."""
+    """The parts of a run on this rank. Raises DataError or ModelError if one is missing or cannot be used.
+    `learn` studies the training problems, and `ask` has the initial policy answer them, where that is due."""
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     # A warm start is made in float32, whatever the run's weights are.
@@ -138,10 +137,7 @@ def build(
         provenance["warm_start"] = where.name
         fingerprints["warm start"] = weights_hash(where)
         cast_weights(loaded.model, getattr(torch, config.model.weights))
-    teacher = None
-    if config.reads_teacher:
-        tell("loading the teacher")
-        teacher = teacher_for(config, loaded, tell)
+    if teacher := teacher_for(config, loaded, tell) if config.reads_teacher else None:
         provenance["teacher"] = teacher.provenance
         fingerprints |= teacher.fingerprints
     # Before the roles are made, which takes the model apart.
@@ -158,7 +154,7 @@ def build(
     if answered := answers_of(asked, algorithm, source, tell, ask):
         provenance["base_rollouts"] = answered.provenance
     curriculum = curriculum_for(asked, algorithm, source, tell, learn, answered)
-    evaluator, *further = evaluators_for(config, loaded, models, sampler)
+    evaluators = evaluators_for(config, loaded, models, sampler)
     return Parts(
         algorithm,
         loaded,
@@ -166,13 +162,13 @@ def build(
         sampler,
         source,
         curriculum,
-        evaluator,
+        evaluators[0],
         clock,
         schedule(config.train, beside(config)),
         limit,
         provenance,
         fingerprints,
-        tuple(further),
+        tuple(evaluators[1:]),
         experts_for(config, algorithm, loaded),
         answered.seconds if answered else 0.0,
     )
@@ -269,6 +265,7 @@ class Teacher:
 
 def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell) -> Teacher:
     """The teacher of a run. Raises ModelError if its tokens are not the policy's."""
+    tell("loading the teacher")
     name, updates = config.model.teacher, config.model.teacher_warm_start
     weights = "float32" if updates else config.model.weights
     found = load(name, weights_in=weights, chat_template=config.model.chat_template)
@@ -314,6 +311,8 @@ def models_for(
         teacher=teacher,
         router_replay=config.sampler.router_replay,
         ranks=ranks,
+        # A reference may move.
+        keep_base=config.evaluate.kl_base,
     )
     wanted = rates(train.learning_rate, algorithm.trained_roles)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}

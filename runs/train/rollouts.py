@@ -32,6 +32,7 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
+from grpobench.runs.sample.dealt import DealtSampler
 from grpobench.runs.sample.drawn import demand_routes
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.rollouts import (
@@ -305,6 +306,8 @@ class OnPolicy:
     def mixing(self) -> Mixing | None:
         """How embeddings are mixed while decoding, with the current embedding table. The mixing ends when a
         completion begins to state its answer."""
+        if isinstance(self.sampler, DealtSampler):
+            self.sampler.wake()  # the table is its own
         mixer = self.algorithm.mixer(self.embeddings)
         return None if mixer is None else Mixing(mixer, self.announced)
 

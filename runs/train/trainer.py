@@ -209,7 +209,7 @@ class Trainer:
         """Sample and grade the groups of a step. Returns the graded rollouts to train on, as one batch."""
         self.tell(record.step - 1, "sampling")
         record.sampled, record.groups = self.gather(record.step)
-        if isinstance(self.sampler, EngineSampler):
+        if isinstance(self.sampler, EngineSampler | DealtSampler):
             # Before the first forward pass of the step: from here on to `synchronize` nothing is sampled.
             with self.clock("sync"):
                 self.sampler.sleep()
@@ -391,8 +391,7 @@ class Trainer:
         """The base policy: the reference, if the algorithm has one and no step of the run moves it."""
         steps = range(1, self.config.train.steps + 1)
         fixed = "reference" in self.models.networks and not any(map(self.algorithm.synchronize, steps))
-        whole = self.sampler.models if isinstance(self.sampler, DealtSampler) else None
-        return BasePolicy(self.models, fixed, whole)
+        return BasePolicy(self.models, fixed)
 
     def _count_failures(self, updated: Updated, step: int, cause: str) -> None:
         self.diverged = updated.ruined
@@ -414,7 +413,7 @@ class Trainer:
             "cost/generated_tokens": float(self.source.generated),
             "cost/trained_tokens": float(self.updater.trained),
             "cost/flops": self._flops(),
-            "cost/peak_memory_gb": max(self.models.ranks.all(peak_memory_gb())),
+            "cost/peak_memory_gb": max(self.models.ranks.all_gather(peak_memory_gb())),
             "cost/state_gb": self.models.take_state_bytes() / 2**30,
             "time/step": elapsed,
             "time/other": elapsed - sum(phases.values()),

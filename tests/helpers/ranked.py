@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ def double() -> None:
     torch.set_default_dtype(torch.float64)
 
 
-def gradients(ranks: Ranks, names: list[str], architecture: str, kind: str, wide: bool) -> dict[str, Result]:
+def gradients(
+    ranks: Ranks, names: Sequence[str], architecture: str, kind: str, wide: bool
+) -> dict[str, Result]:
     """Gradient and metrics of algorithms with their default settings on a batch; with `wide` in float64."""
     if wide:
         double()
@@ -89,4 +91,4 @@ def batch(kind: str) -> Batch:
 def met(ranks: Ranks) -> list[Any]:
     """What a rank learns of the others by each of their ways."""
     squares = ranks.dealt(range(5), lambda share: [one**2 for one in share])
-    return [ranks.all(torch.tensor(ranks.rank)), ranks.first(lambda: ranks.rank), squares]
+    return [ranks.all_gather(torch.tensor(ranks.rank)), ranks.broadcast(lambda: ranks.rank), squares]

@@ -1,6 +1,6 @@
 """Runs on several devices: processes of a CPU over gloo stand for GPUs.
 
-Four ranks, mixtures of experts and ranks without work are in `make test-long`.
+A part of it is in `make test`, all of it in `make test-devices`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 
 NAMES = sorted(ALGORITHMS)
+CORE = ("chord", "dpo", "flowrl", "gkd", "grpo", "gspo", "opd", "otb", "ppo", "rredcot", "sdpo", "spo")
+"""Algorithms that differ in their roles, in the shape of their terms, or in what else they read."""
 ROUNDED = 2e-5
 """Relative, for float32 sums in another order."""
 
@@ -45,29 +47,40 @@ ROUNDED = 2e-5
 
 
 @cache
-def of_ranks(size: int, architecture: str, kind: str, wide: bool) -> list[dict[str, Result]]:
-    """What every rank found, for all algorithms."""
-    return in_ranks(size, gradients, NAMES, architecture, kind, wide)
+def of_ranks(
+    size: int, names: tuple[str, ...], architecture: str, kind: str, wide: bool
+) -> list[dict[str, Result]]:
+    """What every rank found, for some algorithms."""
+    return in_ranks(size, gradients, names, architecture, kind, wide)
 
 
+@pytest.mark.parametrize("name", CORE)
+def test_gradients_and_metrics_of_two_ranks_are_those_of_one(name: str) -> None:
+    compare(2, CORE, "gpt2", "ragged", True, name)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "architecture", "kind", "wide"),
     [
         (2, "gpt2", "ragged", True),
-        pytest.param(4, "gpt2", "single", True, marks=pytest.mark.slow),
-        pytest.param(4, "llama", "ragged", True, marks=pytest.mark.slow),
-        # Torch multiplies the matrices of experts in float32 at most.
-        pytest.param(4, "qwen3_moe", "equal", False, marks=pytest.mark.slow),
+        (4, "gpt2", "single", True),
+        (4, "llama", "ragged", True),
+        (4, "qwen3_moe", "equal", False),  # torch multiplies the matrices of experts in float32 at most
     ],
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_and_metrics_of_several_ranks_are_those_of_one(
     size: int, architecture: str, kind: str, wide: bool, name: str
 ) -> None:
-    (alone,) = (one[name] for one in of_ranks(1, architecture, kind, wide))
+    compare(size, tuple(NAMES), architecture, kind, wide, name)
+
+
+def compare(size: int, names: tuple[str, ...], architecture: str, kind: str, wide: bool, name: str) -> None:
+    (alone,) = (one[name] for one in of_ranks(1, names, architecture, kind, wide))
     # In float64 only the order of sums differs, in all but the rotary embeddings.
     tolerance = 1e-9 if wide else ROUNDED
-    for gradient, metrics in (one[name] for one in of_ranks(size, architecture, kind, wide)):
+    for gradient, metrics in (one[name] for one in of_ranks(size, names, architecture, kind, wide)):
         assert distance(gradient, alone[0]) < tolerance or norm(alone[0]) < 1e-12
         assert metrics == pytest.approx(alone[1], rel=tolerance, abs=tolerance, nan_ok=True)
 
@@ -81,8 +94,10 @@ def on(devices: int, config: RunConfig, **train: Any) -> RunConfig:
 
 @pytest.mark.parametrize(
     ("algorithm", "adapter"),
-    [(GRPO(beta=0.1), None), (PPO(critic_warmup=0), Adapter(rank=4, alpha=8.0))],
-    ids=["full", "adapter"],
+    [
+        pytest.param(GRPO(beta=0.1), None, id="full", marks=pytest.mark.slow),
+        pytest.param(PPO(critic_warmup=0, beta=0.1), Adapter(rank=4, alpha=8.0), id="adapter"),
+    ],
 )
 def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(
     algorithm: Algorithm[Any], adapter: Adapter | None, policy: str, tmp_path: Path
@@ -127,6 +142,7 @@ def same(one: Path, other: Path) -> bool:
     return final[0] == final[1] and json.dumps(logs[0]) == json.dumps(logs[1])
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_exactly(whole: tuple[RunConfig, Path], tmp_path: Path) -> None:
     config, undisturbed = whole
     for step in (1, 2):
@@ -166,6 +182,7 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     assert same(path, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(
     whole: tuple[RunConfig, Path], tmp_path: Path
 ) -> None:
@@ -232,6 +249,7 @@ def test_a_run_gets_as_many_gpus_as_it_has_devices(policy: str) -> None:
 # Ranks
 
 
+@pytest.mark.slow
 def test_ranks_tell_each_other() -> None:
     assert in_ranks(2, met) == [[[torch.tensor(0), torch.tensor(1)], 0, [0, 1, 4, 9, 16]]] * 2
     assert met(ALONE) == [[torch.tensor(0)], 0, [0, 1, 4, 9, 16]]
