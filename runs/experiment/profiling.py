@@ -170,12 +170,23 @@ class Profiler:
     def _part(self, probe: Probe, algorithm: str, rates: Mapping[str, float], ladder: bool = True) -> Part:
         label = "-".join(f"{rate:g}" for rate in rates.values()).replace(".", "_")
         bounds = bounds_of(probe, algorithm, self.folder)
-        arm = arm_of(probe, f"{probe.name}-{label}", algorithm, rates, {"settings": bounds} if bounds else {})
+        more = {"settings": bounds} if bounds else {}
+        more |= {"model": teacher} if (teacher := self._teacher(probe, algorithm)) else {}
+        arm = arm_of(probe, f"{probe.name}-{label}", algorithm, rates, more)
         served = [probe]
         if probe.name == GATE:
             shared = ("learn", "ladder") if ladder else ("learn",)
             served += [one for one in self.probes.values() if one.runs in shared]
         return Part(arm, algorithm, tuple(served), rates)
+
+    def _teacher(self, probe: Probe, algorithm: str) -> dict[str, Any]:
+        """The teacher of an algorithm that distills one: the policy of the probe, which has learned its right
+        answers. Empty for others, and where a scale has no teachers."""
+        updates = self.shared["profile"]["teacher_warm_start"]
+        if not updates or "teacher" not in class_of(algorithm, self.folder)().reference_roles:
+            return {}
+        name = probe.settings.get("model", {}).get("name", self.shared["model"]["name"])
+        return {"teacher": name, "teacher_warm_start": updates}
 
 
 def rows_of(outcome: Outcome, recipe: Recipe, parts: Sequence[Part]) -> Iterator[Row]:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpobench.algorithms import ALGORITHMS
 from grpobench.runs.inventory.folders import FOLDER, docs_folder
 from grpobench.runs.settings import plugins, registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
+from grpobench.runs.settings.probes import GATE, probes
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import unserved
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks import TASKS
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
@@ -236,8 +241,19 @@ def profile_lines(profile: Mapping[str, Any]) -> list[str]:
 
 def no_profile(name: str, code: str = "") -> str:
     """The sentence of an algorithm without a profile; `code` surrounds a command."""
-    command = f"{code}grpobench profile {name}{code}"
-    return f"It has no profile yet: {command} makes one, or says why it cannot."
+    if why := unprofiled(name):
+        return f"It has none: it {why}."
+    return f"It has no profile yet: {code}grpobench profile {name}{code} makes one."
+
+
+def unprofiled(name: str) -> str:
+    """Why the probes cannot run an algorithm of the suite, without the remedy; empty if they can."""
+    if name not in ALGORITHMS:
+        return ""
+    (task,) = probes()[GATE].settings["tasks"]
+    plain = read_recipe("quickstart").configs[0]
+    config = replace(plain, algorithm=ALGORITHMS[name](), task=TASKS[task]())
+    return next((fault.partition(";")[0] for fault in unserved(config)), "")
 
 
 def standing_cell(rows: Sequence[Mapping[str, Any]]) -> str:

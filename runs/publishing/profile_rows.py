@@ -20,7 +20,18 @@ KINDS = ("profile-", "around-", "search-critic-", "search-")
 """How experiments of an algorithm are called; its name follows. Those of controls are CONTROLS-PROBE."""
 CONTROLS = "controls-"
 SHARED = ("learn", "ladder")
-FREE = ("experiment", "arm", "beside", "observe", "algorithm", "modify", "train.learning_rate")
+FREE = (
+    *("experiment", "arm", "beside", "observe", "algorithm", "modify", "train.learning_rate", "model.teacher"),
+)
+    "experiment",
+    "arm",
+    "beside",
+    "observe",
+    "algorithm",
+    "modify",
+    "train.learning_rate",
+    "model.teacher",
+)
 """Settings that are the algorithm's, or that change no number of another one."""
 
 
