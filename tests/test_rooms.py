@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -68,8 +69,10 @@ def room(module: str) -> str:
     return max((name for name in ROOMS if path == name or path.startswith(name + "/")), key=len)
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imported(path: Path) -> tuple[tuple[str, int], ...]:
     """(module, line) for everything of the package that a file imports, wherever in the file."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -79,14 +82,17 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
             names = [name if name.removeprefix("grpobench.") in MODULES else node.module for name in whole]
         for name in names:
             if name.startswith("grpobench."):
-                yield name.removeprefix("grpobench."), node.lineno
+                found.append((name.removeprefix("grpobench."), node.lineno))
+    return tuple(found)
 
 
-GRAPH = {name: {module for module, _ in imported(path)} - {name} for name, path in MODULES.items()}
+def graph() -> dict[str, set[str]]:
+    """What each module imports. Not read while tests are collected, which every worker does."""
+    return {name: {module for module, _ in imported(path)} - {name} for name, path in MODULES.items()}
 
 
 def test_every_import_of_the_package_is_a_module_of_it() -> None:
-    assert {module for found in GRAPH.values() for module in found} <= set(MODULES)
+    assert {module for found in graph().values() for module in found} <= set(MODULES)
 
 
 def test_a_room_imports_only_from_rooms_before_it() -> None:
@@ -101,7 +107,7 @@ def test_a_room_imports_only_from_rooms_before_it() -> None:
 
 
 def test_no_files_import_each_other_in_a_ring() -> None:
-    assert not list(rings(GRAPH))
+    assert not list(rings(graph()))
 
 
 def test_a_ring_would_be_found() -> None:

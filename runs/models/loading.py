@@ -21,8 +21,9 @@ from grpobench.runs.models.model_files import (
     hub_provenance,
     locate_model,
     missing,
+    outline_of,
+    read_outline,
     silent,
-    source_of,
 )
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
 from grpobench.tasks.data.tables import DataError
@@ -221,7 +222,7 @@ def _tokenizer(name: str, location: str, where: Mapping[str, Any], chat_template
 
     files = f"{location} has no files of a tokenizer that fit; save them beside the weights (save_pretrained)"
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
+        tokenizer = read_outline(AutoTokenizer, location, trust_remote_code=sizes.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
         why = sizes.remedy(error) or f"{files} ({first_line(error)})"
         raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {why}") from error
@@ -271,13 +272,13 @@ def outline(name: str, weights: bool = True, chat_template: bool = True) -> Load
     }
     location = str(local[1]) if local else name
     if not local and name in model_files.PACKAGED:
-        source = source_of(model_files.PACKAGED[name].file)
-        location, where["gguf_file"] = str(source.parent), source.name
+        location, more = outline_of(name, model_files.PACKAGED[name].file)
+        where |= more
     if weights:
         _fitting(name, location, where)
     tokenizer = _tokenizer(name, location, where, chat_template)
     try:
-        config = AutoConfig.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
+        config = read_outline(AutoConfig, location, trust_remote_code=sizes.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
         why = sizes.remedy(error) or f"config.json cannot be read ({first_line(error)})"
         raise ModelError(f"{location}: {why}") from error

@@ -7,6 +7,7 @@ Where a model of a name is: built in, in a folder, in a package, or on the hub.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import importlib.util
@@ -119,6 +120,28 @@ def unpacked(name: str, packaged: Packaged) -> Path:
         model.to(torch.bfloat16).save_pretrained(aside)
         tokenizer.save_pretrained(aside)
     return folder
+
+
+def outline_of(name: str, packaged: Packaged) -> tuple[str, dict[str, str]]:
+    """The folder of configuration and tokenizer, and the file in it if it is still the package's. Unpacks
+    nothing. Raises ModelError."""
+    source, folder = source_of(packaged), unpacked_folder(name, packaged)
+    if (folder / "config.json").exists():
+        return str(folder), {}
+    return str(source.parent), {"gguf_file": source.name}
+
+
+def read_outline(reader: Any, location: str, **where: Any) -> Any:
+    """What `reader`, transformers' AutoConfig or AutoTokenizer, makes of a place. A package's file is read
+    once in a process: going through its tokens takes seconds."""
+    if "gguf_file" in where:
+        return copy.deepcopy(_read_gguf(reader, location, where["gguf_file"]))
+    return reader.from_pretrained(location, **where)
+
+
+@functools.cache
+def _read_gguf(reader: Any, location: str, name: str) -> Any:
+    return reader.from_pretrained(location, gguf_file=name, local_files_only=True)
 
 
 def source_of(packaged: Packaged) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpobench.runs.models import model_files, sizes
-from grpobench.runs.models.model_files import folder_of, missing, silent, source_of
+from grpobench.runs.models.model_files import folder_of, missing, outline_of, read_outline, silent
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
 
 TOGETHER: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -126,14 +126,14 @@ def shape_of(name: str) -> ModelShape:
     where: dict[str, Any] = {"local_files_only": packaged or local is not None or silent(name)}
     location = str(local[1]) if local else name
     if packaged:
-        source = source_of(model_files.PACKAGED[name].file)
-        location, where["gguf_file"] = str(source.parent), source.name
+        location, more = outline_of(name, model_files.PACKAGED[name].file)
+        where |= more
     try:
         if local:
             # Before anything is made: Python would make a stated number of layers one by one.
             stated = json.loads((Path(location) / "config.json").read_bytes())
             sizes.check_counts(stated, sizes.Held(0, 0, 0))
-        config = AutoConfig.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
+        config = read_outline(AutoConfig, location, trust_remote_code=sizes.trusted(), **where)
         return count(config)
     except Exception as error:  # damaged files raise what their reader likes
         why = sizes.remedy(error) or f"{first_line(error)}; {USUAL}"

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import pytest
@@ -279,6 +279,10 @@ by_default = pytest.mark.parametrize(
     [pytest.param(one, id=name, marks=[pytest.mark.slow] * ("-" in name)) for name, one in VARIANTS.items()],
 )
 """Every algorithm with its default settings, and with all others in `make test-long`."""
+by_setting = pytest.mark.parametrize(
+    "algorithm", [pytest.param(one, id=name) for name, one in VARIANTS.items() if "-" in name]
+)
+"""Every algorithm with settings other than the defaults."""
 
 
 @pytest.fixture(autouse=True)
@@ -368,19 +372,8 @@ def example(algorithm: Algorithm[Any]) -> Example:
 # What may not change a gradient
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "budget"),
-    [
-        pytest.param(
-            one, budget, id=f"{budget}-{name}", marks=[pytest.mark.slow] * (budget == 1 and "-" in name)
-        )
-        for budget in (
-            1,
-            30,
-        )  # 1: every row by itself; of settings other than the defaults in `make test-long`
-        for name, one in VARIANTS.items()
-    ],
-)
+@by_default
+@pytest.mark.parametrize("budget", [1, 30])  # 1: every row by itself
 def test_micro_batch_budget_changes_neither_gradient_nor_metrics(
     algorithm: Algorithm[Any], budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,7 +406,7 @@ def relabeled(batch: Batch) -> Batch:
     return dataclasses.replace(batch, group=torch.tensor([9, 2, 40, 0])[batch.group])
 
 
-@every
+@by_default
 @pytest.mark.parametrize("change", [widened, permuted, relabeled])
 def test_padding_order_of_rows_and_numbers_of_groups_change_no_gradient(
     algorithm: Algorithm[Any], change: Callable[[Batch], Batch]
@@ -434,13 +427,27 @@ def test_order_of_rows_decides_no_tie(algorithm: Algorithm[Any]) -> None:
     assert distance(backward(algorithm, models, permuted(batch))[0], found) < TIGHT
 
 
-@every
+@by_default
 def test_sharing_prompts_changes_no_gradient(
     algorithm: Algorithm[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = example(algorithm)
     monkeypatch.setattr(whole.models, "share", False)
     assert distance(backward(algorithm, whole.models, whole.batch)[0], whole.gradient) < TIGHT
+
+
+@by_setting
+def test_micro_batches_padding_order_numbers_and_sharing_together_change_neither_gradient_nor_metrics(
+    algorithm: Algorithm[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once; which of them it is that changes something, `make test-long` says."""
+    whole = example(algorithm)
+    monkeypatch.setattr(whole.models, "budget", 30)
+    monkeypatch.setattr(whole.models, "share", False)
+    batch = widened(permuted(relabeled(whole.batch)))
+    gradient, metrics = backward(algorithm, whole.models, batch)
+    assert distance(gradient, whole.gradient) < TIGHT
+    assert metrics == pytest.approx(whole.metrics, rel=1e-9, nan_ok=True)
 
 
 @by_default
@@ -598,17 +605,19 @@ class Scripted:
     policy did not write it says `other`."""
 
     def __init__(self, batch: Batch, other: float = 0.0) -> None:
-        self.other = other
-        self.known = [
-            (whole, [True] * len(prompt) + written) for prompt, _, written, whole in map(texts, rows(batch))
-        ]
+        self.batch, self.other = batch, other
+
+    @cached_property
+    def known(self) -> list[tuple[tuple[int, ...], list[bool]]]:
+        """The rows of `batch`, and which of their tokens the policy reads."""
+        return [(whole, [True] * len(prompt) + written) for prompt, _, written, whole in texts(self.batch)]
 
     def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         nothing = batch.old_logp[:, :0]
         quantities = ("logp", "entropy") if role in ("policy", "reference", "teacher") else ("value",)
         quantities += ("squares",) if squares else ()
         said = {name: torch.zeros(batch.completion_mask.shape) for name in quantities}
-        for row, (prompt, completion, written, _) in enumerate(map(texts, rows(batch))):
+        for row, (prompt, completion, written, _) in enumerate(texts(batch)):
             heard = self.heard(prompt)
             for place, (token, own) in enumerate(zip(completion, written, strict=True)):
                 heard = (*heard, token) if own else heard
@@ -633,15 +642,12 @@ def spoken(role: Role, name: str, heard: tuple[int, ...]) -> float:
     return {"logp": -abs(number), "entropy": abs(number), "value": number}[name]
 
 
-def rows(batch: Batch) -> list[Batch]:
-    return [batch[torch.tensor([row])] for row in range(len(batch))]
-
-
-def texts(row: Batch) -> tuple[tuple[int, ...], tuple[int, ...], list[bool], tuple[int, ...]]:
-    """Prompt, completion, which of its tokens the policy wrote, and both in one, of a batch of one row."""
-    prompt = tuple(row.prompt[0, : int(row.prompt_length)].tolist())
-    completion = tuple(row.completion[0, : int(row.length)].tolist())
-    return prompt, completion, row.completion_mask[0, : len(completion)].tolist(), (*prompt, *completion)
+def texts(batch: Batch) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[bool], tuple[int, ...]]]:
+    """Prompt, completion, which of its tokens the policy wrote, and both in one, of each row."""
+    parts = (batch.prompt, batch.prompt_length, batch.completion, batch.length, batch.completion_mask)
+    for tokens, size, written, length, own in zip(*(part.tolist() for part in parts), strict=True):
+        prompt, completion = tuple(tokens[:size]), tuple(written[:length])
+        yield prompt, completion, own[:length], (*prompt, *completion)
 
 
 @every
@@ -752,9 +758,8 @@ def finite(gradient: Mapping[str, torch.Tensor]) -> bool:
     return all(bool(g.isfinite().all()) for g in gradient.values())
 
 
-@every
-@pytest.mark.parametrize("reward", [0.0, 1.0])
-def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], reward: float) -> None:
+def without_signal(algorithm: Algorithm[Any], reward: float) -> float:
+    """A reward, this one if possible, that is no signal where all have it."""
     if len(algorithm.trained_roles) > 1:
         reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
     if isinstance(algorithm, RFT):
@@ -769,6 +774,18 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     reward = getattr(algorithm, "offset", reward)
     if getattr(algorithm, "step_weight", 0):
         reward = 0.0  # a discount tells episodes of more turns apart
+    return reward
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "reward"),
+    [
+        pytest.param(one, reward, id=f"{reward}-{name}")
+        for name, one in VARIANTS.items()
+        for reward in dict.fromkeys(without_signal(one, reward) for reward in (0.0, 1.0))
+    ],
+)
+def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], reward: float) -> None:
     base = data()
     equal = torch.full_like(base.reward, reward)
     scores = dict.fromkeys(base.scores, equal)

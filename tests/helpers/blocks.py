@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
 KINDS: Mapping[str, str] = {
@@ -138,8 +139,8 @@ def visible(path: Path) -> bool:
 def blocks() -> list[Block]:
     """Every code block of every page, in order; indented ones too."""
     found = []
-    for page, text in pages().items():
-        for token in parser().parse(text):
+    for page in pages():
+        for token in tokens(page):
             if token.type in ("fence", "code_block") and token.map:
                 fenced = token.type == "fence"
                 line, language = token.map[0] + 1 + fenced, token.info.strip()
@@ -149,13 +150,19 @@ def blocks() -> list[Block]:
 
 def spans() -> Iterator[tuple[str, int, str]]:
     """(page, line, text) of what stands between backticks in sentences and tables."""
-    for page, text in pages().items():
+    for page in pages():
         line = 0
-        for token in parser().parse(text):
+        for token in tokens(page):
             line = token.map[0] + 1 if token.map else line
             for child in token.children or ():
                 if child.type == "code_inline":
                     yield page, line, child.content
+
+
+@cache
+def tokens(page: str) -> tuple[Token, ...]:
+    """What a page consists of."""
+    return tuple(parser().parse(pages()[page]))
 
 
 @cache
