@@ -7,6 +7,9 @@ RECIPE  ?= quickstart
 # What to add to a command, e.g. make demo ARGS="--workers 2", make test ARGS="-k dapo"
 ARGS    ?=
 
+# Where it is set, every process parses every file anew: half a minute of the tests.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN     := .venv/bin
 READY   := .venv/ready
 UNDONE  := .venv/unfinished

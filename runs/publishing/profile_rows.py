@@ -21,16 +21,8 @@ KINDS = ("profile-", "around-", "search-critic-", "search-")
 CONTROLS = "controls-"
 SHARED = ("learn", "ladder")
 FREE = (
-    *("experiment", "arm", "beside", "observe", "algorithm", "modify", "train.learning_rate", "model.teacher"),
-)
-    "experiment",
-    "arm",
-    "beside",
-    "observe",
-    "algorithm",
-    "modify",
-    "train.learning_rate",
-    "model.teacher",
+    *("experiment", "arm", "beside", "observe", "algorithm", "modify"),
+    *("train.learning_rate", "model.teacher"),
 )
 """Settings that are the algorithm's, or that change no number of another one."""
 
