@@ -77,6 +77,7 @@ LATER = frozenset(
         "entropy_step = 0.0001",
         "entropy_limit = 0.005",
         "devices = 1",
+        "ahead = false",
         "weights = true",  # of checkpoint: whether weights are kept, which no result depends on
         "weights = false",
     }

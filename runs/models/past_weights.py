@@ -26,11 +26,19 @@ class PastWeights:
         self.parameters, self.lag = dict(parameters), lag
         self.ring: deque[dict[str, torch.Tensor]] = deque()
         """Oldest first."""
+        self.updates = 0
+        """Updates of the weights since this was made, or restored."""
 
     @property
     def staleness(self) -> int:
         """Updates between the oldest weights here and those of the parameters; 0 without any copy."""
         return len(self.ring)
+
+    def before(self, updates: int) -> tuple[int, Mapping[str, torch.Tensor]]:
+        """(version, weights) of so many updates ago, or the oldest there are; the version counts the updates
+        before them. The weights are no copies."""
+        back = min(updates, self.staleness)
+        return self.updates - back, self.ring[-back] if back else self.parameters
 
     def demand_memory(self, updates: int, free: int | None) -> None:
         """Raises ModelError if the copies of a run of so many updates need more than `free` bytes. None means
@@ -49,6 +57,7 @@ class PastWeights:
 
     def remember(self) -> None:
         """Copy the weights. To be called before every update, which overwrites them."""
+        self.updates += 1
         if not self.lag:
             return
         # The memory of the copy that leaves the ring is used again: no update allocates once it is full.

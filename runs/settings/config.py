@@ -158,6 +158,10 @@ class SamplerConfig:
     0 samples with the current ones. The first rollouts come from the oldest weights there are, the initial
     policy's. Evaluations use the current weights. Keeps `lag` copies of the policy's weights on its device
     and in checkpoints; a run whose copies do not fit into free memory ends before its first step."""
+    ahead: bool = False
+    """Whether another process, on a second GPU if there is one, samples a step's rollouts while the step
+    before it is trained. Changes no number: it needs a `lag` of a step's updates or more, with which these
+    rollouts come from weights that exist by then."""
     router_replay: Literal["none", "R2", "R3"] = "none"
     """Which experts of a mixture of experts the policy's passes over the rollouts use (arXiv:2510.11370):
     `R3` those that the sampler chose for each token, `R2` in updates those of the trainer's pass for

@@ -55,6 +55,7 @@ def incompatible(config: RunConfig) -> list[str]:
         *of_batch(config),
         *of_precision(config),
         *of_devices(config),
+        *of_ahead(config),
         *of_preferences(config),
         *of_doses(config),
         *of_adapter(config),
@@ -307,6 +308,37 @@ def of_precision(config: RunConfig) -> list[Rule]:
             "train.master_weights = false rounds updates of bfloat16 weights, and model.weights is "
             '"float32"; set model.weights = "bfloat16" or train.master_weights = true',
         )
+    ]
+
+
+def of_ahead(config: RunConfig) -> list[Rule]:
+    """What a sampler that works ahead asks."""
+    sampler, train = config.sampler, config.train
+    updates, asked = train.num_minibatches * train.epochs, "sampler.ahead samples the next step"
+    off = "sampler.ahead = false"
+    return [
+        Rule(
+            not sampler.ahead or sampler.kind == "hf",
+            f'{asked} in a process of its own, and sampler.kind is "{sampler.kind}"; set sampler.kind = "hf" '
+            f"or {off}",
+        ),
+        Rule(
+            not sampler.ahead or sampler.lag >= updates,
+            f"{asked} before the {updates} updates of this one, and sampler.lag is {sampler.lag}; set "
+            f"sampler.lag = {updates} or more, or {off}",
+        ),
+        Rule(
+            not sampler.ahead or config.algorithm.mixer() is None,
+            f"{asked} in a process that does not mix embeddings; set {off}",
+        ),
+        Rule(
+            not sampler.ahead or sampler.router_replay == "none",
+            f'{asked} in a process that records no routes; set sampler.router_replay = "none" or {off}',
+        ),
+        Rule(
+            not sampler.ahead or train.backend == "grpobench",
+            f'{asked}, and train.backend is "{train.backend}", which samples for itself; set {off}',
+        ),
     ]
 
 

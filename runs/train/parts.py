@@ -43,6 +43,7 @@ from grpobench.runs.settings.optimizers import Schedule, maker, schedule
 from grpobench.runs.tools.machine import determinism, free_memory
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
+from grpobench.runs.train.ahead import AheadSampler
 from grpobench.runs.train.rollouts import Checked, OnPolicy, Preferences, Replay, Source, demand_problems
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
@@ -60,6 +61,8 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: 
     if config.sampler.kind in ("vllm", "vllm-server"):
         return connect(config, models, loaded)
     given = loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context
+    if config.sampler.ahead:
+        return AheadSampler(config, models, *given)
     if decoded is None:
         return HFSampler(models, *given)
     whole = RoleModels(

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm, State
-from grpobench.algorithms.curriculum import Curriculum, Informed, expected_value
+from grpobench.algorithms.curriculum import Curriculum, Informed, Shuffled, Valued, expected_value
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError, described, line_of
 from grpobench.runs.models.loading import Loaded
@@ -49,6 +49,7 @@ from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
+from grpobench.runs.train.ahead import AheadSampler, Work
 from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
@@ -133,6 +134,11 @@ class Checked:
     def inform(self, state: State) -> None:
         if isinstance(self.inner, Informed):
             self.inner.inform(state)
+
+    def foreseen(self, step: int) -> list[int] | None:
+        """What the first draw of a later step will be; None if that depends on what comes before."""
+        plain = self.inner.inner if isinstance(self.inner, Refilled) else self.inner
+        return plain.draw(step, 0) if type(plain) in (Shuffled, Valued) else None
 
     def draw(self, step: int, attempt: int) -> list[int]:
         drawn: Any = self.inner.draw(step, attempt)
@@ -255,18 +261,10 @@ class OnPolicy:
     def answer(self, stream: str, problems: Sequence[Problem]) -> list[Group]:
         """Sample and grade `train.group_size` completions of each problem."""
         problem_streams = streams(stream, problems)
-        extra = (GREEDY,) if self.algorithm.greedy_baseline else ()
+        extra = self.algorithm.greedy_baseline
+        seeds = self.seeds_of(stream, problems)
         with self.clock("sample"), self.lagging():
-            sampled = episodes(
-                self.sampler,
-                self.loaded,
-                self.config.task,
-                problems,
-                [self.seeds(*pair) + extra for pair in zip(problem_streams, problems, strict=True)],
-                self.limit,
-                self.config.sampler.temperature,
-                self.mixing(),
-            )
+            sampled = self.sample(problems, seeds)
         if self.config.sampler.router_replay == "R3":
             demand_routes(self.sampler, sampled)
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
@@ -290,6 +288,35 @@ class OnPolicy:
                 for group in groups
             ]
         return groups
+
+    def seeds_of(self, stream: str, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
+        """The seeds of each problem's completions."""
+        extra = (GREEDY,) if self.algorithm.greedy_baseline else ()
+        pairs = zip(streams(stream, problems), problems, strict=True)
+        return [self.seeds(*pair) + extra for pair in pairs]
+
+    def sample(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]]) -> list[list[Rollout]]:
+        """The rollouts of each problem, with the weights that are in the models now."""
+        if isinstance(self.sampler, AheadSampler):
+            version, _ = self.past.before(self.past.lag)
+            return self.sampler.take(self.work(problems, seeds, version), lambda: self.past.parameters)
+        temperature = self.config.sampler.temperature
+        given = self.config.task, problems, seeds, self.limit, temperature, self.mixing()
+        return episodes(self.sampler, self.loaded, *given)
+
+    def work(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]], version: int) -> Work:
+        return Work(tuple(problems), tuple(seeds), self.limit, self.config.sampler.temperature, version)
+
+    def sample_ahead(self, step: int, index: Sequence[int]) -> None:
+        """Let a sampler that works ahead begin with the problems of the next `step`, before the updates of
+        this one."""
+        if not isinstance(self.sampler, AheadSampler):
+            return
+        train = self.config.train
+        # The next step samples with the weights of `lag` updates before it, of which this step makes some.
+        version, weights = self.past.before(self.past.lag - train.num_minibatches * train.epochs)
+        problems = [self.problems[i] for i in index]
+        self.sampler.begin(self.work(problems, self.seeds_of(f"{step}/0", problems), version), weights)
 
     @contextlib.contextmanager
     def lagging(self) -> Iterator[None]:

@@ -43,6 +43,7 @@ from grpobench.runs.train.gradient_noise import GradientNoise
 from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress, transcript
 from grpobench.runs.train.recorded_routes import forward_recording
+from grpobench.runs.train.rollouts import Checked, OnPolicy
 from grpobench.runs.train.update import Correction, Updated, Updater, allowed_gap, check_gap, correct
 from grpobench.runs.train.watch import Watch
 from grpobench.tasks.task import Split
@@ -343,7 +344,16 @@ class Trainer:
             kept += [group for group, keep in zip(groups, accepted, strict=True) if keep]
             if len(kept) >= wanted:
                 break
+        self._sample_ahead(step + 1)
         return sampled, kept[:wanted]
+
+    def _sample_ahead(self, step: int) -> None:
+        """Let a sampler that works ahead begin with the next step, if there is one."""
+        last = step > self.config.train.steps
+        if last or not isinstance(self.source, OnPolicy) or not isinstance(self.curriculum, Checked):
+            return
+        if (index := self.curriculum.foreseen(step)) is not None:
+            self.source.sample_ahead(step, index)
 
     def _valued(self, group: Group, problem: int) -> Group:
         """The group with the value of its problem, if the curriculum knows one."""

@@ -1,0 +1,203 @@
+"""A sampler that works ahead: while a step is trained, another process samples the next one.
+
+With `sampler.lag` the next step's rollouts come from weights that exist before this step's updates. Another
+process, on a GPU of its own if there are two, can therefore sample them meanwhile. Nothing else changes:
+seeds, weights and batches are those of a run that samples by itself, and so is every number.
+
+What is sampled ahead is a guess at what the next step will ask for. It is used only if the step asks for the
+same problems with the same seeds from the weights of the same version; otherwise, and in a run's first step,
+the other process samples when it is asked. It keeps no state: one that dies is started again and asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from grpobench.runs.models.loading import load
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.sample.episodes import episodes
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.process import death, die_with, safe_point, without_interrupts, without_main
+from grpobench.tasks.task import Problem
+
+LOOK = 0.05
+"""Seconds between two safe points while the other process samples."""
+GRACE = 5.0
+"""Seconds that an idle process has to end."""
+MOST_DEATHS = 3
+"""How often in a row the other process may die of the same work."""
+Weights = Mapping[str, torch.Tensor]
+"""Of the policy, by name."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is sampled at once."""
+
+    problems: tuple[Problem, ...]
+    seeds: tuple[tuple[int, ...], ...]
+    """Of the completions of each problem."""
+    limit: int
+    temperature: float
+    version: int
+    """Of the weights: the updates of the policy before them, since this attempt began."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the other process gets: the work, and the weights as one tensor for each dtype."""
+
+    work: Work
+    names: tuple[str, ...]
+    flat: tuple[torch.Tensor, ...]
+
+
+class SamplerDied(RuntimeError):
+    """The other process cannot do its work."""
+
+
+class AheadSampler(HFSampler):
+    """Samples in this process for evaluations, and in another one for training."""
+
+    def __init__(
+        self, config: RunConfig, models: RoleModels, end: Sequence[int], pad: int, rows: int, context: int
+    ) -> None:
+        super().__init__(models, end, pad, rows, context)
+        self.config = config
+        self.process: BaseProcess | None = None
+        self.connection: Connection[Any, Any] | None = None
+        self.pending: Order | None = None
+        """What the other process works on, or has done."""
+
+    def begin(self, work: Work, weights: Weights) -> None:
+        """Let the other process sample, if it has nothing else to do."""
+        if self.pending is None:
+            self._send(Order(work, tuple(weights), flattened(weights.values())))
+
+    def take(self, work: Work, weights: Callable[[], Weights]) -> list[list[Rollout]]:
+        """The rollouts of each problem; `weights` are those of now."""
+        if self.pending is not None and self.pending.work != work:
+            self.close()  # it guessed wrong, and what it does now is of no use
+        if self.pending is None:
+            self.begin(work, weights())
+        for _ in range(MOST_DEATHS):
+            assert self.pending is not None and self.connection is not None and self.process is not None
+            try:
+                while not self.connection.poll(LOOK):
+                    safe_point()
+                found = self.connection.recv()
+            except (EOFError, OSError):
+                self.process.join()
+                why = death(self.process.exitcode)
+                warnings.warn(f"the process that samples {why}; another one takes over", stacklevel=2)
+                order = self.pending
+                self.close()
+                self._send(order)
+                continue
+            self.pending = None
+            if isinstance(found, Exception):
+                raise found
+            return found  # type: ignore[no-any-return]
+        raise SamplerDied(f"the process that samples {why}, {MOST_DEATHS} times with the same work")
+
+    def close(self) -> None:
+        """End the other process."""
+        if self.process is not None and self.connection is not None:
+            self.connection.close()  # at which it ends, unless it is in the middle of something
+            self.process.join(LOOK if self.pending else GRACE)
+            self.process.kill()
+            self.process.join()
+        self.process = self.connection = self.pending = None
+
+    def _send(self, order: Order) -> None:
+        if self.process is None:
+            self._start()
+        assert self.connection is not None
+        self.pending = order
+        with contextlib.suppress(OSError):  # if it has died, `take` sees that
+            self.connection.send(order)
+
+    def _start(self) -> None:
+        context = torch.multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        with without_interrupts(), without_main():
+            self.process = context.Process(
+                target=serve,
+                args=(self.config, other, os.getpid(), torch.get_num_threads()),
+                name="sampler",
+                daemon=True,
+            )
+            self.process.start()
+        other.close()
+
+
+def flattened(tensors: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """A copy of tensors as one for each dtype, in order of their first: few cross to another process."""
+    by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_dtype.setdefault(tensor.dtype, []).append(tensor.detach().flatten())
+    return tuple(torch.cat(of_dtype) for of_dtype in by_dtype.values())
+
+
+@torch.no_grad()
+def adopt(order: Order, parameters: Mapping[str, torch.Tensor]) -> None:
+    """Give parameters the weights of an order."""
+    places = {one.dtype: 0 for one in order.flat}
+    flat = {one.dtype: one for one in order.flat}
+    for name in order.names:
+        parameter = parameters[name]
+        start, count = places[parameter.dtype], parameter.numel()
+        parameter.copy_(flat[parameter.dtype][start : start + count].view(parameter.shape))
+        places[parameter.dtype] = start + count
+
+
+def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, threads: int) -> None:
+    """The main function of the other process: sample what is asked for until the run's process is gone."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the run's process decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(threads)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(1 % torch.cuda.device_count())
+    loaded = load(
+        config.model.name, weights_in=config.model.weights, chat_template=config.model.chat_template
+    )
+    models = RoleModels(
+        loaded.model,
+        temperature=config.sampler.temperature,
+        dtype=config.model.dtype,
+        budget=config.train.micro_batch_tokens,
+        adapter=config.model.adapter,
+        attention=config.model.attention,
+    )
+    sampler = HFSampler(models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
+    parameters = dict(models.language.named_parameters())
+    while True:
+        try:
+            order = connection.recv()
+        except (EOFError, OSError):
+            sys.exit(0)
+        try:
+            adopt(order, parameters)
+            work = order.work
+            found: Any = episodes(
+                sampler, loaded, config.task, work.problems, work.seeds, work.limit, work.temperature
+            )
+        except Exception as error:
+            found = error
+        connection.send(found)
