@@ -46,9 +46,9 @@ class DPO(Algorithm[Paired]):
     paper = "Direct Preference Optimization: Your Language Model is Secretly a Reward Model, arXiv:2305.18290"
     summary = "pairs of better and worse completions against a frozen reference; online or offline"
     claim = (
-        "A classification loss on preference pairs solves the problem of RLHF without a reward model, "
-        "without sampling, and as well as or better than PPO in sentiment, summarization and dialogue, "
-        "with models of up to 6B."
+        "A classification loss on preference pairs solves the problem of RLHF without a reward model and "
+        "without sampling. It controls sentiment better than PPO, and is as good or better in summarization "
+        "and dialogue of one turn, with models of up to 6B."
     )
     formula = (
         "h = Σ_t log π/π_ref(chosen) − Σ_t log π/π_ref(rejected);  loss = mean over pairs of −log σ(βh)  "

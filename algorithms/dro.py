@@ -25,25 +25,27 @@ class DRO(GroupNormalized):
     summary = "policy gradient with a squared log-ratio of each token as its trust region: no ratio, no clip"
     claim = (
         "Single rated completions are enough where others need pairs, and a squared error learns from them "
-        "better than KTO, with T5 models (abstract, which gives no number)."
+        "better than KTO: on UltraFeedback its answers win 63.4 % of comparisons with KTO's with a T5 of "
+        "770M, and 57.5 % with one of 3B."
     )
     formula = (
         "loss = −1/Σ|o_i| Σ_i Σ_t { A_i log π_θ(o_it) − τ/2 (log π_θ(o_it) − log π_old(o_it))² };  "
         "A_i = r_i − mean r"
     )
     departures = (
-        "The paper's square is that of the whole completion, and its baseline a value function that is "
-        "trained with the policy, on recorded single completions; verl's loss, which this is, has a square "
-        "per token and takes any advantage. Neither gives a τ that we know of: verl demands one and has no "
-        "default. 0.05 is the number in its unit test of the formula, which trains nothing. "
-        'Advantages are not divided by a deviation (scale = "none"), as the paper\'s '
-        "reward minus value is not."
+        "The paper's square is that of the whole completion's log-ratio to a frozen reference, and its "
+        "baseline a value function in a network of its own, trained with the policy on recorded single "
+        "completions; verl's loss, which this is, has a square per token, of the ratio to π_old, and takes "
+        "any advantage. The paper's τ is 1, the best of 0.1, 1 and 5, for a whole completion. verl demands "
+        "a τ and has no default; 0.05 is the number in its unit test of the formula, which trains nothing. "
+        'Advantages are not divided by a deviation (scale = "none"), as the paper\'s reward minus value is '
+        "not; its rewards have mean 0 and variance 1 over the whole data set."
     )
     evidence = (
         "verified: loss and gradient equal verl's (verl-project/verl@1dda039, "
         "verl/trainer/ppo/core_algos.py: compute_policy_loss_dro; "
-        "tests/trainer/ppo/test_dynamic_policy_losses_on_cpu.py); of the paper only the abstract was read, "
-        "so that its value function and the square of the sequence are from memory"
+        "tests/trainer/ppo/test_dynamic_policy_losses_on_cpu.py); what differs from the paper was read in "
+        "its sections 3 and 4"
     )
     off_policy = True
     metrics = (parts.LOG_RATIO_METRIC, *parts.KL_METRICS)

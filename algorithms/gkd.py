@@ -82,14 +82,17 @@ class GKD(Distillation):
     )
     departures = (
         "All completions are the policy's own (the paper's λ = 1); mixing in a fixed data set is not here. "
-        "The paper tries several divergences; the default here is the reverse KL, as in TRL's "
-        "DistillationTrainer. For the task's reward the paper adds REINFORCE; this adds GRPO's clipped "
-        "objective, with task_weight. Both distributions have the sampling temperature."
+        "The paper leaves the divergence open, since the best one depends on the task; the default here is "
+        "the reverse KL, as in TRL's DistillationTrainer. Its divergence is a mean over each completion "
+        '(averaging = "sequence_mean"), ours over all tokens. Beside a task\'s reward the paper weighs the '
+        "expected reward with 1 − α and the divergence with α (eq. 5); here these are task_weight, of GRPO's "
+        "clipped objective, and distill_weight. The paper samples at temperature 1; here both distributions "
+        "have the sampling temperature."
     )
     evidence = (
         "verified: value and gradient of all divergences equal TRL 1.16's generalized_jsd_loss and, "
         "restated in a test, verl's (volcengine/verl@3baac34, verl/trainer/distillation/losses.py), which "
-        "cite the paper's eq. 1; the paper itself was not read, and what departures say of it is from memory"
+        "cite the paper's eq. 1; the paper's sections 2 and 3 were read in a translation with its equations"
     )
     cost = "one forward pass of the teacher in each update, and its logits"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS, DIVERGENCE_METRIC)

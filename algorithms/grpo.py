@@ -24,8 +24,9 @@ class GRPO(GroupNormalized, ClippedRatio):
     )
     summary = "group-normalized advantages, token-level clipped ratio, mean over each sequence, no critic"
     claim = (
-        "Comparison inside a group replaces the critic, which saves memory and compute. DeepSeekMath 7B "
-        "goes from 82.9 to 88.2 % on GSM8K and from 46.8 to 51.7 % on MATH."
+        "Comparison inside a group replaces the critic, which saves memory and compute. DeepSeekMath "
+        "Instruct 7B goes from 82.9 to 88.2 % on GSM8K and from 46.8 to 51.7 % on MATH, whose problems it "
+        "trains on, and from 84.6 to 88.8 % on CMATH, on which it does not."
     )
     formula = (
         "A_i = (r_i − mean r) / (std r + ε);  loss = −1/B Σ_i 1/|o_i| Σ_t "

@@ -95,9 +95,9 @@ EVIDENCE: Mapping[str, str] = {
         "(or1_scripts/train). As there, the entropy of a step's rollouts decides about the next step, is "
         "−log π_old averaged over tokens, and the bonus begins at `entropy_bonus`, which is 0 in the "
         "scripts. It is that of all groups that the step accepted; theirs leaves out those that a filter of "
-        "equal rewards then removes. Steps that do not update the policy change nothing. The paper's "
-        "equations were not read; from memory, its bonus is on in a step whose own entropy is at most the "
-        "target"
+        "equal rewards then removes. Steps that do not update the policy change nothing. In the paper (eq. "
+        "3.2) the bonus is on in a step whose own rollouts have at most the target's entropy, its step is "
+        "0.005 and it has no limit; the target is 0.2 as well"
     ),
     "reference_every": (
         "verified: the documented rule of TRL 1.16's sync_ref_model; the moved weights in closed form. The "

@@ -33,11 +33,16 @@ class RFT(Algorithm[Signal]):
     )
     formula = "loss = token mean of −log π(o_t) over the completions with r ≥ threshold"
     departures = (
-        "Completions come from the policy of every step; the paper samples once from a fine-tuned model and "
-        'trains the base model anew (set sampler.kind = "replay" for one round of base rollouts). Equal '
-        "reasoning paths are not removed."
+        "Completions come from the policy of every step. The paper samples 100 for each problem once, at "
+        "temperature 0.7, from a fine-tuned model, and trains the base model anew on them and on the "
+        'original answers (set sampler.kind = "replay" for one round of base rollouts). It keeps one '
+        "completion of each list of equations and drops those with a wrong calculation; here all with enough "
+        "reward stay."
     )
-    evidence = "reconstruction: from memory of the paper; it is a control with a plain SFT objective"
+    evidence = (
+        "verified: the paper's section 3.3; the loss in closed form. It is a control with a plain SFT "
+        "objective"
+    )
     off_policy = True
     metrics = (
         Metric("rft/nll", "nats/token", "mean of −log π over the tokens that are trained on", "lower"),

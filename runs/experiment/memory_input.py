@@ -27,7 +27,7 @@ from grpobench.runs.settings import also
 from grpobench.runs.settings.config import TINY, RunConfig, TrainConfig
 from grpobench.runs.settings.optimizers import ADAMW, maker
 
-BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
+BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 LONGEST_ENCODED = 16
 """So many prompts are encoded to find the longest: those with the most bytes."""
 BYTES_OF_A_TOKEN = 3

@@ -81,6 +81,11 @@ def refusals(config: RunConfig) -> list[str]:
                 f"{train.prompts_per_step}, and verl's minibatches have one number of prompts",
             ),
             Rule(
+                config.model.dtype != "float16",
+                'model.dtype is "float16", and its scale of the losses is not handed over; set it to '
+                '"bfloat16"',
+            ),
+            Rule(
                 train.schedule in ("constant", "cosine"),
                 f'train.schedule is "{train.schedule}", and verl has "constant" and "cosine"',
             ),

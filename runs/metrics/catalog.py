@@ -138,6 +138,20 @@ POLICY = (
         "sum",
     ),
     Metric(
+        "grad/overflow",
+        "updates",
+        "updates skipped because the scaled loss had a gradient too large for float16, each of which halves "
+        "the scale; only with `model.dtype` float16, and not counted in `grad/nonfinite`",
+        "lower",
+        "sum",
+    ),
+    Metric(
+        "grad/loss_scale",
+        "factor",
+        "what losses are multiplied by before they are differentiated in float16, after the step's updates; "
+        "logged gradients and their norms are without it",
+    ),
+    Metric(
         "grad/variance",
         "squared norm",
         "trace of the covariance of the policy's gradient over the step's batch, at the weights before the "

@@ -44,8 +44,9 @@ class ModelConfig:
 
     name: str = "nano"
     """A built-in model (`grpobench list models`), a local folder or a hub id."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Autocast precision of forward passes."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Autocast precision of forward passes, sampling included. In float16 losses are scaled
+    (docs/samplers.md)."""
     adapter: Adapter | None = None
     """A LoRA adapter, `{ rank = 16, alpha = 32, targets = [], dropout = 0 }`: only it is trained and saved,
     and reference and critic share the policy's weights. "none" trains all weights."""
@@ -152,7 +153,7 @@ class SamplerConfig:
     the adapter alone; kind `vllm-server` always does."""
     max_logprob_gap: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
-    0 means 1e-4 in float32 and 1 in bfloat16."""
+    0 means 1e-4 in float32 and 1 in 16 bits."""
     lag: NonNegativeInt = 0
     """Updates of the policy between the weights that rollouts are sampled with and those that are trained;
     0 samples with the current ones. The first rollouts come from the oldest weights there are, the initial

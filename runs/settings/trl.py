@@ -134,6 +134,11 @@ def of_memory(config: RunConfig) -> list[Rule]:
     """What no trainer of TRL's does to save memory."""
     return [
         Rule(
+            config.model.dtype != "float16",
+            'does not get the loss scale of our loop, and model.dtype is "float16"; set it to "bfloat16" or '
+            '"float32"',
+        ),
+        Rule(
             not config.train.gradient_noise,
             "measures no gradient noise, and train.gradient_noise is "
             f"{config.train.gradient_noise}; set it to 0",

@@ -189,7 +189,8 @@ def completions(steps: Sequence[Row], group: int) -> int:
 def still(row: Row) -> bool:
     """Whether a step did not change the policy: it had no update, or only updates without a gradient."""
     norm = number(row, "grad_norm/policy")
-    return not number(row, "grad/nonfinite") and (norm is None or norm <= STILL)
+    skipped = number(row, "grad/nonfinite") or number(row, "grad/overflow")
+    return not skipped and (norm is None or norm <= STILL)
 
 
 def number(row: Row, name: str) -> float | None:

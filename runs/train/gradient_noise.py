@@ -119,6 +119,7 @@ class GradientNoise:
                     None if correction is None else correction[rows],
                     first=updater.needs_layout(roles),
                 )
+                updater.unscale(("policy",))
                 yield models.optimizers["policy"].weights.gradients()
             finally:
                 models.clear()  # of every role: a critic's loss has a gradient too

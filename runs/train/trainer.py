@@ -131,6 +131,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs beside tensors."""
+        scale = self.updater.loss_scale
         return {
             "curriculum": self.curriculum.state(),
             "generated": self.source.generated,
@@ -144,6 +145,7 @@ class Trainer:
                 name: token_budget.state() for name, token_budget in self.token_budgets().items()
             },
             "algorithm": self.algorithm_state,
+            **({"loss_scale": scale.state()} if scale else {}),
         }
 
     def token_budgets(self) -> dict[str, TokenBudget]:
@@ -166,6 +168,8 @@ class Trainer:
         self.source.sampler_tokens = state.get("sampler_tokens", math.nan)
         self.models.flops.total = state.get("flops", math.nan)
         self.noise.restore(state.get("gradient_noise", (0.0, 0.0)))
+        if self.updater.loss_scale:
+            self.updater.loss_scale.restore(state["loss_scale"])
         # Before algorithms had a state, checkpoints held none.
         self.algorithm_state = state.get("algorithm", self.algorithm_state)
         for name, token_budget in self.token_budgets().items():

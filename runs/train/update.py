@@ -54,6 +54,7 @@ from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.seeds import derive
+from grpobench.runs.train.loss_scale import LossScale
 from grpobench.runs.train.parts import Parts
 
 
@@ -128,6 +129,8 @@ class Updated:
     row: dict[str, float] = field(default_factory=dict)
     left_out: int = 0
     """Updates skipped because their loss, rewards or gradient were not finite."""
+    overflows: int = 0
+    """Updates skipped because the scaled loss had a gradient too large for float16."""
     ruined: str = ""
     """Why the weights are not finite any more; empty: they are."""
 
@@ -156,6 +159,8 @@ class Updater:
         """Tokens trained on so far."""
         self.begun = False
         """Whether the current step may have changed weights."""
+        self.loss_scale = LossScale() if self.models.dtype == torch.float16 else None
+        """Of what is differentiated in float16; None: nothing is scaled."""
 
     def update(
         self,
@@ -198,6 +203,9 @@ class Updater:
         for role in roles:
             updated.row[f"learning_rate/{role}"] = self.models.optimizers[role].learning_rate * scale
         updated.row["grad/nonfinite"] = float(updated.left_out)
+        if self.loss_scale:
+            updated.row["grad/overflow"] = float(updated.overflows)
+            updated.row["grad/loss_scale"] = self.loss_scale.value
         return updated
 
     def _minibatches(self, batch: Batch, signal: Signal, step: int) -> Iterator[torch.Tensor]:
@@ -228,17 +236,33 @@ class Updater:
         """Update the roles with their gradients, unless something is not finite. Adds to `updated` and to the
         gradients' `norms`."""
         with self.clock("optimize"):
+            overflown = False
             try:
                 demand_finite(loss, reward)
+                # Behind a finite loss, a gradient that is not finite may be the scale's fault.
+                overflown = self.loss_scale is not None
+                # Before norms are taken and clipped.
+                self.unscale(roles)
                 # Before the update, since one that is interrupted may have changed some of the weights.
                 self.begun = True
                 for name, norm in self.models.step(roles, scale).items():
                     norms.setdefault(name, []).append(norm)
+                if self.loss_scale:
+                    self.loss_scale.grow()
             except NonFinite:
                 self.models.clear()  # else the next minibatch would add to these gradients
-                updated.left_out += 1
+                if overflown and self.loss_scale and self.loss_scale.shrink():
+                    updated.overflows += 1
+                else:
+                    updated.left_out += 1
             except Ruined as error:
                 updated.ruined = str(error)
+
+    def unscale(self, roles: Iterable[Role]) -> None:
+        """Divide the gradients that roles hold by the scale of the losses, if there is one."""
+        if self.loss_scale:
+            for role in roles:
+                self.loss_scale.divide(self.models.optimizers[role].weights.gradients().values())
 
     def _old_logp(
         self, batch: Batch, signal: Signal, plan: Sequence[torch.Tensor], roles: Sequence[Role]
@@ -378,7 +402,7 @@ class Updater:
     def _backward(self, total: torch.Tensor) -> None:
         """Add the gradients of a micro-batch to those of its minibatch."""
         with self.clock("backward"):
-            total.backward()
+            (total if self.loss_scale is None else total * self.loss_scale.value).backward()
         point("update")
 
     def _measure(

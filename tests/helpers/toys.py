@@ -28,6 +28,7 @@ from grpobench.runs.sample.rollouts import Request
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train import execute as whole
+from grpobench.runs.train.loss_scale import LossScale
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.trainer import Trainer
 from grpobench.runs.train.update import Correction, Updater
@@ -253,10 +254,11 @@ def backward(
     signal: Signal | None = None,
     correction: Correction | None = None,
     experts: Batch | None = None,
+    loss_scale: LossScale | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """(gradient by role and parameter, metrics) of one whole batch as a single minibatch, and of expert
     completions with it, accumulated by the training loop's own code. A parameter without a gradient counts as
-    0."""
+    0. With `loss_scale` the loss is scaled and the gradient divided by the scale."""
     with torch.no_grad():
         signal = returned.compute_signal(algorithm, batch, models) if signal is None else signal
     tally = MetricAccumulator(catalog())
@@ -268,10 +270,11 @@ def backward(
         clock=lambda phase: torch.enable_grad(),
         source=types.SimpleNamespace(on_policy=True),
         trained=0,
+        loss_scale=loss_scale,
     )
-    run.accumulate(
-        batch, signal, algorithm.updated_roles(batch.step), tally, None, correction, experts=experts
-    )
+    roles = algorithm.updated_roles(batch.step)
+    run.accumulate(batch, signal, roles, tally, None, correction, experts=experts)
+    run.unscale(roles)
     found = {
         f"{role}/{name}": torch.zeros(p.shape, dtype=p.dtype) if p.grad is None else whole_of(p.grad).clone()
         for role, optimizer in models.optimizers.items()
