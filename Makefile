@@ -79,9 +79,9 @@ torture: $(READY)
 fuzz: $(READY)
 	@GRPOBENCH_FUZZ=3000 $(BIN)/pytest $(SPREAD) tests/test_fuzz.py $(ARGS)
 
-# One run on several devices, which processes of this machine stand for.
+# One run on several devices, and a sampler on another one; processes of this machine stand for these.
 test-devices: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -m "slow or not slow" tests/runs/train/test_devices.py $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -m "slow or not slow" tests/runs/train/test_devices.py tests/runs/train/test_ahead.py $(ARGS)
 
 test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)

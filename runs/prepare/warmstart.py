@@ -31,11 +31,12 @@ from grpobench.runs.models.model_files import cache_folder
 from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.role_weights import Ruined
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.stored_weights import cast_weights
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.episodes import demonstrated
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, pack_groups
-from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
+from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import deterministic
@@ -81,6 +82,24 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
                 (aside / checksums.SUMS_FILE).write_bytes(files.sums_of(aside, sorted(aside.glob("*"))))
     adopt(loaded, folder)
     return folder
+
+
+def initial_policy(
+    config: RunConfig, tell: Tell = lambda update, updates, loss: None
+) -> tuple[Loaded, Path | None]:
+    """The policy with which a run begins, and the folder of its warm start, if it has one."""
+    model = config.model
+    # A warm start is made in float32, whatever the run's weights are.
+    loaded = load(
+        model.name,
+        weights_in="float32" if model.warm_start else model.weights,
+        chat_template=model.chat_template,
+    )
+    if not model.warm_start:
+        return loaded, None
+    folder = warm_start(loaded, config.task, model, tell)
+    cast_weights(loaded.model, getattr(torch, model.weights))
+    return loaded, folder
 
 
 def damage(folder: Path) -> str:

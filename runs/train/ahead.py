@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.prepare.warmstart import initial_policy
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
@@ -174,9 +174,7 @@ def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, thre
     torch.set_num_threads(threads)
     if torch.cuda.is_available():
         torch.cuda.set_device(1 % torch.cuda.device_count())
-    loaded = load(
-        config.model.name, weights_in=config.model.weights, chat_template=config.model.chat_template
-    )
+    loaded, _ = initial_policy(config)
     models = RoleModels(
         loaded.model,
         temperature=config.sampler.temperature,

@@ -28,7 +28,7 @@ from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.prepare.base_rollouts import Asked, BaseRollouts, base_rollouts
 from grpobench.runs.prepare.experts import Experts, experts
 from grpobench.runs.prepare.study import study
-from grpobench.runs.prepare.warmstart import warm_start
+from grpobench.runs.prepare.warmstart import initial_policy, warm_start
 from grpobench.runs.reward.functions import RewardFunction
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import dropped
@@ -126,20 +126,13 @@ def build(
     `learn` studies the training problems, and `ask` has the initial policy answer them, where that is due."""
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
-    # A warm start is made in float32, whatever the run's weights are.
-    loaded = load(
-        config.model.name,
-        weights_in="float32" if config.model.warm_start else config.model.weights,
-        chat_template=config.model.chat_template,
-    )
+    # Before the roles are made: reference and critic start as copies of the warm-started policy.
+    loaded, warm = initial_policy(config, warmstart_reporter(tell))
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
     provenance, fingerprints = provenance_of(config, loaded), dict[str, str]()
-    # Before the roles are made: reference and critic start as copies of the warm-started policy.
-    if config.model.warm_start:
-        where = warm_start(loaded, config.task, config.model, warmstart_reporter(tell))
-        provenance["warm_start"] = where.name
-        fingerprints["warm start"] = weights_hash(where)
-        cast_weights(loaded.model, getattr(torch, config.model.weights))
+    if warm:
+        provenance["warm_start"] = warm.name
+        fingerprints["warm start"] = weights_hash(warm)
     if teacher := teacher_for(config, loaded, tell) if config.reads_teacher else None:
         provenance["teacher"] = teacher.provenance
         fingerprints |= teacher.fingerprints

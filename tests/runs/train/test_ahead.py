@@ -1,0 +1,189 @@
+"""`sampler.ahead`: another process samples the next step while this one is trained, and no number changes.
+
+A part of it is in `make test`, all of it in `make test-devices`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.whole_runs import after, configure, rows, run, timeless
+
+from grpobench.algorithms import ALGORITHMS
+from grpobench.algorithms.curriculum import Shuffled
+from grpobench.algorithms.modifiers import Refilled
+from grpobench.algorithms.ppo import PPO
+from grpobench.algorithms.spo import SPO
+from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.past_weights import PastWeights
+from grpobench.runs.runfolder.folder import RunFolder
+from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig, TrainConfig
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train.ahead import AheadSampler, Order, Work, adopt, flattened
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.rollouts import Checked
+
+UPDATES = 2
+"""Of a step."""
+
+
+def lagged(policy: str, ahead: bool, lag: int = UPDATES, **sections: Any) -> RunConfig:
+    train = TrainConfig(
+        steps=4, prompts_per_step=4, group_size=4, num_minibatches=UPDATES, learning_rate={"policy": 1e-3}
+    )
+    sampler = SamplerConfig(lag=lag, ahead=ahead)
+    return configure(policy, **{"sampler": sampler, "train": train, **sections})
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two runs left the same numbers and the same weights, byte for byte."""
+    final = [(path / "final" / "policy.safetensors").read_bytes() for path in (one, other)]
+    logs = [[str(timeless(row)) for row in rows(path)] for path in (one, other)]
+    return final[0] == final[1] and logs[0] == logs[1]
+
+
+@pytest.fixture(scope="module")
+def plain(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with the lag that samples by itself."""
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    run(lagged(policy, False), folder)
+    return folder
+
+
+def test_every_number_is_that_of_a_run_that_samples_by_itself(
+    plain: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Work, bool]] = []
+    take = AheadSampler.take
+
+    def watched(self: AheadSampler, work: Work, weights: Callable[[], Any]) -> Any:
+        asked.append((work, self.pending is not None and self.pending.work == work))
+        return take(self, work, weights)
+
+    monkeypatch.setattr(AheadSampler, "take", watched)
+    run(lagged(policy, True), tmp_path / "run")
+    assert same(tmp_path / "run", plain)
+    # All but the first step found their rollouts begun, from the weights of one step before.
+    assert [begun for _, begun in asked] == [False, True, True, True]
+    assert [work.version for work, _ in asked] == [0, 0, UPDATES, 2 * UPDATES]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("lag", "sections"),
+    [
+        pytest.param(5, {"algorithm": PPO(critic_warmup=0)}, marks=pytest.mark.slow),
+        (UPDATES, {"adapter": True}),
+        # It draws by what it has learned: nothing is foreseen.
+        pytest.param(UPDATES, {"algorithm": SPO()}, marks=pytest.mark.slow),
+    ],
+    ids=["long", "adapter", "prioritized"],
+)
+def test_so_it_is_with_other_lags_adapters_and_curricula(
+    lag: int, sections: dict[str, Any], policy: str, tmp_path: Path
+) -> None:
+    if sections.pop("adapter", False):
+        # The base of the other process is warm-started, too.
+        model = ModelConfig(policy, adapter=Adapter(4, 8.0), warm_start=2, warm_start_batch=2)
+        sections = {"model": model}
+    for ahead in (False, True):
+        run(lagged(policy, ahead, lag, **sections), tmp_path / str(ahead))
+    assert same(tmp_path / "True", tmp_path / "False")
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_exactly(plain: Path, policy: str, tmp_path: Path) -> None:
+    for step in (1, 3):
+        with pytest.raises(Preempted):
+            run(lagged(policy, True), tmp_path / "run", after(tmp_path / "run", step))
+        assert not multiprocessing.active_children()
+    run(lagged(policy, True), tmp_path / "run")
+    assert same(tmp_path / "run", plain)
+
+
+def killing(path: Path, step: int) -> Callable[[], bool]:
+    """Kills the other process once, when a run has written the row of a step; asks for no stop."""
+    wait, killed = after(path, step), []
+
+    def stop() -> bool:
+        if not killed and wait():
+            for child in multiprocessing.active_children():
+                assert child.pid
+                os.kill(child.pid, signal.SIGKILL)
+                killed.append(child)
+        return False
+
+    return stop
+
+
+def test_a_sampler_that_is_killed_is_replaced_and_nothing_is_lost(
+    plain: Path, policy: str, tmp_path: Path
+) -> None:
+    config, path = lagged(policy, True), tmp_path / "run"
+    with RunFolder.open(path, config) as folder, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        execute(config, folder, lambda progress: None, killing(path, 2))
+    assert any("killed by SIGKILL" in str(one.message) and "takes over" in str(one.message) for one in said)
+    assert same(path, plain)
+
+
+def test_a_run_whose_lag_leaves_no_time_is_refused(policy: str) -> None:
+    found = incompatible(lagged(policy, True, lag=1))
+    assert any("sampler.lag = 2 or more, or sampler.ahead = false" in why for why in found)
+    assert not any("ahead" in why for why in incompatible(lagged(policy, True)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sampler": SamplerConfig(kind="vllm", lag=2, ahead=True)}, 'sampler.kind is "vllm"'),
+        ({"sampler": SamplerConfig(lag=2, ahead=True, router_replay="R3")}, "router_replay"),
+        ({"algorithm": ALGORITHMS["ngrpo"]()}, "mix embeddings"),
+    ],
+)
+def test_what_the_other_process_cannot_do_is_refused(change: dict[str, Any], said: str, policy: str) -> None:
+    config = dataclasses.replace(lagged(policy, True), **change)
+    assert any(said in why and "sampler.ahead = false" in why for why in incompatible(config))
+
+
+def test_only_draws_that_depend_on_nothing_are_foreseen() -> None:
+    class Moody(Shuffled):
+        def draw(self, step: int, attempt: int) -> list[int]:
+            raise AssertionError("a draw may change its state")
+
+    plain = Shuffled(10, 3, 0)
+    assert Checked(plain, 10).foreseen(2) == plain.draw(2, 0)
+    assert Checked(Refilled(plain, 2), 10).foreseen(2) == plain.draw(2, 0)
+    assert Checked(Moody(10, 3, 0), 10).foreseen(2) is None
+
+
+def test_weights_of_before_are_found_by_their_version() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    past = PastWeights({"w": weight}, lag=3)
+    found = []
+    for update in range(5):
+        found.append([(past.before(back)[0], past.before(back)[1]["w"].item()) for back in (0, 2, 3)])
+        past.remember()
+        with torch.no_grad():
+            weight.fill_(update + 1)
+    # The value of a weight is its version here.
+    assert found == [[(now, now), (max(0, now - 2),) * 2, (max(0, now - 3),) * 2] for now in range(5)]
+
+
+def test_weights_of_several_types_cross_as_one_tensor_each() -> None:
+    ours = {"a": torch.randn(2, 3), "b": torch.randn(4).bfloat16(), "c": torch.randn(1)}
+    flat = flattened(ours.values())
+    assert [(one.dtype, len(one)) for one in flat] == [(torch.float32, 7), (torch.bfloat16, 4)]
+    theirs = {name: torch.zeros_like(one) for name, one in ours.items()}
+    adopt(Order(Work((), (), 0, 1.0, 0), tuple(ours), flat), theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
