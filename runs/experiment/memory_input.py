@@ -202,6 +202,8 @@ def adapter_of(config: RunConfig) -> AdapterSize | None:
 def is_flex(config: RunConfig, gpu: bool) -> bool:
     """Whether packed sequences attend without a dense mask, if torch can compile that."""
     attention = config.model.attention
+    if config.train.devices > 1:
+        return False
     return attention == "flex" or (attention == "auto" and gpu and budget_of(config, gpu) >= LEAST_FLEX)
 
 

@@ -35,8 +35,12 @@ def nothing() -> None:
 class Ranks:
     """The ranks of a run as one of them sees the others. `ALONE` is a run in one process."""
 
-    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, group: Any = None, device: torch.device | None = None
+    ) -> None:
         self.rank, self.size = rank, size
+        self.device = device
+        """Of this rank; None: where the model is."""
         self.group = group
         """A process group of gloo, by which objects travel; None for a single rank."""
         self.asks: Callable[[], bool] = nobody_asks

@@ -142,7 +142,7 @@ class RoleModels(RoleWeights):
         """The language model without its adapter, over the same weights; None if there is no adapter."""
         if adapter:
             adapters.attach(language, adapter)
-        trunk, head = trunk_and_head(language)
+        trunk, head = trunk_and_head(language, ranks.alone)
         super().__init__(language, {"policy": Network(trunk, head)}, adapter, ranks)
         self.shards: Shards | None = None
         """The weights on the ranks of the run; None while this rank holds them whole."""
@@ -150,14 +150,17 @@ class RoleModels(RoleWeights):
         self.dtype = getattr(torch, dtype)
         self.share = share
         self.activation_checkpointing = activation_checkpointing and bool(layers_of(trunk))
-        self.device = next(trunk.parameters()).device
+        self.device = ranks.device or next(trunk.parameters()).device
         self.chunk = chunk or most_logits(gpu_memory(self.device), CHUNK)
         most = budget or MICRO_BATCH_TOKENS["cpu" if self.device.type == "cpu" else "gpu"]
         self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
-        self.attention = PackedAttention(language, attention, self.device)
+        # FlexAttention would be proven on whole weights.
+        self.attention = PackedAttention(language, attention if ranks.alone else "sdpa", self.device)
         self.cost = estimate(trunk, language.config)
-        # Before further networks take room: the check needs some.
-        demand_same_reading(self)
+        # Before further networks take room: the check needs some. Of several ranks the sampler makes it, whose
+        # weights are whole.
+        if ranks.alone:
+            demand_same_reading(self)
         self.router_replay = router_replay
         """`sampler.router_replay`."""
         if router_replay != "none":
@@ -190,7 +193,7 @@ class RoleModels(RoleWeights):
         """Lay the weights of every network in parts on the ranks."""
         if keep_base:
             language = copy.deepcopy(self.plain or self.language).requires_grad_(False)
-            self.base = Network(*trunk_and_head(language))
+            self.base = Network(*trunk_and_head(language, probed=False))
         # Of the whole weights, which must not stay in memory.
         self.plain = None
         networks = [*self.networks.values(), *([self.base] if self.base else [])]
@@ -203,7 +206,7 @@ class RoleModels(RoleWeights):
         policy = self.networks["policy"]
         if "reference" in roles:
             frozen = self._sharing(self.plain) or copy.deepcopy(self.language).requires_grad_(False)
-            self.networks["reference"] = Network(*trunk_and_head(frozen))
+            self.networks["reference"] = Network(*trunk_and_head(frozen, self.ranks.alone))
         if "critic" in roles:
             trunk = copy.deepcopy(policy.trunk)
             if self.plain:
@@ -216,7 +219,8 @@ class RoleModels(RoleWeights):
         if "teacher" in roles:
             if teacher is None:
                 raise ModelError("an algorithm reads a teacher, and there is none; set model.teacher")
-            self.networks["teacher"] = Network(*trunk_and_head(teacher.eval().requires_grad_(False)))
+            frozen = teacher.eval().requires_grad_(False)
+            self.networks["teacher"] = Network(*trunk_and_head(frozen, self.ranks.alone))
 
     def _sharing(self, module: Any) -> Any:
         """A module over the policy's weights, for another role; with weights of its own where they are laid
@@ -483,15 +487,17 @@ class RoleModels(RoleWeights):
         return replayed(trunk, to_packed(batch.routed_experts, layout))
 
 
-def trunk_and_head(language: Any) -> tuple[nn.Module, nn.Module]:
-    """The trunk and output head of a causal language model. A probe checks that they give the model's own
-    logits. Raises ModelError if they do not (soft-capping, scaling)."""
+def trunk_and_head(language: Any, probed: bool = True) -> tuple[nn.Module, nn.Module]:
+    """The trunk and output head of a causal language model. If `probed`, a probe checks that they give the
+    model's own logits. Raises ModelError if they do not (soft-capping, scaling)."""
     trunk, head = language.base_model, language.get_output_embeddings()
     if trunk is language or head is None:
         raise ModelError(
             f"{type(language).__name__} has no separate trunk and output head; use another causal LM"
         )
     demand_served_layers(language)
+    if not probed:
+        return trunk, head
     device = next(trunk.parameters()).device
     probe = torch.tensor([[5, 7, 11, 13]], device=device) % language.config.vocab_size
     with torch.no_grad():

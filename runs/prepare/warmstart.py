@@ -85,13 +85,15 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
 
 
 def initial_policy(
-    config: RunConfig, tell: Tell = lambda update, updates, loss: None
+    config: RunConfig, tell: Tell = lambda update, updates, loss: None, *, on_cpu: bool = False
 ) -> tuple[Loaded, Path | None]:
-    """The policy with which a run begins, and the folder of its warm start, if it has one."""
+    """The policy with which a run begins, and the folder of its warm start, if it has one. With `on_cpu` the
+    policy is there in the end; a warm start is made on the device all the same."""
     model = config.model
     # A warm start is made in float32, whatever the run's weights are.
     loaded = load(
         model.name,
+        "cpu" if on_cpu and not model.warm_start else None,
         weights_in="float32" if model.warm_start else model.weights,
         chat_template=model.chat_template,
     )
@@ -99,6 +101,8 @@ def initial_policy(
         return loaded, None
     folder = warm_start(loaded, config.task, model, tell)
     cast_weights(loaded.model, getattr(torch, model.weights))
+    if on_cpu:
+        loaded.model.to("cpu")
     return loaded, folder
 
 

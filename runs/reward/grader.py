@@ -84,7 +84,8 @@ class Grader:
         self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
         self.functions, self.steps = functions or {}, steps
         self.weights = reward.components(task)
-        self.scorer = Scorer(reward, task, loaded.model.device) if "model" in self.weights else None
+        device = ranks.device or loaded.model.device
+        self.scorer = Scorer(reward, task, device) if "model" in self.weights else None
         self.recent: deque[bool] = deque(maxlen=WINDOW)
         self.last: Exception | None = None
 

@@ -8,14 +8,38 @@ weights anew.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.shards import whole
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Mixing, Request, Rollout
+
+ADAPTED, BASE = ".lora_", ".base_layer."
+"""What the names of an adapter's weights hold, and those of the weights beneath it."""
+
+
+def hollow(language: Any) -> Any:
+    """A copy of a language model without weights: they are empty, and tied ones stay tied."""
+    memo = {id(one): nn.Parameter(one.detach().new_empty(0), False) for one in language.parameters()}
+    # deepcopy takes what the memo has instead of copying it.
+    return copy.deepcopy(language, memo)
+
+
+@torch.no_grad()
+def fill(language: Any, models: RoleModels) -> None:
+    """Give a hollow copy of the policy, which has no adapter, its weights, gathered on this rank's device.
+    Every rank must call this."""
+    language.to(models.device)
+    held = dict(language.named_parameters())
+    for name, parameter in models.language.named_parameters():
+        if ADAPTED not in name:
+            held[name.replace(BASE, ".")].data = whole(parameter.detach())
 
 
 class DealtSampler(HFSampler):

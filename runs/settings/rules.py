@@ -371,6 +371,10 @@ def of_devices(config: RunConfig) -> list[Rule]:
             f"`grpobench hand-over RECIPE DIR --to trl` writes it out, or set {one}",
         ),
         Rule(
+            alone or config.model.attention != "flex",
+            f'{many} model.attention is "flex", which is proven on whole weights; set it to "sdpa" or {one}',
+        ),
+        Rule(
             alone or not train.gradient_noise,
             f"{many} train.gradient_noise compares whole gradients; set train.gradient_noise = 0 or {one}",
         ),

@@ -179,7 +179,8 @@ def joined(place: Path, rank: int, size: int) -> Iterator[Ranks]:
         timeout=FOREVER,
     )
     try:
-        ranks = Ranks(rank, size, torch.distributed.new_group(backend="gloo", timeout=FOREVER))
+        device = torch.device("cuda", rank) if gpus else torch.device("cpu")
+        ranks = Ranks(rank, size, torch.distributed.new_group(backend="gloo", timeout=FOREVER), device)
         ranks.stop = preempt
         yield ranks
     finally:

@@ -5,7 +5,6 @@ Builds the parts of a run, in a fixed order, for the trainer.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from grpobench.runs.prepare.warmstart import initial_policy, warm_start
 from grpobench.runs.reward.functions import RewardFunction
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import dropped
-from grpobench.runs.sample.dealt import DealtSampler
+from grpobench.runs.sample.dealt import DealtSampler, fill, hollow
 from grpobench.runs.sample.drawn import demand_sampler
 from grpobench.runs.sample.engines.sampler import EngineSampler, connect
 from grpobench.runs.sample.in_process import HFSampler
@@ -51,8 +50,8 @@ from grpobench.tasks.task import Split
 
 def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: Any = None) -> Sampler:
     """The sampler that the configuration asks for or, if rollouts are not drawn from the current policy, the
-    one that evaluates it. Of a run on several devices it decodes with `decoded`, a copy of the policy. Raises
-    DataError for an engine that is not installed or does not answer."""
+    one that evaluates it. Of a run on several devices it decodes with `decoded`, a hollow copy of the policy.
+    Raises DataError for an engine that is not installed or does not answer."""
     if config.sampler.foreign:
         entry = registries.find("sampler", config.sampler.kind, others.folder(config), "sampler.kind")
         sampler: Sampler = entry.cls(config, models, loaded)
@@ -65,6 +64,7 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: 
         return AheadSampler(config, models, *given)
     if decoded is None:
         return HFSampler(models, *given)
+    fill(decoded, models)
     whole = RoleModels(
         decoded,
         temperature=config.sampler.temperature,
@@ -127,17 +127,17 @@ def build(
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     # Before the roles are made: reference and critic start as copies of the warm-started policy.
-    loaded, warm = initial_policy(config, warmstart_reporter(tell))
+    loaded, warm = initial_policy(config, warmstart_reporter(tell), on_cpu=not ranks.alone)
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
     provenance, fingerprints = provenance_of(config, loaded), dict[str, str]()
     if warm:
         provenance["warm_start"] = warm.name
         fingerprints["warm start"] = weights_hash(warm)
-    if teacher := teacher_for(config, loaded, tell) if config.reads_teacher else None:
+    if teacher := teacher_for(config, loaded, tell, not ranks.alone) if config.reads_teacher else None:
         provenance["teacher"] = teacher.provenance
         fingerprints |= teacher.fingerprints
     # Before the roles are made, which takes the model apart.
-    decoded = None if ranks.alone else copy.deepcopy(loaded.model)
+    decoded = None if ranks.alone else hollow(loaded.model)
     models = models_for(config, algorithm, loaded, teacher and teacher.model, ranks)
     sampler = sampler_for(config, models, loaded, decoded)
     if isinstance(sampler, EngineSampler):
@@ -259,12 +259,14 @@ class Teacher:
     fingerprints: dict[str, str]
 
 
-def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell) -> Teacher:
-    """The teacher of a run. Raises ModelError if its tokens are not the policy's."""
+def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell, on_cpu: bool = False) -> Teacher:
+    """The teacher of a run, as `initial_policy` gives the policy. Raises ModelError if its tokens are not the
+    policy's."""
     tell("loading the teacher")
     name, updates = config.model.teacher, config.model.teacher_warm_start
     weights = "float32" if updates else config.model.weights
-    found = load(name, weights_in=weights, chat_template=config.model.chat_template)
+    place = "cpu" if on_cpu and not updates else None
+    found = load(name, place, weights_in=weights, chat_template=config.model.chat_template)
     if found.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
         raise ModelError(
             f"model.teacher {name!r} has another tokenizer than {config.model.name!r}, so that it cannot "
@@ -280,6 +282,8 @@ def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell) -> Teacher:
         provenance["warm_start"] = where.name
         fingerprints["teacher's warm start"] = weights_hash(where)
         cast_weights(found.model, getattr(torch, config.model.weights))
+        if on_cpu:
+            found.model.to("cpu")
     return Teacher(found.model, provenance, fingerprints)
 
 
