@@ -255,9 +255,10 @@ class MemoryPlan:
 def plan(given: MemoryInput) -> MemoryPlan:
     """The bytes of each phase."""
     held = standing(given)
-    # An engine sleeps from the end of sampling to the synchronization behind the updates.
+    # From the end of sampling to the synchronization behind the updates.
     asleep = {"sampler's copy", *(ENGINE if given.engine_sleeps else ())}
     beside = {name: size for name, size in held.items() if name not in asleep}
+    held.pop("gathered weights", None)  # nothing is, while the sampler has the whole policy
     between = beside | decoding_graphs(given)
     found = [Phase("scoring", between | scoring(given)), Phase("training", between | training(given))]
     decoded: Sequence[tuple[PhaseName, Decoded]] = (

@@ -157,7 +157,7 @@ class RoleModels(RoleWeights):
         # FlexAttention would be proven on whole weights.
         self.attention = PackedAttention(language, attention if ranks.alone else "sdpa", self.device)
         self.cost = estimate(trunk, language.config)
-        # Before further networks take room: the check needs some. Of several ranks the sampler makes it, whose
+        # Before further networks take room: the check needs some. Of several ranks the sampler makes it: its
         # weights are whole.
         if ranks.alone:
             demand_same_reading(self)
