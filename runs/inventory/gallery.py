@@ -199,11 +199,13 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
 
 
 def change(one: FindingEntry) -> Mapping[str, str]:
-    """A finding's conclusion by its earlier rule and its kept one, and what changed in between."""
+    """A finding's conclusion by its earlier rule and its kept one, and what changed in between. Rules without
+    checks and controls are shown as they were judged in their time."""
     assert one.earlier is not None
+    before = one.earlier.result()
     return {
         "name": one.study.finding.name,
-        "before": one.earlier.result().unchecked,
+        "before": before.verdict if before.checks or before.controls else before.unchecked,
         "now": one.result.verdict,
         "why": one.study.redesign,
     }

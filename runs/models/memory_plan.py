@@ -255,8 +255,7 @@ class MemoryPlan:
 def plan(given: MemoryInput) -> MemoryPlan:
     """The bytes of each phase."""
     held = standing(given)
-    # From the end of sampling to the synchronization behind the updates.
-    asleep = {"sampler's copy", *(ENGINE if given.engine_sleeps else ())}
+    asleep = {"sampler's copy", *(ENGINE if given.engine_sleeps else ())}  # while the trainer computes
     beside = {name: size for name, size in held.items() if name not in asleep}
     held.pop("gathered weights", None)  # nothing is, while the sampler has the whole policy
     between = beside | decoding_graphs(given)
