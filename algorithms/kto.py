@@ -94,8 +94,9 @@ class KTO(Algorithm[Labeled]):
     """Weight of desirable completions, λ_D in the paper."""
     undesirable_weight: float = 1.0
     """Weight of undesirable completions, λ_U in the paper."""
-    threshold: float = 0.5
-    """Least reward of a desirable completion."""
+    threshold: float = 1.0
+    """Least reward of a desirable completion. With less than a right answer earns, a wrong one of the right
+    format may count as desirable."""
     reference_point: Literal["mismatched", "rollouts", "zero"] = "mismatched"
     """Where z comes from: completions under prompts of other problems (mismatched, the authors' estimate for
     completions that the policy did not write), the batch's own completions (rollouts, an unbiased estimate

@@ -85,7 +85,7 @@ def preferences() -> dict[str, Algorithm[Any]]:
     """Settings of the algorithms that learn from preferences beside `dpo` and `ipo`."""
     known = ALGORITHMS
     return {
-        "kto-rollouts": known["kto"](reference_point="rollouts", threshold=1.0),
+        "kto-rollouts": known["kto"](reference_point="rollouts", threshold=0.5),
         "kto-zero": known["kto"](reference_point="zero", desirable_weight=2.0, undesirable_weight=0.5),
         "simpo-nll": known["simpo"](beta=0.5, gamma=0.0, nll=1.0),
         "orpo-heavy": known["orpo"](beta=2.0, nll=0.0),
