@@ -42,8 +42,9 @@ of seconds. A profile is the scores of one algorithm on all probes.
   over all pairs of the probe, that their means differ by more than {resolution}.
 - **Rates**: every algorithm runs at the learning rates of the same search (see [rates](#rates)).
 
-A score says how an algorithm reacts to a mechanism on these policies, not how it trains a large model. Self-distillation
-shows the policy an answer in its prompt, which these policies have not learned to use: it teaches them nothing here.
+A score says how an algorithm reacts to a mechanism on these policies, not how it trains a large model.
+Self-distillation shows the policy an answer in its prompt, which these policies have not learned to use: it
+teaches them nothing here.
 """
 
 
