@@ -48,8 +48,9 @@ class Shards:
         from torch.distributed.fsdp import fully_shard
 
         trunks = list(trunks)
-        device = next(trunks[0].parameters()).device.type
-        mesh = init_device_mesh(device, (ranks.size,))
+        # Weights that lie elsewhere are moved to the rank's device, one unit after the other.
+        device = ranks.device or next(trunks[0].parameters()).device
+        mesh = init_device_mesh(device.type, (ranks.size,))
         self.root: Any = Root([*trunks, *others])
         units: list[Any] = [layer for trunk in trunks for layer in layers_of(trunk)]
         for unit in (*units, self.root):
