@@ -152,7 +152,7 @@ class Optimizer:
                 if key.startswith(MOMENT) and key.split(":", 2)[2] == name:
                     what = key.split(":", 2)[1]
                     if what == MASTER:
-                        copies[name] = tensor
+                        copies[name] = part_like(tensor, target)
                     else:
                         kept = tensor.detach().to(self.device_of(what, target), copy=True)
                         state[what] = part_like(kept, target)

@@ -47,6 +47,8 @@ class Ranks:
         """Rank 0: whether the run should stop where the ranks meet next."""
         self.stop: Callable[[], None] = nothing
         """Called on every rank, at the same place, once rank 0 has asked; may raise."""
+        self.demand: Callable[[], None] = nothing
+        """Rank 0: raises OSError if another rank has died. For long work in which the ranks do not meet."""
 
     @property
     def alone(self) -> bool:
@@ -57,12 +59,15 @@ class Ranks:
         """Whether this rank writes files."""
         return self.rank == 0
 
-    def all_gather(self, own: T) -> list[T]:
-        """What each rank has, in the order of the ranks. Tensors arrive on the CPU."""
+    def all_gather(self, own: T, *, stops: bool = True) -> list[T]:
+        """What each rank has, in the order of the ranks. Tensors arrive on the CPU. With `stops` a run that
+        is asked to stop does so here."""
         if self.alone:
             return [own]
         gathered: list[Any] = [None] * self.size
-        torch.distributed.all_gather_object(gathered, (moved(own, "cpu"), self.asks()), group=self.group)
+        torch.distributed.all_gather_object(
+            gathered, (moved(own, "cpu"), stops and self.asks()), group=self.group
+        )
         if gathered[0][1]:
             self.stop()
         return [value for value, _ in gathered]

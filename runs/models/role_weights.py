@@ -136,7 +136,9 @@ class RoleWeights:
         """A sentence about the trained roles whose weights are not finite; empty: there are none."""
         checked = self.optimizers if roles is None else roles
         # Each rank sees its part only.
-        found = self.ranks.all_gather([role for role in checked if not self.optimizers[role].finite()])
+        own = [role for role in checked if not self.optimizers[role].finite()]
+        # A run whose last step is done has no further place to stop.
+        found = self.ranks.all_gather(own, stops=False)
         lost = list(dict.fromkeys(role for of_rank in found for role in of_rank))
         return f"weights of the {' and the '.join(lost)} are not finite" if lost else ""
 

@@ -198,8 +198,9 @@ class RoleModels(RoleWeights):
         self.plain = None
         networks = [*self.networks.values(), *([self.base] if self.base else [])]
         trunks = {id(one.trunk): one.trunk for one in networks}
-        ends = [end for one in networks for end in (one.head, one.value) if end is not None]
-        self.shards = Shards(trunks.values(), ends, self.ranks)
+        heads = [one.head for one in networks if one.head is not None]
+        values = [one.value for one in networks if one.value is not None]
+        self.shards = Shards(trunks.values(), heads, values, self.ranks)
 
     def _add_networks(self, roles: Collection[Role], teacher: Any) -> None:
         """The networks of further roles. Raises ModelError for a teacher that cannot be used."""

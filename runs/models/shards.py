@@ -1,9 +1,9 @@
 """Weights that lie in parts on the ranks of a run, by torch's FSDP2 (`fully_shard`).
 
-Each layer of every network is a unit: before it runs its weights are gathered, and dropped after it. What is
-outside of layers (embeddings, the output head, which may be tied to them, the last norm, value heads) is one
-more unit, the root. Trunk and head therefore run within one call of the root (`Shards.call`), else the head
-would find its weights dropped.
+Each layer of every network is a unit: before it runs its weights are gathered, and dropped after it. So is a
+value head, which is float32 whatever the others are: a unit has one type. What is outside of these
+(embeddings, the output head, which may be tied to them, the last norm) is one more unit, the root. Trunk and
+head therefore run within one call of the root (`Shards.call`), else the head would find its weights dropped.
 
 Gradients are added up over ranks, never averaged: an algorithm's weights already count the whole minibatch.
 """
@@ -41,18 +41,25 @@ class Root(nn.Module):
 
 
 class Shards:
-    """The networks of a run, sharded over its ranks from now on. `trunks` are those that have layers."""
+    """The networks of a run, sharded over its ranks from now on. `trunks` are those that have layers, and
+    `heads` and `values` their output heads and value heads."""
 
-    def __init__(self, trunks: Iterable[nn.Module], others: Iterable[nn.Module], ranks: Ranks) -> None:
+    def __init__(
+        self,
+        trunks: Iterable[nn.Module],
+        heads: Iterable[nn.Module],
+        values: Iterable[nn.Module],
+        ranks: Ranks,
+    ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        trunks = list(trunks)
+        trunks, values = list(trunks), list(values)
         # Weights that lie elsewhere are moved to the rank's device, one unit after the other.
         device = ranks.device or next(trunks[0].parameters()).device
         mesh = init_device_mesh(device.type, (ranks.size,))
-        self.root: Any = Root([*trunks, *others])
-        units: list[Any] = [layer for trunk in trunks for layer in layers_of(trunk)]
+        self.root: Any = Root([*trunks, *heads, *values])
+        units: list[Any] = [*(layer for trunk in trunks for layer in layers_of(trunk)), *values]
         for unit in (*units, self.root):
             fully_shard(unit, mesh=mesh)
             # Each rank's loss has the weights of the whole minibatch, so that their gradients add up.

@@ -217,10 +217,12 @@ class Grader:
     def _watch(self, failed: Iterable[bool]) -> None:
         self.recent.extend(failed)
         if sum(self.recent) > MOST_FAILURES:
+            own = f"{type(self.last).__name__}: {self.last}" if self.last else ""
+            said = [one for one in self.ranks.all_gather(own, stops=False) if one]
             raise RewardError(
                 f"the verifier or the reward failed for {sum(self.recent)} of the last {len(self.recent)} "
                 f"completions, more than {MOST_FAILURES} of {WINDOW}; the last time with "
-                f"{type(self.last).__name__}: {self.last}"
+                f"{said[0]}"
             ) from self.last
 
 

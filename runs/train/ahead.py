@@ -30,6 +30,7 @@ from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.machine import deterministic
 from grpobench.runs.tools.process import death, die_with, safe_point, without_interrupts, without_main
 from grpobench.tasks.task import Problem
 
@@ -172,6 +173,7 @@ def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, thre
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
+    deterministic(config.model.deterministic)
     if torch.cuda.is_available():
         torch.cuda.set_device(1 % torch.cuda.device_count())
     loaded, _ = initial_policy(config)

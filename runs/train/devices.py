@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import multiprocessing
 import os
 import pickle
@@ -21,6 +22,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -103,20 +105,27 @@ def ranks_of(config: RunConfig, threads: int) -> Iterator[Ranks]:
         obedient = False
         try:
             with joined(place, 0, config.train.devices) as ranks:
+                ranks.demand = functools.partial(demand_alive, others)
                 try:
                     yield ranks
                     obedient = True
                 except Preempted:
                     obedient = True
                     raise
+                except Exception as error:
+                    over.set()
+                    found = cause(others, place, error)
+                    # Before the group ends, at which they would fail, too.
+                    for other in others:
+                        other.kill()
+                    if found is not None:
+                        raise found from error
+                    raise
                 finally:
                     over.set()
                     if obedient:  # else they wait within something that this rank has left
-                        ranks.send((END, ()))
-        except Exception as error:
-            if (found := cause(others, place, error)) is not None:
-                raise found from error
-            raise
+                        with contextlib.suppress(RuntimeError):  # one that has died now has done its work
+                            ranks.send((END, ()))
         finally:
             for other in others:
                 other.join(GRACE if obedient else 0)
@@ -143,26 +152,43 @@ def watch(others: list[BaseProcess], over: threading.Event) -> None:
     """End this process if another rank has died and this one does not notice: a GPU's collectives wait for
     ever."""
     while not over.wait(LOOK):
-        dead = [other for other in others if other.exitcode not in (None, 0)]
-        if dead and not over.wait(GRACE):
-            sys.stderr.write(f"{dead[0].name} {death(dead[0].exitcode)}; this process ends, too\n")
+        if (gone := dead(others)) and not over.wait(GRACE):
+            sys.stderr.write(f"{gone[0].name} {death(gone[0].exitcode)}; this process ends, too\n")
             sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def dead(others: list[BaseProcess]) -> list[BaseProcess]:
+    return [other for other in others if other.exitcode not in (None, 0)]
+
+
+def demand_alive(others: list[BaseProcess]) -> None:
+    """Raises OSError if another rank has died, of which `cause` knows more."""
+    for other in dead(others):
+        raise OSError(errno.ECONNRESET, f"{other.name} of the run {death(other.exitcode)}")
+
+
 def cause(others: list[BaseProcess], place: Path, error: Exception) -> Exception | None:
     """The death of another rank that made this one see `error`; None if none has died."""
-    if "Connection closed by peer" in str(error) or "Connection reset by peer" in str(error):
-        for other in others:
-            other.join(LOOK)
-    for other in others:
-        if other.exitcode in (None, 0):
-            continue
-        with contextlib.suppress(OSError, pickle.UnpicklingError, AttributeError):
-            found: Exception = pickle.loads((place / f"{other.name}.error").read_bytes())
+    if lost(error) and not dead(others):
+        wait([other.sentinel for other in others], GRACE)
+    found = [ended_by(other, place) for other in dead(others)]
+    # Of several ranks all but one have only lost another one.
+    return next((one for one in found if not lost(one)), found[0] if found else None)
+
+
+def lost(error: Exception) -> bool:
+    """Whether an error says no more than that another rank has gone."""
+    return any(said in str(error) for said in ("Connection closed by peer", "Connection reset by peer"))
+
+
+def ended_by(other: BaseProcess, place: Path) -> Exception:
+    """What a rank died of: its own error, if it has left one that can be read."""
+    with contextlib.suppress(Exception):
+        found = pickle.loads((place / f"{other.name}.error").read_bytes())
+        if isinstance(found, Exception):
             return found
-        return OSError(errno.ECONNRESET, f"{other.name} of the run {death(other.exitcode)}")
-    return None
+    return OSError(errno.ECONNRESET, f"{other.name} of the run {death(other.exitcode)}")
 
 
 @contextlib.contextmanager
@@ -195,15 +221,27 @@ def follow(config: RunConfig, place: Path, rank: int, parent: int, threads: int)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     warnings.simplefilter("ignore")  # rank 0 says the same
     torch.set_num_threads(threads)
-    try:
-        with joined(place, rank, config.train.devices) as ranks:
-            deterministic(config.model.deterministic)
+    with joined(place, rank, config.train.devices) as ranks, telling(place / f"rank {rank}.error"):
+        deterministic(config.model.deterministic)
+        try:
             parts = build(config, ranks=ranks)
-            trainer = Trainer(config, parts)
-            with contextlib.closing(trainer.sampler):
-                obey(trainer)
+        except Preempted:  # it samples, if the algorithm learns from the initial policy's rollouts
+            ranks.receive()  # the end
+            return
+        trainer = Trainer(config, parts)
+        with contextlib.closing(trainer.sampler):
+            obey(trainer)
+
+
+@contextlib.contextmanager
+def telling(path: Path) -> Iterator[None]:
+    """An error within goes to a file and ends this process: before it leaves its group, at which the others
+    look for the file."""
+    try:
+        yield
     except Exception as error:
         traceback.print_exc()
+        sys.stderr.flush()
         with contextlib.suppress(Exception):
-            (place / f"rank {rank}.error").write_bytes(pickle.dumps(error))
+            path.write_bytes(pickle.dumps(error))
         os._exit(1)  # at once: the others wait for this rank

@@ -104,6 +104,8 @@ class Base:
                 config.train.micro_batch_tokens,
             ],
             "backend": config.train.backend,
+            # They decide what is decoded and read together, and so how it is rounded.
+            "devices": config.train.devices,
             "code": provenance.code("runs/train/run_loop.py", task),
             "versions": dict(provenance.versions()),
             "machine": [provenance.device(), torch.get_num_threads()],

@@ -43,8 +43,8 @@ class Stopping:
         self.reported = self.asked = time.monotonic()
         self.stopping: float | None = None
         """When the request to stop was first seen."""
-        self.alone = True
-        """Whether this process may stop wherever it is; else all ranks of the run must stop at one place."""
+        self.ranks = ALONE
+        """Of the run. A single one may stop wherever it is; several must stop at one place."""
 
     def report(self, progress: Progress) -> None:
         """Report the progress to the launcher."""
@@ -52,14 +52,15 @@ class Stopping:
         self.passed_on(progress)
 
     def ask(self) -> None:
-        """Raises Preempted if the run is asked to stop and may do so now."""
+        """Raises Preempted if the run is asked to stop and may do so now, and OSError if a rank has died."""
         now = time.monotonic()
         if now - self.asked < ASK:
             return
         self.asked = now
         if self.last is not None and now - self.reported >= BEAT:
             self.report(self.last)
-        if self.alone and self.due():
+        self.ranks.demand()
+        if self.ranks.alone and self.due():
             raise Preempted
 
     def due(self) -> bool:
@@ -72,7 +73,7 @@ class Stopping:
     @contextlib.contextmanager
     def heeded(self, ranks: Ranks = ALONE) -> Iterator[None]:
         """Within, safe points call `ask`. A run of several ranks stops where these meet."""
-        self.alone = ranks.alone
+        self.ranks = ranks
         if not ranks.alone:
             ranks.asks = self.due
         with asking(self.ask):

@@ -427,7 +427,8 @@ class Trainer:
             "cost/generated_tokens": float(self.source.generated),
             "cost/trained_tokens": float(self.updater.trained),
             "cost/flops": self._flops(),
-            "cost/peak_memory_gb": max(self.models.ranks.all_gather(peak_memory_gb())),
+            # Not stopping: the weights are those after the step, and the counters not yet all.
+            "cost/peak_memory_gb": max(self.models.ranks.all_gather(peak_memory_gb(), stops=False)),
             "cost/state_gb": self.models.take_state_bytes() / 2**30,
             "time/step": elapsed,
             "time/other": elapsed - sum(phases.values()),

@@ -6,12 +6,13 @@ A part of it is in `make test`, all of it in `make test-devices`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,23 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment.engines import HERE, Where, with_devices
 from grpobench.runs.models.adapter import Adapter
-from grpobench.runs.models.ranks import ALONE, moved
+from grpobench.runs.models.ranks import ALONE, Ranks, moved
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
-from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig, TrainConfig
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    ModelConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
 from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.runs.train.devices import cause
+from grpobench.runs.train import trainer
+from grpobench.runs.train.devices import cause, demand_alive
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.stopping import ASK, Stopping
 
 NAMES = sorted(ALGORITHMS)
 CORE = ("chord", "dpo", "flowrl", "gkd", "grpo", "gspo", "opd", "otb", "ppo", "rredcot", "sdpo", "spo")
@@ -46,7 +56,7 @@ ROUNDED = 2e-5
 # Gradients
 
 
-@cache
+@functools.cache
 def of_ranks(
     size: int, names: tuple[str, ...], architecture: str, kind: str, wide: bool
 ) -> list[dict[str, Result]]:
@@ -183,6 +193,50 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
 
 
 @pytest.mark.slow
+def test_a_stop_behind_the_last_update_of_a_step_keeps_the_step(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks meet once more there. The weights are those after the step, which must not be saved as those
+    before it."""
+    config = on(2, configure(policy, checkpoint=CheckpointConfig(every=0)))
+    run(config, tmp_path / "whole")
+    measured: list[float] = []
+
+    def measure() -> float:
+        measured.append(0.0)
+        return 0.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "peak_memory_gb", measure)
+        with pytest.raises(Preempted):
+            run(config, tmp_path / "parts", lambda: len(measured) >= 2)
+    assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step-2"]
+    run(config, tmp_path / "parts")
+    assert same(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_while_it_is_built_is_preempted(policy: str, tmp_path: Path) -> None:
+    """The initial policy's rollouts are sampled then, for which the ranks meet."""
+    config = configure(policy, ALGORITHMS["dpo"](), sampler=SamplerConfig(kind="replay", problems=6))
+    with pytest.raises(Preempted):
+        run(on(2, config), tmp_path / "run", lambda: True)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_weights_in_bfloat16_beside_a_value_head_go_on_exactly(policy: str, tmp_path: Path) -> None:
+    """The value head is float32, and so are the master weights of a checkpoint."""
+    model = ModelConfig(policy, weights="bfloat16", dtype="bfloat16")
+    config = on(2, configure(policy, PPO(critic_warmup=0), model=model), steps=2)
+    run(config, tmp_path / "whole")
+    with pytest.raises(Preempted):
+        run(config, tmp_path / "parts", after(tmp_path / "parts", 1))
+    run(config, tmp_path / "parts")
+    assert same(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 4])
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(
     devices: int, whole: tuple[RunConfig, Path], tmp_path: Path
@@ -204,8 +258,6 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
 
 
 def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
-    import pickle
-
     class Dead:
         name, exitcode = "rank 1", 1
 
@@ -214,6 +266,41 @@ def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
     (tmp_path / "rank 1.error").write_bytes(pickle.dumps(ConfigError(["no room"])))
     found = cause([Dead()], tmp_path, RuntimeError("Connection closed by peer"))  # type: ignore[list-item]
     assert isinstance(found, ConfigError) and "no room" in str(found)
+
+
+class Gone:
+    """A rank that has ended, with an error or by a signal."""
+
+    def __init__(self, rank: int, code: int) -> None:
+        self.name, self.exitcode = f"rank {rank}", code
+
+
+class Clumsy(Exception):
+    """One that pickle writes and cannot read."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def test_the_first_death_is_told_and_not_those_that_follow(tmp_path: Path) -> None:
+    closed = RuntimeError("Connection closed by peer [127.0.0.1]")
+    (tmp_path / "rank 1.error").write_bytes(pickle.dumps(closed))
+    (tmp_path / "rank 2.error").write_bytes(pickle.dumps(ValueError("the cause")))
+    (tmp_path / "rank 3.error").write_bytes(pickle.dumps(Clumsy(1, 2)))
+    gone: list[Any] = [Gone(1, 1), Gone(2, 1)]
+    assert str(cause(gone, tmp_path, closed)) == "the cause"
+    assert "killed by SIGKILL" in str(cause([Gone(1, 1), Gone(4, -9)], tmp_path, closed))  # type: ignore[list-item]
+    assert "rank 3 of the run exited with 1" in str(cause([Gone(3, 1)], tmp_path, closed))  # type: ignore[list-item]
+    assert cause([], tmp_path, ValueError("of this rank")) is None
+
+
+def test_a_long_work_of_the_first_rank_ends_when_another_dies() -> None:
+    ranks = Ranks(0, 2)
+    ranks.demand = functools.partial(demand_alive, [Gone(1, 1)])
+    stopping = Stopping(lambda progress: None, lambda: False)
+    stopping.asked -= ASK
+    with stopping.heeded(ranks), pytest.raises(OSError, match="rank 1 of the run exited with 1"):
+        safe_point()
 
 
 # What cannot be
