@@ -243,7 +243,8 @@ def no_profile(name: str, code: str = "") -> str:
     """The sentence of an algorithm without a profile; `code` surrounds a command."""
     if why := unprofiled(name):
         return f"It has none: it {why}."
-    return f"It has no profile yet: {code}grpobench profile {name}{code} makes one."
+    known = "" if name in ALGORITHMS else ", or says why it cannot"
+    return f"It has no profile yet: {code}grpobench profile {name}{code} makes one{known}."
 
 
 def unprofiled(name: str) -> str:

@@ -177,7 +177,8 @@ def test_the_first_screen_comes_before_the_formula(cls: type[Algorithm[Any]]) ->
     assert flat.index(cls.claim) < flat.index("**Here.**")
     here = standing().of(cls)["here"]
     assert (claims.UNTESTED in flat) == (not here["findings"])
-    assert ("| stands | on |" in top) != (f"`grpobench profile {cls.name}` makes one" in flat)
+    assert ("| stands | on |" in top) != bool(claims.unprofiled(cls.name))
+    assert (f"It has none: it {claims.unprofiled(cls.name)}." in flat) == bool(claims.unprofiled(cls.name))
     assert len(top.splitlines()) < 45, "more than a screen"
 
 
