@@ -12,15 +12,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpobench.algorithms import ALGORITHMS
 from grpobench.runs.inventory.folders import FOLDER, docs_folder
 from grpobench.runs.settings import plugins, registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
-from grpobench.runs.settings.probes import GATE, probes
-from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.settings.rules import unserved
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks import TASKS
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
@@ -243,12 +238,20 @@ def no_profile(name: str, code: str = "") -> str:
     """The sentence of an algorithm without a profile; `code` surrounds a command."""
     if why := unprofiled(name):
         return f"It has none: it {why}."
+    from grpobench.algorithms import ALGORITHMS
+
     known = "" if name in ALGORITHMS else ", or says why it cannot"
     return f"It has no profile yet: {code}grpobench profile {name}{code} makes one{known}."
 
 
 def unprofiled(name: str) -> str:
     """Why the probes cannot run an algorithm of the suite, without the remedy; empty if they can."""
+    from grpobench.algorithms import ALGORITHMS  # which needs torch, and most of this page does not
+    from grpobench.runs.settings.probes import GATE, probes
+    from grpobench.runs.settings.recipe import read_recipe
+    from grpobench.runs.settings.rules import unserved
+    from grpobench.tasks import TASKS
+
     if name not in ALGORITHMS:
         return ""
     (task,) = probes()[GATE].settings["tasks"]

@@ -84,8 +84,9 @@ class Grader:
         self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
         self.functions, self.steps = functions or {}, steps
         self.weights = reward.components(task)
-        device = ranks.device or loaded.model.device
-        self.scorer = Scorer(reward, task, device) if "model" in self.weights else None
+        self.scorer: Scorer | None = None
+        if "model" in self.weights:
+            self.scorer = Scorer(reward, task, ranks.device or loaded.model.device)
         self.recent: deque[bool] = deque(maxlen=WINDOW)
         self.last: Exception | None = None
 

@@ -60,8 +60,8 @@ def final_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 ORDERS: Mapping[str, Callable[..., Any]] = {
     "restore": restore,
-    "step": Trainer.step,
-    "evaluate": Trainer.evaluate,
+    "step": lambda trainer, step: trainer.step(step),
+    "evaluate": lambda trainer, number, step, split: trainer.evaluate(number, step, split),
     "state": lambda trainer: trainer.models.state(),
     "ruined": lambda trainer: trainer.models.ruined(),
     "final weights": final_weights,

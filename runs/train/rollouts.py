@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
-from grpobench.runs.sample.dealt import DealtSampler
 from grpobench.runs.sample.drawn import demand_routes
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.rollouts import (
@@ -49,10 +48,12 @@ from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
-from grpobench.runs.train.ahead import AheadSampler, Work
 from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
+
+if TYPE_CHECKING:
+    from grpobench.runs.train.ahead import Work
 
 BREAK = re.compile(
     r"(?<=\n)(?=\S)|(?<=[.!?;] )(?=\S)|(?<=,)(?=-?\d+ ?[-+*/])"
@@ -297,6 +298,8 @@ class OnPolicy:
 
     def sample(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]]) -> list[list[Rollout]]:
         """The rollouts of each problem, with the weights that are in the models now."""
+        from grpobench.runs.train.ahead import AheadSampler  # here, so that recipes are read without torch
+
         if isinstance(self.sampler, AheadSampler):
             version, _ = self.past.before(self.past.lag)
             return self.sampler.take(self.work(problems, seeds, version), lambda: self.past.parameters)
@@ -305,11 +308,15 @@ class OnPolicy:
         return episodes(self.sampler, self.loaded, *given)
 
     def work(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]], version: int) -> Work:
+        from grpobench.runs.train.ahead import Work
+
         return Work(tuple(problems), tuple(seeds), self.limit, self.config.sampler.temperature, version)
 
     def sample_ahead(self, step: int, index: Sequence[int]) -> None:
         """Let a sampler that works ahead begin with the problems of the next `step`, before the updates of
         this one."""
+        from grpobench.runs.train.ahead import AheadSampler
+
         if not isinstance(self.sampler, AheadSampler):
             return
         train = self.config.train
@@ -333,6 +340,8 @@ class OnPolicy:
     def mixing(self) -> Mixing | None:
         """How embeddings are mixed while decoding, with the current embedding table. The mixing ends when a
         completion begins to state its answer."""
+        from grpobench.runs.sample.dealt import DealtSampler
+
         if isinstance(self.sampler, DealtSampler):
             self.sampler.wake()  # the table is its own
         mixer = self.algorithm.mixer(self.embeddings)

@@ -18,6 +18,7 @@ from grpobench.runs.inventory import doctor
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.past_weights import PastWeights
+from grpobench.runs.models.ranks import ALONE
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import StoredWeights
 from grpobench.runs.prepare import warmstart
@@ -49,7 +50,7 @@ def elsewhere() -> RoleModels:
     parameters = {"weight": torch.nn.Parameter(torch.empty(3, 2, device="meta"))}
     adam = torch.optim.AdamW(parameters.values())
     models.optimizers = {"policy": Optimizer(StoredWeights(parameters), adam, 1e-3, 1.0)}
-    models.moved = False
+    models.moved, models.ranks = False, ALONE
     models.past = PastWeights({}, 0)
     return models
 

@@ -83,7 +83,7 @@ def test_every_number_is_that_of_a_run_that_samples_by_itself(
     ("lag", "sections"),
     [
         pytest.param(5, {"algorithm": PPO(critic_warmup=0)}, marks=pytest.mark.slow),
-        (UPDATES, {"adapter": True}),
+        pytest.param(UPDATES, {"adapter": True}, marks=pytest.mark.slow),
         # It draws by what it has learned: nothing is foreseen.
         pytest.param(UPDATES, {"algorithm": SPO()}, marks=pytest.mark.slow),
     ],

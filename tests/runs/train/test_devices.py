@@ -106,7 +106,9 @@ def on(devices: int, config: RunConfig, **train: Any) -> RunConfig:
     ("algorithm", "adapter"),
     [
         pytest.param(GRPO(beta=0.1), None, id="full", marks=pytest.mark.slow),
-        pytest.param(PPO(critic_warmup=0, beta=0.1), Adapter(rank=4, alpha=8.0), id="adapter"),
+        pytest.param(
+            PPO(critic_warmup=0, beta=0.1), Adapter(rank=4, alpha=8.0), id="adapter", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(

@@ -247,7 +247,7 @@ def test_a_gap_before_the_first_update_still_stops_a_run(
 def engine_trainer(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[Trainer, Copy]:
     engines: list[Copy] = []
 
-    def connect(config: RunConfig, models: Any, loaded: Any) -> EngineSampler:
+    def connect(config: RunConfig, models: Any, loaded: Any, decoded: Any = None) -> EngineSampler:
         engines.append(Copy(models.language, context=loaded.context))
         prompt = loaded.encode("0:")
         return EngineSampler(
