@@ -39,11 +39,11 @@ GPU_PARTS   := 1440
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
-	@echo "make test       set up, run the tests (under ten minutes on two cores)"
+	@echo "make test       set up, run the tests (a quarter of an hour on two cores)"
 	@echo "make test-long  the tests marked slow as well"
 	@echo "make torture    kill runs at random (140 times and more) and hold them against undisturbed ones"
 	@echo "make fuzz       13,000 recipes, data rows, completions and logs of any content"
-	@echo "make test-devices  one run on 2 and 4 devices: processes of this machine stand for these (8 minutes)"
+	@echo "make test-devices  one run on 2 and 4 devices: processes of this machine stand for these"
 	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
 	@echo "make test-trackers  install W&B, TensorBoard, trackio and MLflow beside .venv (0.6 GB), run their tests"
 	@echo "make test-launchers  install Ray and submitit beside .venv (0.3 GB), run their tests"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from grpobench.runs.models.shards import bytes_of, is_sharded, own_part, part_like
+from grpobench.runs.models.shards import bytes_of, is_sharded, local_shard, shard_like
 from grpobench.runs.models.stored_weights import MASTER, StoredWeights
 
 MOMENT = "optimizer:"
@@ -78,7 +78,7 @@ class Optimizer:
 
     def finite(self) -> bool:
         """Whether every weight that this rank holds is a finite number. Waits for the device only once."""
-        parts = [own_part(p.detach()).flatten() for p in self.parameters.values()]
+        parts = [local_shard(p.detach()).flatten() for p in self.parameters.values()]
         weights = [part for part in parts if len(part)]
         if not weights:
             return True
@@ -152,10 +152,10 @@ class Optimizer:
                 if key.startswith(MOMENT) and key.split(":", 2)[2] == name:
                     what = key.split(":", 2)[1]
                     if what == MASTER:
-                        copies[name] = part_like(tensor, target)
+                        copies[name] = shard_like(tensor, target)
                     else:
                         kept = tensor.detach().to(self.device_of(what, target), copy=True)
-                        state[what] = part_like(kept, target)
+                        state[what] = shard_like(kept, target)
             for key, made in plain.get("composed", {}).get(name, {}).items():
                 state[key] = self._compose(key, made, state)
             if state:

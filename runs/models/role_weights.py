@@ -16,7 +16,7 @@ from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.ranks import ALONE, Ranks
-from grpobench.runs.models.shards import bytes_of, own_part, part_like, whole
+from grpobench.runs.models.shards import bytes_of, full_tensor, local_shard, shard_like
 from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.tools.seeds import derive
@@ -155,7 +155,7 @@ class RoleWeights:
         generator = torch.Generator(next(policy.trunk.parameters()).device).manual_seed(seed)
         with torch.no_grad():
             pairs = zip(reference.parameters(), policy.parameters(), strict=True)
-            for ours, theirs in (map(own_part, pair) for pair in pairs):
+            for ours, theirs in (map(local_shard, pair) for pair in pairs):
                 if ours.dtype == torch.float32 or mix == 1:
                     ours.lerp_(theirs, mix)
                 else:  # a small step would be lost in bfloat16
@@ -185,7 +185,7 @@ class RoleWeights:
             return {name: tensor.detach() for name, tensor in tensors.items()}
         out: dict[str, torch.Tensor] = {}
         for name, tensor in tensors.items():
-            full = whole(tensor.detach())  # on every rank, one tensor after the other
+            full = full_tensor(tensor.detach())  # on every rank, one tensor after the other
             out[name] = full.cpu() if self.ranks.writes else torch.empty(0)
         return out
 
@@ -209,10 +209,10 @@ class RoleWeights:
                 if missing:
                     raise ModelError(f"the checkpoint of {role} lacks {missing[0]}; it is of another model")
                 for name, p in optimizer.parameters.items():
-                    own_part(p).copy_(own_part(part_like(saved[name], p)))
+                    local_shard(p).copy_(local_shard(shard_like(saved[name], p)))
                 optimizer.restore(saved, (counters or {}).get(role, {}))
             for name, p in self.named_parameters("reference").items() if self.moved else ():
-                own_part(p).copy_(own_part(part_like(state["reference"][name], p)))
+                local_shard(p).copy_(local_shard(shard_like(state["reference"][name], p)))
         try:
             self.past.restore(state.get(PAST, {}))
         except (KeyError, ValueError) as error:

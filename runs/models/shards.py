@@ -11,7 +11,7 @@ Gradients are added up over ranks, never averaged: an algorithm's weights alread
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +24,6 @@ from grpobench.runs.models.ranks import Ranks
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-Outputs = Mapping[Role, ModelOutput]
 TENSORS = tuple(field.name for field in dataclasses.fields(ModelOutput))
 
 
@@ -95,14 +94,14 @@ class Shards:
 
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Whether this rank holds a part of a tensor only."""
-    if not torch.distributed.is_available():
-        return False
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False  # a run on one device, which need not wait for the import
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
 
 
-def own_part(tensor: torch.Tensor) -> torch.Tensor:
+def local_shard(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that this rank holds, not copied; the tensor itself if it is not sharded."""
     if not is_sharded(tensor):
         return tensor
@@ -110,7 +109,7 @@ def own_part(tensor: torch.Tensor) -> torch.Tensor:
     return sharded.to_local()
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The whole of a tensor, gathered from all ranks, each of which must call this; the tensor itself if it
     is not sharded."""
     if not is_sharded(tensor):
@@ -119,7 +118,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return sharded.full_tensor()
 
 
-def part_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def shard_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A whole tensor in parts as `like` is, if both have a shape; each rank keeps its own part."""
     if not is_sharded(like) or tensor.shape != like.shape:
         return tensor
@@ -128,11 +127,11 @@ def part_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     sharded: DTensor = like  # type: ignore[assignment]
     # No rank sends anything: all have read the same tensor.
     return distribute_tensor(
-        tensor.to(own_part(like).device), sharded.device_mesh, sharded.placements, src_data_rank=None
+        tensor.to(local_shard(like).device), sharded.device_mesh, sharded.placements, src_data_rank=None
     )
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of tensors on all ranks together; those that share memory count once."""
     # A rank's part may be empty, and then has no address.
-    return sum({own_part(t).data_ptr() or id(t): t.numel() * t.element_size() for t in tensors}.values())
+    return sum({local_shard(t).data_ptr() or id(t): t.numel() * t.element_size() for t in tensors}.values())

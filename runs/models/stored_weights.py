@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from grpobench.runs.models.shards import whole
+from grpobench.runs.models.shards import full_tensor
 from grpobench.runs.tools.seeds import derive
 
 MASTER = "master"
@@ -32,7 +32,7 @@ class StoredWeights:
 
     def clip(self, most: float) -> float:
         """Scale the gradient down to a norm of at most `most`. Returns its norm before."""
-        return whole(nn.utils.clip_grad_norm_(list(self.targets.values()), most)).item()
+        return full_tensor(nn.utils.clip_grad_norm_(list(self.targets.values()), most)).item()
 
     def step(self, inner: torch.optim.Optimizer, update: int) -> None:
         """One step of the optimizer; `update` counts those of the role."""

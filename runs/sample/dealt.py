@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.models.shards import whole
+from grpobench.runs.models.shards import full_tensor
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Mixing, Request, Rollout
 
@@ -39,7 +39,7 @@ def fill(language: Any, models: RoleModels) -> None:
     held = dict(language.named_parameters())
     for name, parameter in models.language.named_parameters():
         if ADAPTED not in name:
-            held[name.replace(BASE, ".")].data = whole(parameter.detach())
+            held[name.replace(BASE, ".")].data = full_tensor(parameter.detach())
 
 
 class DealtSampler(HFSampler):
@@ -72,7 +72,7 @@ class DealtSampler(HFSampler):
             return
         held = dict(self.models.language.named_parameters())
         for name, parameter in self.sharded.language.named_parameters():
-            held[name].data = whole(parameter.detach())
+            held[name].data = full_tensor(parameter.detach())
         self.awake = True
 
     def sample(

@@ -19,8 +19,7 @@ from grpobench.runs.metrics.catalog import catalog
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator
 from grpobench.runs.models import nano
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.models.shards import own_part, part_like
-from grpobench.runs.models.shards import whole as whole_of
+from grpobench.runs.models.shards import full_tensor, local_shard, shard_like
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.in_process import HFSampler
@@ -237,12 +236,12 @@ def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> RoleM
             if role in models.networks:
                 for p in models.networks[role].parameters():
                     noise = 0.02 * torch.randn(p.shape, generator=generator)
-                    own_part(p).add_(own_part(part_like(noise, p)))
+                    local_shard(p).add_(local_shard(shard_like(noise, p)))
         for network in models.networks.values():
             if network.value is not None:
                 weight = network.value.weight
                 drawn = 0.2 * torch.randn(weight.shape, generator=generator)
-                own_part(weight).copy_(own_part(part_like(drawn, weight)))
+                local_shard(weight).copy_(local_shard(shard_like(drawn, weight)))
     models.optimize(dict.fromkeys(algorithm.trained_roles, 1e-3), (0.9, 0.95), 0.0, 1.0)
     return models
 
@@ -276,7 +275,9 @@ def backward(
     run.accumulate(batch, signal, roles, tally, None, correction, experts=experts)
     run.unscale(roles)
     found = {
-        f"{role}/{name}": torch.zeros(p.shape, dtype=p.dtype) if p.grad is None else whole_of(p.grad).clone()
+        f"{role}/{name}": torch.zeros(p.shape, dtype=p.dtype)
+        if p.grad is None
+        else full_tensor(p.grad).clone()
         for role, optimizer in models.optimizers.items()
         for name, p in optimizer.parameters.items()
     }
