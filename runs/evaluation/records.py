@@ -293,14 +293,16 @@ class EvaluationCache:
 
 
 def newest(place: Path) -> tuple[int, Path] | None:
-    """(step, file) of a run's final weights, else of its newest checkpoint; None without either."""
+    """(step, file) of a run's final weights, else of its newest checkpoint; None without either. Of a
+    checkpoint that several ranks have written it is the folder."""
     final = place / "final" / "policy.safetensors"
     if final.exists():
         return int(status(place).get("step", 0)), final
     saved = [
         (int(path.parent.name[5:]), path) for path in place.glob("checkpoints/step-*/policy.safetensors")
     ]
-    return max(saved, default=None)
+    several = [path for path in place.glob("checkpoints/step-*") if checkpoints.is_sharded(path)]
+    return max(saved + [(int(path.name[5:]), path) for path in several], default=None)
 
 
 def lack_of_weights(place: Path) -> str:
@@ -320,6 +322,9 @@ def weights_damage(place: Path) -> str:
     if trained is None:
         return ""
     _, path = trained
+    if path.is_dir():
+        why = checkpoints.damage(path)
+        return why and f"{path}: {why}; restore it, or delete {path}"
     try:
         told = checkpoints.written(path)
     except ValueError as error:
@@ -357,7 +362,8 @@ def put(loaded: Loaded, path: Path, adapter: Adapter | None = None) -> None:
     import torch
     from safetensors.torch import load_file
 
-    weights = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(MOMENT)}
+    kept = checkpoints.tensors_of(path, "policy") if path.is_dir() else load_file(path)
+    weights = {name: tensor for name, tensor in kept.items() if not name.startswith(MOMENT)}
     if adapter:
         adapters.attach(loaded.model, adapter)
     parameters = adapters.trained(loaded.model) if adapter else dict(loaded.model.named_parameters())
@@ -390,7 +396,9 @@ def identity(subject: Subject, plan: Plan, base: bool) -> dict[str, Any]:
             policies["base"] = {"step": 0, "weights": _base(subject)}
         trained = newest(subject.evals_parent)
         assert trained is not None
-        policies["final"] = {"step": trained[0], "weights": files.sha256(trained[1])}
+        step, path = trained
+        digest = weights_hash(path) if path.is_dir() else files.sha256(path)
+        policies["final"] = {"step": step, "weights": digest}
     plain: dict[str, Any] = json.loads(json.dumps({"settings": plan.settings, "policies": policies}))
     return plain
 

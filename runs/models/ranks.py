@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import torch
@@ -43,6 +44,10 @@ class Ranks:
         """Of this rank; None: where the model is."""
         self.group = group
         """A process group of gloo, by which objects travel; None for a single rank."""
+        self.background: Any = None
+        """Another one, for what goes on beside the run: writing checkpoints."""
+        self.written: Future[Any] | None = None
+        """This rank's last part of a checkpoint, which is written in the background."""
         self.asks: Callable[[], bool] = nobody_asks
         """Rank 0: whether the run should stop where the ranks meet next."""
         self.stop: Callable[[], None] = nothing

@@ -168,15 +168,34 @@ class RoleWeights:
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Weights and optimizer moments of every trained role, the weights of a reference that has moved, and
-        the policy's earlier weights where a sampler lags behind, as flat tensors by name."""
+        the policy's earlier weights where a sampler lags behind, as flat tensors by name. Of several ranks
+        each has its parts."""
         out: dict[str, dict[str, torch.Tensor]] = {}
         for role, optimizer in self.optimizers.items():
-            out[role] = self.whole(optimizer.tensors())
+            out[role] = optimizer.tensors()
         if self.moved:
-            out["reference"] = self.whole(self.named_parameters("reference"))
+            out["reference"] = dict(self.named_parameters("reference"))
         if self.past.staleness:
             out[PAST] = self.past.tensors()
-        return out
+        return {role: {n: t.detach() for n, t in tensors.items()} for role, tensors in out.items()}
+
+    def room_for(self, outline: Mapping[str, tuple[torch.Size, torch.dtype]]) -> dict[str, torch.Tensor]:
+        """Tensors to read a checkpoint of several ranks into, by ``ROLE/NAME``, in parts where the weights
+        that they belong to are."""
+        room: dict[str, torch.Tensor] = {}
+        roles = {key.partition("/")[0] for key in outline}
+        weights: dict[str, dict[str, nn.Parameter]] = {
+            role: self.named_parameters(role) for role in (*self.optimizers, "reference") if role in roles
+        }
+        for key, (shape, dtype) in outline.items():
+            role, _, name = key.partition("/")
+            # Moments, and master weights, end in the name of their weight: optimizer:exp_avg:NAME.
+            like = weights.get(role, {}).get(name.rpartition(":")[2])
+            if like is None or like.shape != shape:
+                room[key] = torch.empty(shape, dtype=dtype)
+            else:
+                room[key] = torch.empty_like(like, dtype=dtype, requires_grad=False)
+        return room
 
     def whole(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Weights or tensors of an optimizer, detached. Those of several ranks are gathered into the CPU's

@@ -43,6 +43,7 @@ from grpobench.runs.models.token_budgets import (
     REMEDY,
     ModelError,
     NoRoom,
+    RankOutOfMemory,
     TokenBudget,
     gpu_memory,
     most_logits,
@@ -192,7 +193,7 @@ class RoleModels(RoleWeights):
     def _shard(self, keep_base: bool) -> None:
         """Lay the weights of every network in parts on the ranks."""
         if keep_base:
-            language = copy.deepcopy(self.plain or self.language).requires_grad_(False)
+            language = self._copy(self.plain or self.language).requires_grad_(False)
             self.base = Network(*trunk_and_head(language, probed=False))
         # Of the whole weights, which must not stay in memory.
         self.plain = None
@@ -206,10 +207,10 @@ class RoleModels(RoleWeights):
         """The networks of further roles. Raises ModelError for a teacher that cannot be used."""
         policy = self.networks["policy"]
         if "reference" in roles:
-            frozen = self._sharing(self.plain) or copy.deepcopy(self.language).requires_grad_(False)
+            frozen = self._sharing(self.plain) or self._copy(self.language).requires_grad_(False)
             self.networks["reference"] = Network(*trunk_and_head(frozen, self.ranks.alone))
         if "critic" in roles:
-            trunk = copy.deepcopy(policy.trunk)
+            trunk = self._copy(policy.trunk)
             if self.plain:
                 trunk = self._sharing(adapters.sharing(self.plain.base_model))
             if self.adapter:
@@ -226,7 +227,16 @@ class RoleModels(RoleWeights):
     def _sharing(self, module: Any) -> Any:
         """A module over the policy's weights, for another role; with weights of its own where they are laid
         in parts on the ranks, since one part cannot belong to two modules. None for None."""
-        return module if self.ranks.alone or module is None else copy.deepcopy(module)
+        return module if self.ranks.alone or module is None else self._copy(module)
+
+    def _copy(self, module: nn.Module) -> Any:
+        """A copy of a module, for another role. Where it is laid in parts on the ranks, its parameters share
+        their memory with the module's until then: each rank takes its own part of them anyway, and the whole
+        of a loaded model is the mapped file, which takes no memory of a rank."""
+        if self.ranks.alone:
+            return copy.deepcopy(module)
+        memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
+        return copy.deepcopy(module, memo)
 
     def _value_layer(self) -> nn.Linear:
         """A value head that starts at zero: before any update it gives every state the value 0."""
@@ -341,10 +351,15 @@ class RoleModels(RoleWeights):
             split = next((one for one in splits if one.entered), splits[0])
             for one in splits:
                 one.entered = False
+            split.halve_budget(why)
             if not self.ranks.alone:
                 # The other ranks wait within a layer for a part that this one will not send.
-                raise NoRoom(f"out of memory on rank {self.ranks.rank} of {self.ranks.size}: {why}; {REMEDY}")
-            split.halve_budget(why)
+                lowered = self.token_budget.take_unreported()[-1]
+                raise RankOutOfMemory(
+                    f"out of memory on rank {self.ranks.rank} of {self.ranks.size} ({why}); the next attempt "
+                    f"takes at most {lowered['now']:,} {lowered['of']} at once",
+                    {**lowered, "asked": self.token_budget.initial},
+                )
 
         return retry_smaller(lambda: work(splits), halve)
 

@@ -119,8 +119,9 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shard_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A whole tensor in parts as `like` is, if both have a shape; each rank keeps its own part."""
-    if not is_sharded(like) or tensor.shape != like.shape:
+    """A whole tensor in parts as `like` is, if both have a shape; each rank keeps its own part. One that is
+    in parts stays as it is."""
+    if is_sharded(tensor) or not is_sharded(like) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 

@@ -8,6 +8,7 @@ where the run lowered it after that checkpoint.
 
 from __future__ import annotations
 
+import errno
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,18 @@ class ModelError(DataError):
 
 class NoRoom(Exception):
     """Memory does not hold what cannot be split; the message says what it is and which setting to lower."""
+
+
+class RankOutOfMemory(OSError):
+    """A rank of a run has run out of memory while others wait for what it computes. The run goes on from its
+    last checkpoint, in another attempt, with the budget that `lowered` holds (see `TokenBudget.lowered`)."""
+
+    def __init__(self, message: str, lowered: Mapping[str, Any]) -> None:
+        super().__init__(errno.ENOMEM, message)
+        self.lowered = dict(lowered)
+
+    def __reduce__(self) -> tuple[type[RankOutOfMemory], tuple[Any, ...]]:
+        return type(self), (self.strerror, self.lowered)
 
 
 USUAL = "give a folder with config.json, weights and tokenizer files, or a hub id that this machine can reach"
@@ -79,6 +92,12 @@ class TokenBudget:
         warnings.warn(
             f"out of memory with {size:,} {self.of} at once; from now on {self.limit:,}: {why}", stacklevel=2
         )
+
+    def follow(self, lowered: Iterable[Mapping[str, Any]]) -> None:
+        """Lower the limit as earlier attempts of the run were made to, if they began with the same one."""
+        for one in lowered:
+            if one["of"] == self.of and one.get("asked") == self.initial and one["now"] < self.limit:
+                self.limit, self.times = one["now"], self.times + 1
 
     def take_unreported(self) -> list[dict[str, Any]]:
         """What was lowered since the last call."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from grpobench.analysis.runfolder import checksums
+from grpobench.runs.runfolder import sharded
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.files import read_json, size
@@ -35,16 +37,34 @@ class Checkpoint:
     """The JSON that `save` was given."""
     logs: Logs = field(default_factory=dict)
 
+    @property
+    def sharded(self) -> bool:
+        """Whether several ranks have written it."""
+        return is_sharded(self.path)
+
     def names(self) -> list[str]:
-        """Names of the files in the manifest. Other files in the folder do not belong to the checkpoint."""
+        """The names under which it holds tensors: by its manifest, since other files in the folder do not
+        belong to the checkpoint."""
+        if self.sharded:
+            return sorted({key.partition("/")[0] for key in sharded.outline(self.path)})
         listed = map(Path, manifest(self.path)["files"])
         return sorted(path.stem for path in listed if path.suffix == ".safetensors")
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors saved under `name`, on the CPU."""
-        from safetensors.torch import load_file
+        """The tensors saved under `name`, whole, on the CPU."""
+        return tensors_of(self.path, name)
 
-        return load_file(self.path / f"{name}.safetensors")
+
+def is_sharded(folder: Path) -> bool:
+    """Whether several ranks have written a checkpoint."""
+    return any(folder.glob(sharded.FILES))
+
+
+def tensors_of(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    """The tensors that a checkpoint has saved under `name`, whole, on the CPU."""
+    from safetensors.torch import load_file
+
+    return sharded.whole(folder, name) if is_sharded(folder) else load_file(folder / f"{name}.safetensors")
 
 
 def steps(run: Path) -> list[int]:
@@ -68,25 +88,52 @@ def write(
 ) -> None:
     """Write a checkpoint, which replaces an older one at once or not at all. `demand` raises if another
     process owns the folder by now."""
-    aside = files.beside(folder)
-    aside.mkdir(parents=True)
-    try:
+    with set_aside(folder) as aside:
         for name, entries in tensors.items():
             write_tensors(aside / f"{name}.safetensors", entries)
             point("save")
-        (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
-        write_manifest(aside, step, attempt, logs)
-        files.sync_folder(aside)
-        point("save-manifest")
-        demand()
-        replaced = folder.with_name(f".{folder.name}{REPLACED}")
-        if folder.exists():  # The run has come back to a damaged checkpoint, or to one without evaluations.
-            files.remove(replaced)
-            folder.rename(replaced)
-        aside.rename(folder)
+        complete(aside, folder, state, step, attempt, logs, demand)
+
+
+@contextlib.contextmanager
+def set_aside(folder: Path) -> Iterator[Path]:
+    """A new folder in which the tensors of a checkpoint are written. It is removed if that fails."""
+    aside = files.beside(folder)
+    aside.mkdir(parents=True)
+    with removed_on_failure(aside):
+        yield aside
+
+
+@contextlib.contextmanager
+def removed_on_failure(aside: Path) -> Iterator[None]:
+    """Within, what goes wrong removes the folder."""
+    try:
+        yield
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+
+
+def complete(
+    aside: Path,
+    folder: Path,
+    state: Any,
+    step: int,
+    attempt: int,
+    logs: Logs,
+    demand: Callable[[], None] = lambda: None,
+) -> None:
+    """Make a checkpoint of a folder of `set_aside`, in which its tensors are by now."""
+    (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    write_manifest(aside, step, attempt, logs)
+    files.sync_folder(aside)
+    point("save-manifest")
+    demand()
+    replaced = folder.with_name(f".{folder.name}{REPLACED}")
+    if folder.exists():  # The run has come back to a damaged checkpoint, or to one without evaluations.
+        files.remove(replaced)
+        folder.rename(replaced)
+    aside.rename(folder)
     point("save-renamed")
     files.sync_folder(folder.parent)
     files.remove(replaced)

@@ -17,7 +17,8 @@ import contextlib
 import json
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +27,8 @@ import torch
 import zstandard
 
 from grpobench.analysis.runfolder import checksums, formats
-from grpobench.runs.runfolder import checkpoints, extend, fingerprints, provenance
+from grpobench.runs.models.token_budgets import RankOutOfMemory
+from grpobench.runs.runfolder import checkpoints, extend, fingerprints, provenance, sharded
 from grpobench.runs.runfolder.checkpoints import Checkpoint
 from grpobench.runs.runfolder.logs import RESULTS, Log, State, mark, result_damage, settled, status
 from grpobench.runs.settings import others, stored
@@ -71,6 +73,9 @@ class RunFolder:
         self.lock = Lock(path)
         self.provenance: dict[str, Any] = {"attempts": [], "fingerprints": {}}
         self.logs = {name: Log(path / name, self.lock.demand) for name in LOGS}
+        self.saver = ThreadPoolExecutor(1, "checkpoint")
+        self.saving: Future[int] | None = None
+        """A checkpoint that is being written in the background; gives its step."""
 
     @classmethod
     def open(
@@ -190,6 +195,16 @@ class RunFolder:
         self.provenance["attempts"][-1] |= facts
         self.write_provenance()
 
+    def note_out_of_memory(self, error: RankOutOfMemory) -> None:
+        """Record in provenance.json with how much less the next attempt is to do."""
+        before = self.provenance["attempts"][-1].get("out_of_memory", [])
+        self.note(out_of_memory=[*before, error.lowered])
+
+    def lowered(self) -> list[dict[str, Any]]:
+        """The token budgets that ran out in earlier attempts, oldest first."""
+        earlier = self.provenance["attempts"][:-1]
+        return [one for attempt in earlier for one in attempt.get("out_of_memory", ())]
+
     def fingerprint(self, values: Mapping[str, str]) -> None:
         """Record values that must stay the same in all attempts, such as the hash of the training problems.
 
@@ -246,18 +261,50 @@ class RunFolder:
 
         It appears whole or not at all; then all but the newest `checkpoint.keep` are removed.
         """
+        self.settle()
+        place, logs = self.checkpoint_path(step), self.synced()
+        checkpoints.write(place, tensors, state, step, self.attempt, logs, self.lock.demand)
+        self.saved(step)
+        return place
+
+    def save_sharded(self, step: int, begin: Callable[[Path], Future[Any]], state: Any) -> None:
+        """The same for a checkpoint that several ranks write in the background: `begin` has them do it in a
+        folder, and returns what ends when they are done. The run goes on meanwhile, until `settle`."""
+        self.settle()
+        # Before another step adds to the logs.
+        place, logs = self.checkpoint_path(step), self.synced()
+
+        def finish(aside: Path, written: Future[Any]) -> int:
+            with checkpoints.removed_on_failure(aside):
+                sharded.await_written(written)
+                point("save")
+                checkpoints.complete(aside, place, state, step, self.attempt, logs, self.lock.demand)
+            return step
+
+        with checkpoints.set_aside(place) as aside:
+            written = begin(aside)
+            self.saving = self.saver.submit(finish, aside, written)
+
+    def settle(self, wait: bool = True) -> None:
+        """End the checkpoint that is written in the background, if there is one: raise what it has failed of,
+        and remove older ones. Unless `wait`, only if all is written."""
+        if self.saving is not None and (wait or self.saving.done()):
+            saving, self.saving = self.saving, None
+            self.saved(saving.result())
+
+    def synced(self) -> checkpoints.Logs:
+        """The logs as they are now, which the disk has."""
         for log in self.logs.values():
             log.sync()
-        logs = {name: log.state() for name, log in self.logs.items()}
-        checkpoints.write(
-            self.checkpoint_path(step), tensors, state, step, self.attempt, logs, self.lock.demand
-        )
+        return {name: log.state() for name, log in self.logs.items()}
+
+    def saved(self, step: int) -> None:
+        """A checkpoint is complete: drop older ones, and say so."""
         self.lock.demand()
         for old in self.steps()[: -self.config.checkpoint.keep]:
             files.remove(self.checkpoint_path(old))
         self.step = step
         self.write_status("", durable=False)
-        return self.checkpoint_path(step)
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole and whose logs are unchanged since it was written; None if none
@@ -357,8 +404,10 @@ class RunFolder:
         files.write_atomic(self.path / checksums.SUMS_FILE, content)
 
     def close(self) -> None:
-        """Close the logs and give up the lock."""
+        """Close the logs and give up the lock, after what is still written in the background: of a run that
+        fails, whatever becomes of it."""
         try:
+            self.saver.shutdown()
             for log in self.logs.values():
                 log.close()
         finally:

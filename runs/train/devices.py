@@ -18,11 +18,12 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from typing import Any
 import torch
 
 from grpobench.runs.models.ranks import ALONE, Ranks
-from grpobench.runs.runfolder import checkpoints
+from grpobench.runs.models.token_budgets import RankOutOfMemory
+from grpobench.runs.runfolder import checkpoints, sharded
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.machine import deterministic
 from grpobench.runs.tools.process import death, die_with, without_interrupts, without_main
@@ -49,8 +51,21 @@ END = "end"
 
 def restore(trainer: Trainer, run: Path, step: int) -> None:
     """Continue from a checkpoint."""
-    checkpoint = checkpoints.read(run, step)
-    trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
+    checkpoint, ranks = checkpoints.read(run, step), trainer.models.ranks
+    if checkpoint.sharded and not ranks.alone:
+        room = trainer.models.room_for(sharded.outline(checkpoint.path))
+        sharded.fill(checkpoint.path, room, ranks.group)
+        tensors = sharded.by_role(room)
+    else:
+        tensors = {name: checkpoint.tensors(name) for name in checkpoint.names()}
+    trainer.restore(tensors, checkpoint.state)
+
+
+def save(trainer: Trainer, folder: Path) -> Future[Any]:
+    """Begin to write this rank's parts of a checkpoint."""
+    ranks = trainer.models.ranks
+    ranks.written = sharded.begin(folder, sharded.flat(trainer.models.state()), ranks.background)
+    return ranks.written
 
 
 def final_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -62,9 +77,10 @@ ORDERS: Mapping[str, Callable[..., Any]] = {
     "restore": restore,
     "step": lambda trainer, step: trainer.step(step),
     "evaluate": lambda trainer, number, step, split: trainer.evaluate(number, step, split),
-    "state": lambda trainer: trainer.models.state(),
+    "save": save,
     "ruined": lambda trainer: trainer.models.ruined(),
     "final weights": final_weights,
+    "lower": lambda trainer, lowered: trainer.models.token_budget.follow(lowered),
 }
 """What all ranks do together. The others do the same as rank 0 and drop the result."""
 
@@ -78,10 +94,13 @@ def together(trainer: Trainer, order: str, *given: Any) -> Any:
 def obey(trainer: Trainer) -> None:
     """The other ranks: carry out orders until the run is over. A step that the run gives up ends on all ranks
     at the same place."""
-    while (received := trainer.models.ranks.receive())[0] != END:
+    ranks = trainer.models.ranks
+    while (received := ranks.receive())[0] != END:
         order, given = received
         with contextlib.suppress(Preempted):
             ORDERS[order](trainer, *given)
+    if ranks.written is not None:  # in which rank 0 sees what went wrong
+        ranks.written.exception()
 
 
 def preempt() -> None:
@@ -89,8 +108,11 @@ def preempt() -> None:
 
 
 @contextlib.contextmanager
-def ranks_of(config: RunConfig, threads: int) -> Iterator[Ranks]:
+def ranks_of(
+    config: RunConfig, threads: int, ran_out: Callable[[RankOutOfMemory], None] = lambda error: None
+) -> Iterator[Ranks]:
     """The ranks of a run, of which this process is the first. The others live as long as this context.
+    `ran_out` is called if one of them has run out of memory where the next attempt may do with less.
 
     Raises what another rank died of: its own error, or OSError if its process was killed.
     """
@@ -101,7 +123,16 @@ def ranks_of(config: RunConfig, threads: int) -> Iterator[Ranks]:
         place = Path(folder)
         others = started(config, place, threads)
         over = threading.Event()
-        threading.Thread(target=watch, args=(others, over), daemon=True).start()
+
+        def note(error: Exception) -> None:
+            if isinstance(error, RankOutOfMemory):
+                ran_out(error)
+
+        def last_words() -> None:
+            for other in dead(others):
+                note(ended_by(other, place))
+
+        threading.Thread(target=watch, args=(others, over, last_words), daemon=True).start()
         obedient = False
         try:
             with joined(place, 0, config.train.devices) as ranks:
@@ -115,6 +146,7 @@ def ranks_of(config: RunConfig, threads: int) -> Iterator[Ranks]:
                 except Exception as error:
                     over.set()
                     found = cause(others, place, error)
+                    note(found or error)
                     # Before the group ends, at which they would fail, too.
                     for other in others:
                         other.kill()
@@ -148,11 +180,13 @@ def started(config: RunConfig, place: Path, threads: int) -> list[BaseProcess]:
     return others
 
 
-def watch(others: list[BaseProcess], over: threading.Event) -> None:
+def watch(others: list[BaseProcess], over: threading.Event, last_words: Callable[[], None]) -> None:
     """End this process if another rank has died and this one does not notice: a GPU's collectives wait for
-    ever."""
+    ever. `last_words` is called before."""
     while not over.wait(LOOK):
         if (gone := dead(others)) and not over.wait(GRACE):
+            with contextlib.suppress(Exception):
+                last_words()
             sys.stderr.write(f"{gone[0].name} {death(gone[0].exitcode)}; this process ends, too\n")
             sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -170,8 +204,10 @@ def demand_alive(others: list[BaseProcess]) -> None:
 
 def cause(others: list[BaseProcess], place: Path, error: Exception) -> Exception | None:
     """The death of another rank that made this one see `error`; None if none has died."""
-    if lost(error) and not dead(others):
-        wait([other.sentinel for other in others], GRACE)
+    # Asked again and again: a thread that asks while `watch` reaps a dead process is told that it lives.
+    until = time.monotonic() + GRACE
+    while lost(error) and not dead(others) and time.monotonic() < until:
+        time.sleep(LOOK)
     found = [ended_by(other, place) for other in dead(others)]
     # Of several ranks all but one have only lost another one.
     return next((one for one in found if not lost(one)), found[0] if found else None)
@@ -207,6 +243,7 @@ def joined(place: Path, rank: int, size: int) -> Iterator[Ranks]:
     try:
         device = torch.device("cuda", rank) if gpus else torch.device("cpu")
         ranks = Ranks(rank, size, torch.distributed.new_group(backend="gloo", timeout=FOREVER), device)
+        ranks.background = torch.distributed.new_group(backend="gloo", timeout=FOREVER)
         ranks.stop = preempt
         yield ranks
     finally:

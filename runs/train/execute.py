@@ -31,7 +31,7 @@ def execute(
     with (
         explain_out_of_memory(),
         observed(config, folder) as observers,
-        ranks_of(config, folder.threads) as ranks,
+        ranks_of(config, folder.threads, folder.note_out_of_memory) as ranks,
         stopping.heeded(ranks),
     ):
         parts = build(config, progress_reporter(stopping.report, config.train.steps), ranks=ranks)

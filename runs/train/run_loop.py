@@ -31,7 +31,7 @@ from grpobench.runs.runfolder.logs import State
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.faults import point
-from grpobench.runs.train import early_checks
+from grpobench.runs.train import early_checks, stopping
 from grpobench.runs.train.devices import together
 from grpobench.runs.train.progress import SAVING, Preempted
 from grpobench.runs.train.stopping import keep_state_before
@@ -148,6 +148,8 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     done = checkpoint.step if checkpoint else 0
     if checkpoint:
         together(trainer, "restore", folder.path, done)
+    if not trainer.models.ranks.alone:  # one process alone lowers them where it did before
+        together(trainer, "lower", folder.lowered())
     folder.rewind(done)  # before the watch: rows beyond the checkpoint are of steps that are made again
     trainer.watch.read(folder.path)
     tell_events(trainer, folder)
@@ -246,12 +248,13 @@ def tell_events(trainer: Trainer, folder: RunFolder) -> Findings:
 def save(trainer: Trainer, folder: RunFolder, step: int, more: Mapping[str, Any] | None = None) -> None:
     """Write a checkpoint; `more` goes into its state."""
     trainer.tell(step, SAVING)  # first: a launcher that stops the run then waits for the checkpoint
-    folder.save(step, together(trainer, "state"), trainer.state() | dict(more or {}))
+    stopping.save(trainer, folder, step, trainer.state() | dict(more or {}))
 
 
 def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
     """Write a checkpoint on schedule, and one before raising Preempted if the run is asked to stop."""
     config = trainer.config
+    folder.settle(wait=False)
     halting = stop()
     due = config.checkpoint.every and step % config.checkpoint.every == 0 and step < config.train.steps
     if due or halting:
@@ -272,6 +275,7 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
         kept = trainer.config.checkpoint
         if not trainer.over and kept.continues:
             save(trainer, folder, trainer.config.train.steps)
+        folder.settle()
         if kept.weights:
             folder.keep_final("policy", together(trainer, "final weights"))
         else:
@@ -336,14 +340,18 @@ def evaluate_also(
 
 def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: float) -> None:
     """Make the steps that are left, and end the run. The attempt began at `began`, in seconds."""
-    done = begin(trainer, folder, folder.latest(), began)
-    for step in range(done + 1, trainer.config.train.steps + 1):
-        if trainer.over:
-            break
-        with keep_state_before(trainer, folder, step):
-            row = together(trainer, "step", step)
-        record(trainer, folder, step, row, began)
-        if trainer.over:
-            break
-        save_when_due(trainer, folder, step, stop)
+    try:
+        done = begin(trainer, folder, folder.latest(), began)
+        for step in range(done + 1, trainer.config.train.steps + 1):
+            if trainer.over:
+                break
+            with keep_state_before(trainer, folder, step):
+                row = together(trainer, "step", step)
+            record(trainer, folder, step, row, began)
+            if trainer.over:
+                break
+            save_when_due(trainer, folder, step, stop)
+    except Preempted:
+        folder.settle()
+        raise
     end(trainer, folder)

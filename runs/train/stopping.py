@@ -9,10 +9,11 @@ finishes the step if that takes no longer than `FINISH`; else it falls back to i
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.tools.process import asking
@@ -97,7 +98,16 @@ class Before:
         if self.done and not self.trainer.updater.begun and self.done not in self.folder.steps():
             self.trainer.tell(self.done, SAVING)
             state = json.loads(self.state) | {"algorithm": self.algorithm}
-            self.folder.save(self.done, together(self.trainer, "state"), state)
+            save(self.trainer, self.folder, self.done, state)
+
+
+def save(trainer: Trainer, folder: RunFolder, step: int, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint with a `state`. Several ranks go on to write theirs in the background, until
+    `folder.settle`."""
+    if trainer.models.ranks.alone:
+        folder.save(step, trainer.models.state(), state)
+    else:
+        folder.save_sharded(step, functools.partial(together, trainer, "save"), state)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,16 @@ A part of it is in `make test`, all of it in `make test-devices`.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
 import multiprocessing
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,18 @@ import torch
 from helpers.ranked import Result, gradients, in_ranks, met
 from helpers.toys import distance, norm
 from helpers.whole_runs import after, configure, rows, run, timeless, weights
+from torch.distributed.checkpoint.api import CheckpointException
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
+from grpobench.runs.evaluation.export import export
 from grpobench.runs.experiment.engines import HERE, Where, with_devices
+from grpobench.runs.experiment.worker import failed
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.ranks import ALONE, Ranks, moved
+from grpobench.runs.runfolder import checkpoints, sharded
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.settings.config import (
     CheckpointConfig,
@@ -166,11 +173,14 @@ def test_a_stopped_run_goes_on_exactly(whole: tuple[RunConfig, Path], tmp_path: 
 
 
 def killing(path: Path, step: int) -> Callable[[], bool]:
-    """Kills another rank once a run has written the row of a step; asks for no stop."""
+    """Kills another rank once a run has written the row of a step, and the checkpoint of the step before is
+    complete; asks for no stop."""
     wait = after(path, step)
 
     def stop() -> bool:
         if wait():
+            while not checkpoints.steps(path):  # it is written in the background
+                time.sleep(0.05)
             for child in multiprocessing.active_children():
                 assert child.pid
                 os.kill(child.pid, signal.SIGKILL)
@@ -182,16 +192,49 @@ def killing(path: Path, step: int) -> Callable[[], bool]:
 def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     whole: tuple[RunConfig, Path], tmp_path: Path
 ) -> None:
+    """From a checkpoint of which each rank has written its parts, and which can be exported."""
     config, undisturbed = whole
     path = tmp_path / "parts"
     with (
         RunFolder.open(path, config) as folder,
         pytest.raises(OSError, match="rank 1 of the run was killed by SIGKILL"),
     ):
-        execute(config, folder, lambda progress: None, killing(path, 1))
+        execute(config, folder, lambda progress: None, killing(path, 2))
     assert not multiprocessing.active_children()
+    (place,) = (path / "checkpoints").iterdir()
+    whole_tensors = checkpoints.tensors_of(place, "policy")
+    for file in place.glob(sharded.FILES):
+        parts = {n.removeprefix("policy/"): t for n, t in weights(file).items() if n.startswith("policy/")}
+        assert all(len(t) <= (len(whole_tensors[n]) + 1) // 2 for n, t in parts.items() if t.dim() > 1)
+    exported = export(path, tmp_path / "exported")
+    assert exported.step == 1 and "checkpoint of step 1" in exported.caution
     run(config, path)
     assert same(path, undisturbed)
+
+
+@pytest.mark.parametrize("point", ["update.2.oom", pytest.param("update.7.oom", marks=pytest.mark.slow)])
+def test_a_rank_that_runs_out_of_memory_has_the_next_attempt_do_with_less(
+    point: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = on(2, configure(policy, GRPO()), optimizer="torch:SGD")
+    run(config, tmp_path / "whole")
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    (faults / point).touch()
+    monkeypatch.setenv("GRPOBENCH_FAULTS", str(faults))
+    path = tmp_path / "parts"
+    with pytest.raises(OSError, match=r"out of memory on rank \d of 2") as raised:
+        run(config, path)
+    assert failed(raised.value).machine  # so that the launcher makes another attempt
+    assert not multiprocessing.active_children()
+    again = run(config, path)
+    kept = json.loads((path / "provenance.json").read_text())["attempts"]
+    (lowered,) = kept[0]["out_of_memory"]
+    assert lowered["now"] < lowered["before"] and len(kept) == 2
+    assert again[-1]["cost/memory_halvings"] == 1
+    before, now = (weights(tmp_path / name / "final" / "policy.safetensors") for name in ("whole", "parts"))
+    for name, tensor in before.items():
+        torch.testing.assert_close(now[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -282,6 +325,19 @@ class Clumsy(Exception):
 
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")
+
+
+def test_a_rank_that_cannot_write_says_so() -> None:
+    """torch wraps it in a BaseException, which would end the launcher's worker."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    begun: Future[Any] = Future()
+    begun.set_exception(CheckpointException("write", {1: (full, None)}))  # type: ignore[dict-item]
+    with pytest.raises(OSError, match="No space left"):
+        sharded.await_written(begun)
+    other: Future[Any] = Future()
+    other.set_exception(CheckpointException("write", {0: (ValueError("unknown type"), None)}))  # type: ignore[dict-item]
+    with pytest.raises(OSError, match="unknown type"):
+        sharded.await_written(other)
 
 
 def test_the_first_death_is_told_and_not_those_that_follow(tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""Checkpoints of a run on several devices, of which every rank writes and reads its parts.
+
+torch's distributed checkpoint does it, in its safetensors format: a file for each rank, whose header says
+where the parts lie in the whole tensors. No rank needs a whole tensor, any number of ranks can read what
+another number has written, and nothing is unpickled. Names are ``ROLE/NAME``: of the tensors that a run on
+one device keeps under NAME in ROLE.safetensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FILES = "shard-*.safetensors"
+Outline = Mapping[str, tuple[torch.Size, torch.dtype]]
+"""Shape and type of whole tensors by name."""
+
+
+def flat(state: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Tensors by ``ROLE/NAME``."""
+    return {f"{role}/{name}": tensor for role, tensors in state.items() for name, tensor in tensors.items()}
+
+
+def by_role(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """The inverse of `flat`."""
+    state: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        role, _, name = key.partition("/")
+        state.setdefault(role, {})[name] = tensor
+    return state
+
+
+def begin(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> Future[Any]:
+    """Copy this rank's parts of tensors into the memory of the CPU, and go on to write them in the
+    background. Every rank must call this at the same place; `group` is a process group of gloo that nothing
+    else uses. The result of rank 0 is there when all ranks have written."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import async_save
+
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    begun: Any = async_save(dict(tensors), storage_writer=writer, process_group=group)
+    return begun  # type: ignore[no-any-return]
+
+
+def fill(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any = None) -> None:
+    """Read tensors in place, sharded ones by parts, which every rank must do at the same place. Without a
+    `group` this process reads alone."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with quiet():
+        load(
+            dict(tensors),
+            storage_reader=HuggingFaceStorageReader(str(folder)),
+            process_group=group,
+            no_dist=group is None,
+        )
+
+
+def outline(folder: Path) -> Outline:
+    """What a checkpoint holds."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    found: Any = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    return {name: (one.size, one.properties.dtype) for name, one in found.items()}
+
+
+def whole(folder: Path, role: str) -> dict[str, torch.Tensor]:
+    """The tensors of a role, whole, in the memory of the CPU."""
+    head = f"{role}/"
+    tensors = {
+        name: torch.empty(shape, dtype=dtype)
+        for name, (shape, dtype) in outline(folder).items()
+        if name.startswith(head)
+    }
+    fill(folder, tensors)
+    return {name.removeprefix(head): tensor for name, tensor in tensors.items()}
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warning that a process alone reads alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def await_written(begun: Future[Any]) -> None:
+    """Wait for what `begin` has begun. Raises OSError if a rank could not write."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        begun.result()
+    except CheckpointException as error:  # no Exception, and hides which one a rank had
+        found: list[Any] = [one[0] for one in error.failures.values()]
+        known = next((one for one in found if isinstance(one, OSError)), found[0])
+        raise known if isinstance(known, OSError) else OSError(errno.EIO, str(known)) from error
