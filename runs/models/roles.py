@@ -296,6 +296,11 @@ class RoleModels(RoleWeights):
             return own
         return [moved(one, self.device) for part in self.ranks.all_gather(own) for one in part]
 
+    def within_root(self, work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """`work()`, where the weights outside of layers are whole. Every rank must call this at the same
+        places."""
+        return work() if self.shards is None else self.shards.run(work)
+
     @torch.no_grad()
     def kl_to(self, other: Network, batch: Batch) -> torch.Tensor:
         """KL(policy‖other) in nats of the tempered softmax, over the vocabulary, before each token that the
@@ -312,8 +317,7 @@ class RoleModels(RoleWeights):
         def collect(micro_batches: MicroBatches) -> torch.Tensor:
             found: list[tuple[torch.Tensor, torch.Tensor]] = []
             for rows in micro_batches:
-                work = functools.partial(kl, batch[rows])
-                (own,) = work() if self.shards is None else self.shards.run(work)
+                (own,) = self.within_root(functools.partial(kl, batch[rows]))
                 if not micro_batches.filling:
                     found.append((rows, own))
             whole = torch.zeros_like(batch.sampler_logp)

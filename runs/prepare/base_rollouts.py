@@ -6,6 +6,7 @@ rewards share them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -96,7 +97,8 @@ def base_rollouts(
     policy was asked the same before."""
     folder = cache_folder() / "base" / f"{asked.config.task.name.replace(':', '-')}-{key(asked, count)}"
     rewards, generated, tokens, seconds = [], 0, 0.0, 0.0
-    with alone(folder):
+    # The lock is the run's: of several ranks one takes it.
+    with alone(folder) if asked.models.ranks.writes else contextlib.nullcontext():
         folder.mkdir(parents=True, exist_ok=True)
         for start in range(0, len(problems), AT_ONCE):
             tell(start, len(problems))
@@ -130,6 +132,8 @@ def key(asked: Asked, count: int) -> str:
         "weights": [config.model.weights, config.model.attention, strict.plain(config.model.adapter)],
         "device": models.device.type,
         "torch": str(torch.__version__),
+        # They decide what is decoded together, and so how it is rounded.
+        **({"devices": models.ranks.size} if not models.ranks.alone else {}),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -141,7 +145,8 @@ def completions(
     prompts = [asked.loaded.encode(problem.prompt) for problem in problems]
     texts = json.dumps([[problem.id for problem in problems], prompts])
     path = folder / f"{hashlib.sha256(texts.encode()).hexdigest()[:16]}.safetensors"
-    if not path.exists() or damaged(path):
+    ranks = asked.models.ranks
+    if ranks.broadcast(lambda: not path.exists() or damaged(path)):
         began = time.perf_counter()
         sampled = episodes(
             asked.sampler,
@@ -152,7 +157,8 @@ def completions(
             asked.limit,
             asked.config.sampler.temperature,
         )
-        files.write_atomic(path, stored(sampled, time.perf_counter() - began))
+        took = time.perf_counter() - began
+        ranks.broadcast(lambda: files.write_atomic(path, stored(sampled, took)))
     return read(path, prompts, count)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,7 +17,7 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.curriculum import Study
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.model_files import cache_folder
-from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.roles import MicroBatches, RoleModels
 from grpobench.runs.prepare.warmstart import alone, demonstration
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.tools import files
@@ -43,13 +46,20 @@ def study(
     lessons = [demonstration(loaded, task, problem) for problem in problems]
     name = f"{task.name.replace(':', '-')}-{key(models, loaded, lessons, warm_start)}"
     folder = cache_folder() / "study" / name
-    with alone(folder):
-        if not folder.exists():
+    ranks = models.ranks
+    # The lock is the run's: of several ranks one takes it.
+    with alone(folder) if ranks.writes else contextlib.nullcontext():
+        if ranks.broadcast(lambda: not folder.exists()):
             found = read(models, loaded, lessons, tell)
-            with files.becoming(folder, alone=True) as aside:
-                save_file({"embedding": found.embedding, "nll": found.nll}, aside / TENSORS)
+            ranks.broadcast(lambda: save(folder, found))
     tensors = load_file(folder / TENSORS)
     return Study(tensors["embedding"], tensors["nll"])
+
+
+def save(folder: Path, found: Study) -> None:
+    """Write a study; it appears whole or not at all."""
+    with files.becoming(folder, alone=True) as aside:
+        save_file({"embedding": found.embedding, "nll": found.nll}, aside / TENSORS)
 
 
 def key(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], warm_start: str) -> str:
@@ -66,6 +76,8 @@ def key(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], warm_start
         "dtype": str(models.dtype),
         "device": models.device.type,
         "torch": str(torch.__version__),
+        # They decide what is read together, and so how it is rounded.
+        **({"devices": models.ranks.size} if not models.ranks.alone else {}),
     }
     stored = next(models.language.parameters()).dtype
     if stored != torch.float32:
@@ -92,12 +104,21 @@ def read(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], tell: Tel
 def _embedding(models: RoleModels, batch: Batch) -> torch.Tensor:
     """Mean over the tokens of prompt and completion of the trunk's final hidden states, (B, H)."""
 
-    def means(parts: Iterable[torch.Tensor]) -> torch.Tensor:
-        found = [(rows, _mean_state(models, batch[rows])) for rows in parts]
+    def means(parts: MicroBatches) -> torch.Tensor:
+        own: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for rows in parts:
+            (mean,) = models.within_root(functools.partial(_mean_states, models, batch[rows]))
+            if not parts.filling:
+                own.append((rows, mean))
+        found = models.gathered(own)
         order = torch.cat([rows for rows, _ in found]).argsort()
         return torch.cat([mean for _, mean in found])[order]
 
     return models.in_micro_batches(batch, torch.arange(len(batch)), means)
+
+
+def _mean_states(models: RoleModels, micro: Batch) -> list[torch.Tensor]:
+    return [_mean_state(models, micro)]
 
 
 def _mean_state(models: RoleModels, micro: Batch) -> torch.Tensor:

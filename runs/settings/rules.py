@@ -348,7 +348,7 @@ ELEMENTWISE = ("adamw", "torch:AdamW", "torch:Adam", "torch:SGD", "torch:RMSprop
 
 def of_devices(config: RunConfig) -> list[Rule]:
     """What a run on several devices cannot do."""
-    train, sampler, algorithm = config.train, config.sampler, config.modify.around(config.algorithm)
+    train, sampler = config.train, config.sampler
     one, many = "train.devices = 1", f"train.devices is {train.devices}, and"
     alone = train.devices == 1
     return [
@@ -390,11 +390,6 @@ def of_devices(config: RunConfig) -> list[Rule]:
             alone or train.optimizer in ELEMENTWISE,
             f"{many} train.optimizer {train.optimizer!r} may need whole weights; choose one of "
             f"{', '.join(ELEMENTWISE)}, or set {one}",
-        ),
-        Rule(
-            alone or not (algorithm.base_rollouts or algorithm.studies),
-            f"{many} it reads the initial policy's answers or losses before training, which is done on one; "
-            f"set {one}",
         ),
     ]
 

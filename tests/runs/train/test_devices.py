@@ -14,7 +14,7 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ from typing import Any
 import pytest
 import torch
 from helpers.ranked import Result, gradients, in_ranks, met
-from helpers.toys import distance, norm
+from helpers.toys import brief, distance, norm
 from helpers.whole_runs import after, configure, rows, run, timeless, weights
 from torch.distributed.checkpoint.api import CheckpointException
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.evaluation.export import export
 from grpobench.runs.experiment.engines import HERE, Where, with_devices
@@ -39,6 +40,7 @@ from grpobench.runs.runfolder import checkpoints, sharded
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.settings.config import (
     CheckpointConfig,
+    EvaluateConfig,
     ModelConfig,
     RunConfig,
     SamplerConfig,
@@ -52,10 +54,13 @@ from grpobench.runs.train.devices import cause, demand_alive
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.stopping import ASK, Stopping
+from grpobench.tasks.nanobias import NanoBias
+from grpobench.tasks.signed import Signed
 
 NAMES = sorted(ALGORITHMS)
 CORE = ("chord", "dpo", "flowrl", "gkd", "grpo", "gspo", "opd", "otb", "ppo", "rredcot", "sdpo", "spo")
 """Algorithms that differ in their roles, in the shape of their terms, or in what else they read."""
+SMALL = {"train": 4, "validation": 6, "test": 5}
 ROUNDED = 2e-5
 """Relative, for float32 sums in another order."""
 
@@ -126,23 +131,68 @@ def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(
     config = on(1, config, optimizer="torch:SGD")
     one, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
     # Roles that share frozen weights on one device have their own on several.
-    own = {"cost/state_gb"} if adapter else set()
+    equal_up_to_rounding(one, two, {"cost/state_gb"} if adapter else set())
+    equal_weights(tmp_path / "one", tmp_path / "two")
+
+
+def equal_up_to_rounding(
+    one: list[dict[str, Any]], two: list[dict[str, Any]], but: Collection[str] = ()
+) -> None:
+    """Compare the rows of two runs. Raises AssertionError."""
     for before, now in zip(one, two, strict=True):
-        known = {name: value for name, value in timeless(before).items() if name not in own}
+        known = {name: value for name, value in timeless(before).items() if name not in but}
         # Gaps are of the order of rounding themselves, and so are tails and trends of equal ratios; whether a
         # single value is clipped may hang on it.
         ends = ("_tail", "_growth", "_clip")
         loose = {name for name in known if name.startswith("gap/") or name.endswith(ends)}
-        assert timeless(now).keys() - own == known.keys()
+        assert timeless(now).keys() - set(but) == known.keys()
         for name in known.keys() - loose:
             if known[name] is None:  # no number: critics have explained nothing of equal returns
                 assert now[name] is None
                 continue
             assert now[name] == pytest.approx(known[name], rel=1e-3, abs=1e-5, nan_ok=True), name
-    final = [weights(tmp_path / folder / "final" / "policy.safetensors") for folder in ("one", "two")]
-    assert final[0].keys() == final[1].keys()
-    for name, tensor in final[0].items():
-        torch.testing.assert_close(final[1][name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def equal_weights(one: Path, two: Path) -> None:
+    """Compare the final weights of two runs. Raises AssertionError."""
+    before, now = (weights(path / "final" / "policy.safetensors") for path in (one, two))
+    assert before.keys() == now.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(now[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(
+            {
+                "task": NanoBias(train=8, validation=6, test=5),
+                "model": ModelConfig("nano"),
+                "evaluate": EvaluateConfig(
+                    every=2, problems=3, samples=2, test_problems=2, kl_base=True, also={"arithmetic": SMALL}
+                ),
+            },
+            id="likelihoods, a task beside, base",
+        ),
+        pytest.param({"task": Signed(train=8), "model": ModelConfig("signed")}, id="turns"),
+        pytest.param({"algorithm": brief(ALGORITHMS["a_star_po"]())}, id="answers before training"),
+        pytest.param({"algorithm": brief(ALGORITHMS["ads"]())}, id="a study of the problems"),
+        pytest.param({"modify": Modifiers(reference_every=1, reference_mix=0.5)}, id="moving reference"),
+    ],
+)
+def test_further_parts_of_a_run_on_two_devices_are_those_on_one(
+    change: dict[str, Any], policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
+    config = dataclasses.replace(configure(policy, GRPO(beta=0.1)), **change)
+    config = on(1, config, optimizer="torch:SGD")
+    one, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
+    equal_up_to_rounding(one, two)
+    equal_weights(tmp_path / "one", tmp_path / "two")
+    if "evaluate" in change:
+        names = {name for row in two for name in row}
+        assert any("/likelihood/" in name for name in names) and any(n.startswith("also/") for n in names)
 
 
 @pytest.fixture(scope="module")
@@ -327,17 +377,26 @@ class Clumsy(Exception):
         super().__init__(f"{one} and {other}")
 
 
-def test_a_rank_that_cannot_write_says_so() -> None:
-    """torch wraps it in a BaseException, which would end the launcher's worker."""
+def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_says_so(policy: str, tmp_path: Path) -> None:
+    """torch wraps the error in a BaseException, which would end the launcher's worker."""
     full = OSError(errno.ENOSPC, "No space left on device")
-    begun: Future[Any] = Future()
-    begun.set_exception(CheckpointException("write", {1: (full, None)}))  # type: ignore[dict-item]
-    with pytest.raises(OSError, match="No space left"):
-        sharded.await_written(begun)
-    other: Future[Any] = Future()
-    other.set_exception(CheckpointException("write", {0: (ValueError("unknown type"), None)}))  # type: ignore[dict-item]
-    with pytest.raises(OSError, match="unknown type"):
-        sharded.await_written(other)
+    failures: dict[int, Any] = {1: (full, None)}
+
+    def begin(place: Path) -> Future[Any]:
+        begun: Future[Any] = Future()
+        begun.set_exception(CheckpointException("write", failures))
+        return begun
+
+    with RunFolder.open(tmp_path, configure(policy)) as folder:
+        folder.save_sharded(1, begin, {})
+        with pytest.raises(OSError, match="No space left") as raised:
+            folder.settle()
+        assert raised.value.errno == errno.ENOSPC  # which ends the experiment
+        failures[1] = (ValueError("unknown type"), None)
+        folder.save_sharded(1, begin, {})
+        with pytest.raises(OSError, match="unknown type"):
+            folder.settle()
+        assert not any((tmp_path / "checkpoints").iterdir())
 
 
 def test_the_first_death_is_told_and_not_those_that_follow(tmp_path: Path) -> None:
@@ -374,7 +433,6 @@ def test_a_long_work_of_the_first_rank_ends_when_another_dies() -> None:
         ({"train": TrainConfig(devices=2, offload_optimizer=True)}, "offload_optimizer"),
         ({"train": TrainConfig(devices=2, optimizer="torchao:AdamW8bit")}, "may need whole weights"),
         ({"train": TrainConfig(devices=2, backend="trl")}, "hand-over"),
-        ({"algorithm": ALGORITHMS["a_star_po"]()}, "before training"),
     ],
 )
 def test_what_needs_whole_weights_is_refused_with_its_remedy(
