@@ -92,7 +92,7 @@ def write(
         for name, entries in tensors.items():
             write_tensors(aside / f"{name}.safetensors", entries)
             point("save")
-        complete(aside, folder, state, step, attempt, logs, demand)
+        complete(aside, folder, json.dumps(state), step, attempt, logs, demand)
 
 
 @contextlib.contextmanager
@@ -117,14 +117,14 @@ def removed_on_failure(aside: Path) -> Iterator[None]:
 def complete(
     aside: Path,
     folder: Path,
-    state: Any,
+    state: str,
     step: int,
     attempt: int,
     logs: Logs,
     demand: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make a checkpoint of a folder of `set_aside`, in which its tensors are by now."""
-    (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    """Make a checkpoint of a folder of `set_aside`, in which its tensors are by now. `state` is JSON."""
+    (aside / "state.json").write_text(state, encoding="utf-8")
     write_manifest(aside, step, attempt, logs)
     files.sync_folder(aside)
     point("save-manifest")
@@ -197,7 +197,13 @@ def damage(checkpoint: Path) -> str:
             return f"{name} has {size(path)} bytes instead of {listed['bytes']}"
         if files.sha256(path) != listed.get("sha256"):
             return f"the sha256 of {name} differs from the manifest's"
+    if is_sharded(checkpoint):  # torch's reader takes every file of tensors for a part
+        return next((f"{name} is no part of it" for name in strangers(checkpoint) if is_tensors(name)), "")
     return ""
+
+
+def is_tensors(name: str) -> bool:
+    return name.endswith(".safetensors")
 
 
 def strangers(checkpoint: Path) -> list[str]:

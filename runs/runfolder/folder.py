@@ -271,14 +271,14 @@ class RunFolder:
         """The same for a checkpoint that several ranks write in the background: `begin` has them do it in a
         folder, and returns what ends when they are done. The run goes on meanwhile, until `settle`."""
         self.settle()
-        # Before another step adds to the logs.
-        place, logs = self.checkpoint_path(step), self.synced()
+        # All of it before another step changes the logs or what the state holds.
+        place, logs, text = self.checkpoint_path(step), self.synced(), json.dumps(state)
 
         def finish(aside: Path, written: Future[Any]) -> int:
             with checkpoints.removed_on_failure(aside):
                 sharded.await_written(written)
                 point("save")
-                checkpoints.complete(aside, place, state, step, self.attempt, logs, self.lock.demand)
+                checkpoints.complete(aside, place, text, step, self.attempt, logs, self.lock.demand)
             return step
 
         with checkpoints.set_aside(place) as aside:

@@ -256,6 +256,9 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     for file in place.glob(sharded.FILES):
         parts = {n.removeprefix("policy/"): t for n, t in weights(file).items() if n.startswith("policy/")}
         assert all(len(t) <= (len(whole_tensors[n]) + 1) // 2 for n, t in parts.items() if t.dim() > 1)
+    (place / "other.safetensors").write_bytes((place / next(place.glob(sharded.FILES)).name).read_bytes())
+    assert checkpoints.damage(place) == "other.safetensors is no part of it"
+    (place / "other.safetensors").unlink()
     exported = export(path, tmp_path / "exported")
     assert exported.step == 1 and "checkpoint of step 1" in exported.caution
     run(config, path)
