@@ -1,8 +1,9 @@
 """Worker processes that begin in no time: forked from one that has imported torch and transformers already.
 
 A launcher spawns its workers, and each takes seconds to import the two. What a test says of runs, of their
-launcher and of their folders is the same of a forked worker. Spawning itself is tested by test_devices.py
-and by whatever starts a program of its own.
+launcher and of their folders is the same of a forked worker. Spawning itself is tested where a rank is killed
+(train/test_devices.py) and by whatever starts a program of its own, such as a launcher that is told to stop
+(test_experiment.py).
 """
 
 from __future__ import annotations

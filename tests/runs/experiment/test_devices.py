@@ -153,12 +153,11 @@ def test_machine_without_a_driver_is_not_asked(gpus: Any, monkeypatch: pytest.Mo
 
 
 def test_worker_processes_get_their_gpus_and_a_fresh_one_that_of_the_dead(
-    gpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
     monkeypatch.setattr("grpobench.runs.experiment.launcher.PAUSES", (0.0,) * 3)
-    monkeypatch.setattr("grpobench.runs.experiment.launcher.MOST_AGAIN", 1)  # each spawns a worker
     gpus(2)
     given = recipe(tmp_path, "kill", "see1", "see2", "see3", "see4")
     outcome, _ = launch(given, tmp_path)
