@@ -21,7 +21,6 @@ import torch
 from helpers.core import CORE
 from helpers.ranked import Result, gradients, in_ranks, met
 from helpers.toys import distance, norm
-from helpers.warm import Warm
 from helpers.whole_runs import after, configure, rows, run, timeless, weights
 
 from grpobench.algorithms import ALGORITHMS
@@ -143,9 +142,7 @@ def whole(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunCon
     """An undisturbed run on two devices."""
     config = on(2, configure(policy, PPO(critic_warmup=0, beta=0.1)))
     folder = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpobench.runs.train.devices.multiprocessing", Warm)
-        run(config, folder)
+    run(config, folder)
     return config, folder
 
 
@@ -182,9 +179,8 @@ def killing(path: Path, step: int) -> Callable[[], bool]:
 
 
 def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
-    whole: tuple[RunConfig, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[RunConfig, Path], tmp_path: Path
 ) -> None:
-    """The killed rank was spawned, as by a user's command; those before and after it are forked."""
     config, undisturbed = whole
     path = tmp_path / "parts"
     with (
@@ -193,7 +189,6 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     ):
         execute(config, folder, lambda progress: None, killing(path, 1))
     assert not multiprocessing.active_children()
-    monkeypatch.setattr("grpobench.runs.train.devices.multiprocessing", Warm)
     run(config, path)
     assert same(path, undisturbed)
 
