@@ -33,11 +33,12 @@ from grpobench.analysis.tools.text import (
     shorten_paths,
 )
 from grpobench.analysis.topics.accuracy import finals, headline_of
+from grpobench.analysis.topics.budgets import LAST_TENTH
 from grpobench.analysis.topics.compute import (
     spent_by_run,
 )
 from grpobench.analysis.topics.sweep import classify_runs
-from grpobench.analysis.topics.training import LAST_TENTH, critic_explained
+from grpobench.analysis.topics.training import critic_explained
 
 VERSION = 1
 """Version of the file's layout."""

@@ -58,6 +58,17 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return characters(tmp_path_factory.mktemp("policy"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def drawn_here() -> Iterator[None]:
+    """Reports start no helper processes: each takes two seconds of a core to import what draws, and the other
+    cores have tests to run. In `make test-long` they are drawn as for a user."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("HYPOTHESIS_PROFILE") != "long":
+            for module in ("analysis.tools.processes", "runs.api.results"):  # the second may have its name
+                patch.setattr(f"grpobench.{module}.usable_cores", lambda: 1)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def variables() -> Iterator[None]:
     """What commands set that run in the tests' own process, as for --data-dir, the next test has not."""

@@ -43,7 +43,9 @@ def test_the_table_names_every_example() -> None:
         for path in RECIPES
     ],
 )
-def test_an_example_runs_elsewhere(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_runs_elsewhere(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+) -> None:
     place = Path(shutil.copytree(path.parent, tmp_path / path.parent.name))
     monkeypatch.chdir(place)
     whole = grpobench.recipe(place / path.name)

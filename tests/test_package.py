@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import grpobench
+from grpobench.runs import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("algorithms", "tasks", "runs", "analysis")
@@ -47,12 +48,11 @@ def test_the_version_is_one() -> None:
     assert f"\nversion: {grpobench.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
-def test_the_module_is_the_command(tmp_path: Path) -> None:
+def test_the_module_is_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert python("-m", "grpobench", "--version", folder=tmp_path) == f"grpobench {grpobench.__version__}"
     listed = python("-m", "grpobench", "list", "recipes", folder=tmp_path)
-    assert listed == python(
-        "-c", "import sys; from grpobench.runs.cli import main; sys.exit(main(['list', 'recipes']))"
-    )
+    assert cli.main(["list", "recipes"]) == 0
+    assert listed == capsys.readouterr().out.strip()
     assert "quickstart" in listed
     refused = subprocess.run(
         [sys.executable, "-m", "grpobench", "run", "no-such"], capture_output=True, check=False

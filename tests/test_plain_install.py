@@ -102,7 +102,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
 
 def test_reports_and_figures_need_no_torch(plain: Say, tmp_path: Path) -> None:
     folder = Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",)).write(tmp_path)
-    done = plain("report", str(folder))
+    done = plain("report", str(folder), "--format", "html,pdf")
     assert done.returncode == 0, done.stderr
     assert "<svg" in (folder / "report/index.html").read_text(encoding="utf-8")
     assert list((folder / "report").rglob("*.pdf"))
@@ -116,7 +116,7 @@ def test_logs_of_other_libraries_are_imported_without_torch(plain: Say, tmp_path
     log.write_text(trainer_state([trl_row(1, 0.25), trl_row(2, 0.5)], 2, 2), encoding="utf-8")
     done = plain("import", str(log), "imported", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert plain("report", "imported", folder=tmp_path).returncode == 0
+    assert plain("report", "imported", "--format", "tex,csv,json", folder=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,8 @@ from grpobench.analysis.statistics.reached import when_reached
 from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.statistics.sigmoid import PARAMETERS, fit
 from grpobench.analysis.topics.accuracy import finals, graded, headline_of
-from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets, with_axis
+from grpobench.analysis.topics.budgets import AXES, LAST_TENTH, runs_at_equal_budgets, with_axis
 from grpobench.analysis.topics.events import collapse_of
-from grpobench.analysis.topics.numbers import Numbers
-from grpobench.analysis.topics.training import LAST_TENTH
 
 Key: TypeAlias = tuple[str, str, int]
 """Arm, task, seed."""
@@ -272,6 +270,9 @@ def reduced(values: np.ndarray, reduction: str) -> float:
 
 
 def _lasting(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    # It brings matplotlib, half a second that lists of algorithms and recipes do without.
+    from grpobench.analysis.topics.numbers import Numbers
+
     findings = Numbers(experiment).findings
     steps: dict[Key, float] = {}
     for run in experiment.runs:

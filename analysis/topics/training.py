@@ -20,7 +20,7 @@ from grpobench.analysis.figures.style import Sheet
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.tools.text import NONE, each_seed, interval, percent, two
-from grpobench.analysis.topics.budgets import with_axis
+from grpobench.analysis.topics.budgets import LAST_TENTH, with_axis
 from grpobench.analysis.topics.captions import (
     BANDS,
     CUT,
@@ -34,8 +34,6 @@ from grpobench.analysis.topics.curves import Row, constant, draw_curves
 BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "flipped_share", "outlier_share", "correct")
 """Metrics below ``reward/`` that are not parts of the reward, or that repeat the verdict."""
 VERDICT = "score/correct"
-LAST_TENTH = 0.1
-"""Share of a run's updates that count as its end; at least one update."""
 
 
 def reward_components(experiment: Experiment) -> list[str]:

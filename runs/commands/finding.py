@@ -11,7 +11,7 @@ import click
 from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.finding_parts import describe_part, read_part, without_part
 from grpobench.runs.commands.finding_records import Records, find_records, kept_path, register, rerun_words
-from grpobench.runs.commands.finding_time import remaining, time_left
+from grpobench.runs.commands.finding_time import Remaining, remaining, time_left
 from grpobench.runs.commands.options import (
     Options,
     combine,
@@ -272,15 +272,16 @@ def run_all(options: Options) -> int:
     code."""
     codes = []
     studies = [study for study in map(read_finding, findings()) if options.scale in study.scales]
-    for number, study in enumerate(studies, 1):
-        if not options.json:
-            left = [
-                remaining(one.finding.name, options.scale, options.out, overrides(options))
-                for one in studies[number - 1 :]
-            ]
-            told = (
-                f"{number} of {len(studies)}, {left[0].runs} runs to go; {time_left(left, options.workers)}"
-            )
+
+    def rest(study: Study) -> Remaining:
+        return remaining(study.finding.name, options.scale, options.out, overrides(options))
+
+    left = [] if options.json else [rest(study) for study in studies]
+    for number, study in enumerate(studies):
+        if left:
+            left[number] = rest(study)  # another machine may have run some of it meanwhile
+            still = time_left(left[number:], options.workers)
+            told = f"{number + 1} of {len(studies)}, {left[number].runs} runs to go; {still}"
             say(f"== {study.finding.name}: {told}", flush=True)
         codes.append(run_one(study, options))
         if codes[-1] == PREEMPTED:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.settings import plugins
+from grpobench.runs.tools.deferred import defer
 from grpobench.runs.tools.frames import describe_error, innermost
 from grpobench.runs.tools.strict import ConfigError
 
@@ -35,6 +36,7 @@ def main(report: int) -> int:
     try:
         order = next(lines)
         watch(order["parent"], order["seconds"])
+        defer("torch")  # for a callback beside an algorithm: seconds and 200 MB that it has no use for
         factory = factory_of(order)
         code += plugins.files(factory)
         callback = factory(**order["settings"])

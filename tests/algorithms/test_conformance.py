@@ -415,7 +415,7 @@ def test_padding_order_of_rows_and_numbers_of_groups_change_no_gradient(
     assert distance(backward(algorithm, whole.models, change(whole.batch))[0], whole.gradient) < TIGHT
 
 
-@every
+@by_default
 def test_order_of_rows_decides_no_tie(algorithm: Algorithm[Any]) -> None:
     """Completions of one length and equal rewards: whoever picks, pairs or draws rows may not go by order."""
     models = models_of(Roles.of(algorithm))
@@ -488,7 +488,7 @@ class Refusing(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@every
+@by_default
 def test_no_operator_is_called_that_a_gpu_with_deterministic_operators_refuses(
     algorithm: Algorithm[Any],
 ) -> None:
@@ -677,7 +677,7 @@ def copied(part: Rows) -> dict[str, torch.Tensor]:
 # Slices
 
 
-@every
+@by_default
 def test_terms_of_a_slice_are_the_slice_of_the_terms(algorithm: Algorithm[Any]) -> None:
     batch = data()
     now = numbers(algorithm, batch)
@@ -697,7 +697,7 @@ def cut(now: Mapping[Role, ModelOutput], rows: torch.Tensor) -> Updated:
     return Updated({role: part[rows] for role, part in now.items()})
 
 
-@every
+@by_default
 def test_signal_slices_every_tensor_by_row(algorithm: Algorithm[Any]) -> None:
     batch = data()
     signal = algorithm.compute_signal(batch, Scripted(batch))
@@ -734,7 +734,7 @@ def test_an_advantage_is_declared_where_the_signal_has_one(algorithm: Algorithm[
         assert signal.advantage.shape == batch.completion_mask.shape
 
 
-@every
+@by_default
 def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
     batch = data()
     unit = algorithm.compute_signal(batch, Scripted(batch)).row_group
@@ -780,7 +780,7 @@ def without_signal(algorithm: Algorithm[Any], reward: float) -> float:
 @pytest.mark.parametrize(
     ("algorithm", "reward"),
     [
-        pytest.param(one, reward, id=f"{reward}-{name}")
+        pytest.param(one, reward, id=f"{reward}-{name}", marks=[pytest.mark.slow] * ("-" in name))
         for name, one in VARIANTS.items()
         for reward in dict.fromkeys(without_signal(one, reward) for reward in (0.0, 1.0))
     ],
@@ -812,7 +812,7 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
         assert norm(gradient) < 1e-12
 
 
-@every
+@by_default
 def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
     models, batch = aligned(algorithm, rollouts([[4], [7], [2]], [[1.0], [0.0], [0.5]]))
     signal = algorithm.compute_signal(batch, models)
@@ -824,7 +824,7 @@ def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
         assert (signal.row_group == -1).all() or not signal.advantage.any()
 
 
-@every
+@by_default
 def test_empty_completions_add_nothing_but_their_share_of_the_average(algorithm: Algorithm[Any]) -> None:
     """Rows without a token change the baseline and the count of rows, never a token's own gradient: here the
     empty rows have the group's own mean reward and stand in both batches, with other prompts and padding."""
@@ -838,7 +838,7 @@ def test_empty_completions_add_nothing_but_their_share_of_the_average(algorithm:
     assert distance(found, whole) == 0
 
 
-@every
+@by_default
 def test_batch_of_empty_completions_has_no_gradient_and_no_nan(algorithm: Algorithm[Any]) -> None:
     models, batch = aligned(algorithm, rollouts([[0, 0], [0]], [[1.0, 0.0], [1.0]]))
     signal = algorithm.compute_signal(batch, models)
@@ -867,7 +867,7 @@ def test_tokens_that_the_policy_did_not_write_get_no_gradient(algorithm: Algorit
         assert leaf.grad[batch.completion_mask].any()
 
 
-@every
+@by_default
 def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorithm: Algorithm[Any]) -> None:
     """Whatever the models say about tool output: the same loss, metrics and, by it, gradient."""
     batch = data()
@@ -886,7 +886,7 @@ def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorith
     assert totals[0] == pytest.approx(totals[1], rel=1e-12, nan_ok=True)
 
 
-@every
+@by_default
 def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None:
     """An episode with tool output trains like the same tokens of the policy alone: the same advantages (so
     GAE steps over replies), weights, loss, gradient, pairs and metrics. In the third group row 7 is shorter

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.browser import Browser, browsing, installed, pages_of
+from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.report.report import write_report
@@ -47,7 +48,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         states={("grpo", "nanobias", 2): ("diverged", 4)},
         falls={("grpo", "arithmetic", 1): 6},
     ).write(tmp_path_factory.mktemp("results"))
-    return write_report(root, ["html"])
+    with drawing("final_accuracy", "survival", "accuracy_tokens", "kl", "bias"):
+        return write_report(root, ["html"])
 
 
 @pytest.fixture(scope="module")

@@ -279,7 +279,8 @@ def test_without_a_kept_table_the_page_says_when_its_numbers_were_measured(tmp_p
     assert marked.filled(once, tmp_path / "page.md", tmp_path) == once
 
 
-def test_a_kept_table_takes_the_place_of_older_numbers(table: Path) -> None:
+def test_a_kept_table_takes_the_place_of_older_numbers(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpobench.runs.inventory.pages.pages", lambda kept: {})  # those without tables
     path = table.parent.parent / "page.md"
     path.write_text(marked.filled(PAGE, path, path.parent / "nowhere"), encoding="utf-8")
     assert marked.documents(path.parent)["page.md"] == marked.filled(PAGE, path, table.parent)

@@ -111,7 +111,7 @@ def simulated(curve: Sigmoid, seeds: int, rng: np.random.Generator) -> tuple[Ext
     return found, accuracy.mean(0)
 
 
-@pytest.mark.parametrize("seeds", [4, 8])
+@pytest.mark.parametrize("seeds", [pytest.param(4, marks=pytest.mark.slow), 8])
 def test_a_known_curve_is_recovered_and_its_band_covers_what_comes(seeds: int) -> None:
     """Each parameter is in its 90 % interval as often as 99.5 % of such trials would have it at least, and at
     least 80 % of the points that the fit did not see are in the band. Prints both, also of the curves that

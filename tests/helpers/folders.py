@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -12,6 +16,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from helpers import stand_ins
+from helpers.warm import FORKING, LOADED
 
 CONFIG = RunConfig(
     "experiment",
@@ -26,3 +31,30 @@ CONFIG = RunConfig(
     EvaluateConfig(),
     CheckpointConfig(keep=2),
 )
+
+
+def saving(place: Path) -> BaseProcess:
+    """A process that logs and saves step after step into a run folder until it is killed; it has begun."""
+    FORKING.set_forkserver_preload(LOADED)
+    here, there = FORKING.Pipe()
+    child: BaseProcess = FORKING.Process(target=save_on, args=(place, there))
+    child.start()
+    there.close()
+    assert here.recv() == "ready"
+    return child
+
+
+def save_on(place: Path, ready: Connection) -> None:
+    """From the last checkpoint on, without end."""
+    import torch
+
+    from grpobench.runs.runfolder.folder import RunFolder
+
+    with RunFolder.open(place, CONFIG, allow_change=True) as run:
+        found = run.latest()
+        done = found.step if found else 0
+        run.rewind(done)
+        ready.send("ready")
+        for step in range(done + 1, 10**6):
+            run.log({"step": step})
+            run.save(step, {"policy": {"weight": torch.full((50_000,), float(step))}}, {"step": step})

@@ -23,12 +23,11 @@ def words(root: Path) -> str:
 
 @contextmanager
 def drawing(*names: str) -> Iterator[None]:
-    """Reports that are made within it have of all figures these alone, drawn by this process; in `make
-    test-long` they have every figure, drawn as for a user."""
+    """Reports that are made within it have of all figures these alone; in `make test-long` they have every
+    figure."""
     if os.environ.get("HYPOTHESIS_PROFILE") == "long":
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grpobench.analysis.report.figures.names_of", lambda _: [*names])
-        patch.setattr("grpobench.runs.api.results.usable_cores", lambda: 1)
         yield

@@ -1,12 +1,14 @@
 """Worker processes that begin in no time: forked from one that has imported torch and transformers already.
 
 A launcher spawns its workers, and each takes seconds to import the two. What a test says of runs, of their
-launcher and of their folders is the same of a forked worker. Spawning itself is tested by test_devices.py
-and by whatever starts a program of its own.
+launcher and of their folders is the same of a forked worker. Spawning itself is tested where a rank is killed
+(train/test_devices.py) and by whatever starts a program of its own, such as a launcher that is told to stop
+(test_experiment.py).
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -26,19 +28,22 @@ LOADED = [
 
 def begin(target: Callable[..., None], arguments: tuple[Any, ...], around: dict[str, str]) -> None:
     """In the forked process: what a spawned one would begin with."""
+    gc.freeze()  # else the collection behind each run writes into every page shared with the server
     os.environ.clear()
     os.environ.update(around)
+    from grpobench.runs.train import devices
+
     # Its parent is the server.
-    worker.die_with = trial.die_with = lambda parent: None  # type: ignore[assignment]
+    worker.die_with = trial.die_with = devices.die_with = lambda parent: None  # type: ignore[assignment]
     target(*arguments)
 
 
 class Forked(FORKING.Process):  # type: ignore[misc]
     """A process with the environment of its launcher at its start."""
 
-    def __init__(self, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], name: str | None = None) -> None:
         self.around: dict[str, str] = {}
-        super().__init__(target=begin, args=(target, args, self.around))
+        super().__init__(target=begin, args=(target, args, self.around), name=name)
 
     def start(self) -> None:
         self.around.update(os.environ)

@@ -497,17 +497,21 @@ def test_without_a_command_it_says_what_to_do_next(
         ("figure final_acc", ["final_accuracy"]),
     ],
 )
-def test_tab_offers_commands_options_and_names(begun: str, offered: list[str]) -> None:
+def test_tab_offers_commands_options_and_names(
+    begun: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = f"grpobench {begun}"
     asked = {"_GRPOBENCH_COMPLETE": "bash_complete", "COMP_WORDS": words}
-    done = subprocess.run(
-        [sys.executable, "-m", "grpobench"],
-        env={**os.environ, **asked, "COMP_CWORD": str(len(words.split()) - 1)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert [line.partition(",")[2] for line in done.stdout.split()] == offered, done.stderr
+    asked["COMP_CWORD"] = str(len(words.split()) - 1)
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main([]) == 0
+    assert [line.partition(",")[2] for line in capsys.readouterr().out.split()] == offered
+    if begun == "ru":  # and as a shell asks for it
+        asked_by_shell = subprocess.run(
+            [sys.executable, "-m", "grpobench"], capture_output=True, text=True, check=False
+        )
+        assert asked_by_shell.stdout == "plain,run\n", asked_by_shell.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -18,7 +18,7 @@ SEARCH = {"rates": [1e-4, 1e-3], "seeds": [1]}
 
 
 @pytest.fixture
-def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiler:
+def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None) -> Profiler:
     """A profiler whose runs have two steps and whose search has two rates."""
     table: dict[str, Any] = files_of_probes.common() | {"search": SEARCH}
     table["train"] = {"steps": 2, "prompts_per_step": 2, "group_size": 4}

@@ -189,7 +189,10 @@ def test_every_dialect_stands_on_its_page_with_every_source() -> None:
                 assert f"- {gap.what} ({gap.source})\n" in part
 
 
-def test_pages_of_algorithms_that_are_gone_are_removed_and_no_others(tmp_path: Path) -> None:
+def test_pages_of_algorithms_that_are_gone_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "pages", lambda kept: dict(written()))
     folder = tmp_path / "algorithms"
     folder.mkdir()
     (folder / "gone.md").write_text(f"{pages.MARK} from algorithms/gone.py; do not edit. -->\n# gone\n")
@@ -219,7 +222,8 @@ def test_text_with_bars_stays_in_its_cell() -> None:
     assert cell("1/|o_i|\n  and more") == "1/\\|o_i\\| and more"
 
 
-def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
+def test_files_of_others_are_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "pages", lambda kept: dict(written()))  # once made, the same for every folder
     (tmp_path / "dialects.md").write_text("mine", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"dialects\.md was not written by"):
         pages.write(tmp_path)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from helpers.whole_runs import configure, run, timeless
 
 from grpobench.algorithms.chord import CHORD
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.models.loading import load
+from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.prepare.experts import Experts, experts
 from grpobench.runs.runfolder import fingerprints
 from grpobench.runs.settings.config import EvaluateConfig, RunConfig, TrainConfig
@@ -40,8 +41,13 @@ def config_of(policy: str, experts: str = "reference", algorithm: CHORD = FIVE) 
     return configure(policy, algorithm, train=train, evaluate=QUIET)
 
 
+@cache
+def tokenized(policy: str) -> Loaded:
+    return load(policy)
+
+
 def texts(policy: str, found: Experts, step: int) -> list[tuple[str, str]]:
-    loaded = load(policy)
+    loaded = tokenized(policy)
     return [(group.problem.prompt, loaded.decode(group.rollouts[0].completion)) for group in found.draw(step)]
 
 

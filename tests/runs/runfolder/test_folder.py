@@ -20,7 +20,7 @@ import pytest
 import torch
 import zstandard
 from helpers import stand_ins
-from helpers.folders import CONFIG
+from helpers.folders import CONFIG, saving
 from helpers.whole_runs import rows
 
 from grpobench.runs.runfolder import folder, provenance
@@ -190,34 +190,13 @@ def test_full_disk_while_writing_tensors_is_told_as_such(
     assert run.latest() is None
 
 
-TESTS = Path(__file__).parents[2]
-SAVER = """
-import sys, torch
-from pathlib import Path
-from helpers.folders import CONFIG
-from helpers.whole_runs import rows
-from grpobench.runs.runfolder.folder import RunFolder
-with RunFolder.open(Path(sys.argv[1]), CONFIG, allow_change=True) as run:
-    found = run.latest()
-    done = found.step if found else 0
-    run.rewind(done)
-    print("ready", flush=True)
-    for step in range(done + 1, 10**6):
-        run.log({"step": step})
-        run.save(step, {"policy": {"weight": torch.full((50_000,), float(step))}}, {"step": step})
-"""
-
-
 def test_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
     place, chance, last = tmp_path / "run", random.Random(0), 0
     for _ in range(3):
-        command = [sys.executable, "-c", SAVER, str(place)]
-        child = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+        child = saving(place)
         time.sleep(0.05 + 0.3 * chance.random())
         child.kill()
-        child.wait()
-        child.stdout.close()
+        child.join()
         with RunFolder.open(place, CONFIG, allow_change=True) as run:
             found = run.latest()
             assert found is not None and found.step > last
@@ -231,15 +210,13 @@ def test_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path: Path) -> No
 
 
 def test_folder_of_a_living_process_is_refused_by_name(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SAVER, str(tmp_path / "run")]
-    child = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True)
+    child = saving(tmp_path / "run")
     try:
-        assert child.stdout is not None and child.stdout.readline() == "ready\n"
         with pytest.raises(FolderError, match=f"in use by process {child.pid}"):
             RunFolder.open(tmp_path / "run", CONFIG)
     finally:
         child.kill()
-        child.wait()
+        child.join()
     with RunFolder.open(tmp_path / "run", CONFIG, allow_change=True) as run:
         assert run.attempt == 2
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.core import core
 from helpers.toys import Letters, backward, distance, models_for, norm, rollouts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,7 +185,7 @@ def prepared(algorithm: Any, budget: int = 10**9) -> tuple[Any, Batch]:
     return models, dataclasses.replace(batch, old_logp=old, sampler_logp=old)
 
 
-@pytest.mark.parametrize("algorithm", [form for _, form in FORMS], ids=[name for name, _ in FORMS])
+@pytest.mark.parametrize("algorithm", core(FORMS))
 def test_equal_probabilities_change_no_bit_of_the_gradient(algorithm: Any) -> None:
     models, batch = prepared(algorithm)
     plain, _ = backward(algorithm, models, batch)

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.core import CORE
 from helpers.ranked import Result, gradients, in_ranks, met
 from helpers.toys import brief, distance, norm
 from helpers.whole_runs import after, configure, rows, run, timeless, weights
@@ -36,6 +37,7 @@ from grpobench.runs.experiment.engines import HERE, Where, with_devices
 from grpobench.runs.experiment.worker import failed
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.ranks import ALONE, Ranks, moved
+from grpobench.runs.models.token_budgets import RankOutOfMemory, TokenBudget
 from grpobench.runs.runfolder import checkpoints, sharded
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.settings.config import (
@@ -58,8 +60,6 @@ from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.signed import Signed
 
 NAMES = sorted(ALGORITHMS)
-CORE = ("chord", "dpo", "flowrl", "gkd", "grpo", "gspo", "opd", "otb", "ppo", "rredcot", "sdpo", "spo")
-"""Algorithms that differ in their roles, in the shape of their terms, or in what else they read."""
 SMALL = {"train": 4, "validation": 6, "test": 5}
 ROUNDED = 2e-5
 """Relative, for float32 sums in another order."""
@@ -265,7 +265,25 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     assert same(path, undisturbed)
 
 
-@pytest.mark.parametrize("point", ["update.2.oom", pytest.param("update.7.oom", marks=pytest.mark.slow)])
+def test_later_attempts_take_what_an_earlier_one_was_lowered_to(policy: str, tmp_path: Path) -> None:
+    budget = TokenBudget("tokens", 64)
+    budget.lower(60, "no memory")
+    error = RankOutOfMemory("out of memory on rank 1 of 2", {**budget.take_unreported()[0], "asked": 64})
+    error = pickle.loads(pickle.dumps(error))  # it comes from another rank
+    assert failed(error).machine and "rank 1 of 2" in str(error)
+    with RunFolder.open(tmp_path, configure(policy)) as folder:
+        folder.note_out_of_memory(error)
+        assert folder.lowered() == []
+    with RunFolder.open(tmp_path, configure(policy)) as folder:
+        lowered = folder.lowered()
+    later, other = TokenBudget("tokens", 64), TokenBudget("tokens", 128)
+    for one in (later, other, later):
+        one.follow(lowered)
+    assert (later.limit, later.times, other.limit) == (30, 1, 128)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["update.2.oom", "update.7.oom"])
 def test_a_rank_that_runs_out_of_memory_has_the_next_attempt_do_with_less(
     point: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

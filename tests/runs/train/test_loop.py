@@ -7,6 +7,8 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +46,37 @@ from grpobench.tasks.data.tables import DataError
 # What a run leaves behind
 
 
+def group_of(algorithm: Algorithm[Any]) -> int:
+    return 4 if algorithm.minimum_group <= 4 else 2 * algorithm.minimum_group
+
+
+@pytest.fixture(scope="module")
+def whole(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of an algorithm's run, which is made once for all tests that read it."""
+
+    @cache
+    def made(name: str) -> Path:
+        algorithm = ALGORITHMS[name]()
+        train = TrainConfig(
+            steps=3,
+            prompts_per_step=4,
+            group_size=group_of(algorithm),
+            num_minibatches=2,
+            learning_rate={"policy": 1e-3},
+        )
+        path = tmp_path_factory.mktemp("whole") / name
+        run(configure(policy, algorithm, train=train), path)
+        return path
+
+    return made
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_rows_follow_the_catalog_and_evaluations_the_schedule(name: str, policy: str, tmp_path: Path) -> None:
-    algorithm = ALGORITHMS[name]()
-    group = 4 if algorithm.minimum_group <= 4 else 2 * algorithm.minimum_group
-    train = TrainConfig(
-        steps=3, prompts_per_step=4, group_size=group, num_minibatches=2, learning_rate={"policy": 1e-3}
-    )
-    found = run(configure(policy, algorithm, train=train), tmp_path)
+def test_rows_follow_the_catalog_and_evaluations_the_schedule(
+    name: str, whole: Callable[[str], Path]
+) -> None:
+    algorithm, path = ALGORITHMS[name](), whole(name)
+    group, found = group_of(algorithm), rows(path)
     assert [row["step"] for row in found] == [0, 1, 2, 3]
     undeclared = {key for row in found for key in row if not known(key)}
     assert not undeclared
@@ -79,29 +104,35 @@ def test_rows_follow_the_catalog_and_evaluations_the_schedule(name: str, policy:
         assert found[1]["cost/generated_tokens"] == pytest.approx(sampled)
     assert found[3]["cost/generated_tokens"] > found[2]["cost/generated_tokens"]
     # 3 validation and 2 test problems, 2 samples and 1 greedy answer; the test split only at the ends
-    assert len(rows(tmp_path, "eval.jsonl")) == 3 * 3 * 3 + 2 * 2 * 3
-    assert status(tmp_path)["state"] == "finished"
-    assert not (tmp_path / "checkpoints").exists()
-    assert all(t.isfinite().all() for t in weights(tmp_path / "final" / "policy.safetensors").values())
+    assert len(rows(path, "eval.jsonl")) == 3 * 3 * 3 + 2 * 2 * 3
+    assert status(path)["state"] == "finished"
+    assert not (path / "checkpoints").exists()
+    assert all(t.isfinite().all() for t in weights(path / "final" / "policy.safetensors").values())
 
 
-def test_first_rollouts_are_the_same_for_every_algorithm(policy: str, tmp_path: Path) -> None:
-    digests: dict[int, set[str]] = {0: set(), 1: set()}
-    # One that mixes embeddings while decoding feeds other inputs behind the first token.
-    plain = {name: cls() for name, cls in ALGORITHMS.items() if cls().mixer() is None}
-    for name, algorithm in plain.items():
-        for seed, found in digests.items():
-            if seed and found:
-                continue  # one tells that another seed has others
-            config = dataclasses.replace(configure(policy, algorithm), seed=seed)
-            config = dataclasses.replace(
-                config, train=dataclasses.replace(config.train, steps=1), evaluate=EvaluateConfig(0, 0, 0, 0)
-            )
-            path = tmp_path / f"{name}-{seed}"
-            run(config, path)
-            found.add(hashlib.sha256(json.dumps(transcript(path, 1)).encode()).hexdigest())
-    assert len(digests[0]) == len(digests[1]) == 1
-    assert digests[0] != digests[1]
+def test_first_rollouts_are_the_same_for_every_algorithm(
+    policy: str, tmp_path: Path, whole: Callable[[str], Path]
+) -> None:
+    def brief_run(algorithm: Algorithm[Any], name: str, seed: int) -> Path:
+        config = dataclasses.replace(configure(policy, algorithm), seed=seed)
+        train = dataclasses.replace(config.train, steps=1)
+        path = tmp_path / f"{name}-{seed}"
+        run(dataclasses.replace(config, train=train, evaluate=EvaluateConfig(0, 0, 0, 0)), path)
+        return path
+
+    def digest(path: Path) -> str:
+        return hashlib.sha256(json.dumps(transcript(path, 1)).encode()).hexdigest()
+
+    seed = configure(policy).seed
+    found = {
+        digest(whole(name) if group_of(algorithm) == 4 else brief_run(algorithm, name, seed))
+        for name, algorithm in {name: cls() for name, cls in ALGORITHMS.items()}.items()
+        # One that mixes embeddings while decoding feeds other inputs behind the first token.
+        if algorithm.mixer() is None
+    }
+    # Without evaluations they are the same, and with another seed they are others.
+    assert found == {digest(brief_run(GRPO(), "grpo", seed))}
+    assert found != {digest(brief_run(GRPO(), "grpo", seed + 1))}
 
 
 def test_evaluation_before_training_is_the_same_for_every_algorithm(policy: str, tmp_path: Path) -> None:

@@ -101,7 +101,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+ALIKE = ("nadam", "averaged", "master weights")
+"""Kinds whose state is kept as that of others: tensors of an optimizer of torch, a schedule by its step."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in ALIKE)) for kind in KINDS]
+)
 def test_a_killed_run_goes_on_exactly(kind: str, policy: str, mine: Path, tmp_path: Path) -> None:
     """Killed while step 3 or 5 is logged, behind the checkpoint of the step before."""
     given = config(policy, mine, **KINDS[kind])

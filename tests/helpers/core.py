@@ -1,0 +1,19 @@
+"""Algorithms that stand for all where each takes long: `make test` has these, `make test-long` all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+CORE = ("chord", "dpo", "flowrl", "gkd", "grpo", "gspo", "opd", "otb", "ppo", "rredcot", "sdpo", "spo")
+"""Algorithms that differ in their roles, in the shape of their terms, or in what else they read."""
+
+
+def core(cases: Iterable[tuple[str, Any]]) -> list[Any]:
+    """Parameters of a test by name; those that begin with no name of `CORE` are slow."""
+    return [
+        pytest.param(case, id=name, marks=[] if name.split()[0] in CORE else [pytest.mark.slow])
+        for name, case in cases
+    ]
