@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 FILES = "shard-*.safetensors"
-Outline = Mapping[str, tuple[torch.Size, torch.dtype]]
+# In quotes: torch is imported where it is first used.
+Outline: TypeAlias = "Mapping[str, tuple[torch.Size, torch.dtype]]"
 """Shape and type of whole tensors by name."""
 
 
