@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from grpobench.analysis.tools.text import visible
 from grpobench.runs.tools.progress import Lines, duration
+from grpobench.runs.tools.screen import is_redrawable
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.workers.pool import cores
 
@@ -125,7 +126,7 @@ class Course:
         self.began = time.monotonic()
         self.lines = Lines(console)
         self.bar: Progress | None = None
-        if console.is_terminal:
+        if is_redrawable(console):
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
             self.bar = Progress(*columns, console=console, transient=True, refresh_per_second=2)
             self.line = self.bar.add_task("starting", total=None)

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich.console import Console
-from rich.text import Text
 
-from grpobench.analysis.tools.text import visible
 from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until
@@ -20,6 +18,7 @@ from grpobench.runs.experiment.worker import On
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.recipe import Recipe, read_recipe, read_text
 from grpobench.runs.tools import strict, toml
+from grpobench.runs.tools.screen import print_line
 from grpobench.runs.tools.strict import ConfigError
 
 HERE = "__main__"
@@ -213,7 +212,7 @@ def run(
     console = console_for(progress)
     found = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
     for why in found.left_out:
-        console.print(Text(visible(f"left out: {why}")), soft_wrap=True)
+        print_line(console, f"left out: {why}")
     options: dict[str, Any] = {"allow_change": allow_change, "try_code": trial, "console": console}
     options |= {"where": Where(on, address, gpus_per_run, cpus_per_run, tuple(job)), "gpu_memory": gpu_memory}
     if most_seeds is None:

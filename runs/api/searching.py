@@ -21,6 +21,7 @@ from grpobench.runs.api.experiments import (
     recipe,
 )
 from grpobench.runs.experiment.engines import Where
+from grpobench.runs.experiment.experiment import line_on
 from grpobench.runs.experiment.search_plan import make_plan
 from grpobench.runs.experiment.searching import Searcher, target_of
 from grpobench.runs.experiment.worker import On
@@ -120,7 +121,7 @@ def search(
     target = target_of(found) if to is None else Path(to)
     where = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
     console = console_for(progress)
-    searcher = Searcher(plan, Path(out), target, found.name, workers, console, where, trial, console.print)
+    searcher = Searcher(plan, Path(out), target, found.name, workers, console, where, trial, line_on(console))
     searcher.gpu_memory = gpu_memory
     end = searcher.search()
     if end.code == PREEMPTED:

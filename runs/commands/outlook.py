@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpobench.runs.experiment.run_status import last_rows
 from grpobench.runs.runfolder.logs import settled, status
+from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.settings.recipe import Recipe

@@ -11,6 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from statistics import mean
 from types import TracebackType
@@ -22,11 +23,13 @@ from rich.table import Table
 from rich.text import Text
 
 from grpobench.analysis.tools.text import visible
+from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
 from grpobench.runs.tools.progress import duration, number
+from grpobench.runs.tools.screen import STYLE, is_redrawable, print_line
 
 CELL_INTERVAL = 0.5
 """Minimum seconds between two versions of the output."""
-HTML = '<pre style="white-space:pre; overflow-x:auto; line-height:1.3">{code}</pre>'
+HTML = f'<pre style="white-space:pre; overflow-x:auto; {STYLE}">{{code}}</pre>'
 
 
 class Cell:
@@ -88,9 +91,33 @@ COLORS = {
 FAILED: tuple[RunState, ...] = ("crashed", "refused", "disk full")
 
 
+@dataclass(frozen=True)
+class Logged:
+    """What the log of a run that ended before tells, named as in a `Progress`."""
+
+    step: int
+    steps: int
+    reward: float
+    tokens_per_second: float
+
+    @staticmethod
+    def read(run: Run) -> Logged | None:
+        """None without a row."""
+        rows = last_rows(run.path / "metrics.jsonl")
+        if not rows:
+            return None
+        reward, rate = number_in(rows[-1], "reward/mean"), token_rate(rows)
+        return Logged(
+            rows[-1]["step"],
+            run.config.train.steps,
+            math.nan if reward is None else reward,
+            math.nan if rate is None else rate,
+        )
+
+
 def live(console: Console) -> Live | Cell | None:
     """The output that is replaced in place; None if the console cannot do so."""
-    if console.is_terminal:
+    if is_redrawable(console):
         return Live(console=console, refresh_per_second=4)
     return Cell(console) if console.is_jupyter else None
 
@@ -107,10 +134,12 @@ class Display:
         self.drawn = -math.inf
         self.ends = [run for run in runs if run.state != "waiting"]
         """Runs in the order in which they ended."""
+        self.earlier = {run.name: Logged.read(run) for run in self.ends}
+        self.closed = False
 
     def __enter__(self) -> Self:
         if self.ends:
-            self.console.print(f"{len(self.ends)} of {len(self.runs)} runs already have a result")
+            print_line(self.console, f"{len(self.ends)} of {len(self.runs)} runs already have a result")
         if self.live:
             self.live.start()
         return self
@@ -121,6 +150,7 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.closed = True
         if self.live:
             self.live.update(self.table())
             self.live.stop()
@@ -132,7 +162,7 @@ class Display:
             self.drawn = time.monotonic()
         elif not self.live and time.monotonic() - self.last_news >= INTERVAL:
             self.last_news = time.monotonic()
-            self.console.print(Text(visible(self.news())), soft_wrap=True)
+            print_line(self.console, self.news())
 
     def news(self) -> str:
         """One line on the experiment: counts, times, and the progress of running runs."""
@@ -160,7 +190,7 @@ class Display:
         self.ends.append(run)
         if not self.live or run.why:
             console = self.errors if run.state in FAILED else self.console
-            console.print(Text(visible(self.line(run))), soft_wrap=True)
+            print_line(console, self.line(run))
 
     @property
     def errors(self) -> Console:
@@ -171,13 +201,15 @@ class Display:
     def note(self, text: str, failed: bool = False) -> None:
         """Print a message; `failed`: of something that the user must mend."""
         console = self.errors if failed else self.console
-        console.print(Text(visible(text)), soft_wrap=True)
+        print_line(console, text)
 
     def line(self, run: Run) -> str:
         progress = run.progress
         parts = [f"[{len(self.ends)}/{len(self.runs)}]", run.name, run.state]
         if progress:
-            parts += [f"step {progress.step}/{progress.steps}", f"reward {number(progress.reward, '.3f')}"]
+            parts += [f"step {progress.step}/{progress.steps}"]
+        if progress and not math.isnan(progress.reward):
+            parts += [f"reward {progress.reward:.3f}"]
             parts += [f"{number(progress.tokens_per_second, ',.0f')} tokens/s"]
         return "  ".join([*parts, duration(run.seconds), *([run.why] if run.why else [])])
 
@@ -199,8 +231,8 @@ class Display:
         return Group(table, Text(self.summary(), style="bold"))
 
     def cells(self, run: Run) -> list[RenderableType]:
-        progress = run.progress
-        state = progress.phase if progress and run.state == "running" else run.state
+        progress = run.progress or self.earlier.get(run.name)
+        state = run.progress.phase if run.progress and run.state == "running" else run.state
         style = COLORS.get(run.state, "red")
         if not progress:
             return [
@@ -227,7 +259,10 @@ class Display:
             counts[run.state] = counts.get(run.state, 0) + 1
         states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         took, left = duration(time.monotonic() - self.began), duration(self.left())
-        return f"{len(self.runs)} runs: {states}; {took} so far" + (f", {left} left" if left else "")
+        what = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}: {states}"
+        if self.closed:
+            return f"{what}; took {took}"
+        return f"{what}; {took} so far" + (f", {left} left" if left else "")
 
     def left(self) -> float:
         """Estimated seconds left; NaN before the first step.

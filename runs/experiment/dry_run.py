@@ -15,12 +15,13 @@ from typing import Any
 from grpobench.runs.experiment import trial
 from grpobench.runs.experiment.experiment import survey
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.run_status import last_rows, run_status
+from grpobench.runs.experiment.run_status import run_status
 from grpobench.runs.experiment.trial import Tried
 from grpobench.runs.models import loading
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.runfolder.folder import grows
 from grpobench.runs.runfolder.logs import RESULTS, settled, status
+from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.sample.context import Room, dropped
 from grpobench.runs.settings import also
 from grpobench.runs.settings.config import RunConfig

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rich.console import Console
-from rich.text import Text
 
 from grpobench.analysis.runfolder import checksums, formats
-from grpobench.analysis.tools.text import visible
 from grpobench.runs.experiment import memory, preflight, trial, watchdog
 from grpobench.runs.experiment.engines import HERE, Where, engine, with_devices
 from grpobench.runs.experiment.launcher import Launcher
@@ -29,6 +27,7 @@ from grpobench.runs.tools import files
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.lock import Lock, living
 from grpobench.runs.tools.machine import worker_slots
+from grpobench.runs.tools.screen import print_line
 
 CODES: Mapping[RunState, int] = {"disk full": 70, "preempted": 75, "crashed": 70, "refused": 2}
 """Exit codes of runs without a result, the most serious first."""
@@ -110,7 +109,7 @@ def run_experiment(
 
 def line_on(console: Console) -> Callable[[str], None]:
     """Prints a line without wrapping it."""
-    return lambda text: console.print(Text(visible(text)), soft_wrap=True)
+    return lambda text: print_line(console, text)
 
 
 def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] = lambda _: None) -> None:

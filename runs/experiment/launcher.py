@@ -27,6 +27,7 @@ from grpobench.runs.runfolder.logs import mark, settled, status
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.lock import LeaseLost, Lock
 from grpobench.runs.tools.progress import duration
+from grpobench.runs.tools.screen import print_line
 from grpobench.runs.train.progress import Progress
 
 POLL = 0.25
@@ -183,7 +184,8 @@ class Launcher:
     def mind_signals(self) -> None:
         """First signal: ask the runs to stop. Second Ctrl-C, or no time left: kill them."""
         if self.signals and self.stopping_since is None:
-            self.console.print("stopping: runs are saving checkpoints (Ctrl-C again kills them)")
+            again = "a second interrupt" if self.console.is_jupyter else "Ctrl-C again"
+            print_line(self.console, f"stopping: runs are saving checkpoints ({again} kills them)")
             self.stop(GRACE)
         if self.signals > 1:
             self.killed = "killed by a second Ctrl-C"
@@ -201,9 +203,8 @@ class Launcher:
             self.engine.kill()
             return
         if saving != self.waited_for:
-            self.console.print(
-                f"still saving: {', '.join(sorted(saving))} (Ctrl-C again kills)", markup=False
-            )
+            again = "another interrupt" if self.console.is_jupyter else "Ctrl-C again"
+            print_line(self.console, f"still saving: {', '.join(sorted(saving))} ({again} kills)")
             self.waited_for = saving
         for name in self.active.keys() - saving - self.abandoned:
             self.give_up(self.active[name])
@@ -219,7 +220,7 @@ class Launcher:
             try:
                 self.demand()
             except LeaseLost as lost:
-                self.console.print(f"stopping: {lost}", markup=False)
+                print_line(self.console, f"stopping: {lost}")
                 self.stop(GRACE)
 
     def mind_watchdog(self) -> None:

@@ -7,7 +7,6 @@ torch. Times left are estimates from the last timed steps.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 import tomllib
@@ -24,13 +23,13 @@ from rich.text import Text
 from grpobench.analysis.tools.text import visible, why_no_folder
 from grpobench.runs.experiment.display import INTERVAL
 from grpobench.runs.runfolder.logs import RESULTS, result_damage, status
+from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.lock import Lock, Owner
 from grpobench.runs.tools.progress import duration, number
+from grpobench.runs.tools.screen import is_redrawable
 from grpobench.tasks.data.tables import DataError
 
-END = 128 * 1024
-"""Bytes at the end of metrics.jsonl that are read: about thirty rows."""
 WATCH = 2.0
 """Seconds between two updates with `--watch` in a terminal; elsewhere the display's `INTERVAL` applies."""
 HEADER = ("run", "state", "step", "reward", "tokens/s", "left", "last row", "process")
@@ -194,8 +193,8 @@ def run_status(place: Path) -> RunStatus:
         why=why,
         step=step,
         steps=steps,
-        reward=_number(last, "reward/mean"),
-        tokens_per_second=_rate(rows),
+        reward=number_in(last, "reward/mean"),
+        tokens_per_second=token_rate(rows),
         seconds_left=left,
         seconds_per_step=pace,
         seconds_since_row=_age(place / "metrics.jsonl"),
@@ -214,27 +213,6 @@ def _unresponsive(place: Path) -> str:
     return f"attempt {max(found)} {found[max(found)]} (unresponsive-{max(found)}.txt)" if found else ""
 
 
-def last_rows(path: Path) -> list[dict[str, Any]]:
-    """The last rows of a log that another process may be writing; incomplete rows are left out."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - END))
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return []
-    whole = lines[
-        1 if size > END else 0 : -1
-    ]  # The first line may be cut, and the last one may be incomplete.
-    rows = []
-    for text in whole:
-        with contextlib.suppress(ValueError, RecursionError):  # a damaged line, which the report names
-            row = json.loads(text)
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                rows.append(row)
-    return rows
-
-
 def _steps(place: Path) -> int | None:
     """Steps that the run will make; None before it has begun."""
     try:
@@ -248,7 +226,7 @@ def _pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Seconds per step over the last rows of one attempt. The clock starts anew with each attempt."""
     found: list[Mapping[str, Any]] = []
     for row in reversed(rows):
-        wall = _number(row, "time/wall")
+        wall = number_in(row, "time/wall")
         if wall is None or (found and wall > found[-1]["time/wall"]):
             break
         found.append(row)
@@ -256,20 +234,6 @@ def _pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
         return None
     last, first = found[0], found[-1]
     return float((last["time/wall"] - first["time/wall"]) / max(1, last["step"] - first["step"]))
-
-
-def _rate(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Tokens per second of the last step."""
-    if len(rows) < 2:
-        return None
-    before, last = (_number(row, "cost/generated_tokens") or 0.0 for row in rows[-2:])
-    seconds = _number(rows[-1], "time/step")
-    return (last - before) / seconds if seconds else None
-
-
-def _number(row: Mapping[str, Any], name: str) -> float | None:
-    found = row.get(name)
-    return float(found) if isinstance(found, (int, float)) else None
 
 
 def _age(path: Path) -> float | None:
@@ -298,7 +262,7 @@ def _or_nan(value: float | None) -> float:
 
 def watch(folder: Path, console: Console, wait: Callable[[float], None] = time.sleep) -> None:
     """Show a folder repeatedly until no launcher is running in it, or Ctrl-C."""
-    screen = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    screen = Live(console=console, auto_refresh=False) if is_redrawable(console) else None
     try:
         if screen:
             screen.start()

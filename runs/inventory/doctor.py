@@ -124,12 +124,14 @@ def memory(gpu_gib: float | None = None) -> Finding:
 def training() -> Finding:
     """A run of three steps on the device that runs use, interrupted after the first and resumed."""
     import torch
+    from transformers.utils import logging
 
     from grpobench.runs.runfolder.folder import RunFolder
     from grpobench.runs.settings.recipe import read_recipe
     from grpobench.runs.train.execute import execute
     from grpobench.runs.train.progress import Preempted
 
+    logging.disable_progress_bar()  # of the weights: the table has what a reader wants
     settings = (
         "train.steps=3",
         "train.prompts_per_step=2",

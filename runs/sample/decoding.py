@@ -15,7 +15,9 @@ values of that, and only what is new is computed (`Known`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +34,12 @@ def buffers(config: Any, columns: int, dtype: torch.dtype | None) -> Any:
     """A Hugging Face cache whose layers write into buffers of `columns` allocated once, in `dtype` (None: in
     that of the states), and show attention only the columns written so far."""
     return Cache(layers=[Buffer(columns, dtype) for _ in range(config.num_hidden_layers)])
+
+
+@functools.cache
+def cache_argument(forward: Callable[..., Any]) -> str:
+    """What a model's class calls its cache. transformers 5.24 renamed it; 5.40 forgets the earlier name."""
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 class Buffer(DynamicLayer):
@@ -231,14 +239,14 @@ class Decoding:
     def _forward(
         self, inputs: dict[str, torch.Tensor], mask: torch.Tensor | None, position: torch.Tensor
     ) -> torch.Tensor:
-        trunk = self.network.trunk
+        trunk: Any = self.network.trunk
         with self.models.precision(), self._recording() as found:
             output = trunk(
                 **inputs,
                 attention_mask=mask,
                 position_ids=position,
-                past_key_values=self.cache,
                 use_cache=True,
+                **{cache_argument(type(trunk).forward): self.cache},
             )
         if self.records:
             self.routes = stacked(found)

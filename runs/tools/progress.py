@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpobench.analysis.tools.text import visible
+from grpobench.runs.tools.screen import is_redrawable, print_line
 
 
 def device_done() -> Callable[[], None]:
@@ -84,7 +85,7 @@ class Lines:
         now = time.monotonic()
         if now - self.last >= self.INTERVAL:
             self.last = now
-            self.console.print(Text(visible(text)), soft_wrap=True)
+            print_line(self.console, text)
 
 
 class Ticker:
@@ -93,7 +94,7 @@ class Ticker:
 
     def __init__(self) -> None:
         console = Console(stderr=True)
-        self.status = console.status("") if console.is_terminal else None
+        self.status = console.status("") if is_redrawable(console) else None
         self.lines = Lines(console)
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ import json
 
 import pytest
 from helpers.bench_sides import FACTS, Stage
+from helpers.terminal import Terminal, forget
 from rich.console import Console
 
 from grpobench.benchmarks import bench, cases, compare
@@ -131,9 +132,10 @@ def test_case_without_terminal_prints_first_line_then_every_ten_seconds(
     ]
 
 
-def test_in_a_terminal_a_bar_says_the_same() -> None:
-    text = io.StringIO()
-    console = Console(file=text, width=100, force_terminal=True)
+def test_in_a_terminal_a_bar_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    text = Terminal()
+    console = Console(file=text, width=100)
     with Course(console, 1) as told:
         told.begin("short")
         told.tell("starting TRL", UNKNOWN)

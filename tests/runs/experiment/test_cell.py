@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,13 +12,18 @@ from typing import Any
 import pytest
 from helpers import stand_ins
 from helpers.experiments import places, recipe
+from helpers.logs import rows
+from helpers.terminal import Terminal, forget
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from grpobench.runs.experiment import display as cell
-from grpobench.runs.experiment.display import Cell, live
+from grpobench.runs.experiment.display import Cell, Display, live
 from grpobench.runs.experiment.experiment import run_experiment
+from grpobench.runs.experiment.launcher import Launcher
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.tools.screen import print_line
 
 
 class Notebook:
@@ -68,6 +74,65 @@ def test_an_experiment_in_a_notebook_leaves_its_table(
     assert "ArithmeticError: it went wrong" in failure["text/plain"]
 
 
+def test_runs_that_ended_before_show_what_they_logged(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of three steps: reward 0.3, 100 tokens in 2 s."""
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    runs = [Run(config, tmp_path / config.arm) for config in recipe(tmp_path, "fine", "unlogged").runs()]
+    for run in runs:
+        run.state = "finished"
+    runs[0].path.mkdir()
+    (runs[0].path / "metrics.jsonl").write_text(rows(3, 4.0))
+    with Display(Console(force_jupyter=True), runs, 1):
+        pass
+    said, table = (output["text/plain"] for output in notebook.outputs)
+    assert said == "2 of 2 runs already have a result"
+    assert [line.split() for line in table.splitlines()[1:3]] == [
+        ["fine", "finished", "3/3", "0.300", "50"],
+        ["unlogged", "finished", "-/3"],
+    ]
+    assert "\x1b" not in said + table
+
+
+def test_what_stays_in_the_cell_tells_of_no_time_left(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    runs = [Run(config, tmp_path / config.arm) for config in recipe(tmp_path, "fine", "other").runs()]
+    with Display(Console(force_jupyter=True), runs, 1) as display:
+        runs[0].state, runs[0].began, runs[0].seconds = "preempted", 1.0, 20.0
+        assert display.summary().endswith(" left")
+    assert notebook.outputs[0]["text/plain"].splitlines()[-1] == "2 runs: 1 preempted, 1 waiting; took 0 s"
+
+
+def test_stopping_speaks_of_interrupts_and_without_escape_codes(notebook: Notebook) -> None:
+    launcher = Launcher([], SimpleNamespace(stop=lambda: None), Console(force_jupyter=True))  # type: ignore[arg-type]
+    launcher.signals = 1
+    launcher.mind_signals()
+    (said,) = notebook.outputs
+    assert said["text/plain"] == "stopping: runs are saving checkpoints (a second interrupt kills them)"
+
+
+def test_a_long_line_is_broken_by_the_cell_and_may_hold_anything(notebook: Notebook) -> None:
+    print_line(Console(force_jupyter=True), "it <failed> \x1b[2Jhere " + "because " * 40)
+    (said,) = notebook.outputs
+    assert len(said["text/plain"].splitlines()) == 1 and "\x1b" not in said["text/plain"]
+    assert "white-space:pre-wrap" in said["text/html"] and "&lt;failed&gt;" in said["text/html"]
+    print_line(Console(force_jupyter=True, quiet=True), "not to be seen")
+    assert len(notebook.outputs) == 1
+
+
+def test_columns_line_up_in_jupyterlab(notebook: Notebook) -> None:
+    """Its `pre` has the font of running text, unless it names another one."""
+    shown = Cell(Console(force_jupyter=True))
+    shown.start()
+    (style,) = re.findall(r'<pre style="([^"]*)">', notebook.outputs[0]["text/html"])
+    assert re.search(r"font-family:[^;]*monospace", style) and "white-space:pre;" in style
+
+
 def test_an_output_is_replaced_at_most_so_often_and_the_last_state_stays(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,8 +150,9 @@ def test_an_output_is_replaced_at_most_so_often_and_the_last_state_stays(
     assert notebook.updates == 6 and "tick &lt;9&gt;" in notebook.outputs[0]["text/html"]
 
 
-def test_each_console_has_its_way() -> None:
-    assert isinstance(live(Console(force_terminal=True, file=io.StringIO())), Live)
+def test_each_console_has_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    assert isinstance(live(Console(file=Terminal())), Live)
     assert isinstance(live(Console(force_jupyter=True)), Cell)
     assert live(Console(file=io.StringIO())) is None
 

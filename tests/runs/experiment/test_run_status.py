@@ -19,6 +19,7 @@ from rich.console import Console
 from grpobench.runs import cli
 from grpobench.runs.experiment import run_status
 from grpobench.runs.experiment.run import Run
+from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.lock import Lock, Owner
 
@@ -111,7 +112,7 @@ def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     own(make(tmp_path / "run", "running", rows(4000, 1.0), steps=5000))
     found = run_status.run_status(tmp_path / "run")
     assert (found.step, found.seconds_left) == (4000, 1000.0)
-    assert len(run_status.last_rows(tmp_path / "run" / "metrics.jsonl")) < 2000
+    assert len(last_rows(tmp_path / "run" / "metrics.jsonl")) < 2000
 
 
 def test_run_folder_and_experiments_folder_are_shown_and_others_refused(

@@ -4,6 +4,8 @@ found out."""
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, ways
+from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, cache_argument, ways
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Request, Rollout
 
@@ -192,3 +194,20 @@ def test_gathering_into_groups_and_scattering_back_changes_nothing(owner: list[i
     assert groups.scatter(grid, repeat).equal(rows)
     for row, place in enumerate(index.tolist()):  # a row stands with its own prompt
         assert (grid[place, 0].view(-1, repeat, 3) == rows[row, 0]).all(-1).all(-1).any()
+
+
+def test_the_cache_is_handed_over_by_the_name_that_the_model_has_for_it() -> None:
+    """transformers until 5.23, and from 5.24 on, behind a decorator that takes the earlier name too."""
+
+    class Earlier:
+        def forward(self, input_ids: Any, past_key_values: Any = None) -> None: ...
+
+    class Later:
+        @functools.wraps(lambda self, input_ids, cache=None: None)
+        def forward(self, *args: Any, **kwargs: Any) -> None: ...
+
+    assert cache_argument(Earlier.forward) == "past_key_values"
+    assert cache_argument(Later.forward) == "cache"
+    for architecture in ARCHITECTURES:
+        forward = type(tiny(architecture).base_model).forward
+        assert cache_argument(forward) in inspect.signature(forward).parameters

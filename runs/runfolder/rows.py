@@ -1,0 +1,47 @@
+"""The last rows of a run's metrics.jsonl, which another process may be writing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+END = 128 * 1024
+"""Bytes at the end of metrics.jsonl that are read: about thirty rows."""
+
+
+def last_rows(path: Path) -> list[dict[str, Any]]:
+    """The last rows of a log that another process may be writing; incomplete rows are left out."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - END))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    whole = lines[
+        1 if size > END else 0 : -1
+    ]  # The first line may be cut, and the last one may be incomplete.
+    rows = []
+    for text in whole:
+        with contextlib.suppress(ValueError, RecursionError):  # a damaged line, which the report names
+            row = json.loads(text)
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
+    return rows
+
+
+def token_rate(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Tokens per second of the last step."""
+    if len(rows) < 2:
+        return None
+    before, last = (number_in(row, "cost/generated_tokens") or 0.0 for row in rows[-2:])
+    seconds = number_in(rows[-1], "time/step")
+    return (last - before) / seconds if seconds else None
+
+
+def number_in(row: Mapping[str, Any], name: str) -> float | None:
+    found = row.get(name)
+    return float(found) if isinstance(found, (int, float)) else None
