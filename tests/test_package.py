@@ -102,6 +102,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     left = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in (".src", "tests", *ROOMS):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=left)
+    shutil.copytree(ROOT / "docs" / "results", folder / "docs" / "results")
     for path in ROOT.iterdir():
         if path.is_file() and path.name != ".git":  # which is a file in a second work tree
             shutil.copy(path, folder)
@@ -129,6 +130,8 @@ def test_wheel_and_sdist_hold_the_package_and_nothing_else(tree: Path, tmp_path:
     files = {path.name: path for path in (tree / ".src" / "grpobench").iterdir() if path.is_file()}
     for room in ROOMS:
         files |= {p.relative_to(tree).as_posix(): p for p in (tree / room).rglob("*") if p.is_file()}
+    results = tree / "docs" / "results"
+    files |= {f"kept/{p.relative_to(results).as_posix()}": p for p in results.rglob("*") if p.is_file()}
     expected = {f"grpobench/{name}": path.read_bytes() for name, path in files.items()}
     assert {"py.typed", "__main__.py", "runs/cli.py", "runs/recipes/quickstart.toml"} <= set(files)
     assert {path.suffix for path in files.values()} >= {".j2", ".json", ".jsonl", ".txt", ".safetensors"}
@@ -172,4 +175,13 @@ def test_an_installed_wheel_runs_outside_the_checkout(tree: Path, tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "results" / "quickstart" / "report" / "index.html").is_file()
+    listed = subprocess.run(
+        [sys.executable, "-m", "grpobench", "findings"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "supported" in listed.stdout and "not run" not in listed.stdout
     assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before

@@ -108,12 +108,11 @@ def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
 
 
 def contributed(study: Study, scale: str) -> list[dict[str, Any]]:
-    """What contributions say of a finding; none outside of a checkout."""
+    """What contributions say of a finding."""
     from grpobench.runs.publishing.contributed import contributed_records
 
-    try:
-        results = folders.docs_folder() / folders.FOLDER
-    except ConfigError:
+    results = folders.kept_folder()
+    if results is None:
         return []
     return [
         {

@@ -195,14 +195,12 @@ def is_of(kept: Record, runs: Record) -> bool:
 
 
 def kept_path(study: Study, scale: str) -> Path | None:
-    """A finding's kept table; None where nothing is kept, as in an installed package."""
+    """A finding's kept table; None where none is kept."""
     from grpobench.analysis.findings.record import FOLDER
 
-    try:
-        place = folders.docs_folder() / folders.FOLDER / FOLDER / f"{study.finding.name}-{scale}.json"
-    except ConfigError:
-        return None
-    return place if place.exists() else None
+    results = folders.kept_folder()
+    place = results and results / FOLDER / f"{study.finding.name}-{scale}.json"
+    return place if place and place.exists() else None
 
 
 def register(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpobench.runs.inventory.folders import kept_folder
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.settings.config import RunConfig
@@ -113,11 +114,12 @@ def accuracy(run: Path) -> float:
 
 
 def kept_table(recipe: Recipe) -> KeptTable | None:
-    """What is kept of the recipe that the settings are those of, if this is a checkout."""
+    """What is kept of the recipe that the settings are those of."""
     changed = {parsed[0][0] for text in recipe.sets if (parsed := parse_set(text))}
     name = recipe.settings_of
-    path = Path(__file__).resolve().parents[2] / "docs" / "results" / f"{name}.json"
-    if not name or changed - set(CHOOSING) or not path.is_file():
+    results = kept_folder()
+    path = results and results / f"{name}.json"
+    if not name or changed - set(CHOOSING) or not path or not path.is_file():
         return None
     from grpobench.analysis.kept import read
     from grpobench.analysis.runfolder.files import LogError

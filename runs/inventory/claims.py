@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpobench.runs.inventory.folders import FOLDER, docs_folder
+from grpobench.runs.inventory.folders import kept_folder
 from grpobench.runs.settings import plugins, registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
@@ -35,13 +35,11 @@ UNTESTED = "No finding here tests this claim."
 
 
 def findings_folder() -> Path | None:
-    """The folder of the kept tables of findings; None for an installed package."""
+    """The folder of the kept tables of findings; None where there is none."""
     from grpobench.analysis.findings.record import FOLDER as KEPT
 
-    try:
-        return docs_folder() / FOLDER / KEPT
-    except ConfigError:
-        return None
+    results = kept_folder()
+    return results and results / KEPT
 
 
 def standing(tables: Path | None = None) -> Standing:

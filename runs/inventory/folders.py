@@ -22,3 +22,10 @@ def docs_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
     if not (root / "pyproject.toml").is_file() or not (root / "docs").is_dir():
         raise ConfigError([f"docs: not a checkout of the project; {remedy}"])
     return root / "docs"
+
+
+def kept_folder() -> Path | None:
+    """The folder of the kept tables: in a checkout below the documents, in an installed package a copy."""
+    root = Path(__file__).resolve().parents[2]
+    places = (root / "docs" / FOLDER, root / "kept")
+    return next((place for place in places if place.is_dir()), None)

@@ -253,10 +253,7 @@ def test_the_index_has_conclusions_with_links_and_counts() -> None:
     assert f"| {len(marks['good'])} | {len(marks['bad'])} |" in line
 
 
-def test_an_installed_package_says_where_the_tables_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(remedy: str = "") -> Path:
-        raise ConfigError(["not a checkout"])
-
-    monkeypatch.setattr(claims, "docs_folder", none)
+def test_without_kept_tables_it_is_said_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "kept_folder", lambda: None)
     lines = claims.here_lines(standing().of(ALGORITHMS["gspo"])["here"])
     assert "kept results come with a checkout of the project" in " ".join(" ".join(lines).split())
