@@ -303,7 +303,7 @@ class RunFolder:
         self.lock.demand()
         for old in self.steps()[: -self.config.checkpoint.keep]:
             files.remove(self.checkpoint_path(old))
-        self.step = step
+        self.step = max(self.step, step)  # One from the background is older than the newest row.
         self.write_status("", durable=False)
 
     def latest(self) -> Checkpoint | None:

@@ -62,8 +62,10 @@ def restore(trainer: Trainer, run: Path, step: int) -> None:
 
 
 def save(trainer: Trainer, folder: Path) -> Future[Any]:
-    """Begin to write this rank's parts of a checkpoint."""
+    """Begin to write this rank's parts of a checkpoint, after the last one: rank 0 knows that all have
+    written that before the others know it, and two would mix up what they receive."""
     ranks = trainer.models.ranks
+    await_own(ranks)
     ranks.written = sharded.begin(folder, sharded.flat(trainer.models.state()), ranks.background)
     return ranks.written
 
@@ -99,7 +101,12 @@ def obey(trainer: Trainer) -> None:
         order, given = received
         with contextlib.suppress(Preempted):
             ORDERS[order](trainer, *given)
-    if ranks.written is not None:  # in which rank 0 sees what went wrong
+    await_own(ranks)
+
+
+def await_own(ranks: Ranks) -> None:
+    """Wait until this rank has done with its last checkpoint. Rank 0 sees what went wrong."""
+    if ranks.written is not None:
         ranks.written.exception()
 
 
