@@ -46,6 +46,8 @@ GRACE = 10.0
 """Seconds that the other ranks have to end after rank 0, and rank 0 to notice by itself that one has died."""
 LOOK = 0.2
 """Seconds between two looks whether the other ranks live."""
+CLOSED = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""What gloo says of a rank that has gone, when it reads and when it writes."""
 END = "end"
 
 
@@ -222,7 +224,7 @@ def cause(others: list[BaseProcess], place: Path, error: Exception) -> Exception
 
 def lost(error: Exception) -> bool:
     """Whether an error says no more than that another rank has gone."""
-    return any(said in str(error) for said in ("Connection closed by peer", "Connection reset by peer"))
+    return any(said in str(error) for said in CLOSED)
 
 
 def ended_by(other: BaseProcess, place: Path) -> Exception:

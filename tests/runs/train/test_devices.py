@@ -464,8 +464,9 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error_like_others(tmp_path: Path
         sharded.fill(tmp_path, {"policy/other": torch.empty(2)})
 
 
-def test_the_first_death_is_told_and_not_those_that_follow(tmp_path: Path) -> None:
-    closed = RuntimeError("Connection closed by peer [127.0.0.1]")
+@pytest.mark.parametrize("said", ["Connection closed by peer [127.0.0.1]", "writev [127.0.0.1]: Broken pipe"])
+def test_the_first_death_is_told_and_not_those_that_follow(said: str, tmp_path: Path) -> None:
+    closed = RuntimeError(said)
     (tmp_path / "rank 1.error").write_bytes(pickle.dumps(closed))
     (tmp_path / "rank 2.error").write_bytes(pickle.dumps(ValueError("the cause")))
     (tmp_path / "rank 3.error").write_bytes(pickle.dumps(Clumsy(1, 2)))
