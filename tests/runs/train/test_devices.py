@@ -50,6 +50,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.tools.faults import COUNTS
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train import devices, trainer
@@ -268,7 +269,7 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     assert same(path, undisturbed)
 
 
-@pytest.mark.parametrize("point", ["update.2.oom", pytest.param("update.7.oom", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("point", ["update.2.oom", pytest.param("update.4.oom", marks=pytest.mark.slow)])
 def test_a_rank_that_runs_out_of_memory_has_the_next_attempt_do_with_less(
     point: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +279,7 @@ def test_a_rank_that_runs_out_of_memory_has_the_next_attempt_do_with_less(
     faults.mkdir()
     (faults / point).touch()
     monkeypatch.setenv("GRPOBENCH_FAULTS", str(faults))
+    COUNTS.clear()  # Rank 0 is this process, and may have made updates in other tests.
     path = tmp_path / "parts"
     with pytest.raises(OSError, match=r"out of memory on rank \d of 2") as raised:
         run(config, path)
