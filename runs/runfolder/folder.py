@@ -201,9 +201,10 @@ class RunFolder:
         self.note(out_of_memory=[*before, error.lowered])
 
     def lowered(self) -> list[dict[str, Any]]:
-        """The token budgets that ran out in earlier attempts, oldest first."""
-        earlier = self.provenance["attempts"][:-1]
-        return [one for attempt in earlier for one in attempt.get("out_of_memory", ())]
+        """The token budgets that ran out in earlier attempts since the run last began anew, oldest first."""
+        attempts = self.provenance["attempts"]
+        began = max((number for number, one in enumerate(attempts) if "replaces" in one), default=0)
+        return [one for attempt in attempts[began:-1] for one in attempt.get("out_of_memory", ())]
 
     def fingerprint(self, values: Mapping[str, str]) -> None:
         """Record values that must stay the same in all attempts, such as the hash of the training problems.
@@ -303,7 +304,7 @@ class RunFolder:
         self.lock.demand()
         for old in self.steps()[: -self.config.checkpoint.keep]:
             files.remove(self.checkpoint_path(old))
-        self.step = step
+        self.step = max(self.step, step)  # One from the background is older than the newest row.
         self.write_status("", durable=False)
 
     def latest(self) -> Checkpoint | None:

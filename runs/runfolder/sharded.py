@@ -56,7 +56,7 @@ def fill(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any = None) -
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with quiet():
+    with quiet(), plainly():
         load(
             dict(tensors),
             storage_reader=HuggingFaceStorageReader(str(folder)),
@@ -95,11 +95,19 @@ def quiet() -> Iterator[None]:
 
 def await_written(begun: Future[Any]) -> None:
     """Wait for what `begin` has begun. Raises OSError if a rank could not write."""
+    with plainly():
+        begun.result()
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """Within, torch's CheckpointException, which is no Exception and hides which one a rank had, becomes an
+    OSError."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
-        begun.result()
-    except CheckpointException as error:  # no Exception, and hides which one a rank had
+        yield
+    except CheckpointException as error:
         found: list[Any] = [one[0] for one in error.failures.values()]
         known = next((one for one in found if isinstance(one, OSError)), found[0])
         raise known if isinstance(known, OSError) else OSError(errno.EIO, str(known)) from error

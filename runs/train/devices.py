@@ -46,6 +46,8 @@ GRACE = 10.0
 """Seconds that the other ranks have to end after rank 0, and rank 0 to notice by itself that one has died."""
 LOOK = 0.2
 """Seconds between two looks whether the other ranks live."""
+CLOSED = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""What gloo says of a rank that has gone, when it reads and when it writes."""
 END = "end"
 
 
@@ -62,8 +64,10 @@ def restore(trainer: Trainer, run: Path, step: int) -> None:
 
 
 def save(trainer: Trainer, folder: Path) -> Future[Any]:
-    """Begin to write this rank's parts of a checkpoint."""
+    """Begin to write this rank's parts of a checkpoint, after the last one: rank 0 knows that all have
+    written that before the others know it, and two would mix up what they receive."""
     ranks = trainer.models.ranks
+    await_own(ranks)
     ranks.written = sharded.begin(folder, sharded.flat(trainer.models.state()), ranks.background)
     return ranks.written
 
@@ -99,7 +103,12 @@ def obey(trainer: Trainer) -> None:
         order, given = received
         with contextlib.suppress(Preempted):
             ORDERS[order](trainer, *given)
-    if ranks.written is not None:  # in which rank 0 sees what went wrong
+    await_own(ranks)
+
+
+def await_own(ranks: Ranks) -> None:
+    """Wait until this rank has done with its last checkpoint. Rank 0 sees what went wrong."""
+    if ranks.written is not None:
         ranks.written.exception()
 
 
@@ -215,7 +224,7 @@ def cause(others: list[BaseProcess], place: Path, error: Exception) -> Exception
 
 def lost(error: Exception) -> bool:
     """Whether an error says no more than that another rank has gone."""
-    return any(said in str(error) for said in ("Connection closed by peer", "Connection reset by peer"))
+    return any(said in str(error) for said in CLOSED)
 
 
 def ended_by(other: BaseProcess, place: Path) -> Exception:

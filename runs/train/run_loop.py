@@ -266,6 +266,8 @@ def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable
 def end(trainer: Trainer, folder: RunFolder) -> None:
     """Save the final weights, the events and the final state of the run. Weights that are not finite are not
     saved: the run has diverged, and its last checkpoint, which is finite, stays."""
+    if folder.saving is not None:
+        trainer.tell(folder.step, SAVING)
     folder.settle()
     if ruined := together(trainer, "ruined"):
         trainer.diverged = trainer.diverged or f"{ruined} at the end"

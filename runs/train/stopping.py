@@ -95,6 +95,8 @@ class Before:
     def save(self) -> None:
         """Save a checkpoint of the step before, if that is still possible and there is none. Before the first
         step there is nothing to save: the next start begins with the same weights."""
+        if self.folder.saving is not None:
+            self.trainer.tell(self.done, SAVING)  # as in `save`: the launcher waits for this one, too
         self.folder.settle()
         if self.done and not self.trainer.updater.begun and self.done not in self.folder.steps():
             self.trainer.tell(self.done, SAVING)
