@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+gc.disable()  # until all tests are there: none of them is garbage, and looking took a quarter of the time
+
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("long", parent=settings.get_profile("fixed"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
@@ -37,6 +39,8 @@ def pytest_collection_finish() -> None:
     """Thousands of tests and what they import stay to the end: no search for garbage goes through them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(20_000, 20, 20)  # a search each 700 objects, as by default, finds next to nothing
 
 
 @pytest.fixture

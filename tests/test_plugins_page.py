@@ -62,7 +62,7 @@ def test_the_commands_of_the_page_find_what_is_in_the_folder(
 
     rows = [{"question": f"{a}+{b}", "answer": a + b} for a in range(8) for b in range(8)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "factor = 0.5" in program("-m", "grpobench", "show", "algorithm", "mine:Half")
+    assert "factor = 0.5" in grpobench("show", "algorithm", "mine:Half")
     mine = re.escape(str(tmp_path / "mine.py"))
     listed = grpobench("list", "algorithms")
     assert re.search(rf"^mine:Half +GRPO with scaled advantages \[{mine}\]$", listed, re.M)

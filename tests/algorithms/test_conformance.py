@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from helpers.batches import data
+from helpers.core import core
 from helpers.toys import backward, distance, models_for, norm, off_policy, rollouts, untaught
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -273,16 +274,19 @@ def research() -> dict[str, Algorithm[Any]]:
 RARE = {"trained/ratio_tail", "trained/ratio_extreme_at"}
 """Metrics of tokens that a small batch, or one in which nothing has moved, does not have: NaN without any."""
 VARIANTS = variants()
-every = pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS.keys())
+SHARED = ("beta", "kl-reward", "kl-loss", "kl-advantage", *Averaging.__args__)
+"""Settings that all algorithms leave to the same code (parts.py)."""
+every = pytest.mark.parametrize(
+    "algorithm",
+    core(VARIANTS.items(), lambda name: name.partition("-")[2] not in SHARED),
+)
+"""Every algorithm, and every setting that is its own; shared ones where the algorithm is of the core, and the
+rest in `make test-long`."""
 by_default = pytest.mark.parametrize(
     "algorithm",
     [pytest.param(one, id=name, marks=[pytest.mark.slow] * ("-" in name)) for name, one in VARIANTS.items()],
 )
 """Every algorithm with its default settings, and with all others in `make test-long`."""
-by_setting = pytest.mark.parametrize(
-    "algorithm", [pytest.param(one, id=name) for name, one in VARIANTS.items() if "-" in name]
-)
-"""Every algorithm with settings other than the defaults."""
 
 
 @pytest.fixture(autouse=True)
@@ -372,7 +376,8 @@ def example(algorithm: Algorithm[Any]) -> Example:
 # What may not change a gradient
 
 
-@by_default
+@pytest.mark.slow
+@every
 @pytest.mark.parametrize("budget", [1, 30])  # 1: every row by itself
 def test_micro_batch_budget_changes_neither_gradient_nor_metrics(
     algorithm: Algorithm[Any], budget: int, monkeypatch: pytest.MonkeyPatch
@@ -406,7 +411,8 @@ def relabeled(batch: Batch) -> Batch:
     return dataclasses.replace(batch, group=torch.tensor([9, 2, 40, 0])[batch.group])
 
 
-@by_default
+@pytest.mark.slow
+@every
 @pytest.mark.parametrize("change", [widened, permuted, relabeled])
 def test_padding_order_of_rows_and_numbers_of_groups_change_no_gradient(
     algorithm: Algorithm[Any], change: Callable[[Batch], Batch]
@@ -427,7 +433,8 @@ def test_order_of_rows_decides_no_tie(algorithm: Algorithm[Any]) -> None:
     assert distance(backward(algorithm, models, permuted(batch))[0], found) < TIGHT
 
 
-@by_default
+@pytest.mark.slow
+@every
 def test_sharing_prompts_changes_no_gradient(
     algorithm: Algorithm[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,7 +443,7 @@ def test_sharing_prompts_changes_no_gradient(
     assert distance(backward(algorithm, whole.models, whole.batch)[0], whole.gradient) < TIGHT
 
 
-@by_setting
+@every
 def test_micro_batches_padding_order_numbers_and_sharing_together_change_neither_gradient_nor_metrics(
     algorithm: Algorithm[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

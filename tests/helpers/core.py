@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ CORE = ("chord", "dpo", "flowrl", "gkd", "grpo", "gspo", "opd", "otb", "ppo", "r
 """Algorithms that differ in their roles, in the shape of their terms, or in what else they read."""
 
 
-def core(cases: Iterable[tuple[str, Any]]) -> list[Any]:
-    """Parameters of a test by name; those that begin with no name of `CORE` are slow."""
+def core(cases: Iterable[tuple[str, Any]], own: Callable[[str], bool] = lambda name: False) -> list[Any]:
+    """Parameters of a test by name; those that begin with no name of `CORE` are slow, but for `own` ones."""
     return [
-        pytest.param(case, id=name, marks=[] if name.split()[0] in CORE else [pytest.mark.slow])
+        pytest.param(
+            case,
+            id=name,
+            marks=[] if own(name) or re.split("[ -]", name)[0] in CORE else [pytest.mark.slow],
+        )
         for name, case in cases
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
+import gc
 import pickle
 import tempfile
 import traceback
@@ -19,6 +19,7 @@ from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.train.devices import joined
 from helpers.batches import data
 from helpers.toys import backward, models_for, off_policy
+from helpers.warm import FORKING, LOADED
 
 Result = tuple[dict[str, torch.Tensor], dict[str, float]]
 """(gradient by role and parameter, metrics)."""
@@ -26,11 +27,11 @@ Result = tuple[dict[str, torch.Tensor], dict[str, float]]
 
 def in_ranks(size: int, function: Callable[..., Any], *given: Any) -> list[Any]:
     """`function(ranks, *given)` of every rank. Each gives the same result where the function makes it so."""
-    context = multiprocessing.get_context("spawn")
+    FORKING.set_forkserver_preload(LOADED)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         processes = [
-            context.Process(target=_rank, args=(place, rank, size, function, given)) for rank in range(size)
+            FORKING.Process(target=_rank, args=(place, rank, size, function, given)) for rank in range(size)
         ]
         for process in processes:
             process.start()
@@ -42,6 +43,7 @@ def in_ranks(size: int, function: Callable[..., Any], *given: Any) -> list[Any]:
 
 
 def _rank(place: Path, rank: int, size: int, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    gc.freeze()  # what it shares with the server stays shared
     torch.set_num_threads(1)
     try:
         with joined(place, rank, size) as ranks:

@@ -257,7 +257,7 @@ def test_non_reference_solutions_are_proven_independently_of_scorer(installed: N
 
 
 def test_a_generator_that_a_constant_fools_is_refused_with_the_reason(installed: None) -> None:
-    refused = small("propositional_logic", train=60)
+    refused = small("propositional_logic", train=24)
     assert "(P ∨ Q)" in refused.missing()
     taken = [refused.verify(p, ["<answer>(P ∨ Q)</answer>"])[0] for p in refused.problems("train")]
     assert sum(verdict.scores["correct"] for verdict in taken) > 0.7 * len(taken)

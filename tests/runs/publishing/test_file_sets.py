@@ -44,7 +44,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("made")
     (place / "mine.py").write_text(HALF)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
+        for module in ("pool", "trial"):
+            patch.setattr(f"grpobench.runs.experiment.{module}.multiprocessing", Warm)
         grpobench.run(
             {
                 "name": "small",

@@ -46,7 +46,7 @@ from grpobench.tasks.workers.pool import Pool, cores
 TIERS: tuple[Tier, ...] = ("bubblewrap", "monty")
 SECRET = "secret-4711-of-the-host"
 LIMITS = Limits(seconds=1.0, megabytes=256)
-BRIEF = Limits(seconds=0.5, megabytes=256)
+BRIEF = Limits(seconds=0.3, megabytes=256)
 """For programs that are expected to use up what they get."""
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: orphans below this process become its children, where they can be counted."""
@@ -252,7 +252,7 @@ def test_endless_programs_have_the_outcome_timeout(aftermath: Aftermath) -> None
 
 def test_program_cannot_outlive_its_sandbox() -> None:
     """One that asks not to die with its parent is dead all the same when its time is up."""
-    chosen = need("bubblewrap")
+    chosen = need("bubblewrap", BRIEF)
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     before = children()
     try:
