@@ -26,6 +26,8 @@ def docs_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
 
 def kept_folder() -> Path | None:
     """The folder of the kept tables: in a checkout below the documents, in an installed package a copy."""
-    root = Path(__file__).resolve().parents[2]
-    places = (root / "docs" / FOLDER, root / "kept")
-    return next((place for place in places if place.is_dir()), None)
+    try:
+        return docs_folder() / FOLDER
+    except ConfigError:
+        copy = Path(__file__).resolve().parents[2] / "kept"
+        return copy if copy.is_dir() else None
