@@ -39,7 +39,7 @@ GPU_PARTS   := 1440
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
-	@echo "make test       set up, run the tests (a quarter of an hour on two cores)"
+	@echo "make test       set up, run the tests (ten minutes on two cores)"
 	@echo "make test-long  the tests marked slow as well"
 	@echo "make torture    kill runs at random (140 times and more) and hold them against undisturbed ones"
 	@echo "make fuzz       13,000 recipes, data rows, completions and logs of any content"
