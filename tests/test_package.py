@@ -131,7 +131,7 @@ def test_wheel_and_sdist_hold_the_package_and_nothing_else(tree: Path, tmp_path:
     for room in ROOMS:
         files |= {p.relative_to(tree).as_posix(): p for p in (tree / room).rglob("*") if p.is_file()}
     results = tree / "docs" / "results"
-    files |= {f"kept/{p.relative_to(results).as_posix()}": p for p in results.rglob("*") if p.is_file()}
+    files |= {f"results/{p.relative_to(results).as_posix()}": p for p in results.rglob("*") if p.is_file()}
     expected = {f"grpobench/{name}": path.read_bytes() for name, path in files.items()}
     assert {"py.typed", "__main__.py", "runs/cli.py", "runs/recipes/quickstart.toml"} <= set(files)
     assert {path.suffix for path in files.values()} >= {".j2", ".json", ".jsonl", ".txt", ".safetensors"}

@@ -111,7 +111,7 @@ def contributed(study: Study, scale: str) -> list[dict[str, Any]]:
     """What contributions say of a finding."""
     from grpobench.runs.publishing.contributed import contributed_records
 
-    results = folders.kept_folder()
+    results = folders.results_folder()
     if results is None:
         return []
     return [

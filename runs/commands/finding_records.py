@@ -198,7 +198,7 @@ def kept_path(study: Study, scale: str) -> Path | None:
     """A finding's kept table; None where none is kept."""
     from grpobench.analysis.findings.record import FOLDER
 
-    results = folders.kept_folder()
+    results = folders.results_folder()
     place = results and results / FOLDER / f"{study.finding.name}-{scale}.json"
     return place if place and place.exists() else None
 

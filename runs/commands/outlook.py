@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpobench.runs.inventory.folders import kept_folder
+from grpobench.runs.inventory.folders import results_folder
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.settings.config import RunConfig
@@ -117,7 +117,7 @@ def kept_table(recipe: Recipe) -> KeptTable | None:
     """What is kept of the recipe that the settings are those of."""
     changed = {parsed[0][0] for text in recipe.sets if (parsed := parse_set(text))}
     name = recipe.settings_of
-    results = kept_folder()
+    results = results_folder()
     path = results and results / f"{name}.json"
     if not name or changed - set(CHOOSING) or not path or not path.is_file():
         return None

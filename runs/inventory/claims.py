@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpobench.runs.inventory.folders import kept_folder
+from grpobench.runs.inventory.folders import results_folder
 from grpobench.runs.settings import plugins, registries
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
@@ -38,7 +38,7 @@ def findings_folder() -> Path | None:
     """The folder of the kept tables of findings; None where there is none."""
     from grpobench.analysis.findings.record import FOLDER as KEPT
 
-    results = kept_folder()
+    results = results_folder()
     return results and results / KEPT
 
 

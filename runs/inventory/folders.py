@@ -24,10 +24,10 @@ def docs_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
     return root / "docs"
 
 
-def kept_folder() -> Path | None:
-    """The folder of the kept tables: in a checkout below the documents, in an installed package a copy."""
+def results_folder() -> Path | None:
+    """The folder of result tables: in a checkout below the documents, in an installed package a copy."""
     try:
         return docs_folder() / FOLDER
     except ConfigError:
-        copy = Path(__file__).resolve().parents[2] / "kept"
+        copy = Path(__file__).resolve().parents[2] / FOLDER
         return copy if copy.is_dir() else None

@@ -179,7 +179,7 @@ class RoleWeights:
             out[PAST] = self.past.tensors()
         return {role: {n: t.detach() for n, t in tensors.items()} for role, tensors in out.items()}
 
-    def room_for(self, outline: Mapping[str, tuple[torch.Size, torch.dtype]]) -> dict[str, torch.Tensor]:
+    def empty_state(self, outline: Mapping[str, tuple[torch.Size, torch.dtype]]) -> dict[str, torch.Tensor]:
         """Tensors to read a checkpoint of several ranks into, by ``ROLE/NAME``, in parts where the weights
         that they belong to are."""
         room: dict[str, torch.Tensor] = {}

@@ -93,7 +93,7 @@ class TokenBudget:
             f"out of memory with {size:,} {self.of} at once; from now on {self.limit:,}: {why}", stacklevel=2
         )
 
-    def follow(self, lowered: Iterable[Mapping[str, Any]]) -> None:
+    def lower_as(self, lowered: Iterable[Mapping[str, Any]]) -> None:
         """Lower the limit as earlier attempts of the run were made to, if they began with the same one."""
         for one in lowered:
             if one["of"] == self.of and one.get("asked") == self.initial and one["now"] < self.limit:

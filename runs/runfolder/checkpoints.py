@@ -64,7 +64,9 @@ def tensors_of(folder: Path, name: str) -> dict[str, torch.Tensor]:
     """The tensors that a checkpoint has saved under `name`, whole, on the CPU."""
     from safetensors.torch import load_file
 
-    return sharded.whole(folder, name) if is_sharded(folder) else load_file(folder / f"{name}.safetensors")
+    return (
+        sharded.load_full(folder, name) if is_sharded(folder) else load_file(folder / f"{name}.safetensors")
+    )
 
 
 def steps(run: Path) -> list[int]:
@@ -88,7 +90,7 @@ def write(
 ) -> None:
     """Write a checkpoint, which replaces an older one at once or not at all. `demand` raises if another
     process owns the folder by now."""
-    with set_aside(folder) as aside:
+    with temporary_folder(folder) as aside:
         for name, entries in tensors.items():
             write_tensors(aside / f"{name}.safetensors", entries)
             point("save")
@@ -96,7 +98,7 @@ def write(
 
 
 @contextlib.contextmanager
-def set_aside(folder: Path) -> Iterator[Path]:
+def temporary_folder(folder: Path) -> Iterator[Path]:
     """A new folder in which the tensors of a checkpoint are written. It is removed if that fails."""
     aside = files.beside(folder)
     aside.mkdir(parents=True)
@@ -123,7 +125,7 @@ def complete(
     logs: Logs,
     demand: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make a checkpoint of a folder of `set_aside`, in which its tensors are by now. `state` is JSON."""
+    """Make a checkpoint of a `temporary_folder`, in which its tensors are by now. `state` is JSON."""
     (aside / "state.json").write_text(state, encoding="utf-8")
     write_manifest(aside, step, attempt, logs)
     files.sync_folder(aside)

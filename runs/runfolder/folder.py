@@ -262,18 +262,18 @@ class RunFolder:
 
         It appears whole or not at all; then all but the newest `checkpoint.keep` are removed.
         """
-        self.settle()
-        place, logs = self.checkpoint_path(step), self.synced()
+        self.finish_saving()
+        place, logs = self.checkpoint_path(step), self.sync_logs()
         checkpoints.write(place, tensors, state, step, self.attempt, logs, self.lock.demand)
-        self.saved(step)
+        self.after_saving(step)
         return place
 
     def save_sharded(self, step: int, begin: Callable[[Path], Future[Any]], state: Any) -> None:
         """The same for a checkpoint that several ranks write in the background: `begin` has them do it in a
-        folder, and returns what ends when they are done. The run goes on meanwhile, until `settle`."""
-        self.settle()
+        folder, and returns what ends when they are done. The run goes on meanwhile, until `finish_saving`."""
+        self.finish_saving()
         # All of it before another step changes the logs or what the state holds.
-        place, logs, text = self.checkpoint_path(step), self.synced(), json.dumps(state)
+        place, logs, text = self.checkpoint_path(step), self.sync_logs(), json.dumps(state)
 
         def finish(aside: Path, written: Future[Any]) -> int:
             with checkpoints.removed_on_failure(aside):
@@ -282,24 +282,24 @@ class RunFolder:
                 checkpoints.complete(aside, place, text, step, self.attempt, logs, self.lock.demand)
             return step
 
-        with checkpoints.set_aside(place) as aside:
+        with checkpoints.temporary_folder(place) as aside:
             written = begin(aside)
             self.saving = self.saver.submit(finish, aside, written)
 
-    def settle(self, wait: bool = True) -> None:
+    def finish_saving(self, wait: bool = True) -> None:
         """End the checkpoint that is written in the background, if there is one: raise what it has failed of,
         and remove older ones. Unless `wait`, only if all is written."""
         if self.saving is not None and (wait or self.saving.done()):
             saving, self.saving = self.saving, None
-            self.saved(saving.result())
+            self.after_saving(saving.result())
 
-    def synced(self) -> checkpoints.Logs:
+    def sync_logs(self) -> checkpoints.Logs:
         """The logs as they are now, which the disk has."""
         for log in self.logs.values():
             log.sync()
         return {name: log.state() for name, log in self.logs.items()}
 
-    def saved(self, step: int) -> None:
+    def after_saving(self, step: int) -> None:
         """A checkpoint is complete: drop older ones, and say so."""
         self.lock.demand()
         for old in self.steps()[: -self.config.checkpoint.keep]:

@@ -38,7 +38,7 @@ def by_role(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Te
     return state
 
 
-def begin(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> Future[Any]:
+def begin_save(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> Future[Any]:
     """Copy this rank's parts of tensors into the memory of the CPU, and go on to write them in the
     background. Every rank must call this at the same place; `group` is a process group of gloo that nothing
     else uses. The result of rank 0 is there when all ranks have written."""
@@ -50,13 +50,13 @@ def begin(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> Futu
     return begun  # type: ignore[no-any-return]
 
 
-def fill(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any = None) -> None:
+def load_into(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any = None) -> None:
     """Read tensors in place, sharded ones by parts, which every rank must do at the same place. Without a
     `group` this process reads alone."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with quiet(), plainly():
+    with quiet(), as_os_errors():
         load(
             dict(tensors),
             storage_reader=HuggingFaceStorageReader(str(folder)),
@@ -73,7 +73,7 @@ def outline(folder: Path) -> Outline:
     return {name: (one.size, one.properties.dtype) for name, one in found.items()}
 
 
-def whole(folder: Path, role: str) -> dict[str, torch.Tensor]:
+def load_full(folder: Path, role: str) -> dict[str, torch.Tensor]:
     """The tensors of a role, whole, in the memory of the CPU."""
     head = f"{role}/"
     tensors = {
@@ -81,7 +81,7 @@ def whole(folder: Path, role: str) -> dict[str, torch.Tensor]:
         for name, (shape, dtype) in outline(folder).items()
         if name.startswith(head)
     }
-    fill(folder, tensors)
+    load_into(folder, tensors)
     return {name.removeprefix(head): tensor for name, tensor in tensors.items()}
 
 
@@ -94,13 +94,13 @@ def quiet() -> Iterator[None]:
 
 
 def await_written(begun: Future[Any]) -> None:
-    """Wait for what `begin` has begun. Raises OSError if a rank could not write."""
-    with plainly():
+    """Wait for what `begin_save` has begun. Raises OSError if a rank could not write."""
+    with as_os_errors():
         begun.result()
 
 
 @contextlib.contextmanager
-def plainly() -> Iterator[None]:
+def as_os_errors() -> Iterator[None]:
     """Within, torch's CheckpointException, which is no Exception and hides which one a rank had, becomes an
     OSError."""
     from torch.distributed.checkpoint.api import CheckpointException

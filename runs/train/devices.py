@@ -55,8 +55,8 @@ def restore(trainer: Trainer, run: Path, step: int) -> None:
     """Continue from a checkpoint."""
     checkpoint, ranks = checkpoints.read(run, step), trainer.models.ranks
     if checkpoint.sharded and not ranks.alone:
-        room = trainer.models.room_for(sharded.outline(checkpoint.path))
-        sharded.fill(checkpoint.path, room, ranks.group)
+        room = trainer.models.empty_state(sharded.outline(checkpoint.path))
+        sharded.load_into(checkpoint.path, room, ranks.group)
         tensors = sharded.by_role(room)
     else:
         tensors = {name: checkpoint.tensors(name) for name in checkpoint.names()}
@@ -67,8 +67,8 @@ def save(trainer: Trainer, folder: Path) -> Future[Any]:
     """Begin to write this rank's parts of a checkpoint, after the last one: rank 0 knows that all have
     written that before the others know it, and two would mix up what they receive."""
     ranks = trainer.models.ranks
-    await_own(ranks)
-    ranks.written = sharded.begin(folder, sharded.flat(trainer.models.state()), ranks.background)
+    await_last_save(ranks)
+    ranks.written = sharded.begin_save(folder, sharded.flat(trainer.models.state()), ranks.background)
     return ranks.written
 
 
@@ -84,7 +84,7 @@ ORDERS: Mapping[str, Callable[..., Any]] = {
     "save": save,
     "ruined": lambda trainer: trainer.models.ruined(),
     "final weights": final_weights,
-    "lower": lambda trainer, lowered: trainer.models.token_budget.follow(lowered),
+    "lower": lambda trainer, lowered: trainer.models.token_budget.lower_as(lowered),
 }
 """What all ranks do together. The others do the same as rank 0 and drop the result."""
 
@@ -103,10 +103,10 @@ def obey(trainer: Trainer) -> None:
         order, given = received
         with contextlib.suppress(Preempted):
             ORDERS[order](trainer, *given)
-    await_own(ranks)
+    await_last_save(ranks)
 
 
-def await_own(ranks: Ranks) -> None:
+def await_last_save(ranks: Ranks) -> None:
     """Wait until this rank has done with its last checkpoint. Rank 0 sees what went wrong."""
     if ranks.written is not None:
         ranks.written.exception()

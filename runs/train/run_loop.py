@@ -254,7 +254,7 @@ def save(trainer: Trainer, folder: RunFolder, step: int, more: Mapping[str, Any]
 def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
     """Write a checkpoint on schedule, and one before raising Preempted if the run is asked to stop."""
     config = trainer.config
-    folder.settle(wait=False)
+    folder.finish_saving(wait=False)
     halting = stop()
     due = config.checkpoint.every and step % config.checkpoint.every == 0 and step < config.train.steps
     if due or halting:
@@ -268,7 +268,7 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
     saved: the run has diverged, and its last checkpoint, which is finite, stays."""
     if folder.saving is not None:
         trainer.tell(folder.step, SAVING)
-    folder.settle()
+    folder.finish_saving()
     if ruined := together(trainer, "ruined"):
         trainer.diverged = trainer.diverged or f"{ruined} at the end"
         folder.lock.demand()
@@ -278,7 +278,7 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
         kept = trainer.config.checkpoint
         if not trainer.over and kept.continues:
             save(trainer, folder, trainer.config.train.steps)
-        folder.settle()
+        folder.finish_saving()
         if kept.weights:
             folder.keep_final("policy", together(trainer, "final weights"))
         else:
@@ -355,6 +355,6 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
                 break
             save_when_due(trainer, folder, step, stop)
     except Preempted:
-        folder.settle()
+        folder.finish_saving()
         raise
     end(trainer, folder)

@@ -97,7 +97,7 @@ class Before:
         step there is nothing to save: the next start begins with the same weights."""
         if self.folder.saving is not None:
             self.trainer.tell(self.done, SAVING)  # as in `save`: the launcher waits for this one, too
-        self.folder.settle()
+        self.folder.finish_saving()
         if self.done and not self.trainer.updater.begun and self.done not in self.folder.steps():
             self.trainer.tell(self.done, SAVING)
             state = json.loads(self.state) | {"algorithm": self.algorithm}
@@ -106,7 +106,7 @@ class Before:
 
 def save(trainer: Trainer, folder: RunFolder, step: int, state: Mapping[str, Any]) -> None:
     """Write a checkpoint with a `state`. Several ranks go on to write theirs in the background, until
-    `folder.settle`."""
+    `folder.finish_saving`."""
     if trainer.models.ranks.alone:
         folder.save(step, trainer.models.state(), state)
     else:

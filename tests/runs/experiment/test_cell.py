@@ -74,13 +74,17 @@ def test_an_experiment_in_a_notebook_leaves_its_table(
     assert "ArithmeticError: it went wrong" in failure["text/plain"]
 
 
+def stand_in_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, *arms: str) -> list[Run]:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    return [Run(config, folder / config.arm) for config in recipe(folder, *arms).runs()]
+
+
 def test_runs_that_ended_before_show_what_they_logged(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last of three steps: reward 0.3, 100 tokens in 2 s."""
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
-    runs = [Run(config, tmp_path / config.arm) for config in recipe(tmp_path, "fine", "unlogged").runs()]
+    runs = stand_in_runs(tmp_path, monkeypatch, "fine", "unlogged")
     for run in runs:
         run.state = "finished"
     runs[0].path.mkdir()
@@ -99,9 +103,7 @@ def test_runs_that_ended_before_show_what_they_logged(
 def test_what_stays_in_the_cell_tells_of_no_time_left(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
-    runs = [Run(config, tmp_path / config.arm) for config in recipe(tmp_path, "fine", "other").runs()]
+    runs = stand_in_runs(tmp_path, monkeypatch, "fine", "other")
     with Display(Console(force_jupyter=True), runs, 1) as display:
         runs[0].state, runs[0].began, runs[0].seconds = "preempted", 1.0, 20.0
         assert display.summary().endswith(" left")

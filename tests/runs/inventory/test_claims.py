@@ -254,6 +254,6 @@ def test_the_index_has_conclusions_with_links_and_counts() -> None:
 
 
 def test_without_kept_tables_it_is_said_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "kept_folder", lambda: None)
+    monkeypatch.setattr(claims, "results_folder", lambda: None)
     lines = claims.here_lines(standing().of(ALGORITHMS["gspo"])["here"])
     assert "kept results come with a checkout of the project" in " ".join(" ".join(lines).split())

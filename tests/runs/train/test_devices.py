@@ -39,7 +39,9 @@ from grpobench.runs.evaluation.export import export
 from grpobench.runs.experiment.engines import HERE, Where, with_devices
 from grpobench.runs.experiment.worker import failed
 from grpobench.runs.models.adapter import Adapter
+from grpobench.runs.models.loading import load
 from grpobench.runs.models.ranks import ALONE, Ranks, moved
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import RankOutOfMemory, TokenBudget
 from grpobench.runs.runfolder import checkpoints, sharded
 from grpobench.runs.runfolder.folder import FolderError, RunFolder, status
@@ -269,6 +271,26 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     assert same(path, undisturbed)
 
 
+def test_ranks_map_the_weight_file_also_for_further_roles(policy: str) -> None:
+    """No rank has a copy of the whole model: the weights lie in the file's pages, which processes share."""
+    language = load(policy, "cpu").model
+    models = RoleModels.__new__(RoleModels)
+    models.ranks = Ranks(0, 2)
+    copied = models._copy(language)
+    lines = [one.split() for one in Path("/proc/self/maps").read_text().splitlines() if policy in one]
+    pages = [[int(end, 16) for end in line[0].split("-")] for line in lines]
+    for own, shared in zip(language.parameters(), copied.parameters(), strict=True):
+        assert shared is not own
+        assert shared.data_ptr() == own.data_ptr()
+        assert any(start <= own.data_ptr() < end for start, end in pages)
+    models.ranks = ALONE
+    alone = models._copy(language)
+    assert all(
+        one.data_ptr() != other.data_ptr()
+        for one, other in zip(alone.parameters(), language.parameters(), strict=True)
+    )
+
+
 def test_later_attempts_take_what_an_earlier_one_was_lowered_to(policy: str, tmp_path: Path) -> None:
     budget = TokenBudget("tokens", 64)
     budget.lower(60, "no memory")
@@ -282,7 +304,7 @@ def test_later_attempts_take_what_an_earlier_one_was_lowered_to(policy: str, tmp
         lowered = folder.lowered()
     later, other = TokenBudget("tokens", 64), TokenBudget("tokens", 128)
     for one in (later, other, later):
-        one.follow(lowered)
+        one.lower_as(lowered)
     assert (later.limit, later.times, other.limit) == (30, 1, 128)
 
 
@@ -416,12 +438,12 @@ def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_says_so(policy: str, 
     with RunFolder.open(tmp_path, configure(policy)) as folder:
         folder.save_sharded(1, begin, {})
         with pytest.raises(OSError, match="No space left") as raised:
-            folder.settle()
+            folder.finish_saving()
         assert raised.value.errno == errno.ENOSPC  # which ends the experiment
         failures[1] = (ValueError("unknown type"), None)
         folder.save_sharded(1, begin, {})
         with pytest.raises(OSError, match="unknown type"):
-            folder.settle()
+            folder.finish_saving()
         assert not any((tmp_path / "checkpoints").iterdir())
 
 
@@ -433,7 +455,7 @@ def test_a_checkpoint_that_ends_late_does_not_set_the_run_back(policy: str, tmp_
         folder.save_sharded(1, lambda place: written, {})
         folder.log({"step": 2})
         written.set_result(None)
-        folder.settle()
+        folder.finish_saving()
         assert folder.steps() == [1]
         assert status(tmp_path)["step"] == folder.step == 2
 
@@ -469,7 +491,7 @@ def test_a_rank_has_done_with_a_checkpoint_before_it_begins_the_next(
     ranks, begun = Ranks(1, 2), [Future[Any](), Future[Any]()]
     ranks.written = begun[0]
     models = SimpleNamespace(ranks=ranks, state=dict)
-    monkeypatch.setattr(sharded, "begin", lambda *given: begun[1])
+    monkeypatch.setattr(sharded, "begin_save", lambda *given: begun[1])
     with ThreadPoolExecutor(1) as pool:
         saved = pool.submit(devices.save, SimpleNamespace(models=models), tmp_path)  # type: ignore[arg-type]
         assert not wait([saved], 0.2).done
@@ -481,7 +503,7 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error_like_others(tmp_path: Path
     """torch's is no Exception, and would end the worker without a word to the launcher."""
     save_file({"policy/one": torch.ones(2)}, tmp_path / "shard-1.safetensors")
     with pytest.raises(OSError, match="policy/other"):
-        sharded.fill(tmp_path, {"policy/other": torch.empty(2)})
+        sharded.load_into(tmp_path, {"policy/other": torch.empty(2)})
 
 
 @pytest.mark.parametrize("said", ["Connection closed by peer [127.0.0.1]", "writev [127.0.0.1]: Broken pipe"])
