@@ -34,7 +34,7 @@ KL_COPIES: Final = 5
 probabilities, the difference, and its product with them."""
 DRAW_BYTES: Final = 36
 """Bytes per logit while tokens are drawn: three tensors in float32 (logits, tempered, log-probabilities) and
-three in float64 (log-probabilities, probabilities, their cumulative sum)."""
+three in float64 (log-probabilities, probabilities, their sum; on a CPU of some rows at a time)."""
 ENGINE: Final = ("engine weights", "engine cache")
 """Parts that an engine gives back while it sleeps."""
 TEMPORARY_WEIGHTS: Final = 3

@@ -11,6 +11,8 @@ from grpobench.runs.sample.rollouts import GREEDY, Rollout
 
 NEVER = -1e4
 """Nats: finite, unlike −∞, and its exponential is 0 in float64. So p·log p is 0 at p = 0, and not NaN."""
+CACHED = 2**16
+"""Probabilities that are inverted at once on a CPU: four tensors of them in float64 fill a core's cache."""
 ONE_BITS = 0x3FF << 52
 """The bits of 1.0 in float64. Those of 1 + p, less these, are p as an integer of 2^-52."""
 
@@ -124,6 +126,17 @@ def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
 def draw(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens (R,) by inverting the cumulative distribution of logp (R, V) at `uniform` (R,), and the entropy
     (R,) in nats of that distribution, both computed in float64."""
+    rows = max(1, CACHED // logp.shape[-1])
+    if logp.device.type != "cpu" or len(logp) <= rows:
+        return invert(logp, uniform)
+    # Some rows at a time, so that what one operation writes is in the cache for the next.
+    parts = [invert(*part) for part in zip(logp.split(rows), uniform.split(rows), strict=True)]
+    drawn, entropy = map(torch.cat, zip(*parts, strict=True))
+    return drawn, entropy
+
+
+def invert(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `draw`, all rows at once."""
     # float64: in float32 the sum over a vocabulary is off by more than the probability of a rare token.
     wide = logp.clamp(min=NEVER).double()
     probability = wide.exp()

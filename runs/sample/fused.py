@@ -148,7 +148,12 @@ class Fused:
         return Product(weight, torch.block_diag(*ups).to(self.dtype) if any(beside) else None)
 
     def _laid_out(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.to(self.dtype).t().contiguous()
+        """(out, in) as (in, out)."""
+        turned = weight.to(self.dtype).t()
+        # A CPU multiplies in bfloat16 as fast with either layout, and to lay out the weights takes as long as
+        # several tokens.
+        as_is = turned.device.type == "cpu" and self.dtype != torch.float32
+        return turned if as_is else turned.contiguous()
 
     def rotary(self, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines (columns, 1, D) of positions from 0: `x·cos + roll(x)·sin` turns x."""

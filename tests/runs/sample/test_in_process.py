@@ -19,7 +19,8 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms.algorithm import Mixture
-from grpobench.runs.sample.draws import draw, uniforms
+from grpobench.runs.sample import draws
+from grpobench.runs.sample.draws import draw, invert, uniforms
 from grpobench.runs.sample.rollouts import Group, Mixing, Request, Rollout, pack_groups, padded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
@@ -145,6 +146,25 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
     assert drawn.tolist() == [1, 1, 2, 2, 4, 4]
     # ¼ ln 4 + ¼ ln 4 + ½ ln 2, whatever has probability 0; the logarithms are float32
     assert entropy.tolist() == pytest.approx([1.5 * math.log(2)] * 6, rel=1e-7)
+
+
+def test_rows_that_are_inverted_in_parts_are_drawn_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: a row's sums do not depend on the rows beside it."""
+    generator = torch.Generator().manual_seed(0)
+    logp = torch.randn(7, 300, generator=generator).mul_(5).log_softmax(-1)
+    uniform = torch.rand(7, dtype=torch.float64, generator=generator)
+    sizes = []
+
+    def counted(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        sizes.append(len(logp))
+        return invert(logp, uniform)
+
+    monkeypatch.setattr(draws, "CACHED", 650)  # two rows
+    monkeypatch.setattr(draws, "invert", counted)
+    drawn, entropy = draw(logp, uniform)
+    assert sizes == [2, 2, 2, 1]
+    whole = invert(logp, uniform)
+    assert torch.equal(drawn, whole[0]) and torch.equal(entropy, whole[1])
 
 
 @settings(deadline=None, max_examples=200)
