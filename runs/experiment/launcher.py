@@ -43,6 +43,14 @@ PAUSES = (1.0, 4.0, 15.0)
 """Seconds before each of these attempts. A run that did save a checkpoint waits only the first."""
 
 
+def seed_by_seed(runs: Sequence[Run]) -> list[Run]:
+    """The order in which runs begin. Arms are compared within a seed: begun together, they share what other
+    load the machine has, and whoever interrupts the experiment has whole seeds. Of a seed, the longest run
+    begins first, so that it does not end alone."""
+    turn = {seed: number for number, seed in enumerate(dict.fromkeys(run.config.seed for run in runs))}
+    return sorted(runs, key=lambda run: (turn[run.config.seed], -run.cost))
+
+
 @dataclass
 class Launcher:
     """Hands runs to an engine."""
@@ -74,7 +82,7 @@ class Launcher:
         began = time.monotonic()
         queue = [run for run in self.runs if run.state == "waiting"]
         nothing = not queue
-        queue.sort(key=lambda run: -run.cost)
+        queue = seed_by_seed(queue)
         with self.listen(), Display(self.console, self.runs, self.engine.workers) as display:
             try:
                 while self.busy(queue):

@@ -52,7 +52,7 @@ class Run:
 
     @property
     def cost(self) -> float:
-        """The cost of a run, in tokens of forward passes; the longest run should not start last."""
+        """The cost of a run, in tokens of forward passes."""
         train, algorithm, task = self.config.train, self.config.algorithm, self.config.task
         tokens = (
             (self.config.sampler.max_completion_tokens or task.max_completion_tokens)

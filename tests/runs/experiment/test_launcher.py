@@ -192,6 +192,22 @@ def buried(crew: list[Worker], monkeypatch: pytest.MonkeyPatch) -> Pool:
     return found
 
 
+def test_the_arms_of_a_seed_begin_together_the_longest_first(tmp_path: Path) -> None:
+    """Begun arm by arm, they would share no load, and times of arms would differ by what else was running."""
+    runs = [
+        Run(one, tmp_path / one.folder) for one in read_recipe("quickstart", ["tasks=arithmetic"]).configs
+    ]
+    engine, console = Told(lambda run, begun: Ended("finished", "")), Console(file=io.StringIO(), width=200)
+    Launcher(runs, engine, console).launch()
+    order = [(run.config.seed, run.config.arm) for run in engine.begun]
+    arms = len({arm for _, arm in order})
+    assert arms > 1 and len(order) == len(runs)
+    for start in range(0, len(order), arms):
+        together = order[start : start + arms]
+        assert len({seed for seed, _ in together}) == 1
+        assert together[0][1] == "ppo", "has a critic"
+
+
 def test_failed_starts_end_no_run_that_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     anything: Any = None
     found = buried([Worker(anything, anything, run=Run(CONFIG, tmp_path))], monkeypatch)
