@@ -35,7 +35,7 @@ def transfer_pages(
         {one.finding.name: one.verdict for one in nano},
         {one.finding.name: one.verdict for one in small},
     )
-    names = list(dict.fromkeys(pair.finding for pair in pairs))
+    names = [one.finding.name for one in nano if one.finding.name in verdicts[1]]
     told = agreement(pairs)
     text = environment.get_template("transfer.md.j2").render(
         rows=[
@@ -53,6 +53,7 @@ def transfer_pages(
         findings=[{"name": name, "nano": verdicts[0][name], "small": verdicts[1][name]} for name in names],
         same=sum(verdicts[0][name] == verdicts[1][name] for name in names),
         told=told,
+        wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
         share=share_words(told.same),
         rank=rank_words(told.rank),
         figure=FIGURE,
@@ -64,6 +65,14 @@ def transfer_pages(
     if probes:
         figures[PROBES_FIGURE] = svg_text(draw_probes(probes))
     return {PAGE: text, **figures}
+
+
+def width(one: Judged) -> float:
+    """Of the interval of an effect, in units of what matters."""
+    from grpobench.analysis.findings.figures import scaled
+
+    _, low, high = scaled(one)
+    return high - low
 
 
 def probe_row(one: ProbeTransfer) -> dict[str, Any]:

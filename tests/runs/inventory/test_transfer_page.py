@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from helpers.findings import question, several
 from helpers.profiles import RATE, probe, rows
@@ -38,3 +40,15 @@ def test_findings_alone_make_a_page_with_their_figure() -> None:
     assert set(made) == {transfer_page.PAGE, transfer_page.FIGURE}
     assert "## Probes" not in made[transfer_page.PAGE]
     assert "### Conclusions" in made[transfer_page.PAGE]
+
+
+def test_the_page_counts_conclusions_of_findings_without_effects_and_wider_intervals() -> None:
+    """An A/A finding has no effect to compare, but a conclusion."""
+    nano = several({"x": [0.05, 0.06] * 4}, question("x"))
+    small = several({"x": [0.02, 0.09] * 4}, question("x"))
+    rule = dataclasses.replace(nano.finding, name="dealt")
+    dealt = dataclasses.replace(nano, finding=rule, tests=())
+    made = transfer_page.transfer_pages(templating.templates(), [nano, dealt], [small, dealt], [])
+    page = made[transfer_page.PAGE]
+    assert "| findings at both scales | 2 |" in page and "[dealt](findings.md#dealt)" in page
+    assert "1 of the 1 intervals below are wider on SmolLM2" in " ".join(page.split())
