@@ -73,9 +73,9 @@ def shares(run: Run, crashed: Sequence[Run], fault: Fault) -> bool:
         return True
     with contextlib.suppress(ConfigError):  # code that is gone by now tells nothing
         used = others.others(run.config)
-        own = type(crashed[0].config.algorithm)
-        if fault.owner in used and (len(arms) > 1 or used[fault.owner].cls is not own):
-            return True
+        if all(fault.owner in others.others(one.config) for one in crashed):
+            own = type(crashed[0].config.algorithm)
+            return fault.owner in used and (len(arms) > 1 or used[fault.owner].cls is not own)
         # Without a file of others it is the suite, the model or the machine.
         return len(arms) > 1 and (not fault.file or Path(fault.file) in others.files(run.config))
     return len(arms) > 1

@@ -174,14 +174,16 @@ def test_two_arms_that_crash_alike_in_no_ones_code_stop_everything(
 def test_a_reward_that_fails_twice_stops_every_arm_that_it_rewards(
     configs: dict[str, list[RunConfig]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And no other of its file, whether one arm met it twice or two arms once each."""
     fault = Fault("KeyError", str(tmp_path / "mine.py"), "mine:brevity")
-    every = [
-        *configs["brief"][:2],
-        *alternating(configs, "brief-rloo", "half", "grpo"),
-        *configs["brief"][2:],
-    ]
-    states, _ = launched(every, tmp_path, {"brief": fault, "brief-rloo": fault}, monkeypatch)
-    assert states == {"brief": "cc--", "brief-rloo": "----", "half": "ffff", "grpo": "ffff"}
+    faults = {"brief": fault, "brief-rloo": fault}
+    beside = alternating(configs, "half", "grpo")
+    later = [*configs["brief"], *configs["brief-rloo"][2:], *beside]
+    states, _ = launched(later, tmp_path / "one", faults, monkeypatch)
+    assert states == {"brief": "cc--", "brief-rloo": "--", "half": "ffff", "grpo": "ffff"}
+    every = [*configs["brief"], *configs["brief-rloo"], *beside]
+    states, _ = launched(every, tmp_path / "two", faults, monkeypatch)
+    assert states == {"brief": "c---", "brief-rloo": "c---", "half": "ffff", "grpo": "ffff"}
 
 
 # Which crashes are equal
