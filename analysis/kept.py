@@ -33,10 +33,13 @@ from grpobench.analysis.tools.text import (
     shorten_paths,
 )
 from grpobench.analysis.topics.accuracy import finals, headline_of
-from grpobench.analysis.topics.budgets import LAST_TENTH
+from grpobench.analysis.topics.budgets import LAST_TENTH, sum_costs
 from grpobench.analysis.topics.compute import (
     spent_by_run,
 )
+from grpobench.analysis.topics.costs import update_costs
+from grpobench.analysis.topics.events import run_findings
+from grpobench.analysis.topics.stability import compute_stability
 from grpobench.analysis.topics.sweep import classify_runs
 from grpobench.analysis.topics.training import critic_explained
 
@@ -93,6 +96,9 @@ class KeptTable:
     """Points within which arms may be called equivalent."""
     control: str = ""
     """The arm that all others are compared with, if there is one."""
+    cells: Sequence[Mapping[str, Any]] = ()
+    """By task and arm, as the report has them: rows of `compute_stability`, `update_costs` and `sum_costs`,
+    and flops of a run (mean over seeds). Empty in tables of earlier versions."""
 
     def of(self, arm: str, task: str) -> list[Mapping[str, Any]]:
         """Runs of an arm on a task, by seed."""
@@ -117,7 +123,9 @@ def keep(experiment: Experiment) -> dict[str, Any]:
     accuracies = {mode: _accuracies(experiment, mode) for mode in MODES}
     ends = _both_ends(experiment)
     outcome, spent = _outcomes(experiment), spent_by_run(experiment)
-    collapses = {_key(run): run for run in finals(experiment).itertuples() if math.isfinite(run.collapsed_at)}
+    findings = run_findings(experiment)
+    ended = finals(experiment, findings=findings)
+    collapses = {_key(run): run for run in ended.itertuples() if math.isfinite(run.collapsed_at)}
     rows = []
     for run in experiment.runs:
         shares = explained(run)["explained"]
@@ -157,6 +165,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         "margin": round(100 * experiment.margin, DECIMALS),
         **({"control": experiment.control} if experiment.control else {}),
         **({"plan": json.loads(experiment.plan.text())} if experiment.plan else {}),
+        "cells": _cells(experiment, compute_stability(experiment, findings, ended)),
         "runs": rows,
     }
 
@@ -241,6 +250,20 @@ def _both_ends(experiment: Experiment) -> dict[tuple[str, str, int], dict[str, A
             last = max(1, round(LAST_TENTH * len(values)))
             ends[key]["training"][name] = [_rounded(values[0]), _rounded(values[-last:].mean())]
     return ends
+
+
+def _cells(experiment: Experiment, stability: pd.DataFrame) -> list[dict[str, Any]]:
+    """Stability and costs by task and arm, as `KeptTable.cells` describes them."""
+    keys = ["task", "arm"]
+    flops = experiment.select("cost/flops").groupby([*keys, "seed"], sort=False)["value"].max()
+    mean = flops.groupby(level=keys, sort=False).mean().rename("flops").reset_index()
+    frame = stability
+    for further in (update_costs(experiment), sum_costs(experiment).drop(columns="runs"), mean):
+        frame = frame.merge(further, on=keys, how="left")
+    return [
+        {name: _rounded(value) if isinstance(value, float) else value for name, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
 
 
 def _base_and_last(rows: pd.DataFrame) -> list[float | None]:

@@ -24,6 +24,7 @@ from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.tools.text import (
     NONE,
+    count,
     interval,
     number,
     p_value,
@@ -135,6 +136,47 @@ def explained(kept: KeptTable, options: Options) -> list[str]:
         rows.append([task, arm, percent(_mean(values)), each, f"{little} of {len(values)}"])
     lead = "Variance of the returns that the critic explained, in %, over the last quarter of the updates:"
     header = ["task", "arm", "explained", "each seed", f"below {LITTLE:.0%}"]
+    return table(lead, header, rows, named=2)
+
+
+def stability(kept: KeptTable, options: Options) -> list[str]:
+    """Collapses, gradient spikes, drawdown, spread over seeds and events, as the report has them."""
+    rows = [
+        [
+            *(cell["task"], cell["arm"], f"{cell['collapsed']} of {cell['runs']}", str(cell["recovered"])),
+            *(number(cell["spikes"], 1), _percent(cell["drawdown"]), _percent(cell["spread"])),
+            "; ".join(filter(None, (cell["events"], cell["infrastructure"]))) or NONE,
+        ]
+        for cell in _known(kept)
+    ]
+    lead = (
+        "Runs that collapsed, or fell and recovered; gradient spikes per 100 updates; drawdown (best minus "
+        "last validation accuracy) and standard deviation over seeds, in points:"
+    )
+    header = ["task", "arm", "collapsed", "recovered", "spikes", "drawdown", "spread", "events"]
+    return table(lead, header, rows, named=2)
+
+
+def costs(kept: KeptTable, options: Options) -> list[str]:
+    """What a run of each arm spent, means over seeds, without evaluation. Peak memory is the highest."""
+    flops = [cell["flops"] or math.nan for cell in _known(kept)]
+    first = {cell["task"]: one for cell, one in zip(reversed(kept.cells), reversed(flops), strict=True)}
+    rows = [
+        [
+            *(cell["task"], cell["arm"], count(cell["generated_tokens"]), count(cell["flops"])),
+            number(one / first[cell["task"]], 2),
+            *(number(cell["train_seconds"], 0), number(cell["seconds"], 1)),
+            *(number(cell[phase], 1) for phase in ("sample", "forward", "backward")),
+            number(cell["peak_memory_gb"], 1),
+        ]
+        for cell, one in zip(kept.cells, flops, strict=True)
+    ]
+    lead = (
+        f"Costs of a run without evaluation; × is FLOPs against {kept.arms[0]}; seconds of a step, and of "
+        "its sampling, forward and backward passes:"
+    )
+    header = ["task", "arm", "tokens", "FLOPs", "×", "training s", "s/step"]
+    header += ["sampling", "forward", "backward", "peak GB"]
     return table(lead, header, rows, named=2)
 
 
@@ -261,6 +303,8 @@ KINDS: Mapping[str, Kind] = {
     "measured": measured,
     "training": training,
     "explained": explained,
+    "stability": stability,
+    "costs": costs,
     "comparisons": comparisons,
     "grid": grid,
     "curve": curve,
@@ -275,6 +319,13 @@ def _cells(kept: KeptTable) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]
         for arm in kept.arms:
             if runs := kept.of(arm, task):
                 yield task, arm, runs
+
+
+def _known(kept: KeptTable) -> Sequence[Mapping[str, Any]]:
+    """Stability and costs by task and arm. Raises LogError of a table that was kept without them."""
+    if not kept.cells:
+        raise LogError(f"{kept.name}: kept without stability and costs; keep its runs again")
+    return kept.cells
 
 
 def _both(run: Mapping[str, Any], mode: str, metric: str) -> Sequence[float | None]:

@@ -11,11 +11,15 @@ from helpers.synthetic import Synthetic
 
 from grpobench.analysis import readable
 from grpobench.analysis.calibration import table as calibration
-from grpobench.analysis.kept import as_text, keep, read
+from grpobench.analysis.kept import KeptTable, as_text, keep, read
 from grpobench.analysis.kept_tables import render
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import shorten_paths
+from grpobench.analysis.topics.accuracy import finals
+from grpobench.analysis.topics.costs import update_costs
+from grpobench.analysis.topics.events import run_findings
+from grpobench.analysis.topics.stability import stability_table
 from grpobench.runs import cli
 from grpobench.runs.inventory import folders, marked
 from grpobench.runs.tools.files import sums_of
@@ -234,6 +238,48 @@ def test_other_kinds_by_hand(table: Path) -> None:
         and curve[4] == "| 0 | 20.5 (20.0 to 21.0) | 20.5 (20.0 to 21.0) |"
     )
     assert curve[-1] == "| 8 | 65.0 (60.0 to 70.0) | 65.0 (50.0 to 80.0) |"
+
+
+def test_stability_and_costs_are_those_of_the_report(tmp_path: Path) -> None:
+    """One of the two runs of `ppo` falls at step 12 of 20: it has collapsed."""
+    root = experiment(tmp_path, steps=20, every=4, falls={("ppo", "arithmetic", 1): 12})
+    told = load(root)
+    (tmp_path / "sums.json").write_text(as_text(keep(told)), encoding="utf-8")
+    sound, fallen = lines(tmp_path / "sums.json", "stability")[4:]
+    assert sound.startswith("| arithmetic | a | 0 of 2 | 0 | ") and sound.endswith(" | – |")
+    assert fallen.startswith("| arithmetic | ppo | 1 of 2 | 0 | ") and "reward collapse: 1 run" in fallen
+    reported = stability_table(told, run_findings(told), finals(told)).rows
+    assert [row.split(" | ")[4:7] for row in (sound, fallen)] == [list(row[6:9]) for row in reported]
+    assert fallen.split(" | ")[7].removesuffix(" |") == reported[1][10]
+    seconds = update_costs(told)["seconds"]
+    for row, mean in zip(lines(tmp_path / "sums.json", "costs")[4:], seconds, strict=True):
+        tokens, flops, ratio, train, step, *_ = row.split(" | ")[2:]
+        assert (flops, ratio) == ("–", "–"), "made-up runs log no FLOPs"
+        assert step == f"{mean:.1f}" and train == f"{20 * mean:.0f}" and tokens not in ("–", "0")
+
+
+def test_costs_are_held_against_the_first_arm_of_each_task(tmp_path: Path) -> None:
+    root = experiment(tmp_path, tasks=("arithmetic", "function"))
+    (tmp_path / "sums.json").write_text(as_text(keep(load(root))), encoding="utf-8")
+    content = json.loads((tmp_path / "sums.json").read_text())
+    for cell, flops in zip(content["cells"], (2e12, 3e12, 1e9, 4e9), strict=True):
+        cell["flops"] = flops
+    (tmp_path / "sums.json").write_text(as_text(content), encoding="utf-8")
+    rows = [row.split(" | ") for row in lines(tmp_path / "sums.json", "costs")[4:]]
+    assert [row[1] for row in rows] == ["a", "ppo"] * 2
+    assert [row[3:5] for row in rows] == [
+        ["2T", "1.00"],
+        ["3T", "1.50"],
+        ["1G", "1.00"],
+        ["4G", "4.00"],
+    ]
+
+
+def test_tables_of_earlier_versions_have_no_costs(table: Path) -> None:
+    content = json.loads(table.read_text(encoding="utf-8"))
+    earlier = {key: value for key, value in content.items() if key not in ("version", "cells")}
+    with pytest.raises(LogError, match="sums: kept without stability and costs; keep its runs again"):
+        render(KeptTable(**earlier), "costs", {})
 
 
 def test_the_provenance_says_command_commit_and_versions(table: Path) -> None:
