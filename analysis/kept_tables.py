@@ -98,16 +98,18 @@ def accuracy(kept: KeptTable, options: Options) -> list[str]:
 
 
 def measured(kept: KeptTable, options: Options) -> list[str]:
-    """Metrics of the evaluation, before → after training. `mode`, `metrics=a,b`; `correct` is accuracy."""
+    """Metrics of the evaluation, before → after training. `mode`, `metrics=a,b`; `correct` is accuracy. Tasks
+    that have none of them are left out."""
     names = options["metrics"].split(",")
     rows = []
     for task, arm, runs in _cells(kept):
-        cells = []
+        cells: list[str] = []
         for name in names:
             pairs = [_both(run, options["mode"], name) for run in runs]
             before, after = (_mean(pair[i] for pair in pairs) for i in (0, 1))
             cells.append(f"{_measure(name, before)} → {_measure(name, after)}")
-        rows.append([task, arm, *cells])
+        if set(cells) != {f"{NONE} → {NONE}"}:
+            rows.append([task, arm, *cells])
     lead = f"Before → after training, {options['mode']}, shares in %:"
     return table(lead, ["task", "arm", *(name.replace("_", " ") for name in names)], rows, named=2)
 

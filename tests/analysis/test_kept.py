@@ -231,6 +231,7 @@ def test_other_kinds_by_hand(table: Path) -> None:
     assert lines(table, "comparisons")[4].endswith("| none | unresolved |")
     measured = lines(table, "measured", mode="greedy", metrics="correct,length")
     assert measured[4] == "| arithmetic | a | 20.5 → 65.0 | 25.0 → 25.0 |"
+    assert len(measured) == 6 and len(lines(table, "measured", mode="greedy", metrics="none_has_it")) == 4
     assert lines(table, "training", metrics="score/correct")[4].startswith("| arithmetic | a | 0.25 → 0.6")
     curve = lines(table, "curve", mode="greedy")
     assert (
