@@ -18,9 +18,9 @@ class RewardCollapse(Detector):
 
     kind = "reward_collapse"
     rule = (
-        "mean training reward at most a tenth of its own highest value so far for 8 steps in a row, where "
-        "that value was at least .05 and 2 standard errors above 0; severe below a hundredth of it; "
-        "recovered when it is back above a half"
+        "mean training reward at most a tenth of its own highest value so far, and not above a half of it "
+        "for 8 steps in a row, where that value was at least .05 and 2 standard errors above 0; severe below "
+        "a hundredth of it; recovered when it is back above a half"
     )
     source = (
         "ours: a run whose reward fell to 0 in its second step used to be an ordinary finished one; standard "
