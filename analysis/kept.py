@@ -119,32 +119,8 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         raise LogError(f"{experiment.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
     if faults := [line for find in MIXTURES for line in find(experiment)]:
         raise LogError(f"{experiment.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
-    explained = by_run(critic_explained(experiment))
-    accuracies = {mode: _accuracies(experiment, mode) for mode in MODES}
-    ends = _both_ends(experiment)
-    outcome, spent = _outcomes(experiment), spent_by_run(experiment)
     findings = run_findings(experiment)
     ended = finals(experiment, findings=findings)
-    collapses = {_key(run): run for run in ended.itertuples() if math.isfinite(run.collapsed_at)}
-    rows = []
-    for run in experiment.runs:
-        shares = explained(run)["explained"]
-        rows.append(
-            {
-                "arm": run.arm,
-                "task": run.task,
-                "seed": run.seed,
-                "state": run.state,
-                **outcome.get(_key(run), {}),
-                "accuracy": {
-                    mode: by_key[_key(run)] for mode, by_key in accuracies.items() if _key(run) in by_key
-                },
-                **ends[_key(run)],
-                "explained": _rounded(shares.iloc[0]) if len(shares) else None,
-                "spent": [[int(step), *map(_rounded, costs)] for step, *costs in spent.get(_key(run), ())],
-                "collapsed_at": int(collapses[_key(run)].collapsed_at) if _key(run) in collapses else None,
-            }
-        )
     return {
         "version": VERSION,
         "name": _name(experiment),
@@ -166,8 +142,37 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         **({"control": experiment.control} if experiment.control else {}),
         **({"plan": json.loads(experiment.plan.text())} if experiment.plan else {}),
         "cells": _cells(experiment, compute_stability(experiment, findings, ended)),
-        "runs": rows,
+        "runs": _rows(experiment, ended),
     }
+
+
+def _rows(experiment: Experiment, ended: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of `KeptTable.runs`, from those of `finals`."""
+    explained = by_run(critic_explained(experiment))
+    accuracies = {mode: _accuracies(experiment, mode) for mode in MODES}
+    ends = _both_ends(experiment)
+    outcome, spent = _outcomes(experiment), spent_by_run(experiment)
+    collapses = {_key(run): run for run in ended.itertuples() if math.isfinite(run.collapsed_at)}
+    rows = []
+    for run in experiment.runs:
+        shares = explained(run)["explained"]
+        rows.append(
+            {
+                "arm": run.arm,
+                "task": run.task,
+                "seed": run.seed,
+                "state": run.state,
+                **outcome.get(_key(run), {}),
+                "accuracy": {
+                    mode: by_key[_key(run)] for mode, by_key in accuracies.items() if _key(run) in by_key
+                },
+                **ends[_key(run)],
+                "explained": _rounded(shares.iloc[0]) if len(shares) else None,
+                "spent": [[int(step), *map(_rounded, costs)] for step, *costs in spent.get(_key(run), ())],
+                "collapsed_at": int(collapses[_key(run)].collapsed_at) if _key(run) in collapses else None,
+            }
+        )
+    return rows
 
 
 def as_text(content: Mapping[str, Any]) -> str:
