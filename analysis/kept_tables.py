@@ -175,7 +175,7 @@ def costs(kept: KeptTable, options: Options) -> list[str]:
     ]
     lead = (
         f"Costs of a run without evaluation; × is FLOPs against {kept.arms[0]}; seconds of a step, and of "
-        "its sampling, forward and backward passes:"
+        "its sampling, forward and backward passes; the highest peak memory of any seed:"
     )
     header = ["task", "arm", "tokens", "FLOPs", "×", "training s", "s/step"]
     header += ["sampling", "forward", "backward", "peak GB"]
