@@ -22,6 +22,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -31,10 +32,11 @@ import torch
 
 from grpobench.runs.models.proof import length, random_tokens
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.models.token_budgets import is_out_of_memory
+from grpobench.runs.models.token_budgets import is_out_of_memory, summarize_error
 from grpobench.runs.sample.decoding import Decoding, Groups
 from grpobench.runs.sample.draws import Draws, Written, draw
 from grpobench.runs.sample.fused import Fused
+from grpobench.runs.sample.recording import StepRecorder
 from grpobench.runs.tools.process import safe_point
 
 COLUMNS = 32
@@ -139,10 +141,10 @@ class StaticBatch:
         fused: Fused,
         batch: Decoding,
         end: torch.Tensor,
-        pool: Any = None,
+        recorder: StepRecorder | None = None,
     ) -> None:
         rows, device = grid.rows, end.device
-        self.grid, self.fused, self.end, self.pool = grid, fused, end, pool
+        self.grid, self.fused, self.end, self.recorder = grid, fused, end, recorder
         held = [(layer.prompt_keys, layer.prompt_values) for layer in batch.cache.layers]
         self.last = torch.zeros(1, dtype=torch.long, device=device)
         self.cursor = Cursor(self.last, grid.columns)
@@ -216,33 +218,15 @@ class StaticBatch:
         self.drawn.copy_(drawn)
 
     def advance(self, width: int) -> None:
-        """One step, replayed if there is a GPU."""
-        if self.end.device.type != "cuda":
-            with unordered():
+        """One step, replayed if there is a recorder. Raises RecordingError if it cannot be recorded."""
+        with unordered():
+            if self.recorder is None:
                 self.step(width)
-            return
-        if width not in self.steps:
-            self.steps[width] = self._recorded(width)
-        with unordered():
+                return
+            if width not in self.steps:
+                state = (self.last, self.position, self.length, self.stopped, self.drawn)
+                self.steps[width] = self.recorder.record(functools.partial(self.step, width), state)
             self.steps[width]()
-
-    def _recorded(self, width: int) -> Callable[[], None]:
-        step = functools.partial(self.step, width)
-        moved = (self.last, self.position, self.length, self.stopped, self.drawn)
-        before = [tensor.clone() for tensor in moved]
-        with unordered():
-            # Once without recording: libraries allocate and load at their first call.
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                step()
-            torch.cuda.current_stream().wait_stream(stream)
-            for tensor, value in zip(moved, before, strict=True):
-                tensor.copy_(value)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):
-                step()
-        return graph.replay
 
     # Filling, moving and emptying
 
@@ -308,9 +292,7 @@ class Graphs:
         self.batches: dict[Grid, StaticBatch] = {}
         self.weights: Fused | None = None
         self.keeps = True
-        # One pool of memory for what steps compute on their way. Nothing in it outlives a step, and no two
-        # steps run at once, so that every graph may use the same memory.
-        self.pool: Any = torch.cuda.graph_pool_handle() if models.device.type == "cuda" else None
+        self.recorder = StepRecorder() if models.device.type == "cuda" else None
 
     @contextlib.contextmanager
     def using(self, fused: Fused) -> Iterator[None]:
@@ -378,7 +360,7 @@ class Graphs:
         assert self.weights is not None
         found = self.batches.pop(grid, None)
         if found is None or not torch.equal(found.end, end):
-            found = StaticBatch(grid, self.weights, batch, end.clone(), self.pool)
+            found = StaticBatch(grid, self.weights, batch, end.clone(), self.recorder)
         self.batches[grid] = found  # the last one used comes last
         return found
 
@@ -463,16 +445,25 @@ def unordered() -> Iterator[None]:
 
 
 def proven(models: RoleModels, pad: int) -> Graphs | None:
-    """Recorded decoding, if it gives the log-probabilities of fused decoding, which is proven by itself; None
-    if it does not, or if a step cannot be recorded."""
+    """Recorded decoding, if it gives the log-probabilities of fused decoding, which is proven by itself.
+    None, with a warning, if it does not or if a step cannot be recorded."""
     graphs = Graphs(models)
     try:
         gaps = gaps_to_fused(graphs, pad)
     except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if is_out_of_memory(error):
             raise
+        warn_unrecorded(summarize_error(error))
         return None
-    return graphs if are_rounding(gaps, models.dtype) else None
+    if not are_rounding(gaps, models.dtype):
+        warn_unrecorded(f"log-probabilities of recorded steps are off by up to {float(gaps.max()):.2g} nats")
+        return None
+    return graphs
+
+
+def warn_unrecorded(reason: str) -> None:
+    """Warn that a sampler goes on without CUDA graphs."""
+    warnings.warn(f"sampling goes on without CUDA graphs, by fused decoding: {reason}", stacklevel=2)
 
 
 def are_rounding(gaps: torch.Tensor, dtype: torch.dtype) -> bool:

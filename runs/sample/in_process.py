@@ -17,11 +17,12 @@ import torch
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.routing import UNKNOWN
-from grpobench.runs.models.token_budgets import TokenBudget, portions, retry_smaller
+from grpobench.runs.models.token_budgets import NoRoom, TokenBudget, portions, retry_smaller
 from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.draws import Draws, Written
 from grpobench.runs.sample.fused import Fused
-from grpobench.runs.sample.graphs import Graphs, proven
+from grpobench.runs.sample.graphs import Graphs, proven, warn_unrecorded
+from grpobench.runs.sample.recording import RecordingError
 from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, demand_room
 from grpobench.runs.tools.process import safe_point
 
@@ -115,17 +116,29 @@ class HFSampler:
                 out[i][j] = rollout
 
         longest = max((len(request.prompt) for request in requests), default=0)
+        single = f"a sequence of up to {limit:,} tokens behind a prompt of up to {longest:,}"
         graphs = self.graphs if fused is not None else None
-        with contextlib.nullcontext() if graphs is None or fused is None else graphs.using(fused):
-            portions(
-                self.token_budget,
-                len(jobs),
-                decode,
-                f"a sequence of up to {limit:,} tokens behind a prompt of up to {longest:,}",
-            )
+        no_room = ""
+        try:
+            with contextlib.nullcontext() if graphs is None or fused is None else graphs.using(fused):
+                portions(self.token_budget, len(jobs), decode, single)
+        except NoRoom as error:
+            if graphs is None or self.graphs is None:
+                raise
+            no_room = str(error)
+        if no_room:
+            # Graphs need memory of their own: without them as many sequences as at first may fit.
+            self._stop_recording(no_room)
+            self.token_budget.limit = self.token_budget.initial
+            portions(self.token_budget, len(jobs), decode, single)
         if self.history is not None:
             self.history = kept or History()
         return [[rollout for rollout in group if rollout is not None] for group in out]
+
+    def _stop_recording(self, reason: str) -> None:
+        """From now on, decode without CUDA graphs."""
+        warn_unrecorded(reason)
+        self.graphs = None
 
     def _fused(self) -> Fused | None:
         """A copy of the weights as they are now; None where a probe did not confirm it. Where memory does not
@@ -146,7 +159,14 @@ class HFSampler:
         written = Written(len(jobs), limit, self.pad, self.end)
         draws = Draws([requests[i].seeds[j] for i, j in jobs], limit, call.temperature, device)
         if recorded is not None:
-            recorded.decode(batch, draws, written)
+            try:
+                recorded.decode(batch, draws, written)
+            except RecordingError as error:
+                self._stop_recording(str(error))
+            # After the except block, whose traceback holds the tensors of the failed attempt.
+            if self.graphs is None:
+                del batch, written, draws
+                return self._decode(call, jobs)
             return written.rollouts([requests[i].prompt for i, _ in jobs], draws.noise is not None, None)
         # Greedy batches are fed plain tokens: a mixture takes a random number.
         feeds = MixedFeeds(mixing, draws, limit) if mixing is not None and draws.noise is not None else None

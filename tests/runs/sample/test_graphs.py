@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.cuda_graphs import WAITING_OPERATORS
 from helpers.sampling import END, EXACT, PROMPTS, requests, same, sampler
 from helpers.toys import VOCABULARY, tiny
 from hypothesis import given
@@ -171,9 +172,6 @@ def test_without_memory_for_a_second_copy_each_call_has_graphs_of_its_own(
 
 # What can be recorded
 
-WAITS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "index_put", "_index_put_impl_", "item")
-"""Operators that wait for the device, or do where operators are deterministic."""
-
 
 class Operators(TorchDispatchMode):
     """Notes every operator with the shapes of what it returns."""
@@ -207,7 +205,7 @@ def test_a_step_neither_waits_for_the_device_nor_changes_its_shapes(dtype: str) 
             seen.append(noted.found)
     assert seen[0] == seen[1] == seen[2] and len(seen[0]) > 50
     names = Counter(name for name, _ in seen[0])
-    assert not set(WAITS) & set(names)
+    assert not set(WAITING_OPERATORS) & set(names)
     assert places == {name: value.data_ptr() for name, value in held(made).items()}
 
 
@@ -245,13 +243,15 @@ def test_a_model_is_proven_at_loading_and_a_fault_is_found(monkeypatch: pytest.M
             step(self, width)
 
         monkeypatch.setattr(StaticBatch, "step", one_too_far)
-        assert proven(models, 0) is None
+        with pytest.warns(UserWarning, match="without CUDA graphs.*off by"):
+            assert proven(models, 0) is None
 
         def refused(self: StaticBatch, width: int) -> None:
             raise RuntimeError("operation not permitted when stream is capturing")
 
         monkeypatch.setattr(StaticBatch, "step", refused)
-        assert proven(models, 0) is None
+        with pytest.warns(UserWarning, match="without CUDA graphs.*capturing"):
+            assert proven(models, 0) is None
 
 
 def test_without_a_gpu_nothing_is_recorded() -> None:

@@ -1,0 +1,120 @@
+"""Recorded steps through several calls of a sampler, with a stand-in for the CUDA graphs of torch 2.11."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import cuda_graphs
+from helpers.cuda_graphs import Pools, record_steps
+from helpers.sampling import requests, same, sampler
+
+from grpobench.runs.sample import graphs
+from grpobench.runs.sample.graphs import StaticBatch
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.recording import StepRecorder
+from grpobench.runs.sample.rollouts import Rollout
+
+LIMIT = 40
+"""More than a bucket of columns, so that two graphs are recorded for a grid."""
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> Pools:
+    return cuda_graphs.install(monkeypatch)
+
+
+def completions(made: HFSampler) -> list[Rollout]:
+    return [rollout for group in made.sample(requests(), LIMIT, 1.0) for rollout in group]
+
+
+def demand_completions_of(ours: HFSampler, theirs: HFSampler) -> None:
+    for rollout, expected in zip(completions(ours), completions(theirs), strict=True):
+        assert same(rollout, expected)
+
+
+@pytest.mark.parametrize("kept_bytes", [graphs.KEPT, 0])
+def test_steps_are_recorded_in_every_call_whether_graphs_outlive_it_or_not(
+    kept_bytes: int, monkeypatch: pytest.MonkeyPatch, pools: Pools
+) -> None:
+    """0: a policy larger than KEPT, whose graphs and pool end with each call."""
+    monkeypatch.setattr(graphs, "KEPT", kept_bytes)
+    ours, theirs = record_steps(sampler()), sampler()
+    captures = []
+    for _ in range(3):
+        demand_completions_of(ours, theirs)
+        gc.collect()
+        captures.append(pools.captures)
+    assert ours.graphs is not None and captures[0] >= 2
+    if kept_bytes:
+        assert captures[0] == captures[2] and not pools.ended
+    else:
+        assert captures == [captures[0], 2 * captures[0], 3 * captures[0]] and len(pools.ended) == 3
+
+
+def test_the_stand_in_refuses_a_pool_without_a_living_graph(pools: Pools) -> None:
+    """As torch did to a recorder that named its first pool for ever."""
+
+    class OnePool(StepRecorder):
+        def pool(self) -> Any:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            return self._pool
+
+    counter, recorder = torch.zeros(1), OnePool()
+
+    def step() -> None:
+        counter.add_(1)
+
+    replay = recorder.record(step, [counter])
+    replay()
+    assert counter == 1  # neither the first call nor the capture counts
+    del replay
+    with pytest.raises(RuntimeError, match="use_count > 0"):
+        recorder.record(step, [counter])
+
+
+def refuse(*_: Any) -> None:
+    raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+
+def wait_for_the_device(self: StaticBatch, width: int) -> None:
+    original_step(self, width)
+    self.greedy[0] = bool(self.stopped.sum().item() < 0)
+
+
+original_step = StaticBatch.step
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "failure"),
+    [
+        (cuda_graphs.Pools, "begin_capture", refuse),
+        (StaticBatch, "step", refuse),
+        (StaticBatch, "step", wait_for_the_device),
+    ],
+)
+def test_a_failure_to_record_falls_back_to_fused_decoding_with_one_warning(
+    where: type, name: str, failure: Callable[..., None], monkeypatch: pytest.MonkeyPatch, pools: Pools
+) -> None:
+    ours, theirs = record_steps(sampler()), sampler()
+    monkeypatch.setattr(where, name, failure)
+    with pytest.warns(UserWarning, match="without CUDA graphs") as warned:
+        demand_completions_of(ours, theirs)
+        demand_completions_of(ours, theirs)
+    assert len(warned) == 1 and ours.graphs is None
+
+
+def test_graphs_for_which_there_is_no_memory_are_given_up_and_not_the_run(
+    monkeypatch: pytest.MonkeyPatch, pools: Pools
+) -> None:
+    def out_of_memory(self: Pools, pool: int) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    ours, theirs = record_steps(sampler()), sampler()
+    monkeypatch.setattr(cuda_graphs.Pools, "begin_capture", out_of_memory)
+    with pytest.warns(UserWarning, match="without CUDA graphs|out of memory"):
+        demand_completions_of(ours, theirs)
+    assert ours.graphs is None and ours.token_budget.limit == ours.token_budget.initial
