@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 )
 _REPEATING = re.compile(rf"([0-9]*)\.([0-9]*)({_REPEATED})")
 _SUBSCRIPT = re.compile(r"_(?:\{(\w{1,12})\}|([A-Za-z0-9]))")
-_LETTERS = re.compile("alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|phi|psi|rho|sigma|tau|omega")
+GREEK = re.compile("alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|phi|psi|rho|sigma|tau|omega")
 _CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|"}
 _CALLED = frozenset("fghFGHP")
 """Names before a bracket that are functions, not factors."""
@@ -327,7 +327,7 @@ class _Reader:
 
     def command(self) -> Expression:
         name = self.token
-        if _LETTERS.fullmatch(name):
+        if GREEK.fullmatch(name):
             return self.named(name)
         self.advance()
         if name in CONSTANTS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -115,16 +115,24 @@ def _behind_marker(tail: str) -> str | None:
 
 
 def _boxed(tail: str) -> str | None:
-    end = start = len(tail)
-    boxes: list[str] = []
-    while (start := tail.rfind("\\boxed{", 0, start)) >= 0:
-        close = closing(tail[: start + LONGEST + 8], start + len("\\boxed"))
+    end = len(tail)
+    texts: list[str] = []
+    for start, close in reversed([*_boxes(tail)]):
         between = tail[close + 1 : end]
-        if close < 0 or (boxes and (len(between) > APART or not _BETWEEN_BOXES.fullmatch(between))):
+        if close < 0 or (texts and (len(between) > APART or not _BETWEEN_BOXES.fullmatch(between))):
             break
-        boxes.insert(0, tail[start + len("\\boxed{") : close].strip())
+        texts.insert(0, tail[start + len("\\boxed{") : close].strip())
         end = start
-    return ", ".join(boxes)[:LONGEST] or None
+    return ", ".join(texts)[:LONGEST] or None
+
+
+def _boxes(tail: str) -> Iterator[tuple[int, int]]:
+    """Where each box that is in no other one starts, and where it is closed; −1 for a box without an end."""
+    position = 0
+    while (start := tail.find("\\boxed{", position)) >= 0:
+        close = closing(tail[: start + LONGEST + 8], start + len("\\boxed"))
+        yield start, close
+        position = (start + len("\\boxed") if close < 0 else close) + 1
 
 
 def _behind_phrase(tail: str) -> str | None:

@@ -18,9 +18,19 @@ from fractions import Fraction
 
 from grpobench.tasks.grading import reals
 from grpobench.tasks.grading.algebra import Comparison, ask_all
-from grpobench.tasks.grading.expressions import Expression, exact, numeral, read, repeating, unfinished
+from grpobench.tasks.grading.expressions import (
+    FUNCTIONS,
+    GREEK,
+    Expression,
+    exact,
+    numeral,
+    read,
+    repeating,
+    unfinished,
+)
 from grpobench.tasks.grading.extraction import LONGEST
-from grpobench.tasks.grading.latex import balanced, clean
+from grpobench.tasks.grading.latex import balanced, clean, without_thousands
+from grpobench.tasks.grading.notation import UNIT_LETTERS, operators
 from grpobench.tasks.grading.reals import shape, split
 
 SPELLINGS: Mapping[str, str] = {
@@ -70,7 +80,6 @@ Shape = tuple[str, list[str], str]
 """Opening bracket, items and closing bracket of a text."""
 Question = tuple[str, str]
 """Truth and answer that need algebra, for `grading/algebra.py`."""
-_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _DIGITS = r"[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300}"
 _DECIMAL = re.compile(rf"([-+]?)({_DIGITS})(?:[eE]([-+]?[0-9]{{1,3}}))?")
 _TIMES_TEN = re.compile(rf"([-+]?)({_DIGITS})(?:\\times|\\cdot|×|\*)10\^\{{?([-+]?[0-9]{{1,3}})\}}?")
@@ -79,8 +88,19 @@ _FRACTION = re.compile(rf"([-+]?)\s*\\[dt]?frac\s*\{{(-?(?:{_DIGITS}))\}}\s*\{{(
 _MIXED = re.compile(
     r"([-+]?)([0-9]{1,300})(?:\\frac\{([0-9]{1,9})\}\{([0-9]{1,9})\}| ([0-9]{1,9})/([0-9]{1,9}))"
 )
-_UNIT = re.compile(r"([-+]?[0-9./]+)(?:\s+[^0-9\\=^{}()/+*<>-]*|°|[A-Za-z]{2,}[ A-Za-z.]*)")
-_TEXT_UNIT = re.compile(r"(.*[^\s(\[,;=<>+*/^_-])\s*\\text\{([^{}0-9]*)\}(?:\^\{?[0-9]\}?)?", re.DOTALL)
+_UNIT = re.compile(
+    r"([-+]?[0-9./]+)((?:\s+[^0-9\\=^{}()/+*<>-]*|°|[A-Za-z]{2,}[ A-Za-z.]*)(?:/[A-Za-z]+)?)(\^\{?[23]\}?)?"
+)
+_FIRST_WORD = re.compile(r"^\s*([A-Za-z]+)")
+_ABBREVIATION = re.compile(
+    "am|at|by|cal|gal|gb|hz|in|is|j|kcal|kj|kmh|kph|kw|mb|mph|my|nd|of|on|pa|pcs?|pm|ppm|psi|pts?|qt|rd|rpm|sq|st"
+    "|th|us|usd|wks?|a",
+    re.IGNORECASE,
+)
+_TEXT_UNIT = re.compile(
+    r"(.*[^\s(\[,;=<>+*/^_-])(?<!\\cdot)\s*(?:/|\\cdot)?\s*\\text\{([^{}0-9]*)\}(?:\^\{?-?[0-9]\}?)?",
+    re.DOTALL,
+)
 _LINKING = re.compile(
     r"\b(?:and|or|not|to|than|least|most|if|when|unless|either|neither|both)\b", re.IGNORECASE
 )
@@ -122,9 +142,27 @@ def normalize(text: str) -> str:
     emphasis, units after a number, a trailing dot."""
     text = text.replace("\\$", "").replace("$", "").replace("\\%", "").replace("%", "")
     text = text.replace("\\!", "").replace("\\,", "").replace("−", "-").replace("€", "").replace("£", "")
-    text = _THOUSANDS.sub("", text).strip(" \t\r\n*_`").removesuffix(".").strip()
-    unit = _UNIT.fullmatch(text)
-    return unit.group(1).removesuffix(".") if unit else text
+    text = without_thousands(text).strip(" \t\r\n*_`").removesuffix(".").strip()
+    measured = _UNIT.fullmatch(text)
+    return measured[1].removesuffix(".") if measured and _is_unit(measured[2], measured[3]) else text
+
+
+def _is_unit(words: str, power: str | None) -> bool:
+    """Whether the words behind a number leave its value as it is. Of one or two letters, or of three right
+    behind the number, over a slash or with a power, a word is a unit only if it is a known one: ``5xy`` is a
+    product."""
+    if operators(f"0{words}"):
+        return False
+    above, slash, below = words.partition("/")
+    close = bool(power or slash or words[:1].isalpha())
+    return all(_is_unit_word(word, close) for part in (above, below) for word in _FIRST_WORD.findall(part))
+
+
+def _is_unit_word(word: str, close: bool) -> bool:
+    if word in FUNCTIONS or word in ("pi", "sqrt") or GREEK.fullmatch(word):
+        return False
+    recognized = any(spelling.fullmatch(word.lower()) for spelling in _UNITS.values())
+    return len(word) > 2 + close or recognized or word in UNIT_LETTERS or bool(_ABBREVIATION.fullmatch(word))
 
 
 def number(text: str) -> Fraction | None:
@@ -183,6 +221,8 @@ def decide(truth: str, answer: str) -> Comparison | Question:
     words = _words(wanted)
     if words is not None:
         return _same(words == _words(given, plain=True))
+    if operators(given) != operators(wanted) or "\\boxed" in given:
+        return "different"  # 5 halves, 5 over two
     bare = _without_unit(_linked(wanted))
     value = None if _BASED.fullmatch(bare) else number(normalize(bare))
     if value is None and (reals.is_set(wanted) or reals.is_set(given)):
@@ -442,7 +482,7 @@ def _without_names(text: str) -> str:
     """``x=1, x=2`` as ``1, 2``; a list with several names, or with none, stays as it is."""
     named = [_split_name(item) for item in split(text) or ()]
     single = len(named) > 1 and len({name for name, _ in named}) == 1
-    return ",".join(value for _, value in named) if single else text
+    return ", ".join(value for _, value in named) if single else text
 
 
 def _settle(wanted: str, given: str) -> Comparison | None:
@@ -481,14 +521,15 @@ def _all(found: Iterable[Comparison | None]) -> Comparison | None:
 def _linked(text: str) -> str:
     """The text with commas for "and", "or" and semicolons."""
     text = _LINK.sub(lambda found: found[1] or ",", text).replace(";", ",")
-    return _LOOSE_COMMAS.sub(",", text).strip(", ")
+    return _LOOSE_COMMAS.sub(", ", text).strip(", ")
 
 
 def _without_unit(text: str) -> str:
     """The text without words after a value: ``10\\text{ cm}^2`` as ``10``. Words that change the meaning
     stay."""
-    unit = _TEXT_UNIT.fullmatch(text)
-    return unit[1] if unit and not _LINKING.search(unit[2]) else text
+    while (unit := _TEXT_UNIT.fullmatch(text)) and not _LINKING.search(unit[2]):
+        text = unit[1]
+    return text
 
 
 def _words(text: str, plain: bool = False) -> tuple[str, ...] | None:

@@ -10,30 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-SIGNS: Mapping[str, str] = {
-    "−": "-",
-    "–": "-",
-    "×": "\\times ",
-    "·": "\\cdot ",
-    "÷": "\\div ",
-    "√": "\\sqrt ",
-    "π": "\\pi ",
-    "θ": "\\theta ",
-    "∞": "\\infty ",
-    "≤": "\\le ",
-    "≥": "\\ge ",
-    "≠": "\\ne ",
-    "≈": "\\approx ",
-    "∈": "\\in ",
-    "∪": "\\cup ",
-    "∩": "\\cap ",
-    "∅": "\\emptyset ",
-    "±": "\\pm ",
-    "\u00a0": "~",
-    "\u202f": "\\,",
-    "\u2009": "\\,",
-}
-_SIGNS = re.compile("|".join(SIGNS))
+from grpobench.tasks.grading.notation import FONTS, as_latex, with_names, with_scales
+
 COMMANDS: Mapping[str, str] = {
     "dfrac": "\\frac",
     "tfrac": "\\frac",
@@ -50,16 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "lt": "<",
     "gt": ">",
     "varnothing": "\\emptyset",
-    "mbox": "\\text",
-    "hbox": "\\text",
-    "textbf": "\\text",
-    "textit": "\\text",
-    "textrm": "\\text",
-    "textnormal": "\\text",
-    "mathrm": "\\text",
-    "mathbf": "\\text",
-    "mathit": "\\text",
-    "operatorname": "\\text",
+    **dict.fromkeys(FONTS, "\\text"),
 }
 """Commands with the same meaning."""
 SIZES = (
@@ -68,12 +37,12 @@ SIZES = (
 _SIZE = re.compile(rf"\\(?:left|right)\s*\.|\\(?:{SIZES})(?![A-Za-z])")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _SPACE = re.compile(r"(?<!\\)\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|\s+")
-_THIN_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\\!,|\{,\}|\\,|,\\,)(?=[0-9]{3}(?![0-9]))")
+_THIN_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\\!,|\{,\}|\\,)(?=[0-9]{3}(?![0-9]))")
 _SPACED_THOUSANDS = re.compile(  # Not separated by a plain space, which may also separate two numbers.
     r"(?<![0-9A-Za-z.,_^])[0-9]{1,3}(\\[ ;:]|~)[0-9]{3}(?![0-9])(?:\1[0-9]{3}(?![0-9]))*"
     r"(?!(?:\\[ ,;:]|~)[0-9])"
 )
-_THOUSANDS = re.compile(r"(?<![0-9A-Za-z.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
+_THOUSANDS = re.compile(r"(?<![0-9A-Za-z.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _DEGREES = re.compile(r"\^\s*\{?\s*(?:\\(?:circ|degree)(?![A-Za-z])|°)\s*\}?|\\degree(?![A-Za-z])")
 _CURRENCY = re.compile(r"\\?[$]|[€£]")
 _ENDS = re.compile(r"^(?:[\s,;:*_`]|\.(?![0-9]|\\(?:overline|bar|dot)))+|[\s.,;:*_`]+$")
@@ -101,16 +70,16 @@ def clean(text: str) -> str:
 
 
 def _once(text: str) -> str:
-    text = _SIGNS.sub(lambda found: SIGNS[found.group()], text)
-    text = _unwrap(_CURRENCY.sub("", text).strip())
+    text = _unwrap(_CURRENCY.sub("", as_latex(text)).strip())
     text = _SPACED_THOUSANDS.sub(lambda found: found.group().replace(found[1], ""), text)
     text = _THIN_THOUSANDS.sub("", text)
     text = _SIZE.sub(" ", text)
     text = _DEGREES.sub("°", text)
     text = _COMMAND.sub(lambda found: COMMANDS.get(found[1], found.group()), text)
-    text = "".join(_tight(piece) for piece in _pieces(_SPACE.sub(" ", text)))
+    text = without_thousands(with_scales(with_names(_SPACE.sub(" ", text))))
+    text = "".join(_tight(piece) for piece in _pieces(text))
     text = _ALONE.sub(r"\1\2", _LONG_POWER.sub(r"{\g<0>}", _braced(text)))
-    return _ENDS.sub("", _without_thousands(text))
+    return _ENDS.sub("", text)
 
 
 def _unwrap(text: str) -> str:
@@ -143,6 +112,7 @@ def _tight(piece: str) -> str:
         return piece
     piece = re.sub(r" +", " ", piece)
     piece = re.sub(r"(\\[A-Za-z]+) (?=[A-Za-z])", "\\1\0", piece)
+    piece = re.sub(r"(?<=[0-9],) (?=[0-9]{3}(?![0-9]))", "\0", piece)  # 5, 125 are two numbers
     piece = re.sub(r"(?<=[0-9]) (?=[0-9.])", "\0", piece)
     piece = re.sub(r"(?<=[A-Za-z]{2}) (?=[A-Za-z0-9])|(?<=[A-Za-z0-9]) (?=[A-Za-z]{2})", "\0", piece)
     return piece.replace(" ", "").replace("\0", " ")
@@ -171,7 +141,7 @@ def _argument(text: str, position: int) -> tuple[str, int]:
     """The argument of a command in braces, and where it ends; nothing if there is none."""
     while text[position : position + 1] == " ":
         position += 1
-    if position >= len(text) or text[position] in "}])&,^_=+*/":
+    if position >= len(text) or text[position] in "(}])&,^_=+*/":
         return "", position
     if text[position] == "{":
         end = closing(text, position)
@@ -205,7 +175,7 @@ def balanced(text: str) -> bool:
     return depth == 0
 
 
-def _without_thousands(text: str) -> str:
+def without_thousands(text: str) -> str:
     """1,234 as 1234, except inside brackets, where the comma may separate two numbers."""
     made, start = [], 0
     for found in _THOUSANDS.finditer(text):

@@ -85,7 +85,7 @@ def test_an_expression_has_the_value_that_it_has_in_books(text: str, value: comp
         *(
             "3\\frac{7}{5}",
             "\\max(5,6)",
-            "\\text{a}",
+            "\\text{ab}",
             "a_{n+1}",
             "0.333\\ldots",
             "\\pm 3",
