@@ -76,19 +76,19 @@ def as_latex(text: str) -> str:
     for mathematical and full-width letters and digits."""
     if text.isascii():
         return text
-    text = _QUOTIENT.sub(lambda found: f"\\frac{{{_plain(found[1])}}}{{{_plain(found[2])}}}", text)
-    text = _RUN.sub(lambda found: ("^" if found[1] else "_") + f"{{{_plain(found.group())}}}", text)
+    text = _QUOTIENT.sub(lambda match: f"\\frac{{{_plain(match[1])}}}{{{_plain(match[2])}}}", text)
+    text = _RUN.sub(lambda match: ("^" if match[1] else "_") + f"{{{_plain(match.group())}}}", text)
     text = _VARIANT.sub(_variant, text)
-    text = _ROOT.sub(lambda found: f"{SIGNS[found[1]].strip()}{{{found[2]}}}", text)
-    return _SIGNS.sub(lambda found: SIGNS[found.group()], text)
+    text = _ROOT.sub(lambda match: f"{SIGNS[match[1]].strip()}{{{match[2]}}}", text)
+    return _SIGNS.sub(lambda match: SIGNS[match.group()], text)
 
 
 def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).replace("−", "-")
 
 
-def _variant(found: re.Match[str]) -> str:
-    sign = found.group()
+def _variant(match: re.Match[str]) -> str:
+    sign = match.group()
     tag = unicodedata.decomposition(sign).partition(" ")[0]
     if sign in SIGNS or tag not in ("<fraction>", "<font>", "<wide>"):
         return sign
@@ -122,7 +122,7 @@ def with_names(text: str) -> str:
     ``e``, ``\text{ln}`` as ``\ln``. Units (``5\text{ m}``), words and a single capital stay."""
     text = _SWITCH_ALONE.sub(" ", _SWITCH.sub(r"\\text{\1}", text.replace("\\text*", "\\text")))
     text = _INNER_POWER.sub(r"\1}^\2", _UNBRACED.sub(r"\\text{\1}", text))
-    text = _FORMULA.sub(lambda found: found[1] if _is_formula(found[1]) else found.group(), text)
+    text = _FORMULA.sub(lambda match: match[1] if _is_formula(match[1]) else match.group(), text)
     for units in (False, True):  # Units last: what a name stands before is no unit.
         text = _UPRIGHT.sub(partial(_named, units), text)
     return text
@@ -132,17 +132,17 @@ def _is_formula(inside: str) -> bool:
     return "\\" in inside.replace("\\ ", "") and not _WORD.search(inside) and "\\text" not in inside
 
 
-def _named(units: bool, found: re.Match[str]) -> str:
-    word, before, behind = found[1], found.string[: found.start()], found.string[found.end() :]
+def _named(units: bool, match: re.Match[str]) -> str:
+    word, before, behind = match[1], match.string[: match.start()], match.string[match.end() :]
     alone = not before.strip(" ({") and not behind.strip(" )}")
     if alone and (len(word) > 1 or word.isupper()):
-        return found.group()
+        return match.group()
     if word in UNIT_LETTERS or word in ("min", "sec"):
         measured = _ends_with(_MEASURED, before) and _UNIT_ENDS.match(behind)
         if measured or not units:
-            return found.group()
+            return match.group()
     if len(word) > 1:
-        return f"\\{word} " if word in _UPRIGHT_FUNCTIONS else found.group()
+        return f"\\{word} " if word in _UPRIGHT_FUNCTIONS else match.group()
     if re.search(r"\\[A-Za-z]+$", before):
         return f" {word}"
     return f"{{{word}}}" if before[-1:].isalpha() or behind[:1].isalpha() else word
@@ -190,11 +190,11 @@ _DIGIT = re.compile("[0-9]")
 def with_scales(text: str) -> str:
     r"""The text with numbers multiplied by the scale word behind them (``5\text{ million}`` as
     ``5000000\text{}``) and with ``\%`` for "percent" behind a value."""
-    return _SCALED.sub(_multiplied, _PERCENT.sub(lambda found: "\\%" + (found[1] or ""), text))
+    return _SCALED.sub(_multiplied, _PERCENT.sub(lambda match: "\\%" + (match[1] or ""), text))
 
 
-def _multiplied(found: re.Match[str]) -> str:
-    whole, decimals, opening, word = found[1], found[2] or "", found[3] or "", found[4].lower()
+def _multiplied(match: re.Match[str]) -> str:
+    whole, decimals, opening, word = match[1], match[2] or "", match[3] or "", match[4].lower()
     digits = str(int(whole + decimals) * SCALES[word]).zfill(len(decimals) + 1)
     if decimals:
         digits = f"{digits[: -len(decimals)]}.{digits[-len(decimals) :]}".rstrip("0").rstrip(".")

@@ -325,13 +325,13 @@ def test_notation_does_not_change_a_value(kind: str) -> None:
     ],
 )
 def test_box_inside_another_states_no_answer(completion: str) -> None:
-    found = extract(completion)
-    assert found is not None and compare("42", found.text) == "different"
+    answer = extract(completion)
+    assert answer is not None and compare("42", answer.text) == "different"
 
 
 def test_box_around_a_box_is_one() -> None:
-    found = extract(r"\boxed{41}, no: $\boxed{\boxed{42}}$")
-    assert found is not None and compare("42", found.text) == "equal"
+    answer = extract(r"\boxed{41}, no: $\boxed{\boxed{42}}$")
+    assert answer is not None and compare("42", answer.text) == "equal"
 
 
 NUMBERS = st.lists(st.integers(0, 999), min_size=2, max_size=4)
