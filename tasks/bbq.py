@@ -17,6 +17,7 @@ from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.grading import extraction
 from grpobench.tasks.grading.bias import bias_summary, shares
 from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 CHECKED: Mapping[str, str] = {
@@ -135,7 +136,7 @@ class BBQ(Task):
 
 def grade(problem: Problem, completion: str) -> Verdict:
     """The verdict on an answer by letter."""
-    return graded(problem, extraction.letter(completion, 3))
+    return graded(problem, option_letter(completion, 3))
 
 
 def graded(problem: Problem, answer: str | None) -> Verdict:

@@ -12,6 +12,7 @@ from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import extraction
 from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 PAIRS = Table(
@@ -65,7 +66,7 @@ class CrowSPairs(Task):
         return (_load(data_folder())[0],)
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return [_grade(problem, extraction.letter(completion, 2)) for completion in completions]
+        return [_grade(problem, option_letter(completion, 2)) for completion in completions]
 
     def demonstrate(self, problem: Problem) -> str:
         return f" {'BA'[LETTERS.index(problem.truth['stereotype'])]}"

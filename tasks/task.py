@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from grpobench.tasks.data.tables import Package, Source, Table
+from grpobench.tasks.thoughts import METHODS, reads_no_thoughts
 
 Split = Literal["train", "validation", "test"]
 Outcome = Literal["graded", "unparsable", "timeout", "crash", "infra_error"]
@@ -78,6 +79,15 @@ class Task(ABC):
     """License of the data in `tables`."""
     packages: ClassVar[tuple[Package, ...]] = ()
     """Other packages that must be installed."""
+    reads_thoughts: ClassVar[bool] = False
+    """Whether `verify`, `verify_episodes`, `verify_all` and `reply` get completions with the thoughts of a
+    reasoning model, for example to check their tags. By default thoughts are removed first."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in METHODS:
+            if name in cls.__dict__:
+                setattr(cls, name, reads_no_thoughts(cls.__dict__[name]))
 
     @abstractmethod
     def problems(self, split: Split) -> Sequence[Problem]:

@@ -14,6 +14,7 @@ from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import DataError, Packaged, Source, Table
 from grpobench.tasks.grading import extraction
 from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Part = Literal["dev", "test"]
@@ -82,7 +83,7 @@ class WinoBias(Task):
         return _load(self.part, data_folder())[0]
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return [_grade(problem, extraction.letter(completion, 2)) for completion in completions]
+        return [_grade(problem, option_letter(completion, 2)) for completion in completions]
 
     def demonstrate(self, problem: Problem) -> str:
         return f" {problem.truth['correct']}"

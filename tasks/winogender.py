@@ -14,6 +14,7 @@ from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import extraction
 from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 FOLDER = "datasets/Fair-LLM-Benchmark/Winogender/data"
@@ -70,7 +71,7 @@ class Winogender(Task):
         return _load(data_folder())[0]
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return [_grade(problem, extraction.letter(completion, 2)) for completion in completions]
+        return [_grade(problem, option_letter(completion, 2)) for completion in completions]
 
     def demonstrate(self, problem: Problem) -> str:
         return f" {problem.truth['correct']}"

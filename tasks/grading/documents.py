@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from grpobench.tasks.grading.reading import without_thoughts
-
 if TYPE_CHECKING:
     import jsonschema.protocols
 
@@ -37,7 +35,7 @@ KeyPath = tuple[str | int, ...]
 def find(completion: str) -> dict[str, Any] | None:
     """The last JSON object in a completion, with any text around it; None if there is none. An object inside
     another one, or inside one that breaks off, does not count."""
-    text = without_thoughts(completion[-TAIL:])
+    text = completion[-TAIL:]
     for span in reversed([*spans(text)]):
         if (document := read(span)) is not None:
             return document

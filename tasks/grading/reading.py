@@ -1,18 +1,17 @@
 """Extract a Python program from a completion.
 
-The program is the last complete definition of the requested function, outside of thoughts:
+The program is the last complete definition of the requested function. Thoughts are removed before
+(`tasks/thoughts.py`):
 
-1. Thoughts are removed: ``<think>…</think>``, everything before a ``</think>`` whose beginning is in the
-   prompt, and everything after a ``<think>`` that is never closed. Tags in quotes are text.
-2. Code is in fences of three or more backticks or tildes, also within lists and quotations and also unclosed.
+1. Code is in fences of three or more backticks or tildes, also within lists and quotations and also unclosed.
    If no fence defines the function, code is in stretches of lines that begin like code. Fences of another
    language than Python count only if no other fence defines the function.
-3. A definition is `def`, `async def`, `class` or an assignment (for example of a lambda) at the top level of
+2. A definition is `def`, `async def`, `class` or an assignment (for example of a lambda) at the top level of
    code that parses. It is complete if its body is more than a docstring, `pass` or ``...``; an import does
    not count. If none is complete, the last one counts, so that it fails as itself.
-4. Names that the last definition uses and does not define come from the rest of the completion: imports,
+3. Names that the last definition uses and does not define come from the rest of the completion: imports,
    functions, classes and constants, each from the nearest place before it, else after it.
-5. If nothing defines the function and the prompt has begun it, the completion is its body.
+4. If nothing defines the function and the prompt has begun it, the completion is its body.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def program(completion: str, truth: Mapping[str, Any]) -> str | None:
     """The program in a completion; None if nothing defines the function and nothing can be its body.
     `truth` has ``entry``, ``before``, ``header`` and ``after``, as `grpobench.tasks.kinds.programs`
     describes them."""
-    text = without_thoughts(completion.replace("\r\n", "\n"))
+    text = completion.replace("\r\n", "\n")
     blocks = fenced(text)
     own = [block for block in blocks if block.python]
     for found in (own, blocks if len(blocks) > len(own) else [], stretches(text)):
@@ -54,26 +53,6 @@ def program(completion: str, truth: Mapping[str, Any]) -> str | None:
     if body is None:
         return None
     return f"{truth['header']}{body}\n{truth['after']}"
-
-
-# Thoughts
-
-TAG: Final = re.compile(r"(?<![\"'])(?<!(?<!`)`)<(/?)think>(?![\"'])")
-
-
-def without_thoughts(text: str) -> str:
-    """The text without its thoughts."""
-    kept: list[str] = []
-    start, thinking = 0, False
-    for tag in TAG.finditer(text):
-        if tag[1]:
-            if not thinking:
-                kept.clear()  # The thought began in the prompt.
-            start, thinking = tag.end(), False
-        elif not thinking:
-            kept.append(text[start : tag.start()])
-            thinking = True
-    return "".join(kept if thinking else [*kept, text[start:]])
 
 
 # Code blocks

@@ -19,6 +19,7 @@ from typing import Any, Final
 from grpobench.tasks.grading.reading import program
 from grpobench.tasks.sandbox import choose
 from grpobench.tasks.sandbox.protocol import Choice, Job, Limits
+from grpobench.tasks.thoughts import without_thoughts
 
 TABLE: Final = Path(__file__).parent / "graded" / "completions.jsonl"
 PAGE: Final = "tasks/readings.md"
@@ -176,7 +177,12 @@ def as_text(completions: Sequence[Completion]) -> str:
 def ours(completion: Completion) -> str:
     """Our reading; empty if there is none."""
     header = HEADER if completion.begun else ""
-    return program(completion.text, {"entry": "add", "before": "", "header": header, "after": ""}) or ""
+    return (
+        program(
+            without_thoughts(completion.text), {"entry": "add", "before": "", "header": header, "after": ""}
+        )
+        or ""
+    )
 
 
 def say(read: Callable[[Completion], str], completions: Sequence[Completion]) -> list[str]:

@@ -22,8 +22,16 @@ from grpobench.tasks.data.sources import Row, parse
 from grpobench.tasks.data.tables import DataError, Source, Table
 from grpobench.tasks.grading import extraction
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
-from grpobench.tasks.grading.extraction import LONGEST, ExtractedAnswer, extract
+from grpobench.tasks.grading.extraction import (
+    LONGEST,
+    ExtractedAnswer,
+    behind,
+    between_tags,
+    extract,
+    first_line,
+)
 from grpobench.tasks.grading.final_answer import normalize, number
+from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.kinds import programs
 from grpobench.tasks.kinds.answered import Valued
 from grpobench.tasks.task import Problem, Split, Task, Verdict
@@ -168,8 +176,10 @@ class Rows(Task):
     # Completions
 
     def stated(self, completion: str) -> str:
-        """The part of a completion that states the answer."""
-        return completion.rpartition(self.answer_marker)[2] if self.answer_marker else completion
+        """The part of a completion that states the answer; empty if it states several."""
+        if self.answer_marker and self.answer_marker in completion:
+            return behind(completion, self.answer_marker) or ""
+        return between_tags(completion) or ""
 
     @abstractmethod
     def reference(self, problem: Problem) -> str:
@@ -205,9 +215,8 @@ class MathRows(Rows, Valued):
             return super().find(completion)
         if self.answer_marker == BOX:
             return extract(completion, ("boxed",))
-        _, marker, behind = completion.rpartition(self.answer_marker)
-        text = behind.strip().partition("\n")[0].strip()
-        return ExtractedAnswer(text, "marker") if marker and 0 < len(text) <= LONGEST else None
+        text = first_line(behind(completion, self.answer_marker) or "")
+        return ExtractedAnswer(text, "marker") if 0 < len(text) <= LONGEST else None
 
     def formatted(self, found: ExtractedAnswer) -> bool:
         return found.how in ("boxed", "marker")
@@ -251,7 +260,8 @@ class ExactRows(Rows):
 class ChoiceRows(Rows):
     """One of several candidates, answered by its letter: ``B``, ``B.`` or ``(B)``. If the prompt has
     ``{candidates}`` (with the column's name), they are listed there with their letters. The answer column has
-    the text of a candidate, or its letter. `format` is 1 if there is a letter."""
+    the text of a candidate, its letter, or its index, a whole number that counts from 0. `format` is 1 if
+    there is a letter."""
 
     scores = ("correct", "format")
     modes = ("sampled", "greedy", "likelihood")
@@ -271,19 +281,26 @@ class ChoiceRows(Rows):
         return extraction.listed(self.listed(row)) if column == self.options else super().shown(row, column)
 
     def graded(self, row: Row) -> Any:
-        options, answer = [plain(item) for item in self.listed(row)], plain(text_of(row, self.answer))
-        known = extraction.ALPHABET[: len(options)]
-        if answer not in options and answer not in known:
+        options, answer = [plain(option) for option in self.listed(row)], plain(text_of(row, self.answer))
+        letters, index = extraction.ALPHABET[: len(options)], row.values.get(self.answer)
+        if isinstance(index, int) and index in range(len(options)):
+            if answer in options and answer != options[index]:
+                raise row.error(
+                    f"{self.answer!r} {index} is the text of candidate {letters[options.index(answer)]} and "
+                    f"the index of candidate {letters[index]}; write a letter from A to {letters[-1]}"
+                )
+            return {"letter": letters[index], "count": len(options)}
+        if answer not in options and answer not in letters:
             raise row.error(
-                f"{self.answer!r} must be the text of a candidate or a letter from A to {known[-1]}, not "
-                f"{answer!r:.80}"
+                f"{self.answer!r} must be the text of a candidate, a letter from A to {letters[-1]} or an "
+                f"index from 0 to {len(options) - 1}, not {answer!r:.80}"
             )
-        letter = known[options.index(answer)] if answer in options else answer
+        letter = letters[options.index(answer)] if answer in options else answer
         return {"letter": letter, "count": len(options)}
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         asked = self.graded_answer(problem)
-        found = [extraction.letter(self.stated(completion), asked["count"]) for completion in completions]
+        found = [option_letter(self.stated(completion), asked["count"]) for completion in completions]
         return [
             Verdict(
                 {"correct": float(letter == asked["letter"]), "format": float(letter is not None)},

@@ -91,28 +91,6 @@ def test_file_is_as_it_is_written() -> None:
     assert readings.as_text(KEPT) == readings.TABLE.read_text(encoding="utf-8")
 
 
-# Thoughts
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("a<think>b</think>c", "ac"),
-        ("a<think>b", "a"),
-        ("b</think>c", "c"),
-        ("<think>a</think>b<think>c</think>d", "bd"),
-        ("<think>a<think>b</think>c", "c"),
-        ("'<think>' a", "'<think>' a"),
-        ("`</think>` a", "`</think>` a"),
-        ("```</think>a", "a"),
-        ("</think>```", "```"),
-        ("", ""),
-    ],
-)
-def test_what_is_left_without_thoughts(text: str, left: str) -> None:
-    assert reading.without_thoughts(text) == left
-
-
 # Blocks and stretches
 
 

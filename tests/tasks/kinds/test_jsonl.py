@@ -207,7 +207,11 @@ def test_choices_are_answered_by_letter(tmp_path: Path) -> None:
         (["a", ""], "a", "must be a list of 2 to 26 texts"),
         ("ab", "a", "must be a list of 2 to 26 texts"),
         (["a", " a"], "a", "the same text twice"),
-        (["a", "b"], "C", "must be the text of a candidate or a letter from A to B, not 'C'"),
+        (
+            ["a", "b"],
+            "C",
+            "must be the text of a candidate, a letter from A to B or an index from 0 to 1, not 'C'",
+        ),
     ],
 )
 def test_faulty_candidates_are_refused(candidates: Any, answer: str, said: str, tmp_path: Path) -> None:
