@@ -142,8 +142,8 @@ def test_weights_that_are_not_the_models_are_answered_400(port: int) -> None:
         (b"", "weights: not a safetensors file"),
     ):
         with connect(port) as connection:
-            status, told = post(connection, body, "/weights")
-            assert status == 400 and told.startswith(reason), told
+            status, message = post(connection, body, "/weights")
+            assert status == 400 and message.startswith(reason), message
             demand_free(port)
     with connect(port) as connection:
         assert post(connection, save(weights), "/weights")[0] == 200
@@ -184,8 +184,8 @@ def test_a_body_of_another_length_than_announced_is_refused(port: int) -> None:
         with connect(port) as connection:
             connection.sendall(head("/sample", *lines) + sent)
             connection.shutdown(socket.SHUT_WR)
-            status, told = answer(connection)
-            assert status == 400 and told.startswith(reason)
+            status, message = answer(connection)
+            assert status == 400 and message.startswith(reason)
     demand_free(port)
 
 
