@@ -47,7 +47,8 @@ def contributed_lines(
     rows = (line for line in lines(whole) if line.startswith("|"))
     shown = [line for line in rows if line.split("|")[1].strip() not in ours]
     told = (
-        "Contributions, as CONTRIBUTION/ALGORITHM: others ran and published them. Nothing above counts them."
+        "Contributions, as CONTRIBUTION/ALGORITHM: others ran and published them. Nothing above counts them. "
+        "Verified: tables, settings and seeds agree with the logs. Taken on trust: the logs and who ran them."
     )
     return [told, "", *shown]
 

@@ -6,9 +6,11 @@ them says whose they are.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,6 +36,8 @@ from grpobench.runs.publishing.publish import Source, part_of
 from grpobench.runs.settings.probes import SCALES, common
 from grpobench.runs.tools import files
 
+ALGORITHM = re.compile("[A-Za-z0-9_.:@-]{1,80}")
+"""What an algorithm of a contribution may be called, since pages show it."""
 EXPERIMENTS = "experiments"
 """Folder of kept tables in a contribution."""
 
@@ -61,17 +65,19 @@ class Faults(LogError):
 
 def check(folder: Path) -> Checked:
     """Raises Faults."""
+    if faults := list(fileset.irregular_files(folder)):
+        raise Faults(folder, faults)  # before anything is opened
     try:
         manifest = fileset.read_manifest(folder)
     except LogError as error:
         raise Faults(folder, [f"manifest: {error}"]) from error
-    if faults := [*wrong_files(folder, manifest), *wrong_archives(folder, manifest)]:
+    if faults := [*wrong_date(manifest), *wrong_files(folder, manifest), *wrong_archives(folder, manifest)]:
         raise Faults(folder, faults)  # what lies behind them cannot be trusted
     try:
         return check_logs(folder, manifest)
     except Faults:
         raise
-    except (LogError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (LogError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # Logs of others may hold anything.
         raise Faults(folder, [f"logs: cannot be read ({type(error).__name__}: {error})"]) from error
 
@@ -87,16 +93,19 @@ def check_logs(folder: Path, manifest: Manifest) -> Checked:
                 if told := fileset.files_without_checksum(Path(place) / part.name):
                     faults.append(f"logs of {part.name}: {told[0]}")
                     continue
+                if wrong := list(fileset.wrong_sums(Path(place) / part.name)):
+                    faults.append(f"logs of {part.name}: {wrong[0]}")
+                    continue
                 experiments.append(load(Path(place) / part.name, strict=True))
             except LogError as error:
                 faults.append(f"logs of {part.name}: {error}")
         if faults:
             raise Faults(folder, faults)
         for part, experiment in zip(manifest.experiments, experiments, strict=True):
-            faults += wrong_runs(part, experiment)
+            faults += [*wrong_runs(part, experiment), *wrong_times(manifest, experiment)]
         faults += wrong_tables(folder, experiments)
-        outcomes, wrong = read_outcomes(folder, manifest, experiments)
-        faults += wrong
+        outcomes, wrong_outcomes = read_outcomes(folder, manifest, experiments)
+        faults += wrong_outcomes
         if faults:
             raise Faults(folder, faults)
         kinds = {part.name: part.kind for part in manifest.experiments}
@@ -124,6 +133,33 @@ def finding_record(folder: Path, experiment: Experiment) -> Record:
         what = f"{experiment.folder.name} holds {known.finding.name} at {known.scale} scale"
         raise Faults(folder, [f"manifest: {what}"])
     return record
+
+
+def wrong_date(manifest: Manifest) -> Iterator[str]:
+    """A date of publishing that does not exist or is to come."""
+    try:
+        published = date.fromisoformat(manifest.published)
+    except ValueError:
+        yield f"manifest: published is {manifest.published}, which is no date"
+        return
+    if published > datetime.now(UTC).date() + timedelta(days=1):  # clocks differ
+        yield f"manifest: published is {manifest.published}, which is to come"
+
+
+def wrong_times(manifest: Manifest, experiment: Experiment) -> Iterator[str]:
+    """Runs that began after the set was published, or with a later version than it was published with."""
+    for run in experiment.runs:
+        for attempt in run.provenance.get("attempts", ()):
+            if str(attempt.get("started", ""))[:10] > manifest.published:
+                yield f"manifest: published is {manifest.published}, and {run.name} began later"
+            used = str(attempt.get("versions", {}).get("grpobench", "0"))
+            if numbers(used) > numbers(manifest.grpobench):
+                yield f"manifest: grpobench is {manifest.grpobench}, and {run.name} ran with {used[:40]}"
+
+
+def numbers(version: str) -> list[int]:
+    """The numbers at the beginning of a version."""
+    return [int(part) for part in re.match(r"[0-9.]*", version)[0].split(".") if part]  # type: ignore[index]
 
 
 def archive_of(folder: Path, name: str) -> Path:
@@ -242,6 +278,9 @@ def read_outcomes(
         faults.append("profile: a run is in the tables twice")
     if left := [row for key, row in own.items() if key not in listed]:
         faults.append(f"profile: {describe_row(left[0])}, was run and is in no table")
+    for row in (row for rows in tables.values() for row in rows):
+        if not ALGORITHM.fullmatch(row.algorithm):
+            faults.append(f"profile: {row.algorithm[:80]!a} is no name of an algorithm")
     for name, rows in tables.items():
         faults += [*wrong_rows(name, rows, {**others, **own}), *wrong_seeds(name, rows)]
     return tables, faults

@@ -20,7 +20,10 @@ import gzip
 import io
 import json
 import math
+import os
 import re
+import shutil
+import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -48,8 +51,15 @@ DESCRIBING = ("experiment.json", "registration.json", "interim.json", "search.js
 """Files of an experiment folder that are published where they exist."""
 LARGEST = 2 << 30
 """Most bytes that an archive may unpack to."""
-OUTCOMES = re.compile(r"profile/[\w-]+\.csv")
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+MOST_MEMBER = 256 << 20
+"""Most bytes of a file in an archive."""
+MOST_RATIO, ANY_RATIO = 1000, 64 << 20
+"""Bytes that a byte of an archive may unpack to, above the bytes that any archive may unpack to."""
+MOST_DESCRIBED = 8 << 20
+"""Most bytes of a manifest, a card, the checksums or a table of outcomes."""
+MOST_FILES = 10_000
+OUTCOMES = re.compile(r"profile/[A-Za-z0-9_-]+\.csv")
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
@@ -81,10 +91,10 @@ class Manifest(BaseModel):
 
     format: Literal[1]
     name: Name
-    contributor: Annotated[str, Field(pattern=r"^[^\s<>|`\[\]][^\n\r<>|`\[\]]{0,119}$")]
+    contributor: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+( [A-Za-z0-9_-]+)*$", max_length=120)]
     license: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,59}$")]
-    published: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
-    grpobench: str
+    published: Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+    grpobench: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)+[A-Za-z0-9.+-]{0,30}$")]
     experiments: Annotated[tuple[Part, ...], Field(min_length=1)]
 
     def text(self) -> str:
@@ -95,11 +105,46 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises LogError with every fault."""
     path = folder / MANIFEST
     try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise LogError(f"{path}: {error.strerror}") from error
+        return Manifest.model_validate_json(read_regular(path, MOST_DESCRIBED))
     except ValidationError as error:
         raise LogError(f"{path}: {'; '.join(faults_of(error))}") from error
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a file of at most `most` bytes. Raises LogError for a larger one, and for a link, a pipe
+    or a device, without waiting for a writer."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise LogError(f"{path}: is no regular file")
+            content = file.read(most + 1) if status.st_size <= most else b""
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read ({error.strerror})") from error
+    if status.st_size > most or len(content) > most:
+        raise LogError(f"{path}: has more than {most >> 20} MiB")
+    return content
+
+
+def irregular_files(folder: Path) -> Iterator[str]:
+    """Links, pipes, devices, and files that are too large: they must not be opened. This opens nothing."""
+    count = 0
+    for place, folders, names in os.walk(folder):
+        count += len(folders) + len(names)
+        if count > MOST_FILES:
+            yield f"files: there are more than {MOST_FILES}"
+            return
+        for name in (*folders, *names):
+            path = Path(place, name)
+            status, relative = path.lstat(), path.relative_to(folder).as_posix()
+            packed = path.suffix in (".gz", ".zst")
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                yield f"files: {relative} does not belong into a file set: no regular file"
+            elif status.st_size > (LARGEST if packed else MOST_DESCRIBED):
+                yield f"files: {relative} is too large, with {status.st_size >> 20} MiB"
 
 
 def faults_of(error: ValidationError) -> list[str]:
@@ -125,9 +170,9 @@ def read_sums(folder: Path) -> dict[str, str]:
     """Checksum by file. Raises LogError."""
     path = folder / SUMS
     try:
-        pairs = [line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
+        pairs = [line.split("  ", 1) for line in read_regular(path, MOST_DESCRIBED).decode().splitlines()]
         return {name: digest for digest, name in pairs}
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise LogError(f"{path}: cannot be read ({error})") from error
 
 
@@ -167,10 +212,31 @@ def files_without_checksum(experiment: Path) -> list[str]:
     return told
 
 
+def wrong_sums(experiment: Path) -> Iterator[str]:
+    """Files of an unpacked experiment that are not what its runs' checksums say, or have none.
+    `files_without_checksum` is about provenance.json and sums.json, which have a checksum of their own."""
+    for run in sorted(path.parent for path in experiment.glob("*/run.toml")):
+        listed = checksums.read_sums(run)
+        for name in sorted({*KEPT, *listed} - {*SEALED}):
+            path = run / name
+            if name.endswith(checksums.SIDE):
+                log = path.with_suffix("")
+                content = log.read_bytes() if log.is_file() else b""
+                side = path.read_bytes() if path.is_file() else b""
+                if content and checksums.check(content, side).covered < content.count(b"\n"):
+                    yield f"{run.name}/{name} is missing or does not have every line of the log"
+            elif path.is_file() and name not in listed:
+                yield f"{run.name}/{name} is not listed in sums.json"
+            elif name in listed and not path.is_file():
+                yield f"{run.name}/{name} is missing"
+            elif name in listed and checksums.file_sum(path) != listed[name][checksums.SEAL]:
+                yield f"{run.name}/{name} is not what was written, by sums.json"
+
+
 def has_checksum(path: Path) -> bool:
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and checksums.SEAL in content and not checksums.broken(content)
 
@@ -194,28 +260,40 @@ def pack(members: Mapping[str, bytes], path: Path) -> None:
             archive.addfile(entry, io.BytesIO(content))
 
 
+class Header(tarfile.TarInfo):
+    """A header as `pack` writes it. The others hold text of any size, which tarfile reads into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type not in tarfile.REGULAR_TYPES:
+            raise LogError(f"{header.name!a} does not belong into a file set: no plain file")
+        return header
+
+
 def unpack(path: Path, folder: Path) -> None:
     """Write what an archive holds below a folder. Raises LogError for anything but plain files that a file
-    set has, and for more than `LARGEST` bytes."""
-    left = LARGEST
+    set has, and for more bytes than `LARGEST`, `MOST_MEMBER` or `MOST_RATIO` allow."""
+    left = min(LARGEST, ANY_RATIO + MOST_RATIO * path.stat().st_size) if path.exists() else 0
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
     try:
         with (
-            path.open("rb") as file,
-            decompressor.stream_reader(file) as stream,
-            tarfile.open(fileobj=stream, mode="r|") as archive,
+            path.open("rb") as packed,
+            decompressor.stream_reader(packed) as stream,
+            tarfile.open(fileobj=stream, mode="r|", tarinfo=Header) as archive,
         ):
             for entry in archive:
                 demand_plain(path, entry)
                 if (folder / entry.name).exists():
                     raise LogError(f"{path}: holds {entry.name} twice")
-                left -= entry.size
+                left -= max(entry.size, tarfile.BLOCKSIZE)  # of an empty file too
                 content = archive.extractfile(entry)
-                if left < 0 or content is None:
-                    raise LogError(f"{path}: unpacks to more than {LARGEST >> 30} GiB")
+                if left < 0 or entry.size > MOST_MEMBER or content is None:
+                    raise LogError(f"{path}: unpacks to more bytes than a file set may have, at {entry.name}")
                 target = folder / entry.name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content.read())
+                with target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
     except (OSError, tarfile.TarError, zstandard.ZstdError, EOFError) as error:
         raise LogError(f"{path}: cannot be unpacked ({error})") from error
 

@@ -189,7 +189,7 @@ def thinned(sums: Mapping[str, Any], own: Mapping[str, bytes]) -> dict[str, Any]
     """sums.json of the files that are published, as they are published."""
     there = {
         name: {"bytes": len(own[name]), "sha256": hashlib.sha256(own[name]).hexdigest()}
-        for name in sums["files"]
+        for name in (*sums["files"], "status.json")
         if name in own
     }
     return {**sums, "files": there}

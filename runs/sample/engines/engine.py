@@ -150,10 +150,10 @@ def address(host: str) -> bool:
 
 
 def length(headers: Message, most: int) -> int:
-    """Bytes of the body that is announced. Raises Refusal for none, no number, or more than `most`."""
+    """Bytes of the body that is announced. Raises Refusal for none, two, no number, or more than `most`."""
     if "Transfer-Encoding" in headers:
         raise Refusal(BAD, "a body comes in one piece, with Content-Length")
-    stated = headers.get("Content-Length", "")
+    stated = ", ".join(headers.get_all("Content-Length", []))
     if not (stated.isascii() and stated.isdigit() and len(stated) < WIDTH):
         raise Refusal(BAD, f"Content-Length is {stated[:40]!r}, not a number of bytes")
     if int(stated) > most:

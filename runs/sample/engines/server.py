@@ -1,53 +1,130 @@
 """An engine behind HTTP: `grpobench serve` on one side, `Remote` on the other.
 
-One run at a time: the server belongs to the connection that first asked for anything but its state, until
-that connection ends, because another run's weights would be in its way. Token ids and log-probabilities
-travel as JSON, weights as safetensors. Whoever asks passes the `gate` first: a token where others than this
-machine can reach it, the server's own name, no browser, and no more bytes than the page can use.
+The server works for one run at a time, because a second run would load its own weights. The first connection
+whose /sample or /weights request is complete and valid gets the lease and stays open. The lease ends with
+that connection, and with any answer but 200. Every other connection is closed after one answer. It has
+`PATIENCE` seconds for its headers, and a second more for each `SLOWEST` bytes of its body.
 
-An engine behind the server of `grpobench serve`, from the side of the run.
+Token ids and log-probabilities travel as JSON, weights as safetensors. The `gate` checks the headers of every
+request: the token where other machines can reach the server, the server's own name, no browser, and the size.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
+import math
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import IO, Any
+from types import MappingProxyType
+from typing import IO, Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from grpobench.runs.models import sizes
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.engines import engine as gate
-from grpobench.runs.sample.engines.engine import Drawn, Engine, Gate, Refusal, length
+from grpobench.runs.sample.engines.engine import BAD, Drawn, Engine, Gate, Refusal, length
+from grpobench.runs.sample.rollouts import GREEDY
 
 CHUNK = 2**20
-"""Bytes of a weight file read at once."""
+"""Bytes of a body that are read at once."""
 PATIENCE = 10.0
-"""Seconds in which a server must accept a connection. A request may take as long as it takes."""
-GOOD, TAKEN, UNKNOWN, FAILED = 200, 409, 404, 500
+"""Seconds to accept a connection, and to send or receive anything but a body."""
+SLOWEST = 2**20
+"""Bytes of a body per second that a connection must move at least."""
+LINGER = 1.0
+"""Seconds for which a refused connection is read on, so that its answer arrives before the reset."""
+CONNECTIONS = 128
+"""Connections at the same time; further ones are answered 503."""
+GOOD, UNKNOWN, LATE, TAKEN, FAILED = 200, 404, 408, 409, 500
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json\r\n"
+BUSY += b"Content-Length: 33\r\n\r\n" + b'{"error": "too many connections"}'
 MOST_ASKED = 256 * 2**20
 """Bytes of what to sample: some hundred thousand prompts of a hundred tokens."""
 MOST_WEIGHTS = 2**40
-"""Bytes of weights, where nothing says how many a model has."""
+"""Bytes of weights, where the shapes of the model's tensors are unknown."""
 HEADER = 2**20
 """Bytes of a weight file that are no weights."""
+STORED = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+"""What safetensors calls a dtype."""
+
+Token: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+Index: TypeAlias = Annotated[int, Field(ge=0)]
+Seed: TypeAlias = Annotated[int, Field(ge=GREEDY, lt=2**63)]
+Prompt: TypeAlias = Annotated[tuple[Token, ...], Field(min_length=1), FailFast()]
+
+
+class Sampling(BaseModel):
+    """The body of a /sample request."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    prompts: Annotated[list[Prompt], FailFast()]
+    jobs: Annotated[list[tuple[Index, Seed]], FailFast()]
+    """A completion each: the index of its prompt, and its seed."""
+    limit: Annotated[int, Field(gt=0)]
+    """Most tokens of a completion."""
+    temperature: Annotated[float, Field(ge=0)]
+    end: Annotated[list[Token], FailFast()]
+    """Tokens that end a completion."""
+
+
+def read_sampling(content: bytes, context: int) -> Sampling:
+    """Validate the body of a /sample request. Raises Refusal, which names the field."""
+    try:
+        sampling = Sampling.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise Refusal(BAD, f"{where}: {first['msg']}") from error
+    longest = max(map(len, sampling.prompts), default=0)
+    if longest + sampling.limit > context:
+        reason = f"limit: a prompt of {longest} tokens and {sampling.limit} new ones exceed the context"
+        raise Refusal(BAD, f"{reason} of {context}")
+    if any(index >= len(sampling.prompts) for index, _ in sampling.jobs):
+        raise Refusal(BAD, f"jobs: an index is not below {len(sampling.prompts)}, the number of prompts")
+    return sampling
+
+
+def check_weights(path: str, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> None:
+    """Raise Refusal for a file that is not safetensors, for a tensor of another dtype, and for a tensor whose
+    shape is not that in `shapes`. The engine decides about names that `shapes` lacks."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118 - it is no dictionary
+                view = stored.get_slice(name)
+                shape = tuple(view.get_shape())
+                if shape != shapes.get(name, shape):
+                    raise Refusal(BAD, f"{name}: shape {shape}, and the model's is {shapes[name]}")
+                if view.get_dtype() != STORED[dtype]:
+                    raise Refusal(
+                        BAD, f"{name}: dtype {view.get_dtype()}, and the engine's is {STORED[dtype]}"
+                    )
+    except SafetensorError as error:
+        raise Refusal(BAD, f"weights: not a safetensors file ({error})") from error
 
 
 class Server(ThreadingHTTPServer):
-    """Serves an engine to one run at a time. `port` 0 takes a free one."""
+    """Serves an engine to one run at a time. `port` 0 takes a free one; `shapes` are those of the model's
+    tensors by name, where they are known."""
 
     daemon_threads = True
+    request_queue_size = CONNECTIONS
 
     def __init__(
         self,
@@ -56,14 +133,17 @@ class Server(ThreadingHTTPServer):
         host: str = "127.0.0.1",
         port: int = 0,
         token: str = "",
-        most_weights: int = MOST_WEIGHTS,
+        shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
         super().__init__((host, port), Handler)
-        self.engine, self.model = engine, model
+        self.engine, self.model, self.shapes = engine, model, shapes
         self.gate = Gate(token, frozenset({host.lower()}))
-        self.most = {"/sample": MOST_ASKED, "/weights": most_weights}
+        weights = (
+            4 * sum(map(math.prod, shapes.values())) + HEADER if shapes else MOST_WEIGHTS
+        )  # float32 at most
+        self.most = {"/sample": MOST_ASKED, "/weights": weights}
         """Bytes of a body, by page."""
-        self.working = threading.Lock()
+        self.slots = threading.Semaphore(CONNECTIONS)
         self.claiming = threading.Lock()
         self.holder: Handler | None = None
         self.run = ""
@@ -83,17 +163,67 @@ class Server(ThreadingHTTPServer):
             "run": self.run,
         }
 
-    def claim(self, handler: Handler, run: str) -> bool:
-        """Whether the server belongs to this connection now."""
+    def demand_free(self, handler: Handler) -> None:
+        """Raise Refusal if another connection holds the lease."""
+        if self.holder not in (None, handler):
+            raise Refusal(TAKEN, f"in use by {self.run or 'another run'}")
+
+    def claim(self, handler: Handler, run: str) -> None:
+        """Give the lease to a connection. Raises Refusal if another one holds it."""
         with self.claiming:
-            if self.holder is None:
-                self.holder, self.run = handler, run
-            return self.holder is handler
+            self.demand_free(handler)
+            self.holder, self.run = handler, run
 
     def release(self, handler: Handler) -> None:
+        """Take the lease back, if this connection holds it."""
         with self.claiming:
             if self.holder is handler:
                 self.holder, self.run = None, ""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with contextlib.suppress(OSError):
+            request.setblocking(False)
+            request.send(BUSY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a connection that broke."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class Timed(io.RawIOBase):
+    """Reads from a connection until a deadline, which covers any number of reads. Without a deadline it waits
+    for the next byte, which sets one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.allow(PATIENCE)
+
+    def allow(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.connection.settimeout(left if left < math.inf else None)
+        count = self.connection.recv_into(buffer)
+        if left == math.inf:
+            self.allow(PATIENCE)
+        return count
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -104,80 +234,95 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.connection.settimeout(PATIENCE)  # until it has shown what the gate asks for
-
-    def admitted(self) -> bool:
-        """Whether the gate lets the request pass; it is answered where not, and the connection ends."""
-        try:
-            self.server.gate.check(self.headers)
-        except Refusal as refusal:
-            self.refuse(refusal.status, str(refusal))
-            return False
-        self.connection.settimeout(None)  # a run is silent for as long as it trains
-        return True
-
-    def refuse(self, status: int, reason: str) -> None:
-        """Answer without having read the body, after which the connection cannot go on."""
-        self.close_connection = True
-        self.answer(status, {"error": reason})
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.timed = Timed(self.connection)
+        self.rfile = io.BufferedReader(self.timed)
 
     def do_GET(self) -> None:
-        if self.admitted():
-            known = self.path == "/state"
-            self.answer(
-                GOOD if known else UNKNOWN, self.server.state() if known else {"error": "no such page"}
-            )
+        self.respond({"/state": self.server.state})
 
     def do_POST(self) -> None:
-        pages: Mapping[str, Callable[[IO[bytes]], Any]] = {"/sample": self.sample, "/weights": self.weights}
-        if not self.admitted():
-            return
+        self.respond({"/sample": self.sample, "/weights": self.weights})
+
+    def respond(self, pages: Mapping[str, Callable[[], Any]]) -> None:
+        """Answer a request. Any answer but 200 ends the lease and the connection."""
         try:
+            self.server.gate.check(self.headers)
             if self.path not in pages:
                 raise Refusal(UNKNOWN, "no such page")
-            left = length(self.headers, self.server.most[self.path])
+            content = pages[self.path]()
         except Refusal as refusal:
             self.refuse(refusal.status, str(refusal))
-            return
-        ours = self.server.claim(self, self.headers.get("X-Run", ""))
-        with tempfile.NamedTemporaryFile() if ours else open(os.devnull, "wb") as body:
-            while left > 0 and (chunk := self.rfile.read(min(CHUNK, left))):
-                body.write(chunk)
-                left -= len(chunk)
-            if left:
-                self.close_connection = True  # the other side has gone
-            elif not ours:
-                self.answer(TAKEN, {"error": f"in use by {self.server.run or 'another run'}"})
-            else:
-                body.seek(0)
-                self.work(pages[self.path], body)
-
-    def work(self, page: Callable[[IO[bytes]], Any], body: IO[bytes]) -> None:
-        try:
-            with self.server.working:
-                found = page(body)
+        except TimeoutError:
+            self.refuse(LATE, "the body did not arrive in time")
         except Exception as error:  # whatever it is, it is the client's run that must stop
-            self.answer(FAILED, {"error": f"{type(error).__name__}: {error}"})
+            self.refuse(FAILED, f"{type(error).__name__}: {error}")
         else:
-            self.answer(GOOD, found)
+            self.close_connection |= self.server.holder is not self
+            self.answer(GOOD, content)
+            self.timed.deadline = math.inf  # a run is silent for as long as it trains
 
-    def sample(self, body: IO[bytes]) -> Any:
-        asked = json.load(body)
-        jobs = [(tuple(asked["prompts"][index]), seed) for index, seed in asked["jobs"]]
-        found = self.server.engine.sample(jobs, asked["limit"], asked["temperature"], asked["end"])
-        return [[list(drawn.tokens), [float(p) for p in drawn.logp]] for drawn in found]
+    def refuse(self, status: int, reason: str) -> None:
+        self.server.release(self)
+        self.close_connection = True
+        self.answer(status, {"error": reason})
+        self.connection.shutdown(socket.SHUT_WR)
+        self.timed.allow(LINGER)
+        with contextlib.suppress(OSError):
+            while self.rfile.read(CHUNK):
+                pass
 
-    def weights(self, body: IO[bytes]) -> Any:
-        self.server.engine.load(stored_weights(body.name))
+    @contextlib.contextmanager
+    def body(self) -> Iterator[IO[bytes]]:
+        """The body of the request as a temporary file. Raises Refusal."""
+        size = left = length(self.headers, self.server.most[self.path])
+        self.timed.allow(PATIENCE + size / SLOWEST)
+        with tempfile.NamedTemporaryFile() as file:
+            while left:
+                self.server.demand_free(self)
+                chunk = self.rfile.read(min(CHUNK, left))
+                if not chunk:
+                    raise Refusal(BAD, f"the body ends after {size - left} of {size} bytes")
+                file.write(chunk)
+                left -= len(chunk)
+            file.seek(0)
+            yield file
+
+    def claim(self) -> None:
+        run = "".join(filter(str.isprintable, self.headers.get("X-Run", "")))
+        self.server.claim(self, run[:200])
+
+    def sample(self) -> Any:
+        engine = self.server.engine
+        with self.body() as body:
+            self.claim()  # before the body is parsed: it takes ten times its size in memory
+            sampling = read_sampling(body.read(), engine.context)
+        jobs = [(sampling.prompts[index], seed) for index, seed in sampling.jobs]
+        drawn = engine.sample(jobs, sampling.limit, sampling.temperature, sampling.end)
+        return [[list(each.tokens), [float(p) for p in each.logp]] for each in drawn]
+
+    def weights(self) -> Any:
+        with self.body() as body:
+            check_weights(body.name, self.server.shapes, self.server.engine.dtype)
+            self.claim()
+            self.server.engine.load(stored_weights(body.name))
         return {}
 
     def answer(self, status: int, content: Any) -> None:
-        data = json.dumps(content).encode()
+        encoded = json.dumps(content).encode()
+        self.connection.settimeout(PATIENCE + len(encoded) / SLOWEST)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Length", str(len(encoded)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(encoded)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is no HTTP, or of a version or method that the server does not know."""
+        self.request_version = self.protocol_version  # an answer to HTTP 0.9 would have no status
+        self.refuse(code, message or http.client.responses.get(code, "bad request"))
 
     def finish(self) -> None:
         self.server.release(self)
@@ -205,10 +350,9 @@ def serve(
 
     place, token = locate(model), gate.token_for(host)
     engine = VLLM(place, dtype=dtype, rows=rows, cache_gb=cache_gb)
-    weights = sizes.held(sizes.files(place, local_files_only=True)[1])
-    most = 4 * weights.elements + HEADER if weights.elements else MOST_WEIGHTS  # in float32 at most
+    stored = [file for file in sizes.files(place, local_files_only=True)[1] if file.suffix == ".safetensors"]
     try:
-        with Server(engine, model, host, port, token, most) as server:
+        with Server(engine, model, host, port, token, sizes.shapes(stored)) as server:
             signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
             tell(
                 f"serving {model} at {server.url} ({dtype}, context {engine.context}): set sampler.kind = "
@@ -237,22 +381,18 @@ class Remote:
         self.connection = kind(parts.netloc, timeout=PATIENCE)
         self.base = parts.path
         try:
-            self.connection.connect()
-            self.connection.sock.settimeout(None)
-            self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             state = self._ask("GET", "/state")
-        except (OSError, http.client.HTTPException, RuntimeError) as error:
+            self.context, self.block = int(state["context"]), int(state["block"])
+            self.dtype: torch.dtype = getattr(torch, state["dtype"])
+            self.provenance: Mapping[str, Any] = state.get("provenance", {})
+            holder = state["run"]
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(
                 f"no engine answers at {url} ({error}); start one with `grpobench serve MODEL` and set "
                 "sampler.url to what it prints"
             ) from error
-        if state["run"]:
-            raise ModelError(
-                f"the engine at {url} is in use by {state['run']}; start another on its own port"
-            )
-        self.context, self.block = int(state["context"]), int(state["block"])
-        self.dtype: torch.dtype = getattr(torch, state["dtype"])
-        self.provenance: Mapping[str, Any] = state.get("provenance", {})
+        if holder:
+            raise ModelError(f"the engine at {url} is in use by {holder}; start another on its own port")
         self.adapts = self.asleep = False
 
     def sample(
@@ -289,6 +429,11 @@ class Remote:
     def sleep(self) -> None:
         """The engine is on another device: it keeps its memory."""
 
+    def _connect(self) -> None:
+        self.connection.connect()
+        self.connection.sock.settimeout(None)  # an answer takes as long as it takes
+        self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
     def _ask(self, method: str, page: str, body: Any = None) -> Any:
         headers = {"X-Run": self.run}
         if token := os.environ.get(gate.VARIABLE, ""):
@@ -297,20 +442,24 @@ class Remote:
             size = len(body) if isinstance(body, bytes) else os.fstat(body.fileno()).st_size
             headers["Content-Length"] = str(size)
         try:
-            self.connection.request(method, self.base + page, body, headers)
+            if self.connection.sock is None:
+                self._connect()
+            # A server that refuses a request answers before it has read the body, and closes the connection.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.connection.request(method, self.base + page, body, headers)
             response = self.connection.getresponse()
-            status, data = response.status, response.read()
-            content = json.loads(data)
-        except (OSError, http.client.HTTPException) as error:
+            status, content = response.status, json.loads(response.read())
+            reason = "" if status == GOOD else content["error"]
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self.connection.close()
             raise RuntimeError(
                 f"the engine at {self.url} went away ({type(error).__name__}: {error}); start it again and "
                 "resume"
             ) from error
         if status == TAKEN:
-            raise ModelError(f"the engine at {self.url} is {content['error']}; start another on its own port")
+            raise ModelError(f"the engine at {self.url} is {reason}; start another on its own port")
         if status != GOOD:
-            raise RuntimeError(f"the engine at {self.url} failed: {content['error']}")
+            raise RuntimeError(f"the engine at {self.url} failed: {reason}")
         return content
 
     def close(self) -> None:

@@ -4,12 +4,15 @@ with is refused by name; what is accepted stands beside ours, under its own name
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 from helpers.warm import Warm
 
 import grpobench
@@ -296,7 +299,84 @@ def not_of_the_schema(folder: Path) -> None:
     sign(folder)
 
 
+def changed_events(folder: Path) -> None:
+    line = '{"kind": "nan_gradient", "step": 1}\n'
+    repack(folder, "small", lambda unpacked: (unpacked / "half-arithmetic-s0/events.jsonl").write_text(line))
+
+
+def changed_status(folder: Path) -> None:
+    def change(unpacked: Path) -> None:
+        replaced(unpacked / "half-arithmetic-s0/status.json", '"finished"', '"collapsed"')
+
+    repack(folder, "small", change)
+
+
+def no_sums_of_lines(folder: Path) -> None:
+    repack(folder, "small", lambda unpacked: (unpacked / "half-arithmetic-s0/metrics.jsonl.sums").unlink())
+
+
+def a_run_less(folder: Path) -> None:
+    repack(folder, "small", lambda unpacked: shutil.rmtree(unpacked / "half-arithmetic-s1"))
+
+
+def manifest_with(**values: str) -> Callable[[Path], None]:
+    def tamper(folder: Path) -> None:
+        edit(folder / "manifest.json", lambda manifest: manifest.update(values))
+        sign(folder)
+
+    tamper.__name__ = "-".join(f"{key}-{value[:20]!a}" for key, value in values.items())
+    return tamper
+
+
+def a_bomb(folder: Path) -> None:
+    fileset.pack({"run/metrics.jsonl": bytes(100 << 20)}, folder / "experiments/small.tar.zst")
+    sign(folder)
+
+
+def a_bomb_of_a_header(folder: Path) -> None:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, 100 << 20
+    packed = zstandard.compress(header.tobuf(tarfile.USTAR_FORMAT) + bytes(100 << 20))
+    (folder / "experiments/small.tar.zst").write_bytes(packed)
+    sign(folder)
+
+
+def large_manifest(folder: Path) -> None:
+    with (folder / "manifest.json").open("ab") as file:
+        file.truncate(200 << 20)
+
+
+def a_pipe(name: str) -> Callable[[Path], None]:
+    def tamper(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    tamper.__name__ = f"pipe-{name}"
+    return tamper
+
+
 TAMPERED = {
+    changed_events: r"logs of small: half-arithmetic-s0/events\.jsonl is not what was written",
+    changed_status: r"logs of small: half-arithmetic-s0/status\.json is not what was written",
+    no_sums_of_lines: r"logs of small: half-arithmetic-s0/metrics\.jsonl\.sums is missing",
+    a_run_less: r"logs( of small)?: .*half-arithmetic-s1",
+    manifest_with(published="2999-01-01"): r"published is 2999-01-01, which is to come",
+    manifest_with(published="2025-02-30"): r"published is 2025-02-30, which is no date",
+    manifest_with(published="2020-01-01"): r"published is 2020-01-01, and .* began later",
+    manifest_with(grpobench="0.0.1"): r"grpobench is 0\.0\.1, and .* ran with",
+    manifest_with(grpobench="new"): r"manifest: .*grpobench: String should match",
+    **{
+        manifest_with(contributor=name): r"manifest: .*contributor: String should match"
+        for name in ("a..", "a\u202eb", "a\u2028b", "{{ x }}", "a\n", "ä")
+    },
+    manifest_with(name="a.."): r"manifest: .*name: String should match",
+    a_bomb: r"logs of small: .*unpacks to more bytes than a file set may have, at run/metrics\.jsonl",
+    a_bomb_of_a_header: r"logs of small: 'x' does not belong into a file set: no plain file",
+    large_manifest: r"files: manifest\.json is too large, with 200 MiB",
+    **{
+        a_pipe(name): rf"files: {name} does not belong into a file set: no regular file"
+        for name in ("README.md", "manifest.json", "SHA256SUMS", "experiments/small.tar.zst")
+    },
     better_reward: r"logs of small: .*metrics\.jsonl",
     better_table: r"tables: metrics\.jsonl\.gz is not what the logs say",
     seed_left_out: r"seeds of small: half on arithmetic lacks 1",
