@@ -70,8 +70,11 @@ def open_file(path: Path) -> IO[bytes]:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise FileError(path, f"cannot be read ({reason}); restore it") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise FileError(path, "cannot be read (Is a directory); restore it")
         raise FileError(path, "not a regular file; remove what stands there, and restore the file")
     return os.fdopen(descriptor, "rb")
 
@@ -90,7 +93,8 @@ def pieces(path: Path, limit: int | None = None, packed: bool = True) -> Iterato
                 demand_size(path, count, most)
                 yield piece
         except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
-            raise FileError(path, f"damaged ({error}); restore the file") from error
+            kind = "not a whole gzip file" if path.suffix == ".gz" else "damaged"
+            raise FileError(path, f"{kind} ({error}); restore the file") from error
 
 
 def demand_size(path: Path, count: int, most: int) -> None:
@@ -190,7 +194,7 @@ def parse_json(text: bytes | str) -> Any:
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ValueError(f"an integer of {len(digits)} digits; at most {MAX_DIGITS} are read")
+        raise ValueError(f"an integer of {len(digits)} digits is too large for a number")
     return int(digits)
 
 
