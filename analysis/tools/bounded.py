@@ -17,6 +17,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -60,7 +61,7 @@ def max_text() -> int:
     return max(max_bytes() // 32, 1)
 
 
-def open_file(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> BufferedReader:
     """Open a regular file for reading. Raises FileNotFoundError if it is absent, FileError for a folder, a
     FIFO or a device, and for what the system refuses."""
     try:
