@@ -11,10 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    *("algorithms", "tasks/data", "tasks/thoughts.py", "tasks/task.py", "tasks/workers", "tasks/sandbox"),
-    *("tasks/grading", "tasks/prompts", "tasks/kinds", "tasks"),
+    *("algorithms", "analysis/tools", "tasks/data", "tasks/thoughts.py", "tasks/task.py"),
+    *("tasks/workers", "tasks/sandbox", "tasks/grading", "tasks/prompts", "tasks/kinds", "tasks"),
     *(
-        "analysis/tools",
         "analysis/runfolder",
         "analysis/statistics",
         "analysis/detectors",

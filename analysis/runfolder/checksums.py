@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.tools import bounded
+
 SIDE = ".sums"
 """Suffix of the file with a log's checksums."""
 SUMS_FILE = "sums.json"
@@ -101,14 +103,14 @@ def read_sums(run: Path) -> dict[str, dict[str, Any]]:
         return {}
     damaged = f"{path}: damaged; restore it, or delete it to skip its checks"
     try:
-        table = json.loads(path.read_bytes())
+        table = bounded.read_object(path)
         if broken(table):
             raise ValueError
         return {
             str(name): {"bytes": int(one["bytes"]), SEAL: str(one[SEAL])}
             for name, one in table["files"].items()
         }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(damaged) from None
 
 

@@ -7,7 +7,6 @@ digests of its problems.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -20,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import zstandard
 
 from grpobench.analysis.runfolder.files import LogError, problem_digests
 from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.runfolder.search import SearchRecord
+from grpobench.analysis.tools import bounded
 
 MARGIN = 0.02
 """Differences of accuracies below this do not matter, unless a recipe or a reader sets another margin."""
@@ -298,13 +297,14 @@ def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
     tokens, scores and reward. Raises LogError for a damaged file."""
     rows: list[dict[str, Any]] = []
     try:
-        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
-            for line in islice(io.TextIOWrapper(stream, encoding="utf-8"), most):
-                row = json.loads(line)
-                if not (isinstance(row, dict) and isinstance(row.get("completions"), list)):
-                    raise ValueError("no completions")
-                rows.append(row)
-    except (zstandard.ZstdError, ValueError, OSError) as error:
+        for line in islice(bounded.lines(path), most):
+            row = bounded.parse_json(line)
+            if not (isinstance(row, dict) and isinstance(row.get("completions"), list)):
+                raise ValueError("no completions")
+            rows.append(row)
+    except bounded.FileError as error:
+        raise LogError(str(error)) from error
+    except (ValueError, OSError) as error:
         raise LogError(
             f"{path}, line {len(rows) + 1}: damaged ({error}); restore or delete the file"
         ) from error

@@ -6,15 +6,13 @@ Only a last line that was cut off while it was written is tolerated, and counted
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.tools import bounded
 
 PROBLEMS = "problems.json.zst"
 
@@ -38,10 +36,13 @@ def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, An
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            bounded.demand_line(path, number, line, bounded.max_text())
+            row = bounded.parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError(f"expected an object, found {type(row).__name__}")
-        except (ValueError, RecursionError) as error:  # JSON and UTF-8 decoding errors are both ValueErrors
+        except bounded.FileError as error:
+            raise LogError(str(error)) from error
+        except ValueError as error:  # JSON and UTF-8 decoding errors are both ValueErrors
             if number == len(lines):  # without a line end: the writer was stopped in the middle
                 return read, 1
             what = f"not a JSON object ({error}); mend or delete the line"
@@ -92,10 +93,10 @@ def problem_digests(run: Path) -> dict[str, dict[str, str]]:
     if not path.exists():
         return {}
     try:
-        content: Any = json.loads(zstandard.ZstdDecompressor().decompress(read_bytes(path)))
-    except (zstandard.ZstdError, ValueError, RecursionError) as error:
-        raise LogError(f"{path}: damaged ({error}); restore or delete the file") from error
-    if not isinstance(content, dict) or not all(isinstance(digests, dict) for digests in content.values()):
+        content = bounded.read_object(path, "restore or delete the file")
+    except bounded.FileError as error:
+        raise LogError(str(error)) from error
+    if not all(isinstance(digests, dict) for digests in content.values()):
         raise LogError(f"{path}: contains no digests by split and problem; restore or delete the file")
     return dict(content)
 
@@ -103,21 +104,19 @@ def problem_digests(run: Path) -> dict[str, dict[str, str]]:
 def read_bytes(path: Path) -> bytes:
     """The content of a file. Raises LogError if the system cannot read it."""
     try:
-        return path.read_bytes()
-    except OSError as error:
+        return bounded.read_bytes(path)
+    except FileNotFoundError as error:
         raise LogError(f"{path}: cannot be read ({error.strerror}); restore it") from error
+    except bounded.FileError as error:
+        raise LogError(str(error)) from error
 
 
 def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
     """The object in a JSON file. The error for a damaged file ends with `remedy`."""
-    content = read_bytes(path)
     try:
-        content = json.loads(content)
-    except (ValueError, RecursionError) as error:  # of JSON, which has a line, or of UTF-8
-        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise LogError(f"{path}{line}: not JSON ({error}); {remedy}") from error
-    if not isinstance(content, dict):
-        raise LogError(f"{path}: must contain a JSON object; {remedy}")
+        content = bounded.read_object(path, remedy)
+    except bounded.FileError as error:
+        raise LogError(str(error)) from error
     if checksums.broken(content):
         raise LogError(f"{path}: is not what was written, by its own `{checksums.SEAL}`; {remedy}")
     return {key: value for key, value in content.items() if key != checksums.SEAL}

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpobench.analysis.tools.bounded import read_object_if_any
 from grpobench.runs.inventory.folders import results_folder
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.settings.recipe import Recipe
-from grpobench.runs.tools.files import read_json
 
 if TYPE_CHECKING:
     from grpobench.analysis.kept import KeptTable
@@ -69,7 +69,7 @@ def runs_there(folder: Path, task: str, arms: Iterable[str]) -> dict[str, dict[i
     `task` is what stands between arm and seed in their names."""
     if not folder.is_dir():
         return {}
-    known = {*arms, *(read_json(folder / "experiment.json") or {}).get("arms", ())}
+    known = {*arms, *read_object_if_any(folder / "experiment.json").get("arms", ())}
     found: dict[str, dict[int, Path]] = {}
     for path in folder.glob("*/run.toml"):
         stem, _, seed = path.parent.name.rpartition("-s")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.analysis.runfolder.files import LogError, read_lines
+from grpobench.analysis.tools.bounded import object_or_empty
 from grpobench.analysis.tools.text import shorten_paths, why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
 from grpobench.runs.evaluation.records import lack_of_weights, newest, put, warm_up, weights_damage
@@ -20,7 +21,6 @@ from grpobench.runs.runfolder.checkpoints import write_tensors
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
-from grpobench.runs.tools.files import read_json
 from grpobench.tasks.data.tables import DataError
 
 DType = Literal["float32", "bfloat16"]
@@ -183,7 +183,7 @@ def of_run(run: Path) -> Subject:
 
 def demand_same_base(run: Path, name: str) -> None:
     """Raise DataError if configuration or tokenizer of the run's model have changed."""
-    kept = (read_json(run / "provenance.json") or {}).get("fingerprints", {})
+    kept = object_or_empty(run / "provenance.json").get("fingerprints", {})
     now = model_files.fingerprint(name)
     recorded = {part: kept[part] for part in READ_WITH_WEIGHTS if part in kept}
     if changes := fingerprints.differences(recorded, now):
@@ -299,7 +299,7 @@ def facts_of(
     """What the policy reached, and what a reader needs to repeat the run."""
     table = subject.run
     algorithm, task = table["algorithm"], table["task"]
-    attempts = (read_json(run / "provenance.json") or {}).get("attempts") or [{}]
+    attempts = object_or_empty(run / "provenance.json").get("attempts") or [{}]
     made = attempts[-1]
     commit = made.get("commit", "not in a checkout") + (" with changes" if made.get("dirty") else "")
     return {
@@ -319,7 +319,7 @@ def facts_of(
 
 def command_of(run: Path, experiment: str) -> str:
     """The command that repeats the experiment, without folders of this machine."""
-    described = read_json(run.resolve().parent / "experiment.json") or {}
+    described = object_or_empty(run.resolve().parent / "experiment.json")
     sets = [part for text in described.get("sets", ()) for part in ("--set", str(text))]
     words = described.get("command") or shlex.join(["grpobench", "run", experiment, *sets])
     return shorten_paths(str(words))

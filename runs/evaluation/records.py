@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.tools import bounded
 from grpobench.analysis.topics.evaluations import Agreement, compare_answers, mean_score
 from grpobench.runs.evaluation import lm_eval
 from grpobench.runs.evaluation.question import (
@@ -345,7 +346,7 @@ def warm_up(subject: Subject, loaded: Loaded) -> None:
         found["warm start"] = weights_hash(warm_start(loaded, own, subject.model, lambda *_: None))
     if subject.model.adapter is None:
         return
-    told = files.read_json(subject.evals_parent / "provenance.json") or {}
+    told = bounded.object_or_empty(subject.evals_parent / "provenance.json")
     kept = told.get("fingerprints", {})
     now = found | model_files.fingerprint(subject.model.name)
     changes = fingerprints.differences({name: kept[name] for name in BENEATH if name in kept}, now)

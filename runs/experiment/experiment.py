@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from rich.console import Console
 
 from grpobench.analysis.runfolder import checksums, formats
+from grpobench.analysis.tools.bounded import object_or_empty, read_object_if_any
 from grpobench.runs.experiment import memory, preflight, trial, watchdog
 from grpobench.runs.experiment.engines import HERE, Where, engine, with_devices
 from grpobench.runs.experiment.launcher import Launcher
@@ -24,7 +25,6 @@ from grpobench.runs.runfolder.logs import result_damage, settled, status
 from grpobench.runs.settings import others
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
-from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.lock import Lock, living
 from grpobench.runs.tools.machine import worker_slots
 from grpobench.runs.tools.screen import print_line
@@ -139,7 +139,7 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
 
 def remade(run: Run, today: fingerprints.Today) -> list[str]:
     """Inputs of a run with a result or a checkpoint that have changed since."""
-    made = read_json(run.path / "provenance.json") or {}
+    made = object_or_empty(run.path / "provenance.json")
     kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
     if not (kept and made.get("fingerprints")):
         return []
@@ -154,7 +154,7 @@ Code: TypeAlias = dict[tuple[type, ...], dict[str, str]]
 def recoded(run: Run, known: Code) -> list[str]:
     """Files of plugins that have changed since a run with a result or a checkpoint. `known` keeps hashes for
     other runs of the same code."""
-    attempts = (read_json(run.path / "provenance.json") or {}).get("attempts")
+    attempts = object_or_empty(run.path / "provenance.json").get("attempts")
     kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
     if not (kept and attempts):
         return []
@@ -190,7 +190,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
     }
     if recipe.record:
         table["search"] = recipe.record.table() | {"sha256": recipe.record.sha256}
-    before = read_json(folder / "experiment.json") or {}
+    before = read_object_if_any(folder / "experiment.json")
     stems = {config.folder.rpartition("-s")[0] for config in configs}
     earlier = [
         name

@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from grpobench.analysis.tools.bounded import FileError, read_object_if_any
 from grpobench.analysis.tools.text import visible, why_no_folder
 from grpobench.runs.experiment.display import INTERVAL
 from grpobench.runs.runfolder.logs import RESULTS, result_damage, status
 from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
-from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.lock import Lock, Owner
 from grpobench.runs.tools.progress import duration, number
 from grpobench.runs.tools.screen import is_redrawable
@@ -164,8 +164,10 @@ def overviews(folder: Path) -> list[Overview]:
 
 def experiment(folder: Path) -> Overview:
     """Every planned run, and every other run whose folder exists."""
-    described = read_json(folder / "experiment.json")
-    planned = described.get("runs", []) if isinstance(described, dict) else []
+    path = folder / "experiment.json"
+    planned = read_object_if_any(path).get("runs", [])
+    if not isinstance(planned, list):
+        raise FileError(path, "`runs` must be a list; restore the file")
     found = [path.parent.name for path in sorted(folder.glob("*/run.toml"))]
     names = dict.fromkeys([*map(str, planned), *found])
     return Overview(folder, Lock(folder).owner(), tuple(run_status(folder / name) for name in names))

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from grpobench.analysis.tools.bounded import object_or_empty
 from grpobench.runs.observe.callback import Callback
 from grpobench.runs.tools import files
-from grpobench.runs.tools.files import read_json
 
 NO_SETTINGS = ("observe", "beside")
 """Keys of run.toml that are not sent to a tracker."""
@@ -33,7 +33,7 @@ NO_SETTINGS = ("observe", "beside")
 def identity(folder: Path) -> str:
     """An id that all attempts that continue a run share: the attempt that began it. A run that begins again
     at step 0 is another run."""
-    attempts = (read_json(folder / "provenance.json") or {}).get("attempts") or []
+    attempts = object_or_empty(folder / "provenance.json").get("attempts") or []
     began = [attempt["id"] for attempt in attempts if attempt.get("resumed_at", 0) == 0]
     if not began:
         raise ValueError(f"{folder / 'provenance.json'} names no attempt that began the run")
@@ -70,7 +70,7 @@ class LastLogged:
     def __init__(self, folder: Path, tracker: str) -> None:
         self.path = folder / "callbacks" / f"{tracker}.json"
         self.run = identity(folder)
-        kept = read_json(self.path) or {}
+        kept = object_or_empty(self.path)
         self.step = int(kept["step"]) if kept.get("run") == self.run else -1
 
     def news(self, row: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.tools import bounded
 from grpobench.runs.runfolder import sharded
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
@@ -227,7 +228,7 @@ def written(weights: Path) -> str:
 def read(run: Path, step: int) -> Checkpoint:
     """Read a whole checkpoint."""
     path = checkpoint_path(run, step)
-    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    state = bounded.read_json(path / "state.json", f"restore it, or delete {path} to resume an older one")
     return Checkpoint(step, path, state, manifest(path)["logs"])
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import zstandard
 
+from grpobench.analysis.tools import bounded
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import also
 from grpobench.runs.settings.config import REFERENCES, RunConfig
@@ -150,8 +151,7 @@ def read(run: Path) -> Digests:
     path = run / PROBLEMS
     if not path.exists():
         return {}
-    found: Digests = json.loads(zstandard.ZstdDecompressor().decompress(path.read_bytes()))
-    return found
+    return bounded.read_object(path, "restore or delete the file")
 
 
 def differences(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -27,6 +27,7 @@ import torch
 import zstandard
 
 from grpobench.analysis.runfolder import checksums, formats
+from grpobench.analysis.tools import bounded
 from grpobench.runs.models.token_budgets import RankOutOfMemory
 from grpobench.runs.runfolder import checkpoints, extend, fingerprints, provenance, sharded
 from grpobench.runs.runfolder.checkpoints import Checkpoint
@@ -484,8 +485,8 @@ def last_step(log: Path) -> int:
     something is there."""
     lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
     try:
-        return int(json.loads(lines[-1])["step"]) if lines else 0
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return int(bounded.parse_json(lines[-1])["step"]) if lines else 0
+    except (ValueError, TypeError, KeyError):
         return 1
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from grpobench.analysis.tools import bounded
 
 END = 128 * 1024
 """Bytes at the end of metrics.jsonl that are read: about thirty rows."""
@@ -26,8 +27,8 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
     ]  # The first line may be cut, and the last one may be incomplete.
     rows = []
     for text in whole:
-        with contextlib.suppress(ValueError, RecursionError):  # a damaged line, which the report names
-            row = json.loads(text)
+        with contextlib.suppress(ValueError):  # a damaged line, which the report names
+            row = bounded.parse_json(text)
             if isinstance(row, dict) and isinstance(row.get("step"), int):
                 rows.append(row)
     return rows

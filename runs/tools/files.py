@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.tools import bounded
 from grpobench.runs.tools.lock import host, space
 from grpobench.runs.tools.strict import ConfigError
 
@@ -206,12 +207,12 @@ def read_rows(path: Path) -> list[Any]:
     """The rows of a file of whole lines; none where it is absent."""
     if not path.exists():
         return []
-    return [json.loads(text) for text in path.read_bytes().splitlines()]
+    return [bounded.parse_json(text) for text in bounded.lines(path)]
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None when it is absent or torn."""
+    """The content of a JSON file; None when it is absent or damaged, which a check elsewhere reports."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return bounded.read_json(path)
+    except bounded.FileError:
         return None

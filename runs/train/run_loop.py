@@ -22,6 +22,7 @@ import torch
 import zstandard
 
 from grpobench.analysis.detectors.registry import Findings
+from grpobench.analysis.tools import bounded
 from grpobench.runs.metrics.evaluator import Evaluator, Row
 from grpobench.runs.models.token_budgets import halvings
 from grpobench.runs.reward import verifier_check
@@ -122,9 +123,10 @@ def evaluate(trainer: Trainer, evaluator: Evaluator, step: int, split: Split) ->
 def read(path: Path) -> dict[str, Any]:
     """The content that `write` saved; empty if the file is missing or damaged."""
     try:
-        text = zstandard.ZstdDecompressor().decompress(path.read_bytes())
-        content = json.loads(text)
-    except (FileNotFoundError, zstandard.ZstdError, ValueError):
+        content = bounded.parse_json(
+            bounded.read_bytes(path)
+        )  # of every problem: more than a document may hold
+    except (FileNotFoundError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
-import gzip
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -24,14 +23,14 @@ import io
 import json
 import math
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
+from grpobench.analysis.tools import bounded
 from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 
 STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -285,38 +284,44 @@ def _open(table: Table, folder: Path | None) -> tuple[Source, Iterable[Row | Row
     if found is None:
         return _read_hub(table, repository(table.hub.dataset, folder) if table.hub else None)
     kind, path = found
-    data = _bytes(path)
-    place, inside, digest = str(path), table.inside, hashlib.sha256(data).hexdigest()
+    place, inside, digest = str(path), table.inside, _digest(path)
     if kind == "package" and table.package is not None:
         verify_sum(table.package, digest)
         inside = table.package.inside
         place = f"{table.package.distribution} {installed_version(table.package)}: {table.package.path}"
-    return Source(kind, place, digest), _rows(path, data, inside)
+    return Source(kind, place, digest), _rows(path, inside)
 
 
-def _bytes(path: Path) -> bytes:
+def _digest(path: Path) -> str:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); replace it") from error
+        with bounded.open_file(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, bounded.FileError) as error:
+        why = error.reason if isinstance(error, bounded.FileError) else f"cannot be read ({error.strerror})"
+        raise DataError(f"{path}: {why}; replace it") from error
 
 
-def _rows(path: Path, data: bytes, inside: str) -> Iterator[Row | RowError]:
-    """The rows of a file, malformed ones as errors. Raises DataError if the file as a whole cannot be
-    read."""
+ARRAY: Final = 8
+"""A JSON array, which is read as a whole, may have this part of the bytes of a file that is read by line."""
+
+
+def _rows(path: Path, inside: str) -> Iterator[Row | RowError]:
+    """The rows of a file, malformed ones as errors. Raises DataError if the file as a whole cannot be read,
+    or is larger than `bounded` allows."""
     endings = path.suffixes
-    if ".gz" in endings:
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: not a whole gzip file ({error}); replace it") from error
-    if ".jsonl" in endings:
-        return _lines_of_json(str(path), data, inside)
-    if ".json" in endings:
-        return _array_of_json(str(path), data, inside)
-    if ".csv" in endings or ".tsv" in endings:
-        return _table_of_text(str(path), data, "," if ".csv" in endings else "\t")
-    return _lines_of_text(str(path), data)
+    try:
+        if ".jsonl" in endings:
+            yield from _lines_of_json(str(path), bounded.lines(path), inside)
+        elif ".json" in endings:
+            content = bounded.read_bytes(path, bounded.max_bytes() // ARRAY)
+            yield from _array_of_json(str(path), content, inside)
+        elif ".csv" in endings or ".tsv" in endings:
+            separator = "," if ".csv" in endings else "\t"
+            yield from _table_of_text(str(path), bounded.read_bytes(path), separator)
+        else:
+            yield from _lines_of_text(str(path), bounded.read_bytes(path))
+    except bounded.FileError as error:
+        raise DataError(str(error)) from error
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -326,11 +331,13 @@ def _lines(data: bytes) -> list[bytes]:
     return lines
 
 
-def _lines_of_json(place: str, data: bytes, inside: str) -> Iterator[Row | RowError]:
-    for number, line in enumerate(_lines(data), 1):
+def _lines_of_json(place: str, lines: Iterable[bytes], inside: str) -> Iterator[Row | RowError]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip() and not line.endswith(b"\n"):
+            continue
         try:
-            values = json.loads(line.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
+            values = bounded.parse_json(line.decode("utf-8"))
+        except ValueError as error:
             yield Row(place, number, {}).error(f"not JSON ({error})")
         else:
             yield _row(place, number, _within(values, inside), inside)
@@ -338,8 +345,8 @@ def _lines_of_json(place: str, data: bytes, inside: str) -> Iterator[Row | RowEr
 
 def _array_of_json(place: str, data: bytes, inside: str) -> Iterator[Row | RowError]:
     try:
-        values = _within(json.loads(data.decode("utf-8")), inside)
-    except (ValueError, RecursionError) as error:
+        values = _within(bounded.parse_json(data.decode("utf-8")), inside)
+    except ValueError as error:
         raise DataError(f"{place}: not JSON ({error}); replace it") from error
     if not isinstance(values, list):
         raise DataError(f"{place}: {inside or 'the file'!r} must hold an array; replace it")

@@ -106,7 +106,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "a number beyond all": (
         "metrics.jsonl",
         write(f'{{"step": 0, "x": {10**400}}}\n'),
-        ", line 1: `x` is too large",
+        "401 digits is too large for a number",
     ),
     "a step beyond all": ("metrics.jsonl", write(f'{{"step": {10**30}}}\n'), ", line 1: `step` must be"),
     "status cut": ("status.json", half, ", line 1: not JSON"),
