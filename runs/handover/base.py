@@ -44,7 +44,8 @@ def base_of(config: RunConfig, taken: dict[str, str]) -> Base:
     model = config.model
     loaded = outline(model.name, chat_template=model.chat_template)
     kind, folder = folder_of(model.name) or ("package" if model.name in PACKAGED else "hub", None)
-    if not model.warm_start and kind in ("folder", "hub"):
+    # A tokenizer that was changed must be saved: the library would read the folder's own.
+    if not model.warm_start and not loaded.appended and kind in ("folder", "hub"):
         return Base(loaded, str(folder.resolve()) if folder else model.name)
     task = (config.task.name, strict.plain(config.task)) if model.warm_start else None
     key = json.dumps([strict.plain(model), task], sort_keys=True, default=str)

@@ -107,6 +107,11 @@ class Loaded:
     provenance: dict[str, str]
     end: tuple[int, ...] = field(default=())
     """Token ids that end a completion."""
+    appended: tuple[int, ...] = field(init=False, default=())
+    """Token ids that the tokenizer put behind every text, until this class stopped it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "appended", append_nothing(self.tokenizer))
 
     @property
     def context(self) -> int:
@@ -147,6 +152,51 @@ class Loaded:
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of a completion, without its end token."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+PROBE: Final = "7"
+"""A text whose special tokens are looked at."""
+
+
+def specials(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Token ids that a tokenizer puts before and behind every text."""
+    ids, bare = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (True, False))
+    starts = (start for start in range(len(ids)) if ids[start : start + len(bare)] == bare)
+    start = next(starts, None) if bare else None
+    return ([], []) if start is None else (ids[:start], ids[start + len(bare) :])
+
+
+def append_nothing(tokenizer: Any) -> tuple[int, ...]:
+    """Change a tokenizer that puts tokens behind every text, such as its end token or [SEP]: a policy would
+    read them as the end of its prompt, and of what it is to continue. Tokens before the text stay. Returns
+    the ids it appended. Raises ModelError where it still appends them. Only tokenizers of transformers are
+    looked at."""
+    from transformers import PreTrainedTokenizerBase
+
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        return ()
+    before, appended = specials(tokenizer)
+    if not appended:
+        return ()
+    if "add_eos_token" in tokenizer.init_kwargs:  # saved beside trained weights, it must not come back
+        tokenizer.init_kwargs["add_eos_token"] = False
+        tokenizer.add_eos_token = False
+    if specials(tokenizer)[1] and (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        from tokenizers.processors import TemplateProcessing
+
+        names = tokenizer.convert_ids_to_tokens(before)
+        backend.post_processor = TemplateProcessing(
+            single=[*names, "$A"],
+            pair=[*names, "$A", "$B"],
+            special_tokens=[*zip(names, before, strict=True)],
+        )
+    if specials(tokenizer) != (before, []):
+        raise ModelError(
+            f"the tokenizer puts {tokenizer.convert_ids_to_tokens(appended)} behind every prompt, which the "
+            "policy would read as its end; set add_eos_token = false in tokenizer_config.json, or correct "
+            "post_processor in tokenizer.json"
+        )
+    return tuple(appended)
 
 
 def load(

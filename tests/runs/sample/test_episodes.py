@@ -9,6 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -299,25 +300,26 @@ def test_episodes_do_not_depend_on_what_else_is_played() -> None:
         np.testing.assert_allclose(one.sampler_logp, other.sampler_logp, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:out of memory")
 def test_episodes_are_played_in_portions_of_the_samplers_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight episodes with `max_batch_size` 4: four are played to their ends, then four. Where every portion
     halves the size for lack of memory: 4, 2, 1, 1. The tokens are those of eight at once."""
     together, played = noise(4, 2), list[int]()
 
-    def counted(live: Sequence[Episode], *more: Any) -> None:
+    def counted(live: Sequence[Episode], sampler: HFSampler, *more: Any) -> None:
         played.append(len(live))
-        play(live, *more)
-        if lowers:
+        play(live, sampler, *more)
+        if sizes == [4, 2, 1, 1]:
             sampler.token_budget.lower(4, "no memory")
 
     monkeypatch.setattr("grpobench.runs.sample.episodes.play", counted)
-    for lowers, portions in ((False, [4, 4]), (True, [4, 2, 1, 1])):
-        sampler = HFSampler(RoleModels(nano().model), nano().end, nano().pad, 4, nano().context)
-        monkeypatch.setitem(globals(), "policy", lambda sampler=sampler: sampler)
+    for sizes in ([4, 4], [4, 2, 1, 1]):
+        portioned = HFSampler(RoleModels(nano().model), nano().end, nano().pad, 4, nano().context)
+        monkeypatch.setitem(globals(), "policy", lambda sampler=portioned: sampler)
         played.clear()
         found = noise(4, 2)
-        assert played == portions
-        for one, other in zip(sum(found, []), sum(together, []), strict=True):
+        assert played == sizes
+        for one, other in zip(chain(*found), chain(*together), strict=True):
             assert one.completion == other.completion
 
 
