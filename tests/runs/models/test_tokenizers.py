@@ -1,4 +1,4 @@
-"""Tokenizers that put tokens behind every text: a prompt ends as it is written."""
+"""Tokenizers as they are loaded: prompts end as they are written, templates have the recipe's variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.loading import Loaded, fix_variables
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.settings.trl import prompts
 
 CHAT = "{% for m in messages %}<s>{{ m['content'] }}{% endfor %}"
@@ -61,3 +62,30 @@ def test_chat_model_reads_the_same_with_its_template_and_without() -> None:
     plain, chat = appending("<s> $A </s>"), appending("<s> $A </s>", chat_template=CHAT)
     assert loaded(chat).templated and not loaded(plain).templated
     assert loaded(chat).encode("7=") == loaded(plain).encode("7=")
+
+
+THINKING = (
+    "\n{% if enable_thinking is defined and enable_thinking is false %}off{% endif %}"
+    "{% for m in messages %}{{ m.content }}{% endfor %}{{ style | default('') }}"
+)
+
+
+def test_variables_of_a_template_reach_every_renderer_and_the_saved_tokenizer(tmp_path: Path) -> None:
+    """As transformers renders the untouched template with the same variables as arguments."""
+    variables = {"enable_thinking": False, "style": 'a "b" \n \u00e9 {{ x }}'}
+    tokenizer = appending("$A", chat_template=THINKING)
+    talk = [{"role": "user", "content": "7="}]
+    expected = tokenizer.apply_chat_template(talk, tokenize=False, **variables)
+    assert "off7=" in expected
+    fix_variables("mine", tokenizer, variables)
+    assert tokenizer.apply_chat_template(talk, tokenize=False) == expected
+    tokenizer.save_pretrained(tmp_path)
+    saved = AutoTokenizer.from_pretrained(tmp_path)
+    assert saved.apply_chat_template(talk, tokenize=False) == expected
+
+
+def test_variables_that_nothing_reads_are_refused() -> None:
+    with pytest.raises(ModelError, match="template of model 'mine' does not mention enable_thinkin; correct"):
+        fix_variables("mine", appending("$A", chat_template=THINKING), {"enable_thinkin": False})
+    with pytest.raises(ModelError, match="no chat template; remove"):
+        fix_variables("mine", appending("$A"), {"enable_thinking": False})
