@@ -101,7 +101,7 @@ def export(run: Path, folder: Path, dtype: DType = "float32", merged: bool = Fal
     if merged and subject.model.adapter is None:
         raise DataError(f"{run} trained no adapter, so its weights are whole; leave --merged away")
     demand_same_base(run, subject.model.name)
-    loaded = loading.load(subject.model.name, chat_template=subject.model.chat_template)
+    loaded = loading.load(subject.model.name, chat_template=subject.model.template)
     made = Exported(folder, step, caution_of(run, step, path))
     files.writable(folder.absolute().parent, "DIR")
     with files.becoming(folder) as aside:

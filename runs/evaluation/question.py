@@ -165,6 +165,8 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     }
     if not subject.model.chat_template:  # left out otherwise: records from before the setting stay known
         settings["chat_template"] = False
+    if subject.model.chat_template_settings:
+        settings["chat_template_settings"] = dict(subject.model.chat_template_settings)
     return Plan(task, settings)
 
 

@@ -72,7 +72,7 @@ def one(target: str, wish: EvalRequest) -> Record:
 
 def warmed(config: ModelConfig, task: Task) -> str:
     """The cached folder of a model after a warm start on the task."""
-    loaded = load(config.name, chat_template=config.chat_template)
+    loaded = load(config.name, chat_template=config.template)
     with Ticker() as ticker:
         return str(
             warm_start(

@@ -125,7 +125,7 @@ class EvaluationCache:
 
     def __init__(self, wish: EvalRequest) -> None:
         self.wish = wish
-        self.loaded: tuple[tuple[str, bool], Loaded] | None = None
+        self.loaded: tuple[tuple[str, str], Loaded] | None = None
         self.bases: dict[str, tuple[list[Row], Numbers, Mapping[str, Any]]] = {}
 
     def examine(self, subject: Subject, plan: Plan, through: Through) -> Record:
@@ -194,9 +194,9 @@ class EvaluationCache:
 
     def _model(self, subject: Subject) -> Loaded:
         """The model, with whatever weights it last had."""
-        key = subject.model.name, subject.model.chat_template
+        key = subject.model.name, json.dumps(subject.model.template, sort_keys=True)
         if self.loaded is None or self.loaded[0] != key:
-            self.loaded = (key, load(subject.model.name, chat_template=subject.model.chat_template))
+            self.loaded = (key, load(subject.model.name, chat_template=subject.model.template))
         return self.loaded[1]
 
     def _base_model(self, subject: Subject) -> Loaded:

@@ -6,6 +6,7 @@ tokenizers and the lengths of prompts, estimates how long the runs will take, an
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
@@ -229,13 +230,14 @@ def tokens_of_task(config: RunConfig, task: Task) -> int:
 
 def prompts(configs: Sequence[RunConfig]) -> tuple[Prompt, ...]:
     """One prompt per task and model. All prompts of the runs are measured first."""
-    models: dict[tuple[str, bool], Loaded] = {}
-    shown: dict[tuple[str, str, bool], Prompt] = {}
+    models: dict[tuple[str, str], Loaded] = {}
+    shown: dict[tuple[str, str, str], Prompt] = {}
     checked: set[str] = set()
     for config in configs:
-        name, templated = config.model.name, config.model.chat_template
+        name = config.model.name
+        templated = json.dumps(config.model.template, sort_keys=True)
         if (name, templated) not in models:
-            models[name, templated] = loading.outline(name, chat_template=templated)
+            models[name, templated] = loading.outline(name, chat_template=config.model.template)
         # Whether prompts fit does not depend on the seed, and for most arms not on the arm.
         facts = str(
             (name, config.task, config.sampler, config.model, config.evaluate, config.train.prompts_per_step)

@@ -42,9 +42,11 @@ def base_of(config: RunConfig, taken: dict[str, str]) -> Base:
     """The policy of a run and its place. `taken` has the places by what makes them, so that two policies get
     two and equal ones share one."""
     model = config.model
-    loaded = outline(model.name, chat_template=model.chat_template)
+    loaded = outline(model.name, chat_template=model.template)
     kind, folder = folder_of(model.name) or ("package" if model.name in PACKAGED else "hub", None)
-    if not model.warm_start and kind in ("folder", "hub"):
+    # A tokenizer that was changed must be saved: the library would read the folder's own.
+    changed = bool(loaded.appended or model.chat_template_settings)
+    if not model.warm_start and not changed and kind in ("folder", "hub"):
         return Base(loaded, str(folder.resolve()) if folder else model.name)
     task = (config.task.name, strict.plain(config.task)) if model.warm_start else None
     key = json.dumps([strict.plain(model), task], sort_keys=True, default=str)
@@ -66,7 +68,7 @@ def free(wanted: str, taken: Iterable[str]) -> str:
 def write(config: RunConfig, base: Base, folder: Path, tell: Tell) -> str:
     """Write the policy below `folder`, after its warm start, and return the hash of its weights."""
     place = folder / base.place
-    loaded = load(config.model.name, chat_template=config.model.chat_template)
+    loaded = load(config.model.name, chat_template=config.model.template)
     if config.model.warm_start:
         warm_start(loaded, config.task, config.model, tell)
     loaded.model.save_pretrained(place)

@@ -9,6 +9,8 @@ Loading a model and its tokenizer, wherever they are, and refusing those that co
 from __future__ import annotations
 
 import functools
+import json
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,6 +109,11 @@ class Loaded:
     provenance: dict[str, str]
     end: tuple[int, ...] = field(default=())
     """Token ids that end a completion."""
+    appended: tuple[int, ...] = field(init=False, default=())
+    """Token ids that the tokenizer put behind every text, until this class stopped it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "appended", append_nothing(self.tokenizer))
 
     @property
     def context(self) -> int:
@@ -149,11 +156,80 @@ class Loaded:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
+Template = bool | Mapping[str, Any]
+"""Whether prompts go through a tokenizer's chat template, or values for variables of that template."""
+
+
+def fix_variables(name: str, tokenizer: Any, variables: Mapping[str, Any]) -> None:
+    """Write values of variables into a tokenizer's chat template: whoever renders it, also from a saved
+    tokenizer, renders it with them. Raises ModelError for variables that it does not mention."""
+    template = getattr(tokenizer, "chat_template", None)
+    if not isinstance(template, str):
+        several = "several chat templates" if template else "no chat template"
+        raise ModelError(
+            f"model {name!r}: its tokenizer has {several}; remove model.chat_template_settings or take "
+            "a model with one chat template"
+        )
+    if missing := [key for key in variables if not re.search(rf"\b{re.escape(key)}\b", template)]:
+        raise ModelError(
+            f"model.chat_template_settings: the chat template of model {name!r} does not mention "
+            f"{', '.join(missing)}; correct the name or remove it"
+        )
+    # JSON is a part of Jinja's syntax. Jinja removes a newline after a block, and here no other one.
+    values = "".join(f"{{% set {key} = {json.dumps(value)} %}}\n" for key, value in variables.items())
+    tokenizer.chat_template = values + template
+
+
+PROBE: Final = "7"
+"""A text whose special tokens are looked at."""
+
+
+def specials(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Token ids that a tokenizer puts before and behind every text."""
+    ids, bare = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (True, False))
+    starts = (start for start in range(len(ids)) if ids[start : start + len(bare)] == bare)
+    start = next(starts, None) if bare else None
+    return ([], []) if start is None else (ids[:start], ids[start + len(bare) :])
+
+
+def append_nothing(tokenizer: Any) -> tuple[int, ...]:
+    """Change a tokenizer that puts tokens behind every text, such as its end token or [SEP]: a policy would
+    read them as the end of its prompt, and of what it is to continue. Tokens before the text stay. Returns
+    the ids it appended. Raises ModelError where it still appends them. Only tokenizers of transformers are
+    looked at."""
+    from transformers import PreTrainedTokenizerBase
+
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        return ()
+    before, appended = specials(tokenizer)
+    if not appended:
+        return ()
+    if "add_eos_token" in tokenizer.init_kwargs:  # saved beside trained weights, it must not come back
+        tokenizer.init_kwargs["add_eos_token"] = False
+        tokenizer.add_eos_token = False
+    if specials(tokenizer)[1] and (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        from tokenizers.processors import TemplateProcessing
+
+        names = tokenizer.convert_ids_to_tokens(before)
+        backend.post_processor = TemplateProcessing(
+            single=[*names, "$A"],
+            pair=[*names, "$A", "$B"],
+            special_tokens=[*zip(names, before, strict=True)],
+        )
+    if specials(tokenizer) != (before, []):
+        raise ModelError(
+            f"the tokenizer puts {tokenizer.convert_ids_to_tokens(appended)} behind every prompt, which the "
+            "policy would read as its end; set add_eos_token = false in tokenizer_config.json, or correct "
+            "post_processor in tokenizer.json"
+        )
+    return tuple(appended)
+
+
 def load(
-    name: str, device: str | None = None, weights_in: str = "float32", chat_template: bool = True
+    name: str, device: str | None = None, weights_in: str = "float32", chat_template: Template = True
 ) -> Loaded:
     """Load a model and its tokenizer, in float32 or ``bfloat16``, with the chat template that the tokenizer
-    may have or without. Raises ModelError naming the remedy."""
+    may have, with values for its variables, or without (False). Raises ModelError naming the remedy."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -215,7 +291,7 @@ def _fitting(name: str, location: str, where: Mapping[str, Any]) -> sizes.Held |
         ) from error
 
 
-def _tokenizer(name: str, location: str, where: Mapping[str, Any], chat_template: bool) -> Any:
+def _tokenizer(name: str, location: str, where: Mapping[str, Any], chat_template: Template) -> Any:
     """The model's tokenizer, whose chat template is tried, or removed. Raises ModelError, also for one that
     knows no letter: that is what transformers makes of a folder whose tokenizer files are absent."""
     from transformers import AutoTokenizer
@@ -226,6 +302,8 @@ def _tokenizer(name: str, location: str, where: Mapping[str, Any], chat_template
     except Exception as error:  # damaged files raise what their reader likes
         why = sizes.remedy(error) or f"{files} ({first_line(error)})"
         raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {why}") from error
+    if isinstance(chat_template, Mapping):
+        fix_variables(name, tokenizer, chat_template)
     if not chat_template:
         tokenizer.chat_template = None  # Saved beside trained weights, it still reads the prompts they know.
     elif getattr(tokenizer, "chat_template", None):
@@ -258,7 +336,7 @@ def _demand_finite(name: str, location: str, model: Any) -> None:
         )
 
 
-def outline(name: str, weights: bool = True, chat_template: bool = True) -> Loaded:
+def outline(name: str, weights: bool = True, chat_template: Template = True) -> Loaded:
     """A model's configuration and tokenizer alone: enough to encode prompts and to know its context. Loads no
     weights and writes nothing. `chat_template` is as for `load`. With `weights` the configuration must fit
     their files, which are then fetched if they are on the hub. Raises ModelError naming the remedy."""

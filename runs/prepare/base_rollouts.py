@@ -132,6 +132,8 @@ def key(asked: Asked, count: int) -> str:
         "weights": [config.model.weights, config.model.attention, strict.plain(config.model.adapter)],
         "device": models.device.type,
         "torch": str(torch.__version__),
+        # Left out at its default, so that rollouts from before the setting are found.
+        **({} if config.model.template is True else {"chat_template": config.model.template}),
         # They decide what is decoded together, and so how it is rounded.
         **({"devices": models.ranks.size} if not models.ranks.alone else {}),
     }

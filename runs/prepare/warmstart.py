@@ -95,7 +95,7 @@ def initial_policy(
         model.name,
         "cpu" if on_cpu and not model.warm_start else None,
         weights_in="float32" if model.warm_start else model.weights,
-        chat_template=model.chat_template,
+        chat_template=model.template,
     )
     if not model.warm_start:
         return loaded, None
@@ -348,7 +348,7 @@ def warm_start_command(
         raise DataError(f"--out {out} already exists; give another folder or remove it")
     if out is not None:
         files.writable(out.parent, "--out")
-    loaded = load(name, chat_template=config.chat_template)
+    loaded = load(name, chat_template=config.template)
     folder = cache_folder() / "warm" / key(loaded, task, config, demonstrations(loaded, task, config))
     cached = folder.exists()
     kept = json.loads((folder / ACCURACY).read_text()) if (folder / ACCURACY).exists() else {}

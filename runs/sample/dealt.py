@@ -53,6 +53,12 @@ class DealtSampler(HFSampler):
         self.awake = True
         self.sleep()
 
+    @property
+    def at_once(self) -> int:
+        """Of all ranks together. Not what memory has left of it, which may differ between ranks: they must
+        make the same calls."""
+        return self.token_budget.initial * self.sharded.ranks.size
+
     def sync(self) -> dict[str, float]:
         """The weights of now are outdated."""
         self.sleep()

@@ -17,6 +17,7 @@ import numpy as np
 
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.sample.drawn import draw
+from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, Sampler
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError
@@ -51,10 +52,14 @@ def episodes(
         for problem, prompt, of_problem in zip(problems, prompts, seeds, strict=True)
     ]
     everyone = [episode for row in table for episode in row]
-    at_once: int = getattr(sampler, "rows", 0) or len(everyone)
-    for start in range(0, len(everyone), at_once):
-        with getattr(sampler, "remembering", contextlib.nullcontext)():
+    in_process = sampler if isinstance(sampler, HFSampler) else None
+    start = 0
+    while start < len(everyone):
+        # Read anew for each portion: memory may have lowered it. An engine splits its batches itself.
+        at_once = in_process.at_once if in_process else len(everyone)
+        with in_process.remembering() if in_process else contextlib.nullcontext():
             play(everyone[start : start + at_once], sampler, task, limit, temperature)
+        start += at_once
     return [[episode.rollout() for episode in row] for row in table]
 
 

@@ -83,6 +83,11 @@ class HFSampler:
     def close(self) -> None:
         """Does nothing: the sampler holds no resources."""
 
+    @property
+    def at_once(self) -> int:
+        """Most sequences to ask for in one call of a conversation, whose keys and values are all kept."""
+        return self.token_budget.limit
+
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:
         """Within, a prompt that begins with a completion of the call before reuses its keys and values. The

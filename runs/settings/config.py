@@ -67,6 +67,9 @@ class ModelConfig:
     chat_template: bool = True
     """Whether prompts go through the tokenizer's chat template, where it has one. Without it a model reads
     the task's text alone, as a base model does."""
+    chat_template_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Variables that the tokenizer's chat template reads, such as `{ enable_thinking = false }`, wherever it
+    is rendered. A variable that the template does not mention is an error."""
     warm_start: NonNegativeInt = 0
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
     warm_start_answers: str = "reference"
@@ -94,6 +97,15 @@ class ModelConfig:
             self,
             Rule(bool(self.name), "name: must not be empty"),
             Rule(
+                self.chat_template or not self.chat_template_settings,
+                "chat_template_settings: there is no template with chat_template = false; remove one of them",
+            ),
+            Rule(
+                not (self.teacher_warm_start and self.chat_template_settings),
+                "chat_template_settings: a teacher's warm start does not read them; warm it up in a run of "
+                "its own, and export it",
+            ),
+            Rule(
                 self.weights in ("float32", self.dtype),
                 f'weights: {self.weights} weights are computed with as such; set dtype = "{self.weights}"',
             ),
@@ -107,6 +119,11 @@ class ModelConfig:
                 f"{self.warm_start_answers!r}",
             ),
         )
+
+    @property
+    def template(self) -> bool | Mapping[str, Any]:
+        """What `load` and `outline` take as `chat_template`."""
+        return self.chat_template_settings or self.chat_template
 
 
 SAMPLERS = ("hf", "vllm", "vllm-server", "replay", "preferences")

@@ -9,6 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,15 @@ from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.runfolder.folder import RunFolder
-from grpobench.runs.sample.episodes import conversation, demonstrated, episodes, policy_turns, reply_tokens
+from grpobench.runs.sample.episodes import (
+    Episode,
+    conversation,
+    demonstrated,
+    episodes,
+    play,
+    policy_turns,
+    reply_tokens,
+)
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, Request, Rollout, pack_groups, padded
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RewardConfig
@@ -289,6 +298,29 @@ def test_episodes_do_not_depend_on_what_else_is_played() -> None:
         assert one.completion == other.completion
         assert one.completion_mask == other.completion_mask
         np.testing.assert_allclose(one.sampler_logp, other.sampler_logp, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_episodes_are_played_in_portions_of_the_samplers_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight episodes with `max_batch_size` 4: four are played to their ends, then four. Where every portion
+    halves the size for lack of memory: 4, 2, 1, 1. The tokens are those of eight at once."""
+    together, played = noise(4, 2), list[int]()
+
+    def counted(live: Sequence[Episode], sampler: HFSampler, *more: Any) -> None:
+        played.append(len(live))
+        play(live, sampler, *more)
+        if sizes == [4, 2, 1, 1]:
+            sampler.token_budget.lower(4, "no memory")
+
+    monkeypatch.setattr("grpobench.runs.sample.episodes.play", counted)
+    for sizes in ([4, 4], [4, 2, 1, 1]):
+        portioned = HFSampler(RoleModels(nano().model), nano().end, nano().pad, 4, nano().context)
+        monkeypatch.setitem(globals(), "policy", lambda sampler=portioned: sampler)
+        played.clear()
+        found = noise(4, 2)
+        assert played == sizes
+        for one, other in zip(chain(*found), chain(*together), strict=True):
+            assert one.completion == other.completion
 
 
 def test_greedy_episodes_are_alike() -> None:
