@@ -32,6 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 
 STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -310,6 +311,7 @@ def _rows(path: Path, data: bytes, inside: str) -> Iterator[Row | RowError]:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path}: not a whole gzip file ({error}); replace it") from error
+    data = as_utf8(data)
     if ".jsonl" in endings:
         return _lines_of_json(str(path), data, inside)
     if ".json" in endings:
@@ -366,7 +368,7 @@ def _lines_of_text(place: str, data: bytes) -> Iterator[Row | RowError]:
 
 def _text(place: str, data: bytes) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: not UTF-8 text ({error}); replace it") from error
 
