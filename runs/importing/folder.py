@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from grpobench.runs.importing.translate import Translated, flat
 from grpobench.runs.tools import files, toml
 from grpobench.runs.tools.files import line, read_json
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.tables import DataError
 
 SEED = re.compile(r"(?:^|[-_.=])(?:seed[-_=]?|s)(\d+)$", re.IGNORECASE)
 TASK = "imported"
@@ -31,6 +32,8 @@ class RunKey:
     arm: str
     task: str
     seed: int
+    originals: tuple[str, str] = field(default=("", ""), compare=False)
+    """The names of arm and task in the log, which `plain` may have changed."""
 
     @property
     def folder(self) -> str:
@@ -51,15 +54,20 @@ def run_key(
     label: str, log: Log, evaluated: str, told: KeyOverrides, taken: Mapping[RunKey, object]
 ) -> RunKey:
     """Arm, task and seed of a run. The arm comes from the command line, else from a tracker's group, else
-    from the name of the log or of its folder without the seed. An unknown seed becomes the next free one."""
+    from the name of the log or of its folder without the seed. An unknown seed becomes the next free one.
+    Raises DataError for a name without any character that names here can have."""
     name = log.name or label
     arm, seed = parted(name)
     if log.group:
         arm = log.group
     if seed is None:
         seed = parted(label)[1]
-    arm = plain(told.arm or arm or label) or "run"
-    task = plain(told.task or log.task or evaluated.rpartition("/")[2]) or TASK
+    originals = told.arm or arm or label, told.task or log.task or evaluated.rpartition("/")[2]
+    for option, original in zip(("--arm", "--task"), originals, strict=True):
+        if original and not plain(original):
+            raise DataError(f"the name {original!r} has no letter or digit of ASCII; write {option} NAME")
+    arm, task = plain(originals[0]) or "run", plain(originals[1]) or TASK
+    originals = originals[0] or arm, originals[1] or task
     if told.seed is not None:
         seed = told.seed
     elif seed is None:
@@ -68,7 +76,21 @@ def run_key(
         used = {other.seed for other in taken if (other.arm, other.task) == (arm, task)}
         seed = next(free for free in range(len(used) + 1) if free not in used)
         log.notes.append(f"neither the log nor a name gives the seed; it is set to {seed}")
-    return RunKey(arm, task, seed)
+    return RunKey(arm, task, seed, originals)
+
+
+Originals = dict[str, dict[str, str]]
+"""By "arm" and "task", the original of every name in an experiment."""
+
+
+def find_confusion(key: RunKey, originals: Originals) -> str:
+    """Why the name of an arm or task would stand for two originals; empty if it does not. Adds the run's
+    names to `originals`."""
+    for kind, name, original in zip(("arm", "task"), (key.arm, key.task), key.originals, strict=True):
+        if (earlier := originals.setdefault(kind, {}).setdefault(name, original)) != original:
+            clash = f"{kind} {original!r} would be called {name}, as {earlier!r} is"
+            return f"{clash}; write --{kind} with another name"
+    return ""
 
 
 def parted(label: str) -> tuple[str, int | None]:
@@ -186,7 +208,12 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def write_experiment(
-    folder: Path, name: str, before: Mapping[str, Any], places: Sequence[RunKey], faults: Sequence[str]
+    folder: Path,
+    name: str,
+    before: Mapping[str, Any],
+    places: Sequence[RunKey],
+    originals: Originals,
+    faults: Sequence[str],
 ) -> None:
     """experiment.json, with the runs that were imported before. `faults` belong to sources that gave no
     run."""
@@ -202,6 +229,7 @@ def write_experiment(
         "seeds": sorted(merged("seeds", [place.seed for place in places])),
         "arms": merged("arms", [place.arm for place in places]),
         "tasks": merged("tasks", [place.task for place in places]),
+        "originals": originals,
         "recipe": "",
         "imported": True,
         "faults": merged("faults", faults),

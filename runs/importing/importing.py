@@ -64,6 +64,7 @@ def carry_out(request: Request) -> Imported:
     demand_writable(request.out, "OUT")
     ours = beside.settled_runs(request.beside)
     before = folder.described(request.out)
+    originals: folder.Originals = before.get("originals", {})
     faults: list[Fault] = []
     made: dict[RunKey, ReadRun] = {}
     for source, log in joined(logs(request, faults)):
@@ -72,7 +73,8 @@ def carry_out(request: Request) -> Imported:
         except DataError as error:
             faults.append(Fault(source.path, None, message_of(error, source)))
             continue
-        if clash := occupied(run, made, request.out):
+        clash = folder.find_confusion(run.target, originals) or occupied(run, made, request.out)
+        if clash:
             faults.append(Fault(source.path, None, clash))
         else:
             made[run.target] = run
@@ -85,7 +87,9 @@ def carry_out(request: Request) -> Imported:
     for run in made.values():
         folder.write(request.out, name, run.target, run.log, run.translated, run.library)
     beside.copy(ours, request.out)
-    folder.write_experiment(request.out, name, before, [*ours_keys(ours), *made], list(map(str, faults)))
+    folder.write_experiment(
+        request.out, name, before, [*ours_keys(ours), *made], originals, list(map(str, faults))
+    )
     return result
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpobench.runs.importing.folder import parted
-from grpobench.runs.importing.log import Fault, Log
+from grpobench.runs.importing.log import Fault, Log, content, opened_text
 from grpobench.runs.importing.readers import columns, console, tensorboard, trl, wandb
 from grpobench.tasks.data.tables import DataError
 
@@ -58,6 +58,8 @@ class Source:
     """Its path below the given folder, or its name; arm and seed are read from this."""
     folder: Path | None = None
     """The folder that belongs to this run alone, if there is one."""
+    chart_run: str = ""
+    """The run whose lines are read, for a chart of several runs."""
 
 
 def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
@@ -69,22 +71,39 @@ def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
             listed = "; --from jsonl reads a list of objects" if place.suffix == ".json" and not form else ""
             told = f" as {form}" if form else ""
             raise DataError(f"{place}: not a known log format{told}; see --from{listed}")
-        inside = place.parent.parent if place.parent.name.startswith("checkpoint-") else place.parent
-        return [Source(place, kind, run_folder(inside).name if kind in (STATE, EVENTS) else place.stem)]
+        return [*charted(Source(place, kind, file_label(place, kind)))]
     if not place.is_dir():
         raise DataError(f"{place}: no such file or folder")
     noted = len(found)
     runs = list(below(place, "", form, found))
     if not runs and len(found) == noted:
         found.append(Fault(place, None, NOTHING))
-    return [replace(one, label=whole_label(one, place)) for one in runs]
+    return [part for run in runs for part in charted(replace(run, label=whole_label(run, place)))]
+
+
+def charted(source: Source) -> Iterator[Source]:
+    """The runs of a W&B chart, or the source itself for any other file."""
+    runs = columns.chart_runs(source.path) if source.kind == CSV else []
+    yield from [replace(source, label=run, chart_run=run) for run in runs] or [source]
+
+
+def file_label(file: Path, kind: str) -> str:
+    """The label of a file that is imported by its name: as if its folder had no other log, unless its own
+    name has a seed."""
+    inside = file.resolve().parent
+    if kind in (STATE, EVENTS):
+        inside = run_folder(inside.parent if inside.name.startswith("checkpoint-") else inside)
+        return whole_label(Source(inside, STATE, ""), inside)
+    if parted(file.stem)[1] is not None:
+        return file.stem
+    return whole_label(Source(file, kind, single(file, kind, inside.name, "")), inside)
 
 
 def whole_label(source: Source, given: Path) -> str:
     """The label of a run below the given folder. That folder's name is added if the label is empty or only a
-    seed, because then the folder names the arm."""
+    seed, because then the folder names the arm. If that name is only a seed too, its parent's is added."""
     given = given.resolve()
-    label, name = source.label, given.name
+    label, name = source.label, given.name if parted(given.name)[0] else "/".join(given.parts[-2:])
     if source.kind == EVENTS and (run := run_folder(source.path)) != source.path.resolve():
         label, name = "", run.name
         if run != given and run.is_relative_to(given):
@@ -169,8 +188,7 @@ def kind_of(path: Path, form: str) -> str:
 
 def has_history(path: Path) -> bool:
     """Whether a JSON file is a trainer state under another name."""
-    with path.open("rb") as file:
-        return b'"log_history"' in file.read(HEAD)
+    return b'"log_history"' in content(path, HEAD)
 
 
 def began(file: Path) -> float:
@@ -183,25 +201,23 @@ def is_list(path: Path) -> bool:
     """Whether a JSON file is a list of objects whose first one has a step."""
     if path.suffix != ".json":
         return False
-    with path.open("rb") as file:
-        first = file.read(HEAD).partition(b"}")[0]
+    first = content(path, HEAD).partition(b"}")[0]
     steps = "|".join(map(re.escape, columns.STEPS)).encode()
     return re.match(rb'\s*\[\s*\{.*"(?:' + steps + rb')"\s*:\s*\d', first, re.DOTALL) is not None
 
 
 def library_of(path: Path) -> str:
     """The library whose console output a file holds; empty for none."""
-    with path.open("rb") as file:
-        for line in file:
-            if library := console.speaks(line.decode("utf-8", errors="replace")):
+    with opened_text(path) as lines:
+        for line in lines:
+            if library := console.speaks(line):
                 return library
     return ""
 
 
 def is_file_logger(path: Path) -> bool:
     """Whether a file of JSON lines comes from verl's file logger."""
-    with path.open("rb") as file:
-        return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', file.read(HEAD)) is not None
+    return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', content(path, HEAD)) is not None
 
 
 def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
@@ -217,7 +233,7 @@ def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
     elif source.kind == EVENTS:
         log = tensorboard.read(place)
     elif source.kind == CSV:
-        log = columns.read_csv(place, mapped)
+        log = columns.read_csv(place, mapped, source.chart_run)
     elif form != "jsonl" and is_file_logger(place):
         log = console.read_file_logger(place)
     else:

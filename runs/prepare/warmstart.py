@@ -220,7 +220,7 @@ def read_answers(
     first of the `columns` that a line has. Raises DataError with file and line."""
     answers: dict[str, list[tuple[str, float]]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error}); check {setting}") from None
     for number, text in enumerate(lines, 1):

@@ -76,7 +76,7 @@ def read_finding(source: str) -> Study:
     """The finding of a name or path. Raises ConfigError with every fault of it."""
     path = locate(source)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         table = toml.read(text)
     except OSError as error:
         raise ConfigError([f"cannot read the finding: {error.strerror}"], str(path)) from None

@@ -64,7 +64,7 @@ def read_probe(path: Path, *over: Path) -> Probe:
     table: dict[str, Any] = {}
     for file in (path, *over):
         try:
-            table = merged(table, toml.read(file.read_text(encoding="utf-8")))
+            table = merged(table, toml.read(file.read_text(encoding="utf-8-sig")))
         except OSError as error:
             raise ConfigError([f"cannot read the probe: {error.strerror}"], str(file)) from None
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -104,7 +104,7 @@ def open_recipe(source: str) -> tuple[Path, str, Path]:
     a file that cannot be read."""
     path = locate(source)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError([f"cannot read the recipe: {error.strerror}"], str(path)) from None
     except UnicodeDecodeError as error:

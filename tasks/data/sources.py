@@ -13,6 +13,7 @@ a header line, ``.txt`` (each line is a row with the one value ``text``); each a
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import dataclasses
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from grpobench.analysis.tools import bounded
+from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 
 STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -311,17 +313,30 @@ def _rows(path: Path, inside: str) -> Iterator[Row | RowError]:
     endings = path.suffixes
     try:
         if ".jsonl" in endings:
-            yield from _lines_of_json(str(path), bounded.lines(path), inside)
+            yield from _lines_of_json(str(path), _utf8_lines(path), inside)
         elif ".json" in endings:
             content = bounded.read_bytes(path, bounded.max_bytes() // ARRAY)
-            yield from _array_of_json(str(path), content, inside)
+            yield from _array_of_json(str(path), as_utf8(content), inside)
         elif ".csv" in endings or ".tsv" in endings:
             separator = "," if ".csv" in endings else "\t"
-            yield from _table_of_text(str(path), bounded.read_bytes(path), separator)
+            yield from _table_of_text(str(path), as_utf8(bounded.read_bytes(path)), separator)
         else:
-            yield from _lines_of_text(str(path), bounded.read_bytes(path))
+            yield from _lines_of_text(str(path), as_utf8(bounded.read_bytes(path)))
     except bounded.FileError as error:
         raise DataError(str(error)) from error
+
+
+def _utf8_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a text file without its byte-order mark."""
+    lines = bounded.lines(path)
+    first = next(lines, b"")
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        # A line end in UTF-16 has two bytes, and a byte of another character can look like one.
+        yield from as_utf8(bounded.read_bytes(path)).splitlines(keepends=True)
+        return
+    if first:
+        yield as_utf8(first)
+    yield from lines
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -373,7 +388,7 @@ def _lines_of_text(place: str, data: bytes) -> Iterator[Row | RowError]:
 
 def _text(place: str, data: bytes) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: not UTF-8 text ({error}); replace it") from error
 

@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError, Source
 
 PROMPTS = Path(__file__).parent
@@ -44,7 +45,7 @@ def template(name: str) -> Template:
     own = "/" in name or name.endswith(".txt")
     path = Path(name).expanduser() if own else PROMPTS / f"{name}.txt"
     try:
-        data = path.read_bytes()
+        data = as_utf8(path.read_bytes())
         text = data.decode("utf-8")
     except OSError as error:
         if own:

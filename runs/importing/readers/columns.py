@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpobench.analysis.tools.text import listed
-from grpobench.runs.importing.log import Log, demand, numbers, parsed, whole
+from grpobench.runs.importing.log import Log, content, demand, numbers, parsed, text_of, whole
 from grpobench.runs.importing.translate import STEP, VOCABULARIES, mapped_name, ours
 from grpobench.tasks.data.tables import DataError
 
@@ -143,14 +143,49 @@ name."""
 SEED = "seed"
 
 
-def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING) -> Log:
-    """The run of a table with a header; cells are separated by tabs in a .tsv and by commas otherwise. Raises
-    DataError if it has no step, or two columns of one name."""
-    log = Log(file, "csv", files=[file])
-    text = file.read_text(encoding="utf-8-sig", errors="replace")
-    reader = csv.reader(io.StringIO(text), delimiter="\t" if file.suffix == ".tsv" else ",")
-    rows = cells(reader, log)
+CHART_COLUMN = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
+"""A column of a chart that was exported from W&B. For a metric it also has the least and the largest value
+of the logged steps that the chart shows as one point."""
+GROUP = "Group: "
+
+
+def chart_runs(file: Path) -> list[str]:
+    """The runs whose lines a table has as columns ``RUN - METRIC``, if it is a chart exported from W&B; else
+    nothing."""
+    _, header = next(table_rows(file, Log(file, "csv")), (0, []))
+    metrics = [CHART_COLUMN.fullmatch(name) for name in header if name not in (*STEPS, *CLOCKS)]
+    columns = [column for column in metrics if column]
+    chart = len(columns) == len(metrics) or any(column["range"] for column in columns)
+    return list(dict.fromkeys(column["run"] for column in columns)) if chart else []
+
+
+def of_run(header: Sequence[str], run: str) -> tuple[list[str], list[bool]]:
+    """The names of a chart's columns without the run's name, and whether each belongs to the run and is no
+    range."""
+    columns = [CHART_COLUMN.fullmatch(name) for name in header]
+    names = [column["metric"] if column else name for name, column in zip(header, columns, strict=True)]
+    return names, [column is None or (column["run"] == run and not column["range"]) for column in columns]
+
+
+def table_rows(file: Path, log: Log) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of the rows of a table, the header first."""
+    return cells(
+        csv.reader(io.StringIO(text_of(file)), delimiter="\t" if file.suffix == ".tsv" else ","), log
+    )
+
+
+def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING, chart_run: str = "") -> Log:
+    """The run of a table with a header, or one run of a chart; cells are separated by tabs in a .tsv and by
+    commas otherwise. Raises DataError if it has no step, two columns of one name, or the means of groups."""
+    log = Log(file, "csv", files=[file], name=chart_run)
+    if chart_run.startswith(GROUP):
+        raise DataError(
+            f"{file}: a W&B chart of groups, whose lines are means over the runs of `{chart_run}`; ungroup "
+            "the runs and export the chart again"
+        )
+    rows = table_rows(file, log)
     first, header = next(rows, (0, []))
+    header, chosen = of_run(header, chart_run) if chart_run else (header, [True] * len(header))
     place = header.index(step_column(file, header, mapped))
     table = []
     for line, row in rows:
@@ -162,8 +197,10 @@ def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING) -> Log:
             )
         else:
             table.append((line, at, row))
-    numeric = [any(as_number(row[at]) is not None for _, _, row in table) for at in range(len(header))]
-    texts = [name for name, any_number in zip(header, numeric, strict=True) if not any_number]
+    numeric = [
+        chosen[at] and any(as_number(row[at]) is not None for _, _, row in table) for at in range(len(header))
+    ]
+    texts = [name for name, any_number, own in zip(header, numeric, chosen, strict=True) if own > any_number]
     if texts and table:
         log.notes.append(f"columns without a number are left out: {', '.join(texts)}")
     counted = Counter(name for name, any_number in zip(header, numeric, strict=True) if any_number)
@@ -258,10 +295,10 @@ def seed_of(log: Log, rows: Sequence[Row]) -> int | None:
 
 def objects(file: Path, log: Log) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
     """(line, object) of every whole line."""
-    content = file.read_bytes()
-    if content.lstrip()[:1] == b"[":
+    text = content(file)
+    if text.lstrip()[:1] == b"[":
         try:
-            rows = parsed(content)
+            rows = parsed(text)
         except ValueError as error:
             raise DataError(f"{file}, line {getattr(error, 'lineno', 1)}: not JSON ({error})") from error
         for number, row in enumerate(rows, start=1):
@@ -270,7 +307,7 @@ def objects(file: Path, log: Log) -> Iterator[tuple[int | None, Mapping[str, Any
             else:
                 log.fault(file, None, f"entry {number} is {type(row).__name__}, no object; it is left out")
         return
-    for number, line in enumerate(content.split(b"\n"), start=1):
+    for number, line in enumerate(text.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:

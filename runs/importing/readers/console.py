@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpobench.runs.importing.log import Log, parsed, whole
+from grpobench.runs.importing.log import Log, content, parsed, text_of, whole
 from grpobench.tasks.data.tables import DataError
 
 COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -31,8 +31,7 @@ def speaks(line: str) -> str:
 def read(file: Path, library: str) -> Log:
     """The run of a console's text. Raises DataError if no line has a step."""
     log = Log(file, library, library=library, files=[file])
-    text = file.read_text(encoding="utf-8", errors="replace")
-    lines = text.split("\n")
+    lines = text_of(file).split("\n")
     broke = None
     for number, line in enumerate(lines, start=1):
         plain = COLOR.sub("", line).rstrip("\r")
@@ -103,7 +102,7 @@ def openrlhf(line: str, cut: bool) -> tuple[str, dict[str, str]]:
 def read_file_logger(file: Path) -> Log:
     """verl's file logger: ``{"step": 1, "data": {…}}`` per line."""
     log = Log(file, "verl", library="verl", files=[file])
-    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+    for number, line in enumerate(content(file).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:

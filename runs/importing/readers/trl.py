@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, demand, numbers, parsed, whole
+from grpobench.runs.importing.log import Log, content, demand, numbers, parsed, text_of, whole
+from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.sources import find_half_pair
 from grpobench.tasks.data.tables import DataError
 
@@ -27,10 +28,10 @@ def is_dump(file: Path) -> bool:
     """Whether a file of JSON lines holds completions instead of metrics."""
     if not file.stem.isdigit():
         return False
-    with file.open("rb") as content:
-        line = content.readline()
+    with file.open("rb") as opened:
+        line = opened.readline()
     try:
-        row = parsed(line)
+        row = parsed(as_utf8(line))
     except ValueError:
         return False
     return isinstance(row, Mapping) and all(key in row for key in KEYS)
@@ -51,7 +52,7 @@ def take(folder: Path, log: Log) -> None:
 
 
 def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+    for number, line in enumerate(content(file).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -155,7 +156,7 @@ def latest(folder: Path) -> Path:
 
 def load(file: Path, log: Log) -> dict[str, Any]:
     """The object in the file; for a cut file, what comes before the cut."""
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = text_of(file)
     try:
         state = parsed(text)
     except ValueError as error:
@@ -207,7 +208,7 @@ def parquet(table: Path) -> list[dict[str, Any]]:
 
 
 def lines(table: Path) -> list[dict[str, Any]]:
-    return [parsed(line) for line in table.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [parsed(line) for line in content(table).splitlines() if line.strip()]
 
 
 def grouped(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

@@ -210,8 +210,9 @@ def test_libraries_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "trl" / "trainer_state.json").write_text(trainer_state(history, 2, 2))
     rows = {1: openrlhf_row(0.5), 2: openrlhf_row(0.5)}
     text = openrlhf_console(rows, {2: {"eval_gsm8k_pass1": 0.5}})
-    (tmp_path / "o.log").write_text(text, encoding="utf-8")
-    for source in ("verl", "trl", "o.log"):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "o.log").write_text(text, encoding="utf-8")
+    for source in ("verl", "trl", "logs/o.log"):
         assert imported(tmp_path / source, out, "--task", "gsm8k") == 0
     capsys.readouterr()
     experiment = load(out)
