@@ -224,7 +224,7 @@ def _curricula(settings: Mapping[str, Setting], label: Label) -> str:
     if parts:
         return f"Problems of a step: {', '.join(parts)}."
     return (
-        "Every algorithm chooses the problems of a step in its own way."
+        "Runs of a task and seed share a schedule of problems, except where an algorithm has its own."
         if "train.curriculum" in settings
         else ""
     )

@@ -238,19 +238,18 @@ def describe_search(experiment: Experiment) -> str:
 
 
 def list_rate_doubts(experiment: Experiment) -> list[str]:
-    """Sentences without a period about learning rates that were not searched for their arm, the gravest first;
-    none of a single arm and of a map, whose values are the question."""
+    """Sentences without a period about learning rates that were not searched for their arm, the gravest
+    first; none of a single arm and of a map, whose values are the question."""
     if len(experiment.arms) < 2 or experiment.sweep_values:
         return []
     doubts = []
     borrowed = {arm: near for arm, near in experiment.borrowed_rates.items() if arm in experiment.arms}
     if borrowed:
-        arms, origins = (
-            listed([*borrowed], MOST_NAMED),
-            listed([*dict.fromkeys(borrowed.values())], MOST_NAMED),
+        origins = [f"the arm {origin}" for origin in dict.fromkeys(borrowed.values())]
+        doubts.append(
+            f"No learning rate was chosen for {listed([*borrowed], MOST_NAMED)}: the rate is that of "
+            f"{listed(origins, MOST_NAMED)}"
         )
-        origins = "the recipe's other arms" if origins == "*" else origins
-        doubts.append(f"No learning rate was chosen for {arms}: the rate is that of {origins}")
     record = experiment.search
     if record is None or not searched_stages(record):
         return [*doubts, "No search of learning rates is recorded: a difference may come from the rates"]

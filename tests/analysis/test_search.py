@@ -174,7 +174,7 @@ def test_the_first_doubt_is_a_rate_that_was_not_searched(tmp_path: Path) -> None
     described = json.loads((root / "experiment.json").read_text())
     (root / "experiment.json").write_text(json.dumps({**described, "borrowed_rates": {"rloo": "grpo"}}))
     facts = gather(load(root))
-    title = "No learning rate was chosen for rloo: the rate is that of grpo"
+    title = "No learning rate was chosen for rloo: the rate is that of the arm grpo"
     assert facts.warnings[0].title == title == as_json(facts)["warnings"][0]["title"]
     assert facts.warnings[0].lines == [plain] and f"{title}. {plain}." in describe_methods(facts, {})
     searched = facts_of(tmp_path / "searched", made())
