@@ -187,7 +187,7 @@ def _other_problems(checked: Checked) -> Iterator[ReportWarning]:
         yield ReportWarning(
             f"In {len(pairs)} of {len(compared)} comparisons, resampling problems as well as seeds changes "
             f"the conclusion ({resolved} of them resolved)",
-            [f"{p.first} − {p.second} on {p.task} ({p.verdict}): {p.disagrees}" for p in pairs],
+            [f"{p.first} − {p.second} on {p.task} ({p.words}): {p.disagrees}" for p in pairs],
             Gravity.DOUBT if resolved else Gravity.NOTE,
         )
 

@@ -32,7 +32,7 @@ class OnAxes:
     @property
     def sentence(self) -> str:
         """`grpo compared with ppo on arithmetic is better at equal updates, unresolved at equal seconds`."""
-        words = [f"{pair.verdict} at equal {AXES[axis]}" for axis, pair in self.comparisons.items()]
+        words = [f"{pair.words} at equal {AXES[axis]}" for axis, pair in self.comparisons.items()]
         return f"{self.first} compared with {self.second} on {self.task} is {', '.join(words)}"
 
 

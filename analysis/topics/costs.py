@@ -191,7 +191,7 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
         cells = []
         for axis in AXES:
             pair = one.comparisons.get(axis)
-            cells += [points(pair.effect), pair.verdict] if pair else [NONE, NONE]
+            cells += [points(pair.effect), pair.words] if pair else [NONE, NONE]
         rows.append([one.task, f"{one.first} − {one.second}", *cells, "yes" if one.depends else "no"])
     header = ["task", "pair", *(h for axis in AXES for h in (f"at equal {axis}", "verdict")), "depends"]
     note = (

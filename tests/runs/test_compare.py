@@ -363,10 +363,10 @@ def test_verdict_lines_say_who_is_better_by_how_much() -> None:
     close = {"a": {s: 0.5 + s / 1000 for s in range(6)}, "b": {s: 0.505 - s / 1000 for s in range(6)}}
     (equal,) = verdict_lines(compare("t", close, control="a"), "a")
     assert equal.startswith(
-        "t: a and b are equivalent within 2 points: difference +0.0 points (−0.4 to +0.4)"
+        "t: no difference of 2 points or more between a and b: difference +0.0 points (−0.4 to +0.4)"
     )
     assert equal.endswith("Holm p 0.016")  # one pattern of 2^6
-    assert verdict_lines(compare("t", close)) == ["t: equivalent: a ≈ b"]
+    assert verdict_lines(compare("t", close)) == ["t: no difference of 2 points or more: a ≈ b"]
 
 
 def test_shared_settings_are_those_of_every_arm() -> None:
