@@ -306,7 +306,7 @@ def _passed(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) ->
 
 
 def _equal(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
-    rows = runs_at_equal_budgets(experiment, axes=[asked.what])
+    rows = runs_at_equal_budgets(experiment, axes=[asked.what]).dropna(subset=["accuracy"])
     return {
         (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"]) for row in rows.to_dict("records")
     }

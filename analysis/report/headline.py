@@ -15,7 +15,6 @@ from grpobench.analysis.runfolder.experiment import DIVERGED
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.tools.text import listed, number, percent, points, sweep_value, sweep_values_in_words
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.numbers import Numbers
@@ -152,7 +151,7 @@ def _tasks_without(tasks: Sequence[str], pairs: Sequence[Comparison]) -> list[st
 
 
 def describe_differences(numbers: Numbers) -> str:
-    """How many pairs differ and which, how many are equivalent, how many unresolved."""
+    """How many pairs differ and which, which show no difference of the margin, how many are unresolved."""
     compared = numbers.compared
     if not compared:
         return ""
@@ -169,8 +168,8 @@ def describe_differences(numbers: Numbers) -> str:
     parts = [f"{what}{': ' * bool(differ)}{', '.join(_losers(compared, numbers.experiment.arms))}"]
     if equivalent := [pair for pair in compared if pair.verdict == "equivalent"]:
         names = [f"{pair.first} and {pair.second} on {pair.task}" for pair in equivalent]
-        shown = joined(names) if len(names) <= MOST_EQUIVALENT else f"{len(names)} pairs"
-        parts.append(f"{shown} are equivalent within {margin_points(compared[0].margin)} points")
+        shown = f"between {joined(names)}" if len(names) <= MOST_EQUIVALENT else f"in {len(names)} pairs"
+        parts.append(f"{equivalent[0].words} {shown}")
     if open_pairs:
         parts.append(f"{open_pairs} pair{'s are' if open_pairs > 1 else ' is'} unresolved")
     return "; ".join(filter(None, (parts[0], ", ".join(parts[1:]))))

@@ -9,14 +9,13 @@ from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.text import CITED, LIBRARIES, bibtex_key, used_papers, versions
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics.comparison import MOST_ARMS
-from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.statistics.verdicts import points as margin_points
+from grpobench.analysis.statistics.verdicts import ALPHA, no_difference
 from grpobench.analysis.tools.text import NONE, count, escape, listed
 from grpobench.analysis.topics.accuracy import WITHOUT_DATA, describe_decoding, headline_of
 from grpobench.analysis.topics.budgets import sum_costs
 from grpobench.analysis.topics.captions import joined, problems_in_words
 from grpobench.analysis.topics.runs import Setting
-from grpobench.analysis.topics.search import describe_search
+from grpobench.analysis.topics.search import describe_search, list_rate_doubts
 
 MOST = 20
 """Most arms or tasks that are named."""
@@ -46,6 +45,7 @@ def describe_methods(facts: Facts, papers: Mapping[str, str], cite: bool = False
             _accuracy(facts.experiment, label),
             _tests(facts.experiment, label),
             f"{search}." if (search := describe_search(facts.experiment)) else "",
+            *(f"{doubt}." for doubt in list_rate_doubts(facts.experiment)),
             _exclusions(facts),
             _software(facts.experiment, cite),
         ]
@@ -223,7 +223,7 @@ def _curricula(settings: Mapping[str, Setting], label: Label) -> str:
     if parts:
         return f"Problems of a step: {', '.join(parts)}."
     return (
-        "Every algorithm chooses the problems of a step in its own way."
+        "Runs of a task and seed share a schedule of problems, except where an algorithm has its own."
         if "train.curriculum" in settings
         else ""
     )
@@ -242,7 +242,7 @@ def _accuracy(experiment: Experiment, label: Label) -> str:
 
 
 def _tests(experiment: Experiment, label: Label) -> str:
-    """How arms are compared, and when they are called equivalent."""
+    """How arms are compared, and what it takes to exclude a difference of the margin."""
     if len(experiment.arms) < 2 or len(experiment.seeds) < 2 or experiment.apart or experiment.sweep_values:
         return ""
     correction = (
@@ -255,9 +255,9 @@ def _tests(experiment: Experiment, label: Label) -> str:
     who = f"Each arm is compared with {label(against)}" if against else "Arms are compared"
     text = (
         f"{who} in pairs of equal seeds by an exact two-sided sign-flip permutation test at "
-        f"{ALPHA:.0%}, with {correction}. Arms are called equivalent if two one-sided tests of the same "
-        "kind, after Holm's correction over the pairs of a task, reject a difference of "
-        f"{margin_points(experiment.margin)} points or more."
+        f"{ALPHA:.0%}, with {correction}. Arms show {no_difference(experiment.margin)} if two "
+        "one-sided tests of the same kind, after Holm's correction over the pairs of a task, reject such a "
+        "difference and the 95% t interval over seeds lies inside the margin."
     )
     return f"{text} {experiment.plan.words}" if experiment.plan else text
 

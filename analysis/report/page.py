@@ -82,7 +82,7 @@ MOST_DOUBTS = 5
 VERDICTS: Mapping[str, tuple[str, str]] = {
     "better": ("▲", "a gain is shown"),
     "worse": ("▼", "a loss is shown"),
-    "equivalent": ("≈", "equivalent to before training"),
+    "equivalent": ("≈", "no change of the margin or more"),
     "unresolved": ("?", "no change is shown"),
     "": ("", ""),
 }

@@ -52,14 +52,14 @@ def write(
     folder: Path | None = None,
     papers: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the report of gathered facts, into `folder` if one is given. An earlier report in the folder is
-    removed; other files in it raise ValueError."""
+    """Write the report of gathered facts, into `folder` if one is given. It replaces the files of an earlier
+    report in these formats and leaves those in other formats; other files in `folder` raise ValueError."""
     demand_known(formats)
     if folder is None:
         folder = facts.experiment.folder / "report"
     else:
         _demand_own(folder)
-    _clear(folder)
+    _clear(folder, formats)
     for table in facts.tables.values():
         if "csv" in formats:
             safe = table.frame.map(cell).rename(columns=cell)
@@ -92,23 +92,34 @@ def write_paper(facts: Facts, folder: Path, papers: Mapping[str, str]) -> None:
     )
 
 
+WRITTEN: Mapping[str, Sequence[str]] = {
+    "html": ("index.html",),
+    "pdf": ("figures/*.pdf",),
+    "svg": ("figures/*.svg",),
+    "tex": ("methods.tex", "references.bib", "tables/*.tex"),
+    "csv": ("tables/*.csv",),
+    "json": ("report.json",),
+}
+"""The files of a report by format."""
+
+
 def _demand_own(folder: Path) -> None:
     """Raise ValueError for a folder with other files, which `_clear` could remove."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if names and not names & {"index.html", "report.json"}:
+    if names and not names & {"index.html", "report.json", "methods.tex"}:
         raise ValueError(
             f"{folder}: contains files that are not a report; choose a folder that is new or empty"
         )
 
 
-def _clear(folder: Path) -> None:
-    """Make the folders, and remove the files of an earlier report, which may not match these logs."""
-    for name in ("index.html", "methods.tex", "references.bib"):
-        (folder / name).unlink(missing_ok=True)
-    for part, suffixes in (("figures", ("pdf", "svg")), ("tables", ("csv", "tex"))):
+def _clear(folder: Path, formats: Sequence[str]) -> None:
+    """Make the folders, and remove what an earlier report wrote in these formats: these logs may have no such
+    figure or table any more."""
+    for part in ("figures", "tables"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-        for suffix in suffixes:
-            for stale in (folder / part).glob(f"*.{suffix}"):
+    for name in formats:
+        for pattern in WRITTEN[name]:
+            for stale in folder.glob(pattern):
                 stale.unlink()
 
 

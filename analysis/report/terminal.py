@@ -36,9 +36,8 @@ def describe_pair(pair: Comparison) -> str:
         return f"{pair.task}: {first} is {pair.verdict} than {second} by {size}, {p}"
     size = f"difference {points(pair.effect)} points ({interval(pair.low, pair.high, points)})"
     if pair.verdict == "equivalent":
-        within = f"within {margin_points(pair.margin)} points"
         p = f"Holm p {p_value(pair.p_equivalence_holm)}"
-        return f"{pair.task}: {first} and {second} are equivalent {within}: {size}, {p}"
+        return f"{pair.task}: {pair.words} between {first} and {second}: {size}, {p}"
     why = pair.needs
     if not math.isnan(pair.seeds_wanted):
         why = f"{size}, adjusted p {p_value(pair.p_adjusted)}; {_enough(pair.seeds_wanted)}"
@@ -60,10 +59,10 @@ def describe_task(task: str, pairs: Sequence[Comparison]) -> str:
         for pair in by_size
         if pair.verdict in ("better", "worse")
     ]
-    equal = [pair.text for pair in pairs if pair.verdict == "equivalent"]
+    close = [pair for pair in pairs if pair.verdict == "equivalent"]
     open_pairs = [pair for pair in pairs if pair.verdict == "unresolved"]
     parts = [f"{listed(differ, MOST)} points"] if differ else []
-    parts += [f"equivalent: {listed(equal, MOST)}"] if equal else []
+    parts += [f"{close[0].words}: {listed([pair.text for pair in close], MOST)}"] if close else []
     parts += [f"unresolved: {_unresolved(open_pairs, len(pairs))}"] if open_pairs else []
     return f"{task}: {'; '.join(parts)}"
 

@@ -11,7 +11,7 @@ from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.runfolder.experiment import COLLAPSED, Experiment, attempts
 from grpobench.analysis.statistics.comparison import Comparison, pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
-from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.statistics.verdicts import ALPHA, no_difference
 from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.tools.text import (
     NONE,
@@ -38,7 +38,7 @@ def describe_verdict(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
         effect, low, high = -effect, -high, -low
         text = f"{pair.second} is better than {pair.first}"
     elif pair.verdict == "equivalent":
-        text = f"{pair.first} and {pair.second} are equivalent"
+        text = f"{pair.words} between {pair.first} and {pair.second}"
     size = f"{points(effect)} points ({interval(low, high, points)})"
     return {"text": text, "rest": f"on {pair.task}: {size}; {pair.needs}{count_collapses(pair, runs)}"}
 
@@ -175,7 +175,7 @@ def describe_decidable(facts: Facts) -> str:
         planned = experiment.plan.analyses
         made = sum(seeds <= len(experiment.seeds) for seeds in planned)
         beside = f" {made} of {len(planned)} interim analyses were made; the p values allow for them."
-        margin = f" Arms are equivalent within {margin_points(experiment.margin)} points."
+        margin = f" The margin is {margin_points(experiment.margin)} points."
         return f"{experiment.plan.words}{beside}{margin}"
     pairs = len(pairs_of(experiment.arms, experiment.control))
     if not pairs:
@@ -194,9 +194,9 @@ def describe_decidable(facts: Facts) -> str:
     return (
         f"{_which_pairs(experiment, pairs)}With {seeds} seed{'s' * (seeds != 1)}{shared} the smallest "
         f"two-sided p of the exact test is {smallest_p(seeds):.3g}, after the correction for several pairs "
-        f"as well. A difference at level {ALPHA:g} needs at least {needed} seeds, {can}. Two arms are "
-        "equivalent if two one-sided exact tests rule out a difference of "
-        f"{margin_points(experiment.margin)} points or more, which needs at least "
+        f"as well. A difference at level {ALPHA:g} needs at least {needed} seeds, {can}. Two arms show "
+        f"{no_difference(experiment.margin)} if two one-sided exact tests reject such a difference and the "
+        "95% interval lies inside the margin, which needs at least "
         f"{seeds_needed(ALPHA, pairs, 1)} seeds under Holm for {pairs} pair{'s' * (pairs > 1)}. The 95% "
         f"interval of a difference is a t interval over seeds. {INTERVALS}"
     )

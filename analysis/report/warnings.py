@@ -19,7 +19,7 @@ from grpobench.analysis.topics.bias import caveats
 from grpobench.analysis.topics.comparisons import count_shared_seeds
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.numbers import Numbers
-from grpobench.analysis.topics.search import describe_limits
+from grpobench.analysis.topics.search import describe_limits, list_rate_doubts
 from grpobench.analysis.topics.stability import event_words
 from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings
 from grpobench.analysis.topics.warnings import (
@@ -46,6 +46,19 @@ def list_warnings(checked: Checked) -> list[ReportWarning]:
     """All warnings, the gravest first; of equally grave ones, in the order of `WARNINGS`."""
     found = [warning for warn in WARNINGS for warning in warn(checked)]
     return sorted(found, key=lambda warning: -warning.gravity)
+
+
+def _unsearched_rates(checked: Checked) -> Iterator[ReportWarning]:
+    """Learning rates that were not searched for their arm."""
+    doubts = list_rate_doubts(checked.numbers.experiment)
+    if doubts:
+        yield ReportWarning(
+            doubts[0],
+            doubts[1:],
+            Gravity.FAULT if checked.numbers.experiment.borrowed_rates else Gravity.DOUBT,
+            "An algorithm at an unsuitable rate loses whatever its merit. `grpobench search RECIPE` "
+            "tries equally many rates for every arm and records them.",
+        )
 
 
 def _alarms(checked: Checked) -> Iterator[ReportWarning]:
@@ -174,7 +187,7 @@ def _other_problems(checked: Checked) -> Iterator[ReportWarning]:
         yield ReportWarning(
             f"In {len(pairs)} of {len(compared)} comparisons, resampling problems as well as seeds changes "
             f"the conclusion ({resolved} of them resolved)",
-            [f"{p.first} − {p.second} on {p.task} ({p.verdict}): {p.disagrees}" for p in pairs],
+            [f"{p.first} − {p.second} on {p.task} ({p.words}): {p.disagrees}" for p in pairs],
             Gravity.DOUBT if resolved else Gravity.NOTE,
         )
 
@@ -238,6 +251,7 @@ def _known_weaknesses(checked: Checked) -> Iterator[ReportWarning]:
 
 
 WARNINGS: Sequence[Callable[[Checked], Iterable[ReportWarning]]] = (
+    _unsearched_rates,
     _alarms,
     _failures,
     _format_gains,

@@ -139,6 +139,8 @@ class Experiment:
     """The arm that all others are compared with, and nothing else is; empty: every pair is compared."""
     search: SearchRecord | None = None
     """The search that chose settings of the arms, if one did."""
+    borrowed_rates: Mapping[str, str] = field(default_factory=dict)
+    """Arm -> the arm of another recipe whose learning rate it has because none was chosen for it."""
     described: bool = True
     """Whether experiment.json, which lists the planned runs, can be read."""
     strangers: Mapping[str, str] = field(default_factory=dict)

@@ -133,6 +133,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         plan=plan,
         control=_control(described.get("control", ""), arms, folder),
         search=search,
+        borrowed_rates=_attempt(lambda: _borrowed(described, folder), {}, damage),
         described="runs" in described,
         strangers=strangers,
         sweep_values={
@@ -196,6 +197,14 @@ def _described(path: Path) -> dict[str, Any]:
         if not isinstance(content.get(name, []), list):
             raise LogError(f"{path}: `{name}` must be a list; {PLANNED_ANEW}")
     return content
+
+
+def _borrowed(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """The arms that train at another arm's learning rate."""
+    found = described.get("borrowed_rates", {})
+    if not isinstance(found, Mapping):
+        raise LogError(f"{folder / formats.EXPERIMENT}: `borrowed_rates` must be a table; {PLANNED_ANEW}")
+    return {str(arm): str(origin) for arm, origin in found.items()}
 
 
 def _search(described: Mapping[str, Any], folder: Path) -> SearchRecord | None:

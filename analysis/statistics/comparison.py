@@ -27,6 +27,7 @@ from grpobench.analysis.statistics.verdicts import (
     correction_of,
     findable_effect,
     judge,
+    no_difference,
     seeds_wanted,
     spread_of,
 )
@@ -102,6 +103,11 @@ class Comparison:
             "unresolved": "unresolved",
         }[self.verdict]
 
+    @property
+    def words(self) -> str:
+        """The verdict as reports print it."""
+        return no_difference(self.margin) if self.verdict == "equivalent" else self.verdict
+
     def turned(self) -> Comparison:
         """The same comparison as second − first."""
         return replace(
@@ -128,7 +134,8 @@ class Comparison:
             contradiction = "reaches 0: the difference is shown on these problems, not for others like them"
         elif self.verdict == "equivalent" and not (inside or math.isnan(low)):
             contradiction = (
-                "reaches beyond the margin: equivalence is shown on these problems, not for others like them"
+                f"reaches beyond the margin: {self.words} is shown on these problems, not for others like "
+                "them"
             )
         elif self.verdict == "unresolved" and out and self.seeds:
             contradiction = "excludes 0, but assumes normal seeds and problems and ignores all other pairs"
@@ -210,8 +217,9 @@ def compare(
     A verdict needs two things: no run of either arm is without a result, and the p that is corrected for all
     pairs of the task is at most alpha. `better` and `worse` are the exact test's of a difference, corrected
     by closed max-T tests (`maxima`), `equivalent` that of two one-sided tests against a difference of the
-    margin or more, corrected by Holm. Everything else is `unresolved`. With a `plan`, p values are valid
-    whichever interim analysis is the last (`sequential`), and Holm corrects both.
+    margin or more, corrected by Holm, if the 95% interval lies inside the margin too. Everything else is
+    `unresolved`. With a `plan`, p values are valid whichever interim analysis is the last (`sequential`), and
+    Holm corrects both.
     """
     chosen_pairs = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values), control)]
     return compare_pairs(task, chosen_pairs, waiting, alpha, margin)

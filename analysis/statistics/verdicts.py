@@ -64,7 +64,8 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
     """The verdict on the first arm and the reason for it; if it is unresolved, what a verdict would need.
 
     A difference takes precedence over equivalence: if arms differ significantly and within the margin, one is
-    better, and the reason says that the difference is small.
+    better, and the reason says that the difference is small. Equivalence takes two one-sided tests that
+    reject and a 95% t interval inside the margin.
     """
     seeds, pairs = known.differences.size, known.pairs
     needed = known.needed
@@ -81,14 +82,26 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
         verdict: Verdict = "better" if known.differences.mean() > 0 else "worse"
         little = f"; the difference is {close}: {_holm(known.p_equivalence)}" if within else ""
         return verdict, f"{_p(known.p)} {over}{little}"
-    if within:
+    if within and is_inside_margin(known):
         return "equivalent", f"{close}: {_holm(known.p_equivalence)} {over}"
     return "unresolved", _undecided(known, needed) + _not_equivalent(known) + _beside(known.differences)
+
+
+def is_inside_margin(known: Evidence) -> bool:
+    """Whether the 95% t interval of the difference lies inside the margin; not where there is none."""
+    mean = seed_mean(known.differences)
+    return max(abs(mean.low), abs(mean.high)) < known.margin
 
 
 def points(share: float) -> str:
     """A margin in points."""
     return f"{100 * share:.4g}"
+
+
+def no_difference(margin: float) -> str:
+    """What reports say of the verdict `equivalent`, which by itself does not show that the experiment could
+    have found a difference: `no difference of 2 points or more`."""
+    return f"no difference of {points(margin)} points or more"
 
 
 def _p(value: float) -> str:
@@ -116,12 +129,14 @@ def _not_equivalent(known: Evidence) -> str:
     """Why equivalence is not shown either, and whether this many seeds could show it."""
     seeds, needed = known.differences.size, seeds_needed(known.alpha, known.pairs, sides=1)
     within = f"within {points(known.margin)} points"
+    text = f"; equivalence {within}: {_holm(known.p_equivalence)}"
+    if known.p_equivalence <= known.alpha:
+        return f"{text}, but the interval reaches beyond {points(known.margin)} points"
     if known.analysis:
-        return f"; equivalence {within}: {_holm(known.p_equivalence)}"
+        return text
     if seeds < needed:
         return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which needs {needed}"
     least = equivalence_margin(known.differences, seeds, known.pairs, known.alpha)
-    text = f"; equivalence {within}: {_holm(known.p_equivalence)}"
     if math.isnan(least):
         return text
     return f"{text}, and {seeds} seeds can show that equal arms are within {100 * least:.1f} points at best"

@@ -32,13 +32,14 @@ class OnAxes:
     @property
     def sentence(self) -> str:
         """`grpo compared with ppo on arithmetic is better at equal updates, unresolved at equal seconds`."""
-        words = [f"{pair.verdict} at equal {AXES[axis]}" for axis, pair in self.comparisons.items()]
+        words = [f"{pair.words} at equal {AXES[axis]}" for axis, pair in self.comparisons.items()]
         return f"{self.first} compared with {self.second} on {self.task} is {', '.join(words)}"
 
 
 def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> Sequence[OnAxes]:
     """Every pair of arms on every task by validation accuracy at equal budgets. Corrections are over the
-    pairs of a task on one axis, because the axes are three separate questions."""
+    pairs of a task on one axis, because the axes are three separate questions. An axis has no comparison of
+    an arm with a run that was evaluated only before training by then."""
     values = runs_at_equal_budgets(experiment)
     by_pair: dict[tuple[str, str, str], dict[str, Comparison]] = {}
     for task in experiment.tasks:
@@ -48,7 +49,7 @@ def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = A
             by_arm = {
                 arm: dict(zip(rows["seed"].astype(int), rows["accuracy"].astype(float), strict=True))
                 for arm in experiment.arms
-                if len(rows := axis_rows[axis_rows["arm"] == arm])
+                if len(rows := axis_rows[axis_rows["arm"] == arm]) and rows["accuracy"].notna().all()
             }
             margin, plan, control = experiment.margin, experiment.plan, experiment.control
             for pair in compare(task, by_arm, waiting, alpha, margin, plan, control):

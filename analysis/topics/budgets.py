@@ -6,6 +6,7 @@ budget. The tables are in `topics.costs`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import product
 
@@ -98,12 +99,13 @@ def _sum_by_run(experiment: Experiment, metric: str) -> pd.Series:
 def runs_at_equal_budgets(
     experiment: Experiment, mode: str | None = None, axes: Iterable[str] = tuple(AXES)
 ) -> pd.DataFrame:
-    """Validation accuracy of every run at a common budget: the last evaluation at or before it.
+    """Validation accuracy of every run at a common budget, linear between the evaluations around it.
 
     One row per task, axis, arm and seed, with budget and accuracy. The budget is the largest that every
     finished run of the task reached. Runs that diverged or collapsed do not set it. A run that diverged
-    before the budget counts as 0, and one that collapsed keeps its last evaluation. Runs without a result are
-    left out.
+    before the budget counts as 0, and one that collapsed before it keeps its last evaluation. A run without a
+    result has no row; the accuracy is NaN for one that was not evaluated between its first update and the
+    budget.
     """
     rows = []
     for task, axis in product(experiment.tasks, axes):
@@ -113,9 +115,8 @@ def runs_at_equal_budgets(
             continue
         for run in experiment.runs:
             curve = curves.get((run.arm, run.seed)) if run.task == task and run.settled else None
-            accuracy = None if curve is None else _accuracy_at(budget, curve, run)
-            if accuracy is not None:
-                rows.append((task, axis, budget, run.arm, run.seed, accuracy))
+            if curve is not None:
+                rows.append((task, axis, budget, run.arm, run.seed, _accuracy_at(budget, curve, run)))
     return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "seed", "accuracy"])
 
 
@@ -141,22 +142,25 @@ def _common_budget(
     return min(ends) if any(ends) else None
 
 
-def _accuracy_at(budget: float, curve: pd.DataFrame, run: Run) -> float | None:
-    """The last accuracy within the budget; None where the run was not evaluated by then."""
-    within = np.flatnonzero(curve["x"].to_numpy() <= budget * ROUNDING)
-    if not len(within):
-        return None
-    has_diverged_before = run.failed and len(within) == len(curve)
-    return 0.0 if has_diverged_before else float(curve["value"].iloc[within[-1]])
+def _accuracy_at(budget: float, curve: pd.DataFrame, run: Run) -> float:
+    """The accuracy at the budget, linear between the evaluations on both sides of it. NaN where the last
+    evaluation within the budget is the untrained policy's, and where there is none."""
+    x, accuracy = curve["x"].to_numpy(float), curve["value"].to_numpy(float)
+    within = int(np.count_nonzero(x <= budget * ROUNDING))
+    if run.failed and within == len(x):  # it diverged before the budget
+        return 0.0
+    if not within or curve["step"].iloc[within - 1] == 0:
+        return math.nan
+    return float(np.interp(budget, x, accuracy))  # a collapsed run keeps its last accuracy
 
 
 def mean_at_equal_budgets(experiment: Experiment, mode: str | None = None) -> pd.DataFrame:
     """`runs_at_equal_budgets` as means over seeds: one row per task, axis and arm with budget, accuracy and
-    seeds."""
+    seeds. The accuracy is NaN where a run of the arm has none at the budget."""
     runs = runs_at_equal_budgets(experiment, mode)
     cells = dict(iter(runs.groupby(["task", "axis", "arm"], sort=False)))
     rows = [
-        (task, axis, seeds["budget"].iloc[0], arm, float(seeds["accuracy"].mean()), len(seeds))
+        (task, axis, seeds["budget"].iloc[0], arm, float(seeds["accuracy"].mean(skipna=False)), len(seeds))
         for task, axis, arm in product(experiment.tasks, AXES, experiment.arms)
         if (seeds := cells.get((task, axis, arm))) is not None
     ]

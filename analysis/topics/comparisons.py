@@ -211,7 +211,7 @@ HEADER = (
         "seeds",
         "p",
         "adjusted p",
-        "equiv. p",
+        "p of the margin",
     ),
     *("MDE", "power", "P(1st wins)", "why"),
 )
@@ -226,10 +226,11 @@ def comparisons_table(
         "Differences of final accuracy in points, taken inside each seed. The verdict is about the first "
         "arm. p: exact two-sided sign-flip permutation test over n seeds; its smallest value is 2/2ⁿ (.25 "
         f"for three seeds). Adjusted p: {_correction(plan)}. Better and worse: adjusted p is at most "
-        f"{ALPHA:g}. Equivalent: two one-sided tests of the same kind (smallest p 1/2ⁿ) rule out a "
-        f"difference of the margin{_margin(compared)} or more; the table shows the larger p of both after "
-        "Holm's correction over the pairs of a task. For each kind of verdict, the chance that it is wrong "
-        f"about any pair of a task is at most {ALPHA:.0%} if the errors of a seed are symmetric. "
+        f"{ALPHA:g}. No difference of the margin{_margin(compared)} or more: two one-sided tests of the same "
+        "kind (smallest p 1/2ⁿ) reject such a difference, and the 95% interval lies inside the margin; the "
+        "table shows the larger p of both tests after Holm's correction over the pairs of a task. For each "
+        "kind of verdict, the chance that it is wrong about any pair of a task is at most "
+        f"{ALPHA:.0%} if the errors of a seed are symmetric. "
         f"Interval: t over seeds. {INTERVALS} Over problems "
         "too: 95% interval of a model that draws both seeds and problems at random, computed from the "
         "problems that all these runs answered, paired by seed and problem. This interval is about other "
@@ -238,15 +239,15 @@ def comparisons_table(
         "is simulated for normal differences with the observed SD, as if other pairs were independent and "
         "without effect; in brackets, at the ends of the 95% interval of that SD. None: these seeds cannot "
         f"find any effect. Power, by the same simulation ({REPETITIONS:,} repetitions, generator seed "
-        f"{SEED}), in %: how often these seeds find a difference as large as the margin, and how often they "
-        "show that equal arms are equivalent. P(1st wins): share of pairs of runs in which the run of the "
-        "first arm is better; ties count ½."
+        f"{SEED}), in %: how often these seeds find a difference as large as the margin, and how often the "
+        "two one-sided tests reject if arms are equal. P(1st wins): share of pairs of runs in which the run "
+        "of the first arm is better; ties count ½."
     )
     if plan:
         note += (
             f" {plan.words} The p values are valid whichever interim analysis is the last. For a difference, "
             "p is the smallest level at which the sign-flip test would have rejected by now, if it spent "
-            "that level over the analyses. For equivalence, it is the smallest p of an analysis divided by "
+            "that level over the analyses. For the margin, it is the smallest p of an analysis divided by "
             "its share of the level. MDE and power are those of the last analysis."
         )
     if control:
@@ -269,7 +270,7 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
         [
             pair.task,
             f"{pair.first} − {pair.second}",
-            pair.verdict,
+            pair.words,
             points(pair.effect),
             interval(pair.low, pair.high, points),
             interval(pair.crossed_low, pair.crossed_high, points),

@@ -135,8 +135,9 @@ def equal_budgets_table(experiment: Experiment) -> Table:
             rows.append([*labels, *(percent(accuracy.get(arm, math.nan)) for arm in experiment.arms)])
     note = (
         "Validation accuracy in percent at the largest budget that every finished run of the task reached: "
-        "the last evaluation at or before it, mean over seeds. A run that diverged before the budget counts "
-        "as 0. Equal updates, equal generated tokens and equal seconds are three different comparisons."
+        "linear between the evaluations before and after it, mean over seeds. A run that diverged before the "
+        "budget counts as 0. No number where a run was evaluated only before training by then. Equal "
+        "updates, equal generated tokens and equal seconds are three different comparisons."
     )
     header = ["task", "at equal budget", *(("arm", "accuracy") if is_long else experiment.arms)]
     return Table(
@@ -190,13 +191,14 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
         cells = []
         for axis in AXES:
             pair = one.comparisons.get(axis)
-            cells += [points(pair.effect), pair.verdict] if pair else [NONE, NONE]
+            cells += [points(pair.effect), pair.words] if pair else [NONE, NONE]
         rows.append([one.task, f"{one.first} − {one.second}", *cells, "yes" if one.depends else "no"])
     header = ["task", "pair", *(h for axis in AXES for h in (f"at equal {axis}", "verdict")), "depends"]
     note = (
         "Differences of validation accuracy at the equal budgets of the previous table, in points, taken "
         "inside each seed. Verdicts are about the first arm and use the tests of final accuracies, corrected "
-        "over the pairs of a task on one axis. Depends: whether the verdict differs between axes. Seconds "
+        "over the pairs of a task on one axis. Depends: whether the verdict differs between axes. "
+        f"{NONE}: a run of the pair was evaluated only before training by then. Seconds "
         "depend on the machines of the runs and on other programs that ran there."
     )
     dependent = [one.sentence for one in pairs if one.depends]

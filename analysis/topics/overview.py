@@ -16,8 +16,7 @@ from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.marks import letter_marks
-from grpobench.analysis.statistics.verdicts import TURNED, Verdict
-from grpobench.analysis.statistics.verdicts import points as margin_points
+from grpobench.analysis.statistics.verdicts import TURNED, Verdict, no_difference
 from grpobench.analysis.tools.text import NONE, percent, points
 from grpobench.analysis.topics.accuracy import accuracies
 
@@ -68,7 +67,8 @@ class OverviewCell:
     @property
     def text(self) -> str:
         """The cell as printed: ``66.6 (+27.5 better) a``."""
-        gain = " ".join(filter(None, (self.gain_text, self.verdict)))
+        verdict = SIGNS["equivalent"] if self.verdict == "equivalent" else self.verdict
+        gain = " ".join(filter(None, (self.gain_text, verdict)))
         return " ".join(
             filter(None, (self.final_text, f"({gain})" if gain else "", self.mark, self.runs_text))
         )
@@ -90,8 +90,8 @@ class Overview:
         """What the marks mean."""
         if self.against:
             return (
-                f"> {self.against}: better, < {self.against}: worse, ≈ {self.against}: equivalent within "
-                f"{margin_points(self.margin)} points, ? {self.against}: unresolved."
+                f"> {self.against}: better, < {self.against}: worse, ≈ {self.against}: "
+                f"{no_difference(self.margin)}, ? {self.against}: unresolved."
             )
         if any(cell.mark for cell in self.cells.values()):
             return "Arms that share a letter are not told apart on that task; the best has the letter a."
@@ -174,7 +174,7 @@ def overview_table(overview: Overview) -> Table:
     frame = pd.DataFrame([asdict(cell) for cell in overview.cells.values()])
     note = (
         "Final accuracy in percent, mean over seeds; in brackets the gain over the accuracy before training "
-        f"in points and its verdict. {overview.key}"
+        f"in points and its verdict (≈: {no_difference(overview.margin)}). {overview.key}"
     )
     header = ["arm", *overview.tasks]
     return Table("overview", "All arms on all tasks", header, rows, frame, 1, len(overview.tasks), note=note)

@@ -237,6 +237,39 @@ def describe_search(experiment: Experiment) -> str:
     )
 
 
+def list_rate_doubts(experiment: Experiment) -> list[str]:
+    """Sentences without a period about learning rates that were not searched for their arm, the gravest
+    first; none of a single arm and of a map, whose values are the question."""
+    if len(experiment.arms) < 2 or experiment.sweep_values:
+        return []
+    doubts = []
+    borrowed = {arm: near for arm, near in experiment.borrowed_rates.items() if arm in experiment.arms}
+    if borrowed:
+        origins = [f"the arm {origin}" for origin in dict.fromkeys(borrowed.values())]
+        doubts.append(
+            f"No learning rate was chosen for {listed([*borrowed], MOST_NAMED)}: the rate is that of "
+            f"{listed(origins, MOST_NAMED)}"
+        )
+    record = experiment.search
+    if record is None or not searched_stages(record):
+        return [*doubts, "No search of learning rates is recorded: a difference may come from the rates"]
+    searched = {
+        (arm, stage.role)
+        for stage in searched_stages(record)
+        if rate_key(stage.role) in stage.over and len(stage.over[rate_key(stage.role)]) > 1
+        for arm in stage.arms
+    }
+    lacking: dict[str, None] = {}
+    for run in experiment.runs:
+        rates = run.config.get("train", {}).get("learning_rate", {})
+        for role in rates if isinstance(rates, Mapping) else ["policy"]:
+            if (run.arm, role) not in searched:
+                lacking.setdefault(run.arm if role == "policy" else f"{run.arm} ({role})")
+    if lacking:
+        doubts.append(f"Learning rates were not searched for {listed([*lacking], MOST_NAMED)}")
+    return doubts
+
+
 def describe_limits(experiment: Experiment) -> str:
     """What a reader must know of the search: choices at an edge or not clear, and what was not searched.
     Empty without a search."""

@@ -187,6 +187,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
         "margin": recipe.head.margin,
         "control": recipe.head.control,
         **({"command": recipe.command} if recipe.command else {}),
+        **({"borrowed_rates": dict(recipe.borrowed_rates)} if recipe.borrowed_rates else {}),
     }
     if recipe.record:
         table["search"] = recipe.record.table() | {"sha256": recipe.record.sha256}
@@ -202,6 +203,10 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
         for key in ("seeds", "arms", "tasks"):
             table[key] = list(dict.fromkeys([*table[key], *before.get(key, [])]))
         table["sweep_values"] = before.get("sweep_values", {}) | table["sweep_values"]
+        ours = {config.arm for config in configs}
+        others = {arm: near for arm, near in before.get("borrowed_rates", {}).items() if arm not in ours}
+        if others:
+            table["borrowed_rates"] = others | table.get("borrowed_rates", {})
     files.write_atomic(folder / "experiment.json", json.dumps(checksums.seal(table), indent=1).encode())
 
 

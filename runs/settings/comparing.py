@@ -96,8 +96,15 @@ def compose(wish: Wish) -> Made:
     header = f"# Made by `{wish.command}` from the recipe {path.stem}.\n" if wish.command else ""
     made = read_text(header + toml.write(table), name, folder, wish.sets, f"{PREFIX}{control}")
     settings_of = path.stem if wish.source in recipes() else ""
-    made = dataclasses.replace(made, settings_of=settings_of, command=wish.command)
-    return Made(made, path.stem, arms.borrowed)
+    borrowed = {arm: origin for arm, origin in arms.borrowed.items() if arm not in with_own_rate(wish.sets)}
+    made = dataclasses.replace(made, settings_of=settings_of, command=wish.command, borrowed_rates=borrowed)
+    return Made(made, path.stem, borrowed)
+
+
+def with_own_rate(sets: Sequence[str]) -> set[str]:
+    """The arms whose learning rate the assignments set."""
+    paths = [parsed[0] for parsed in map(parse_set, sets) if parsed]
+    return {path[1] for path in paths if path[0] == "arm" and path[2:4] == ["train", "learning_rate"]}
 
 
 class Arms:

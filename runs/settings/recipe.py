@@ -51,6 +51,8 @@ class Recipe:
     """The recipe of the suite that the settings are those of; empty for a recipe of others."""
     command: str = ""
     """The command that made the recipe; empty where it is a file."""
+    borrowed_rates: Mapping[str, str] = field(default_factory=dict)
+    """Arm -> the arm whose learning rate it has because none was chosen for it."""
     search: Search = field(default_factory=Search)
     """How `grpobench search` chooses settings of the arms."""
     record: SearchRecord | None = None

@@ -6,11 +6,14 @@ source of chance it is wider; it covers what it says; copies of problems do not 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
@@ -20,6 +23,7 @@ from scipy import stats
 
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.aggregates import components, crossed_interval
 from grpobench.analysis.statistics.comparison import compare
@@ -165,12 +169,12 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
     ).write(tmp_path)
     for seed in range(
         1, 7
-    ):  # each step of a takes three times the tokens that it took: at equal tokens it is behind
+    ):  # each step of a takes 1.5 times the tokens that it took: at equal tokens it is behind
         path = root / f"a-arithmetic-s{seed}" / "metrics.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         for row in rows:
             if "cost/generated_tokens" in row:
-                row["cost/generated_tokens"] *= 3
+                row["cost/generated_tokens"] *= 1.5
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     facts = gather(load(root))
     (one,) = facts.numbers.on_axes
@@ -186,6 +190,36 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
     page = words(root)
     assert "depends on what is held equal (updates, generated tokens or seconds) for 1 of 1 pairs" in page
     assert f"<li>{one.sentence}</li>" in page
+
+
+def test_equal_seconds_interpolate_and_never_take_the_untrained_policy(tmp_path: Path) -> None:
+    made = Synthetic(  # type: ignore[arg-type]
+        **SMALL, test_problems=8, arms=("fast", "slow"), tasks=("arithmetic",), seeds=range(1, 7)
+    )
+    experiment = load(made.write(tmp_path))
+    assert (made.steps, made.every) == (8, 4)
+
+    def at(seconds: Mapping[str, float]) -> tuple[pd.DataFrame, Experiment]:
+        """The verdicts' numbers if a step takes so long, and accuracy is 0, .4 and .6 at 0, 4 and 8 steps."""
+        metrics = experiment.metrics.copy()
+        steps = metrics["metric"] == "time/step"
+        metrics.loc[steps, "value"] = metrics.loc[steps, "arm"].map(seconds)
+        graded = metrics["metric"] == "eval/validation/greedy/correct"
+        metrics.loc[graded, "value"] = metrics.loc[graded, "step"].map({0: 0.0, 4: 0.4, 8: 0.6})
+        timed = dataclasses.replace(experiment, metrics=metrics)
+        rows = runs_at_equal_budgets(timed, axes=["seconds"]).groupby("arm")["accuracy"].agg(["min", "max"])
+        return rows, timed
+
+    rows, _ = at({"fast": 1.0, "slow": 1.6})  # 8 s are 5 of slow's steps: a quarter of the way from .4 to .6
+    assert rows.loc["slow"].tolist() == pytest.approx([0.45, 0.45])
+    assert rows.loc["fast"].tolist() == pytest.approx([0.6, 0.6])
+    rows, timed = at({"fast": 1.0, "slow": 2.5})  # slow is first evaluated after 10 s
+    assert rows.loc["slow"].isna().all() and rows.loc["fast"].tolist() == pytest.approx([0.6, 0.6])
+    facts = gather(timed)
+    (one,) = facts.numbers.on_axes
+    assert "seconds" not in one.comparisons and "updates" in one.comparisons
+    shown = next(row for row in facts.tables["equal_budgets"].rows if "seconds" in row[1])
+    assert shown[2:] == ["60.0", "–"]
 
 
 def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_sentence_is_made_of_verdicts(facts: Facts) -> None:
     assert facts.headline == (
         "All 3 arms gain 10 to 30 points on arithmetic, a and b gain 30 points on nanobias, c loses 10 "
         "points on nanobias; 4 of 6 pairs differ: c is worse than all others on arithmetic and nanobias; "
-        "a and b on arithmetic and a and b on nanobias are equivalent within 2 points."
+        "no difference of 2 points or more between a and b on arithmetic and a and b on nanobias."
     )
 
 

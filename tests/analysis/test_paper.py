@@ -476,8 +476,8 @@ def test_methods_name_what_a_reader_needs(tmp_path: Path) -> None:
         "Learning rates: policy 0.0001 (GRPO, low), 5e-05 (ppo)",
         "Rewards: task with weights correct 1",
         "exact two-sided sign-flip permutation test at 5%",
-        "Arms are called equivalent if two one-sided tests of the same kind",
-        "reject a difference of 2 points or more",
+        "Arms show no difference of 2 points or more if two one-sided tests of the same kind",
+        "and the 95% t interval over seeds lies inside the margin",
         "A run that diverges counts as 0. 1 of 24 runs diverged and count as 0.",
         "torch 2.13.0",
     ):

@@ -524,3 +524,16 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
             config.write_text(config.read_text().replace("[evaluate]", "[evaluate]\ntemperature = 0.6"))
     told = describe_decoding(load(root), "sampled")
     assert told.startswith(f"sampled decoding at different temperatures (0.6: {experiment.arms[0]}; 1: ")
+
+
+def test_a_report_in_another_format_is_added_to_the_one_that_is_there(tmp_path: Path) -> None:
+    experiment = experiment_of(tmp_path, tasks=("arithmetic",), seeds=(1,))
+    with drawing("final_accuracy"):
+        write_report(experiment.folder, ["html", "svg", "pdf", "csv", "json"])
+        folder = experiment.folder / "report"
+        before = {path.relative_to(folder) for path in folder.rglob("*")}
+        (folder / "tables/stale.tex").touch()
+        write_report(experiment.folder, ["tex"])
+    after = {path.relative_to(folder) for path in folder.rglob("*")}
+    assert before < after and Path("methods.tex") in after and Path("index.html") in after
+    assert Path("tables/stale.tex") not in after

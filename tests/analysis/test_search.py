@@ -17,6 +17,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.runfolder.search import SearchRecord, Stage, Trial, read_record, record_of
 from grpobench.analysis.topics.search import describe_choices, search_table, table_lines
+from grpobench.analysis.topics.warnings import Gravity
 
 RATES = [5e-5, 1e-4, 2e-4]
 KEY = "train.learning_rate"
@@ -160,6 +161,26 @@ def test_the_page_has_the_search_and_none_without_one(tmp_path: Path) -> None:
     none = gather(load(plain.write(tmp_path / "without")))
     assert "search" not in none.tables and as_json(none)["search"] is None
     assert "searched" not in describe_methods(none, {}) + " ".join(one.title for one in none.warnings)
+
+
+def test_the_first_doubt_is_a_rate_that_was_not_searched(tmp_path: Path) -> None:
+    root = Synthetic(
+        arms=("grpo", "rloo"), tasks=("arithmetic",), seeds=range(6), steps=4, every=2, problems=8
+    ).write(tmp_path / "borrowed")
+    plain = "No search of learning rates is recorded: a difference may come from the rates"
+    facts = gather(load(root))
+    doubts = [one for one in facts.warnings if one.gravity == Gravity.DOUBT]
+    assert doubts[0].title == plain and f"{plain}." in describe_methods(facts, {})
+    described = json.loads((root / "experiment.json").read_text())
+    (root / "experiment.json").write_text(json.dumps({**described, "borrowed_rates": {"rloo": "grpo"}}))
+    facts = gather(load(root))
+    title = "No learning rate was chosen for rloo: the rate is that of the arm grpo"
+    assert facts.warnings[0].title == title == as_json(facts)["warnings"][0]["title"]
+    assert facts.warnings[0].lines == [plain] and f"{title}. {plain}." in describe_methods(facts, {})
+    searched = facts_of(tmp_path / "searched", made())
+    assert not any("rates" in one.title for one in searched.warnings)
+    lacking = facts_of(tmp_path / "lacking", made(), arms=("grpo", "gspo", "dapo"))
+    assert any(one.title == "Learning rates were not searched for dapo" for one in lacking.warnings)
 
 
 def test_a_damaged_search_in_experiment_json_is_named(tmp_path: Path) -> None:

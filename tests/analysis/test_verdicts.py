@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from scipy import stats
 
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.report.terminal import describe_task
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics import power
@@ -48,6 +50,18 @@ def test_one_sided_p_counts_patterns_by_hand() -> None:
     assert equivalence_p([3, 1, -1], 2) == 3 / 8
     with pytest.raises(ValueError, match="margin > 0"):
         equivalence_p([0.1], 0)
+
+
+def test_a_difference_of_the_margin_is_not_excluded_where_the_interval_leaves_the_margin() -> None:
+    values = [0.019, -0.019, 0.019, -0.019, 0.0]  # s = .019, t(4) s/√5 = .0236; all five are inside ±.02
+    (pair,) = compare("t", arms(values))
+    assert pair.p_equivalence_holm == 1 / 32 and pair.high == pytest.approx(0.0236, abs=1e-4)
+    assert pair.verdict == "unresolved"
+    assert (
+        "equivalence within 2 points: Holm p 0.0312, but the interval reaches beyond 2 points" in pair.needs
+    )
+    (wide,) = compare("t", arms(values), margin=0.024)
+    assert wide.verdict == "equivalent" and wide.words == "no difference of 2.4 points or more"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -184,10 +198,12 @@ def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).write(tmp_path_factory.mktemp("close"))
 
 
-def test_table_page_json_and_csv_carry_the_word(close: Path) -> None:
+def test_only_the_keys_of_files_have_the_word_equivalent(close: Path) -> None:
     with drawing("final_accuracy", "differences"):
         page = write_report(close, ["html", "csv", "tex", "json"]).read_text()
-    assert "<b>a and b are equivalent</b> on arithmetic: −0.0 points" in page.replace("+0.0", "−0.0")
+    said = "no difference of 2 points or more"
+    assert f"<b>{said} between a and b</b> on arithmetic: −0.0 points" in page.replace("+0.0", "−0.0")
+    assert not re.search(r"\bequivalent\b", re.sub(r"<style>.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL))
     assert "within 2 points: Holm p 0.00391 over 8 paired seeds" in page  # one pattern of 2^8
     content = json.loads((close / "report" / "report.json").read_text())
     assert content["margin"] == 0.02 and [pair["verdict"] for pair in content["comparisons"]] == [
@@ -197,7 +213,11 @@ def test_table_page_json_and_csv_carry_the_word(close: Path) -> None:
     assert {pair["verdict"] for pair in content["against_base"]} == {"better"}  # .2 before, .5 after
     frame = pd.read_csv(close / "report" / "tables" / "comparisons.csv")
     assert frame["verdict"].tolist() == ["equivalent"] and frame["text"].tolist() == ["a ≈ b"]
-    assert "equivalent" in (close / "report" / "tables" / "comparisons.tex").read_text()
+    assert said in content["headline"] and said in describe_task(
+        "arithmetic", gather(load(close)).numbers.compared
+    )
+    table = (close / "report" / "tables" / "comparisons.tex").read_text()
+    assert said in table and "equivalent" not in table
 
 
 def test_a_readers_margin_takes_the_place_of_the_recipes(close: Path) -> None:

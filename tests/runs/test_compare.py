@@ -25,7 +25,7 @@ from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.runs import cli
 from grpobench.runs.commands.compare import seeds_of
-from grpobench.runs.experiment.experiment import run_experiment
+from grpobench.runs.experiment.experiment import run_experiment, write_experiment
 from grpobench.runs.settings.comparing import Wish, compose, shared_settings
 from grpobench.runs.tools import toml
 from grpobench.runs.tools.strict import ConfigError, nearest, slips
@@ -87,6 +87,9 @@ def test_arms_take_the_settings_of_the_recipe_or_train_like_a_relative(mine: Pat
     }
     relatives = {"half": "grpo", "rloo": "grpo", "sequence": "gspo", "valued": "ppo", "other": "grpo"}
     assert made.borrowed == relatives
+    assert made.recipe.borrowed_rates == relatives
+    chosen = wish("mine:Half", "rloo", sets=("arm.rloo.train.learning_rate=1e-5",))
+    assert compose(chosen).borrowed == {"half": "grpo"}
     recipe, first = made.recipe, made.recipe.runs()[0]
     assert (first.arm, first.train.steps, first.train.num_minibatches) == ("half", 10, 8)
     assert vars(first.task)["operations"] == (2, 3, 4) and first.evaluate.test_problems == 512
@@ -123,6 +126,15 @@ def test_a_recipe_gives_tasks_arms_by_name_and_settings_on_tasks(mine: Path) -> 
     assert rates(made) == {"slow": {"policy": 2e-5}, "rloo": {"policy": 3e-4}}  # "*" has the recipe's rate
     assert configs["rloo"].train.prompts_per_step == 4 == configs["rloo"].train.group_size
     assert made.recipe.head.margin == 1.0 and "nanobias" not in made.recipe.text
+
+
+def test_the_folder_keeps_the_arms_without_a_rate_of_their_own(mine: Path) -> None:
+    for other in ("rloo", "dapo"):
+        write_experiment(mine, compose(wish("grpo", other)).recipe)
+        (mine / f"{other}-arithmetic-s0").mkdir()
+        (mine / f"{other}-arithmetic-s0/run.toml").touch()
+    described = json.loads((mine / "experiment.json").read_text())
+    assert described["borrowed_rates"] == {"rloo": "grpo", "dapo": "grpo"}
 
 
 def test_all_are_the_algorithms_that_the_task_serves(mine: Path) -> None:
@@ -351,10 +363,10 @@ def test_verdict_lines_say_who_is_better_by_how_much() -> None:
     close = {"a": {s: 0.5 + s / 1000 for s in range(6)}, "b": {s: 0.505 - s / 1000 for s in range(6)}}
     (equal,) = verdict_lines(compare("t", close, control="a"), "a")
     assert equal.startswith(
-        "t: a and b are equivalent within 2 points: difference +0.0 points (−0.4 to +0.4)"
+        "t: no difference of 2 points or more between a and b: difference +0.0 points (−0.4 to +0.4)"
     )
     assert equal.endswith("Holm p 0.016")  # one pattern of 2^6
-    assert verdict_lines(compare("t", close)) == ["t: equivalent: a ≈ b"]
+    assert verdict_lines(compare("t", close)) == ["t: no difference of 2 points or more: a ≈ b"]
 
 
 def test_shared_settings_are_those_of_every_arm() -> None:
