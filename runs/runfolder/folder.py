@@ -390,8 +390,7 @@ class RunFolder:
         self.write_status(why)
         point("finished")
         wanted = self.config.checkpoint
-        ended = state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors"))
-        if ended or (state in RESULTS and not wanted.weights):
+        if state in RESULTS and (not wanted.weights or any(self.path.glob("final/*.safetensors"))):
             extend.keep_state(self.path, self.step if state == "finished" and wanted.continues else -1)
 
     def write_sums(self) -> None:
@@ -499,6 +498,7 @@ def refusal(path: Path, changes: list[str]) -> str:
         if settled(path)
         else "resume anyway with --allow-change (allow_change=True in Python), which is recorded"
     )
+    more += extend.why_no_growth(path, changes)
     return (
         f"{path} was made with other settings, data or code:{shown}{more}\n"
         f"choose another --out or recipe name, or {allowed}"

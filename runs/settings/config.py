@@ -500,9 +500,9 @@ class CheckpointConfig:
     """Steps between checkpoints; 0 saves only when the run is told to stop."""
     keep: PositiveInt = 2
     """Newest checkpoints kept."""
-    final: bool = True
-    """Whether a finished run keeps its optimizers' state, three times its weights with Adam: raising
-    `train.steps` then goes on from there."""
+    final: bool = False
+    """Whether a finished run keeps its last checkpoint, three times its weights with Adam: raising
+    `train.steps` then goes on from there. Without it a finished run keeps its final weights and its logs."""
     weights: bool = True
     """Whether a finished run keeps its final weights, which `grpobench eval` and `grpobench export` read.
     Without them it keeps no optimizer state either: its logs alone, which are all that a report needs.
