@@ -80,6 +80,8 @@ LATER = frozenset(
         "ahead = false",
         "weights = true",  # of checkpoint: whether weights are kept, which no result depends on
         "weights = false",
+        "completions = true",  # of evaluate: whether completions are stored
+        "completions = false",
     }
 )
 """Lines of run.toml for settings that came after findings had been registered, with the values that change

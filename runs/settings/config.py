@@ -484,6 +484,8 @@ class EvaluateConfig:
     temperature: Temperature = 1.0
     """Softmax temperature of the sampled completions, whatever `sampler.temperature` is: arms that are to be
     compared are evaluated at one. Greedy decoding and likelihoods have none."""
+    completions: bool = True
+    """Store the text of every completion, compressed, in completions/SPLIT-step-N.jsonl.zst."""
     also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further tasks, each with its settings, that are evaluated beside the run's own and never trained on:
     what is forgotten, or carried over. Logged as `also/<task>/<split>/<mode>/<metric>`."""

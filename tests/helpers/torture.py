@@ -185,7 +185,9 @@ def outcome(folder: Path) -> dict[str, bytes]:
         kept.append(
             {name: row[name] for name in row if not name.startswith(("time/", "cost/peak_memory_gb"))}
         )
-    files = ("eval.jsonl", "events.jsonl", "final/policy.safetensors")
+    files = ["eval.jsonl", "events.jsonl", "final/policy.safetensors"]
+    stored = [*path.glob("rollouts/*"), *path.glob("completions/*")]
+    files += sorted(str(file.relative_to(path)) for file in stored)
     return {"metrics.jsonl": json.dumps(kept).encode()} | {name: (path / name).read_bytes() for name in files}
 
 
