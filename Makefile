@@ -57,7 +57,7 @@ help:
 	@echo "make bench      speed and memory against TRL"
 	@echo "make gpu        set up, then prove and time on a GPU all that needs one (under half an hour)"
 	@echo "make lock       write .ci/lock.txt anew from the newest allowed versions"
-	@echo "make clean      remove .venv, $(VLLM), $(TRACKERS), $(LAUNCHERS), results and caches"
+	@echo "make clean      remove .venv, $(VLLM), $(TRACKERS), $(LAUNCHERS) and caches; results stay"
 
 setup: $(READY)
 
@@ -231,5 +231,5 @@ lock:
 	mv "$$dir/lock.txt" .ci/lock.txt; rm -rf build .src/*.egg-info
 
 clean:
-	rm -rf .venv $(VLLM) $(TRACKERS) $(LAUNCHERS) $(VERL) results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
+	rm -rf .venv $(VLLM) $(TRACKERS) $(LAUNCHERS) $(VERL) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
 	find .src algorithms tasks runs analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -147,6 +147,7 @@ COMMANDS: tuple[click.Command, ...] = (
     Command(
         "merge", "experiments.merge_command", "Make one experiment of parts that ran on different machines."
     ),
+    Command("prune", "experiments.prune_command", "Free the disk of runs with a result: optimizer states."),
     Command("report", "reports.report_command", "Rebuild the report of an experiment folder from its logs."),
     Command("figure", "reports.figure_command", "Draw figures of an experiment folder for a paper."),
     Command(

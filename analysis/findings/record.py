@@ -80,16 +80,23 @@ LATER = frozenset(
         "ahead = false",
         "weights = true",  # of checkpoint: whether weights are kept, which no result depends on
         "weights = false",
+        "completions = true",  # of evaluate: whether completions are stored
+        "completions = false",
     }
 )
 """Lines of run.toml for settings that came after findings had been registered, with the values that change
 nothing: a run without them is the same run, and other machines may go on with a registered finding."""
+FINAL = "final = true"
+"""A line of run.toml that was the default when older findings were registered; no result depends on it."""
 
 
 def settings_digest(text: str, held: str = "") -> str:
     """The digest of run.toml that a registration holds; with `held`, of one that was made when that line was
-    not yet in `LATER`."""
-    lines = anonymous(text).splitlines(keepends=True)
+    not yet in `LATER`, or, of `final = true`, when that was the default of `checkpoint.final`."""
+    text = anonymous(text)
+    if held == FINAL:
+        text = re.sub(r"^final = false$", FINAL, text, flags=re.M)
+    lines = text.splitlines(keepends=True)
     return text_digest("".join(line for line in lines if line.strip() not in LATER or line.strip() == held))
 
 

@@ -96,7 +96,7 @@ def _links(experiment: Experiment, run: Run, home: str) -> list[tuple[str, str]]
     """Links to the files of the run."""
     folder = experiment.folder / run.name
     names = [name for name in FILES if (folder / name).is_file()]
-    names += ["rollouts/"] if (folder / "rollouts").is_dir() else []
+    names += [f"{name}/" for name in ("rollouts", "completions") if (folder / name).is_dir()]
     return [(name, f"{quote(home)}/{quote(run.name)}/{name}") for name in names]
 
 

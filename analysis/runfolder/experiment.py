@@ -286,6 +286,7 @@ def finite_mean(values: pd.Series) -> float:
 # Completions and problems that a run stored
 
 NAME = re.compile(r"step-(\d+)\.jsonl\.zst")
+EVALUATED = re.compile(r"(\w+)-step-(\d+)\.jsonl\.zst")
 
 
 def rollout_steps(run: Path) -> dict[int, Path]:
@@ -294,15 +295,34 @@ def rollout_steps(run: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
-def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
-    """The first `most` rows of a file, a row per problem: `problem`, `prompt`, and `completions` with text,
-    tokens, scores and reward. Raises LogError for a damaged file."""
+def completion_files(run: Path) -> dict[tuple[str, int], Path]:
+    """The files of evaluations' completions, by split and step, in order of the steps."""
+    matches = [(EVALUATED.fullmatch(path.name), path) for path in (run / "completions").glob("*.jsonl.zst")]
+    named = [((match[1], int(match[2])), path) for match, path in matches if match]
+    return dict(sorted(named, key=lambda pair: (pair[0][1], pair[0][0])))
+
+
+def read_completions(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of `completion_files`: `problem`, `mode`, `sample` and `completion`. Raises LogError
+    for a damaged file."""
+    return read_packed(path, None, "completion", str)
+
+
+def read_rollouts(path: Path, most: int | None = None) -> list[dict[str, Any]]:
+    """The first `most` rows of a file (None: all), a row per problem: `problem`, `prompt`, and `completions`
+    with text, tokens, scores and reward. Raises LogError for a damaged file."""
+    return read_packed(path, most, "completions", list)
+
+
+def read_packed(path: Path, most: int | None, key: str, kind: type) -> list[dict[str, Any]]:
+    """The first `most` rows of a compressed file, each with a value of type `kind` under `key`. Raises
+    LogError."""
     rows: list[dict[str, Any]] = []
     try:
         for line in islice(bounded.lines(path), most):
             row = bounded.parse_json(line)
-            if not (isinstance(row, dict) and isinstance(row.get("completions"), list)):
-                raise ValueError("no completions")
+            if not (isinstance(row, dict) and isinstance(row.get(key), kind)):
+                raise ValueError(f"no {key}")
             rows.append(row)
     except bounded.FileError as error:
         raise LogError(str(error)) from error

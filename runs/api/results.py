@@ -24,7 +24,13 @@ from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.figures import begin
 from grpobench.analysis.report.report import demand_known, write
 from grpobench.analysis.runfolder import load as logs
-from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.experiment import (
+    Experiment,
+    completion_files,
+    read_completions,
+    read_rollouts,
+    rollout_steps,
+)
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.tools.processes import Crew, usable_cores
 from grpobench.analysis.topics.numbers import Numbers, Shown
@@ -61,6 +67,8 @@ def image(figure: Figure) -> bytes:
 
 
 KEYS = ["arm", "task", "seed", "step"]
+COMPLETION = ["mode", "problem", "sample", "completion"]
+ROLLOUT = ["problem", "sample", "prompt", "completion", "length", "stopped", "outcome", "reward"]
 
 
 def load(folder: str | os.PathLike[str], *, margin: float | None = None, strict: bool = False) -> Results:
@@ -147,6 +155,52 @@ class Results:
         """A row per evaluated problem and sample: arm, task, seed, step, split, mode, problem, sample,
         answer, outcome, length in tokens, stopped, and a column each ``score/NAME`` and ``trait/NAME``."""
         return self.experiment.evaluations
+
+    @cached_property
+    def completions(self) -> pd.DataFrame:
+        """A row per evaluated completion whose text is stored: arm, task, seed, step, split, mode, problem,
+        sample and `completion`. ``results.evaluations.merge(results.completions)`` puts each beside its
+        answer and scores. Raises `LogError` for a damaged file."""
+        rows = [
+            {**run, "step": step, "split": split, **{key: row[key] for key in COMPLETION}}
+            for run, path in self._folders()
+            for (split, step), file in completion_files(path).items()
+            for row in read_completions(file)
+        ]
+        return pd.DataFrame(rows, columns=[*KEYS, "split", *COMPLETION])
+
+    @cached_property
+    def rollouts(self) -> pd.DataFrame:
+        """A row per stored completion that was trained on: arm, task, seed, step, problem, sample, prompt,
+        `completion`, length in tokens, stopped, outcome, reward and a column for each ``score/NAME``. Runs
+        store those of the first step, of steps with an evaluation and of the last. Raises `LogError` for a
+        damaged file."""
+        rows = [
+            {
+                **run,
+                "step": step,
+                "problem": row.get("problem"),
+                "sample": sample,
+                "prompt": row.get("prompt"),
+                "completion": one.get("text"),
+                "length": one.get("tokens"),
+                **{key: one.get(key) for key in ("stopped", "outcome", "reward")},
+                **{f"score/{name}": value for name, value in one.get("scores", {}).items()},
+            }
+            for run, path in self._folders()
+            for step, file in rollout_steps(path).items()
+            for row in read_rollouts(file)
+            for sample, one in enumerate(row["completions"])
+        ]
+        return pd.DataFrame(rows, columns=None if rows else [*KEYS, *ROLLOUT])
+
+    def _folders(self) -> list[tuple[dict[str, object], Path]]:
+        """Arm, task and seed of each run that is not damaged, and its folder."""
+        return [
+            ({"arm": run.arm, "task": run.task, "seed": run.seed}, self.folder / run.name)
+            for run in self.experiment.runs
+            if run.state not in ("missing", "damaged")
+        ]
 
     @cached_property
     def settings(self) -> pd.DataFrame:

@@ -147,6 +147,28 @@ def status_command(options: Options) -> int:
 
 
 @click.argument(
+    "folder",
+    type=PATH,
+    metavar="DIR",
+    help="An experiment folder, a run folder, or a folder of experiment folders.",
+)
+@flag("--dry-run", "Say what would be freed, and remove nothing.")
+@json_option
+def prune_command(options: Options) -> int:
+    """Removes checkpoints and optimizer states of runs with a result. Logs, rollouts and final weights stay:
+    reports are the same, and `run` goes on. A run without a result keeps its checkpoints. More steps of a
+    pruned run (a larger train.steps) begin it again."""
+    from grpobench.runs.experiment import pruning
+
+    pruned = list(pruning.prune(options.folder, options.dry_run))
+    if options.json:
+        say(as_json([one.row() for one in pruned]))
+    else:
+        say("\n".join(pruning.as_lines(pruned, options.dry_run)))
+    return DONE
+
+
+@click.argument(
     "folders",
     type=PATH,
     nargs=-1,

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.experiment import trial
+from grpobench.runs.experiment import preflight, trial
 from grpobench.runs.experiment.experiment import survey
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import run_status
@@ -66,6 +66,10 @@ class Estimate:
     a run."""
     seconds: float | None
     """Estimate from the seconds per step of earlier runs, spread over the workers."""
+    disk_after: int | None = None
+    """Bytes of weights that the runs keep, without logs; None if this machine lacks a model's files."""
+    disk_during: int | None = None
+    """Upper bound on the bytes of checkpoints beside these while the runs work."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,11 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
     shared = [known.get((run.config.arm, run.config.task.name)) for run in todo]
     timed = [(pace, left[run.name]) for pace, run in zip(shared, todo, strict=True) if pace is not None]
     whole = len(timed) == len(todo)
+    sized = preflight.counted([run.config for run in todo])
+    after, during = preflight.disk(sized, max(1, min(workers, len(todo))))
     return Estimate(
+        disk_after=after if len(sized) == len(todo) else None,
+        disk_during=during if len(sized) == len(todo) else None,
         training_tokens_at_most=sum(step_tokens(run.config) * left[run.name] for run in todo)
         + sum(tokens_before(run.config) for run in todo),
         evaluation_tokens_at_most=sum(evaluation_tokens(run.config) for run in todo),
@@ -317,6 +325,12 @@ def estimate_lines(found: Preview) -> list[str]:
     training, evaluation = told.training_tokens_at_most, told.evaluation_tokens_at_most
     most = f"at most {training:,} tokens sampled in training and {evaluation:,} in evaluations"
     lines = [f"estimate: {most} if every completion has the maximum length"]
+    if told.disk_after is None or told.disk_during is None:
+        lines.append("disk: unknown, because a model's files are not on this machine")
+    else:
+        during = preflight.size(told.disk_during)
+        after = preflight.size(told.disk_after)
+        lines.append(f"disk: {after} of weights after the runs, up to {during} of checkpoints during them")
     if told.seconds is None or told.training_tokens is None:
         return [
             *lines,

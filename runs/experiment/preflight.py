@@ -73,10 +73,7 @@ def probe(folder: Path) -> None:
 
 def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable[[str], None]) -> None:
     """Compare the free space with what the runs keep. Raises FolderError without room for one."""
-    models = {(config.model.name, config.model.adapter) for config in waiting}
-    counts = {model: weights(*model) for model in models}
-    found = [(config, counts[config.model.name, config.model.adapter]) for config in waiting]
-    known = [(config, count) for config, count in found if count]
+    known = counted(waiting)
     if not known:
         return
     free = shutil.disk_usage(folder).free
@@ -87,14 +84,27 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
             f"{folder} has {size(free)} free, but the weights of one run and their temporary copy take "
             f"{size(least)}; {remedy}"
         )
-    kept = sum(result(config, count) for config, count in known)
-    working = workers * max(checkpoints(config, count) for config, count in known)
+    kept, working = disk(known, workers)
     if free < kept + working:
         say(
             f"{folder} has {size(free)} free; {len(known)} runs keep about {size(kept)}, "
-            f"with up to {size(working)} of checkpoints while they run; {remedy}, or set checkpoint.final = "
-            "false, which drops the optimizer state, or checkpoint.weights = false, which keeps logs alone"
+            f"with up to {size(working)} of checkpoints while they run; {remedy}, or set "
+            "checkpoint.keep = 1, or checkpoint.weights = false, which keeps logs alone"
         )
+
+
+def counted(configs: Sequence[RunConfig]) -> list[tuple[RunConfig, int]]:
+    """The runs whose number of trained weights this machine can tell, each with it."""
+    models = {(config.model.name, config.model.adapter) for config in configs}
+    counts = {model: weights(*model) for model in models}
+    found = [(config, counts[config.model.name, config.model.adapter]) for config in configs]
+    return [(config, count) for config, count in found if count]
+
+
+def disk(known: Sequence[tuple[RunConfig, int]], workers: int) -> tuple[int, int]:
+    """(bytes that the runs keep, bytes that their checkpoints take beside these at most), without logs."""
+    kept = sum(result(config, count) for config, count in known)
+    return kept, workers * max((checkpoints(config, count) for config, count in known), default=0)
 
 
 def weights(model: str, adapter: Adapter | None = None) -> int:
@@ -128,7 +138,7 @@ def state(config: RunConfig, count: int) -> int:
 
 
 def result(config: RunConfig, count: int) -> int:
-    """Bytes that a finished run keeps: the policy, and the state from which it can continue."""
+    """Bytes that a finished run keeps: the policy, and with `checkpoint.final` its last checkpoint."""
     kept = config.checkpoint
     weights = WEIGHT[config.model.weights] * count if kept.weights else 0
     return weights + (state(config, count) if kept.continues else 0)

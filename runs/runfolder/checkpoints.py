@@ -72,8 +72,14 @@ def tensors_of(folder: Path, name: str) -> dict[str, torch.Tensor]:
 
 def steps(run: Path) -> list[int]:
     """Steps that have a checkpoint, oldest first."""
-    names = [path.name.removeprefix("step-") for path in run.glob("checkpoints/step-*") if path.is_dir()]
-    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
+    found = [step_of(path) for path in run.glob("checkpoints/step-*") if path.is_dir()]
+    return sorted(step for step in found if step is not None)
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """The step in the name of a checkpoint; None for another name."""
+    name = checkpoint.name.removeprefix("step-")
+    return int(name) if name.isdecimal() and name.isascii() else None
 
 
 def checkpoint_path(run: Path, step: int) -> Path:

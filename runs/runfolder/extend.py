@@ -1,8 +1,8 @@
 """Runs that continue after their result, and results that another one replaces.
 
-A finished run keeps the state of its optimizers (final/step-N). If only `train.steps` is raised, the run
-continues from there. With a constant learning rate its weights equal those of a run that was asked for as
-many steps at once. A replaced result moves to the experiment's folder `earlier`.
+With `checkpoint.final` a finished run keeps its last checkpoint (final/step-N). If only `train.steps` is
+raised, the run continues from there. With a constant learning rate its weights equal those of a run that was
+asked for as many steps at once. A replaced result moves to the experiment's folder `earlier`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import contextlib
 import os
 import shutil
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 from grpobench.runs.runfolder import checkpoints
-from grpobench.runs.runfolder.logs import settled, status
+from grpobench.runs.runfolder.logs import result_faults, settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files
+from grpobench.runs.tools.faults import point
 
 STEPS = "train.steps: "
 EARLIER = "earlier"
@@ -37,6 +39,16 @@ def growth(path: Path, config: RunConfig, changes: list[str]) -> str:
     if not isinstance(before, int) or before >= config.train.steps:
         return ""
     return found if not settled(path) or final_state(path) else ""
+
+
+def why_no_growth(path: Path, changes: list[str]) -> str:
+    """A line that says why a finished run of which more steps are wanted cannot go on; empty otherwise."""
+    change = next((change for change in changes if change.startswith(STEPS)), "")
+    before, _, after = change.removeprefix(STEPS).partition(" -> ")
+    more = before.isdecimal() and after.isdecimal() and int(before) < int(after)
+    if not more or status(path).get("state") != "finished" or final_state(path):
+        return ""
+    return "\nits optimizer state was not kept (checkpoint.final = true keeps it) or was pruned"
 
 
 def depends_on_steps(config: RunConfig) -> bool:
@@ -75,7 +87,43 @@ def keep_state(path: Path, step: int) -> None:
         files.remove(kept)
         last.rename(kept)
         files.sync_folder(kept.parent)
+    drop([checkpoints.checkpoint_path(path, saved) for saved in checkpoints.steps(path)])
     shutil.rmtree(path / "checkpoints", ignore_errors=True)
+
+
+def remove_empty(path: Path) -> None:
+    """Remove the folder of checkpoints if nothing is in it."""
+    with contextlib.suppress(OSError):
+        (path / "checkpoints").rmdir()
+
+
+def drop(paths: Iterable[Path]) -> None:
+    """Remove checkpoints of a run with a result. A kill in between leaves the rest to `grpobench prune`."""
+    for path in paths:
+        files.remove(path)
+        point("drop")
+
+
+def unneeded(path: Path) -> list[Path]:
+    """Checkpoints of a run with a result that nothing reads: all of them, or, of a diverged run without final
+    weights, all but the newest that is whole. Empty for a run that would resume from its checkpoints.
+
+    Raises ValueError if run.toml or sums.json is damaged, or final weights are missing that should be there.
+    """
+    if not settled(path):
+        return []
+    table = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+    wanted = bool(table.get("checkpoint", {}).get("weights", True))
+    if faults := result_faults(path, wanted):
+        raise ValueError("; ".join(faults))
+    saved = [checkpoints.checkpoint_path(path, step) for step in checkpoints.steps(path)]
+    ended = (path / "final" / "policy.safetensors").exists() or not wanted
+    kept = None if ended else next((one for one in reversed(saved) if not checkpoints.damage(one)), None)
+    if not ended and kept is None:
+        return []
+    leftovers = [stray for pattern in ("checkpoints/.*", "final/.*") for stray in path.glob(pattern)]
+    states = sorted(path.glob("final/step-*")) if ended else []
+    return [*states, *(one for one in saved if one != kept), *leftovers]
 
 
 def reopen(path: Path) -> None:

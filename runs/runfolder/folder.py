@@ -50,11 +50,14 @@ RESULT_FILES = (
     *LOGS,
     EVENTS,
     "rollouts/step-*.jsonl.zst",
+    "completions/*-step-*.jsonl.zst",
     "final/*.safetensors",
 )
 """The files of a result. provenance.json has a checksum of its own, since callbacks may end after the run."""
-LEFTOVERS = ("checkpoints/.*", "final/.*", ".*.tmp", "rollouts/.*.tmp")
+LEFTOVERS = ("checkpoints/.*", "final/.*", ".*.tmp", "rollouts/.*.tmp", "completions/.*.tmp")
 """Temporary names, under which files are written before they are renamed."""
+COMPLETION = ("problem", "mode", "sample", "completion")
+"""Entries of a row of completions/SPLIT-step-N.jsonl.zst."""
 
 
 class RunFolder:
@@ -231,8 +234,16 @@ class RunFolder:
         self.step = int(row.get("step", self.step))
 
     def evaluations(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows to eval.jsonl, all of them or none."""
-        self.logs["eval.jsonl"].append(rows)
+        """Append rows to eval.jsonl, all of them or none. Their `completion` goes to a file beside it."""
+        logged, stored = [], dict[str, list[dict[str, Any]]]()
+        for row in rows:
+            logged.append({key: value for key, value in row.items() if key != "completion"})
+            if "completion" in row:
+                name = f"{row['split']}-step-{row['step']}"
+                stored.setdefault(name, []).append({key: row[key] for key in COMPLETION})
+        for name, texts in stored.items():
+            self.pack(f"completions/{name}.jsonl.zst", texts)
+        self.logs["eval.jsonl"].append(logged)
 
     def events(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Replace events.jsonl by the events so far."""
@@ -241,13 +252,16 @@ class RunFolder:
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Write the rollouts of a step, one JSON row each. No sync: a resumed run writes them again."""
+        return self.pack(f"rollouts/step-{step}.jsonl.zst", rows)
+
+    def pack(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Write rows to a compressed file of this folder."""
         self.lock.demand()
-        folder = self.path / "rollouts"
-        folder.mkdir(exist_ok=True)
+        path = self.path / name
+        path.parent.mkdir(exist_ok=True)
         packer = zstandard.ZstdCompressor(write_checksum=True)
-        packed = packer.compress(b"".join(line(row) for row in rows))
-        files.write_atomic(folder / f"step-{step}.jsonl.zst", packed, durable=False)
-        return folder / f"step-{step}.jsonl.zst"
+        files.write_atomic(path, packer.compress(b"".join(line(row) for row in rows)), durable=False)
+        return path
 
     # Checkpoints
 
@@ -340,7 +354,7 @@ class RunFolder:
         return self.logs[name].damage(state) if name in self.logs else ""
 
     def rewind(self, step: int) -> None:
-        """Put logs, rollouts and checkpoints back to their state when `step` was saved.
+        """Put logs, rollouts, completions and checkpoints back to their state when `step` was saved.
 
         Later rows of the logs move to metrics.orphan-K.jsonl and eval.orphan-K.jsonl. Without a checkpoint of
         that step (0, the beginning) the logs become empty. provenance.json records the step, because changes
@@ -350,9 +364,9 @@ class RunFolder:
         for name, log in self.logs.items():
             log.cut(states.get(name, {"bytes": 0})["bytes"])
         self.lock.demand()
-        for path in self.path.glob("rollouts/step-*.jsonl.zst"):
-            number = path.name.removeprefix("step-").removesuffix(".jsonl.zst")
-            if number.isdecimal() and int(number) > step:
+        for path in [*self.path.glob("rollouts/step-*"), *self.path.glob("completions/*-step-*")]:
+            number = path.name.rpartition("step-")[2].removesuffix(".jsonl.zst")
+            if number.isdecimal() and (int(number) > step or not states):
                 path.unlink()
         for later in self.steps():
             if later > step:
@@ -390,8 +404,7 @@ class RunFolder:
         self.write_status(why)
         point("finished")
         wanted = self.config.checkpoint
-        ended = state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors"))
-        if ended or (state in RESULTS and not wanted.weights):
+        if state in RESULTS and (not wanted.weights or any(self.path.glob("final/*.safetensors"))):
             extend.keep_state(self.path, self.step if state == "finished" and wanted.continues else -1)
 
     def write_sums(self) -> None:
@@ -499,6 +512,7 @@ def refusal(path: Path, changes: list[str]) -> str:
         if settled(path)
         else "resume anyway with --allow-change (allow_change=True in Python), which is recorded"
     )
+    more += extend.why_no_growth(path, changes)
     return (
         f"{path} was made with other settings, data or code:{shown}{more}\n"
         f"choose another --out or recipe name, or {allowed}"

@@ -484,6 +484,8 @@ class EvaluateConfig:
     temperature: Temperature = 1.0
     """Softmax temperature of the sampled completions, whatever `sampler.temperature` is: arms that are to be
     compared are evaluated at one. Greedy decoding and likelihoods have none."""
+    completions: bool = True
+    """Store the text of every completion, compressed, in completions/SPLIT-step-N.jsonl.zst."""
     also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further tasks, each with its settings, that are evaluated beside the run's own and never trained on:
     what is forgotten, or carried over. Logged as `also/<task>/<split>/<mode>/<metric>`."""
@@ -500,9 +502,9 @@ class CheckpointConfig:
     """Steps between checkpoints; 0 saves only when the run is told to stop."""
     keep: PositiveInt = 2
     """Newest checkpoints kept."""
-    final: bool = True
-    """Whether a finished run keeps its optimizers' state, three times its weights with Adam: raising
-    `train.steps` then goes on from there."""
+    final: bool = False
+    """Whether a finished run keeps its last checkpoint, three times its weights with Adam: raising
+    `train.steps` then goes on from there. Without it a finished run keeps its final weights and its logs."""
     weights: bool = True
     """Whether a finished run keeps its final weights, which `grpobench eval` and `grpobench export` read.
     Without them it keeps no optimizer state either: its logs alone, which are all that a report needs.

@@ -117,6 +117,8 @@ def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:
     before there were any."""
     no_part = ("observe", "beside", "checkpoint", "checks")
     kept = {key: value for key, value in table.items() if key not in no_part}
+    if isinstance(evaluate := kept.get("evaluate"), Mapping):
+        kept["evaluate"] = {key: value for key, value in evaluate.items() if key != "completions"}
     return kept if kept.get("stop_on") else {key: kept[key] for key in kept if key != "stop_on"}
 
 

@@ -218,6 +218,7 @@ def evaluators_for(
             config.evaluate,
             config.seed,
             limit,
+            texts=config.evaluate.completions and not found,  # the tasks of `also` have no rows
             models=models,
             long_prompts=config.model.long_prompts,
         )

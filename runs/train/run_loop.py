@@ -209,7 +209,8 @@ def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float]
     complete, the checkpoint keeps the step's row with those that exist, and the next start makes the
     others."""
     config = trainer.config
-    if trainer.dump or step == 1 or step % (config.evaluate.every or config.train.steps) == 0:
+    last = step == config.train.steps or trainer.over
+    if trainer.dump or last or step == 1 or (config.evaluate.every and step % config.evaluate.every == 0):
         folder.rollouts(step, trainer.transcript)
     try:
         finish_record(trainer, folder, step, row, began)
@@ -226,6 +227,8 @@ def finish_record(
         evaluate_all(trainer, folder, step, row)
         # An event may end the run with this step, which then is the last one and is evaluated as such.
         if look(trainer, folder, step, row):
+            if trainer.groups:  # An attempt that resumes here has none, and the earlier one wrote the file.
+                folder.rollouts(step, trainer.transcript)
             evaluate_all(trainer, folder, step, row)
     log(trainer, folder, step, row, began)
     early_checks.judge(trainer, folder, step, row)

@@ -39,7 +39,7 @@ POINTS: Mapping[str, int] = {
     "step": 6,
     "log": 6,
     "log-row": 6,
-    "save": 4,
+    "save": 2,
     "save-manifest": 2,
     "save-renamed": 2,
     "evaluate": 6,
@@ -49,6 +49,7 @@ POINTS: Mapping[str, int] = {
     "final": 1,
     "finish": 1,
     "finished": 1,
+    "drop": 2,
 }
 """Where a worker may die, and how often an undisturbed run comes there at least, more or less."""
 LAUNCHER = 12
@@ -184,7 +185,9 @@ def outcome(folder: Path) -> dict[str, bytes]:
         kept.append(
             {name: row[name] for name in row if not name.startswith(("time/", "cost/peak_memory_gb"))}
         )
-    files = ("eval.jsonl", "events.jsonl", "final/policy.safetensors")
+    files = ["eval.jsonl", "events.jsonl", "final/policy.safetensors"]
+    stored = [*path.glob("rollouts/*"), *path.glob("completions/*")]
+    files += sorted(str(file.relative_to(path)) for file in stored)
     return {"metrics.jsonl": json.dumps(kept).encode()} | {name: (path / name).read_bytes() for name in files}
 
 

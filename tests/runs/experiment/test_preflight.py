@@ -34,7 +34,7 @@ def test_bfloat16_weights_take_two_bytes_and_four_more_with_master_weights() -> 
         configure("nano", model=model, train=TrainConfig(master_weights=kept)) for kept in (True, False)
     )
     assert (preflight.state(master, 10), preflight.state(rounded, 10)) == (140, 100)
-    assert preflight.result(rounded, 10) == 100 + 20
+    assert preflight.result(rounded, 10) == 20
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_weights_are_counted_in_the_files() -> None:
 def test_what_runs_keep_is_held_against_the_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GRPO keeps its policy (4 bytes a weight) and the state to go on from (12); a critic adds 12. While one
+    """GRPO keeps its policy (4 bytes a weight) and with `final` its state (12); a critic adds 12. While one
     works its checkpoints are 12 bytes a weight and role, two kept and one aside. Each update of a lag adds
     4."""
-    grpo = configure("nano", checkpoint=CheckpointConfig(keep=2))
-    ppo = configure("nano", PPO(critic="separate"), checkpoint=CheckpointConfig(keep=2))
+    grpo = configure("nano", checkpoint=CheckpointConfig(keep=2, final=True))
+    ppo = configure("nano", PPO(critic="separate"), checkpoint=CheckpointConfig(keep=2, final=True))
     assert preflight.state(configure("nano", sampler=SamplerConfig(lag=3)), 10) == (12 + 3 * 4) * 10
     runs = [Run(grpo, tmp_path / "a"), Run(ppo, tmp_path / "b")]
     need = (4 + 12) * NANO + (4 + 24) * NANO + 3 * 24 * NANO
@@ -96,7 +96,7 @@ def test_what_runs_keep_is_held_against_the_free_space(
         left(monkeypatch, free)
         preflight.demand(runs, tmp_path, 1, said.append)
         assert len(said) == told
-    assert "checkpoint.final = false" in said[0] and "checkpoint.weights = false" in said[0]
+    assert "checkpoint.keep = 1" in said[0] and "checkpoint.weights = false" in said[0]
     logs_alone = [Run(configure("nano", checkpoint=CheckpointConfig(keep=2, weights=False)), tmp_path / "c")]
     for free, told in ((3 * 12 * NANO, 0), (3 * 12 * NANO - 1, 1)):
         left(monkeypatch, free)

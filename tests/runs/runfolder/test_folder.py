@@ -423,7 +423,7 @@ def test_finished_run_keeps_the_final_weights_alone(run: RunFolder) -> None:
     run.finish("finished")
     assert settled(run.path)
     assert not (run.path / "checkpoints").exists()
-    assert sorted(path.name for path in (run.path / "final").iterdir()) == ["policy.safetensors", "step-1"]
+    assert sorted(path.name for path in (run.path / "final").iterdir()) == ["policy.safetensors"]
 
 
 def test_run_marked_from_outside_keeps_its_step(run: RunFolder) -> None:

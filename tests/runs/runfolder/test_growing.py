@@ -39,7 +39,10 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def done(path: Path, config: RunConfig = CONFIG) -> Path:
+CONTINUES = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(final=True))
+
+
+def done(path: Path, config: RunConfig = CONTINUES) -> Path:
     with RunFolder.open(path, config) as folder:
         folder.rewind(0)
         folder.log({"step": 40})
@@ -56,7 +59,9 @@ def test_extended_finished_run_equals_run_of_as_many_steps(
     differ."""
     monkeypatch.setattr("grpobench.runs.train.run_loop.Base.shares", lambda self: False)
     quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
-    short = steps(configure(policy, PPO(), evaluate=quiet, checkpoint=CheckpointConfig(every=0)), 2)
+    short = steps(
+        configure(policy, PPO(), evaluate=quiet, checkpoint=CheckpointConfig(every=0, final=True)), 2
+    )
     run(short, tmp_path / "grown")
     before = final(tmp_path / "grown")
     assert status(tmp_path / "grown")["state"] == "finished" and grows(tmp_path / "grown", steps(short, 4))
@@ -70,7 +75,7 @@ def test_extended_finished_run_equals_run_of_as_many_steps(
 
 def test_steps_on_which_the_rate_depends_are_a_change(tmp_path: Path) -> None:
     """It goes on from its state all the same where that is allowed, and it is noted."""
-    decaying = steps(CONFIG, 40, schedule="linear")
+    decaying = steps(CONTINUES, 40, schedule="linear")
     path = done(tmp_path / "run", decaying)
     with pytest.raises(FolderError, match=r"train\.steps: 40 -> 50"):
         RunFolder.open(path, steps(decaying, 50))
@@ -132,7 +137,7 @@ def test_a_run_that_keeps_no_weights_keeps_every_log(policy: str, tmp_path: Path
     whole = steps(configure(policy, evaluate=quiet, checkpoint=CheckpointConfig(every=1)), 2)
     lean = dataclasses.replace(whole, checkpoint=CheckpointConfig(every=1, weights=False))
     assert [*map(plain, run(lean, tmp_path / "lean"))] == [*map(plain, run(whole, tmp_path / "whole"))]
-    assert (tmp_path / "whole" / "final" / "step-2").is_dir()
+    assert [path.name for path in (tmp_path / "whole" / "final").iterdir()] == ["policy.safetensors"]
     assert not list((tmp_path / "lean").rglob("*.safetensors"))
     assert settled(tmp_path / "lean") and not result_damage(tmp_path / "lean")
     with pytest.raises(DataError, match=r"kept no weights \(checkpoint\.weights = false\)"):

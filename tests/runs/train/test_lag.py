@@ -343,7 +343,9 @@ def test_a_killed_run_is_the_undisturbed_one(
 
 def test_an_extended_run_is_that_of_as_many_steps(policy: str, tmp_path: Path) -> None:
     quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
-    config = dataclasses.replace(lagged(policy, 3), evaluate=quiet, checkpoint=CheckpointConfig(every=0))
+    config = dataclasses.replace(
+        lagged(policy, 3), evaluate=quiet, checkpoint=CheckpointConfig(every=0, final=True)
+    )
     short = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
     run(short, tmp_path / "grown")
 

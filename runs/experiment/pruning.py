@@ -1,0 +1,100 @@
+"""`grpobench prune`: remove checkpoints and optimizer states that runs with a result no longer need.
+
+Logs, rollouts and final weights stay, so that `report`, `eval`, `export` and `run` work as before. A run
+without a result keeps all that its resume needs. A kill leaves runs with a result as they are, and the next
+call removes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.experiment.preflight import size
+from grpobench.runs.experiment.run_status import overviews
+from grpobench.runs.runfolder import checkpoints, extend
+from grpobench.runs.runfolder.logs import status
+from grpobench.runs.tools.lock import FolderError, Lock
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed of one run, or would be."""
+
+    run: Path
+    state: str
+    """As in status.json."""
+    freed: int = 0
+    """Bytes of the removed checkpoints and optimizer states."""
+    left: int = 0
+    """Bytes of the files that stay."""
+    why: str = ""
+    """Why checkpoints stay; empty if there is no reason to keep any."""
+
+    def row(self) -> dict[str, Any]:
+        """For machines."""
+        return {**vars(self), "run": str(self.run)}
+
+
+def prune(folder: Path, dry: bool = False) -> Iterator[Pruned]:
+    """Prune the runs of an experiment folder, of a run folder or of a folder of experiment folders, one after
+    another. With `dry` nothing is removed. Raises DataError for another folder."""
+    for overview in overviews(folder):
+        for one in overview.runs:
+            path = overview.folder if (overview.folder / "run.toml").exists() else overview.folder / one.run
+            if (path / "run.toml").exists():
+                yield prune_run(path, dry)
+
+
+def prune_run(path: Path, dry: bool = False) -> Pruned:
+    """Prune one run under its lock. With `dry` nothing is removed or locked."""
+    lock, state = Lock(path), str(status(path).get("state", ""))
+    try:
+        if dry:
+            if owner := lock.owner():
+                raise FolderError(f"process {owner.pid} on {owner.host} uses it")
+        else:
+            lock.take()
+    except FolderError as error:
+        return Pruned(path, state, left=size_of(path), why=str(error))
+    try:
+        paths = extend.unneeded(path)
+        freed = sum(map(size_of, paths))
+        if not dry:
+            extend.drop(paths)
+            extend.remove_empty(path)
+    except ValueError as error:
+        return Pruned(path, state, left=size_of(path), why=str(error))
+    finally:
+        if not dry:
+            lock.release()
+    why = ""
+    if stays := set(checkpoints.steps(path)) - {
+        checkpoints.step_of(one) for one in paths if one.parent.name == "checkpoints"
+    }:
+        held = sum(size_of(checkpoints.checkpoint_path(path, step)) for step in stays)
+        why = f"{size(held)} of checkpoints stay, " + (
+            "its only weights" if state == "diverged" else "from which it resumes"
+        )
+    return Pruned(path, state, freed, size_of(path) - (freed if dry else 0), why)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    every = path.rglob("*") if path.is_dir() else [path]
+    return sum(one.stat().st_size for one in every if one.is_file() and not one.is_symlink())
+
+
+def as_lines(pruned: list[Pruned], dry: bool) -> list[str]:
+    """For people: a line per run of which something goes or checkpoints stay, and the sum."""
+    verb = "would free" if dry else "freed"
+    lines = []
+    for one in pruned:
+        parts = [f"{verb} {size(one.freed)}"] if one.freed else []
+        if parts or one.why:
+            lines.append(f"{one.run} ({one.state}): {'; '.join([*parts, *filter(None, [one.why])])}")
+    freed, left = sum(one.freed for one in pruned), sum(one.left for one in pruned)
+    count = f"{len(pruned)} run{'' if len(pruned) == 1 else 's'}"
+    return [*lines, f"{verb} {size(freed)} of {count}, {size(left)} stay"]
