@@ -42,8 +42,8 @@ def prune(folder: Path, dry: bool = False) -> Iterator[Pruned]:
     """Prune the runs of an experiment folder, of a run folder or of a folder of experiment folders, one after
     another. With `dry` nothing is removed. Raises DataError for another folder."""
     for overview in overviews(folder):
-        for one in overview.runs:
-            path = overview.folder if (overview.folder / "run.toml").exists() else overview.folder / one.run
+        for run in overview.runs:
+            path = overview.folder if (overview.folder / "run.toml").exists() else overview.folder / run.run
             if (path / "run.toml").exists():
                 yield prune_run(path, dry)
 
@@ -71,11 +71,12 @@ def prune_run(path: Path, dry: bool = False) -> Pruned:
         if not dry:
             lock.release()
     why = ""
-    if stays := set(checkpoints.steps(path)) - {
-        checkpoints.step_of(one) for one in paths if one.parent.name == "checkpoints"
-    }:
-        held = sum(size_of(checkpoints.checkpoint_path(path, step)) for step in stays)
-        why = f"{size(held)} of checkpoints stay, " + (
+    removed_steps = {
+        checkpoints.step_of(checkpoint) for checkpoint in paths if checkpoint.parent.name == "checkpoints"
+    }
+    if staying_steps := set(checkpoints.steps(path)) - removed_steps:
+        staying_bytes = sum(size_of(checkpoints.checkpoint_path(path, step)) for step in staying_steps)
+        why = f"{size(staying_bytes)} of checkpoints stay, " + (
             "its only weights" if state == "diverged" else "from which it resumes"
         )
     return Pruned(path, state, freed, size_of(path) - (freed if dry else 0), why)
@@ -83,18 +84,18 @@ def prune_run(path: Path, dry: bool = False) -> Pruned:
 
 def size_of(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
-    every = path.rglob("*") if path.is_dir() else [path]
-    return sum(one.stat().st_size for one in every if one.is_file() and not one.is_symlink())
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file() and not file.is_symlink())
 
 
 def as_lines(pruned: list[Pruned], dry: bool) -> list[str]:
     """For people: a line per run of which something goes or checkpoints stay, and the sum."""
     verb = "would free" if dry else "freed"
     lines = []
-    for one in pruned:
-        parts = [f"{verb} {size(one.freed)}"] if one.freed else []
-        if parts or one.why:
-            lines.append(f"{one.run} ({one.state}): {'; '.join([*parts, *filter(None, [one.why])])}")
-    freed, left = sum(one.freed for one in pruned), sum(one.left for one in pruned)
+    for run in pruned:
+        parts = [f"{verb} {size(run.freed)}"] if run.freed else []
+        if parts or run.why:
+            lines.append(f"{run.run} ({run.state}): {'; '.join([*parts, *filter(None, [run.why])])}")
+    freed, left = sum(run.freed for run in pruned), sum(run.left for run in pruned)
     count = f"{len(pruned)} run{'' if len(pruned) == 1 else 's'}"
     return [*lines, f"{verb} {size(freed)} of {count}, {size(left)} stay"]
