@@ -218,13 +218,18 @@ def find_skipped_updates(experiment: Experiment) -> Iterable[str]:
             yield f"{run.name}: in {len(steps)} of {last} steps, the last of them {steps.max()}"
 
 
+def is_copied(experiment: Experiment, run: Run) -> bool:
+    """Whether ``import --beside`` copied the run from another experiment."""
+    return experiment.imported and run.planned and not import_record(run)
+
+
 def find_misplaced_folders(experiment: Experiment) -> Iterable[str]:
     """Folders that contain another run than their name says, or a copy of a run."""
     for name, who in experiment.strangers.items():
         yield f"{name} contains {who}, according to its run.toml; it is not counted"
     for run in experiment.runs:
         made_for = run.config.get("experiment", experiment.name)
-        if made_for != experiment.name:
+        if made_for != experiment.name and not is_copied(experiment, run):
             yield f"{run.name} was made for experiment {made_for}, according to its run.toml; it is counted"
     owners: dict[tuple[Any, ...], list[str]] = {}
     for run in experiment.runs:
@@ -282,8 +287,8 @@ SAME_VALUE = 1e-9
 
 
 def find_imported_logs(experiment: Experiment) -> Iterable[str]:
-    """The libraries that wrote the imported logs, and runs whose final accuracy is from before the last
-    update."""
+    """The libraries that wrote the imported logs, the experiments of copied runs, and runs whose final
+    accuracy is from before the last update."""
     kinds: Counter[str] = Counter()
     for run in experiment.runs:
         if record := import_record(run):
@@ -293,6 +298,12 @@ def find_imported_logs(experiment: Experiment) -> Iterable[str]:
     for kind, count in kinds.most_common():
         runs = "1 run" if count == 1 else f"{count} runs"
         yield f"{runs} from {kind}: provenance.json says what each metric means there"
+    copied: dict[str, list[str]] = {}
+    for run in experiment.runs:
+        if is_copied(experiment, run):
+            copied.setdefault(str(run.config.get("experiment", "")), []).append(run.name)
+    for origin, names_of_copies in copied.items():
+        yield f"copied from experiment {origin} by import --beside: {listed(names_of_copies)}"
     early: dict[str, list[str]] = {}
     for task in experiment.tasks:
         frame = experiment.select(headline_of(experiment, task).metric)

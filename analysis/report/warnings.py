@@ -15,6 +15,7 @@ from grpobench.analysis.runfolder.experiment import COLLAPSED, FINISHED
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.topics.accuracy import WITHOUT_DATA, why_without_data
 from grpobench.analysis.topics.bias import caveats
 from grpobench.analysis.topics.comparisons import count_shared_seeds
 from grpobench.analysis.topics.events import collapses
@@ -70,11 +71,13 @@ def _alarms(checked: Checked) -> Iterator[ReportWarning]:
 
 def _failures(checked: Checked) -> Iterator[ReportWarning]:
     """Runs without a final accuracy, and why they have none."""
-    runs = checked.numbers.experiment.runs
+    experiment = checked.numbers.experiment
+    runs = experiment.runs
     status = {(r.arm, r.task, r.seed): r.run_status for r in checked.numbers.runs.itertuples()}
     lines = [
         f"{run.arm} on {run.task}, seed {run.seed}: {how} at update {run.step}"
         + f", {run.why}" * bool(run.why)
+        + (f": {why_without_data(experiment, run)}" if how == WITHOUT_DATA else "")
         for run in runs
         if (how := status[run.arm, run.task, run.seed]) not in (FINISHED, COLLAPSED)
     ]

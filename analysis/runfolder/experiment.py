@@ -149,6 +149,9 @@ class Experiment:
     """Sweep point by arm; empty where the experiment is not a map."""
     damage: tuple[str, ...] = ()
     """Files that could not be read: file, line if known, fault and remedy."""
+    imported: bool = False
+    """Whether logs of other libraries were imported into the folder; planned runs that are not imported are
+    then copies from other experiments (``import --beside``)."""
     unimported: tuple[str, ...] = ()
     """Logs of other libraries that could not be imported as runs."""
     apart: str = ""

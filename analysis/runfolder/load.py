@@ -141,6 +141,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
             for arm, point in described.get("sweep_values", {}).items()
         },
         damage=tuple(damage),
+        imported=described.get("imported") is True,
         unimported=tuple(map(str, described.get("faults", ()))),
     )
 

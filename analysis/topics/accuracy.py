@@ -161,6 +161,19 @@ def is_accuracy_missing(run: Run, logged: bool, final: float) -> bool:
     return math.isnan(final) and (logged or not run.rows)
 
 
+def why_without_data(experiment: Experiment, run: Run) -> str:
+    """Why a finished run has no final accuracy: which evaluations its log has in place of the task's."""
+    chosen = headline_of(experiment, run.task)
+    rows = by_run(experiment.metrics)(run)
+    metrics = [one.split("/") for one in rows["metric"].unique() if one.startswith("eval/")]
+    modes = sorted({(parts[1], parts[2]) for parts in metrics if parts[3:] == ["correct"]})
+    here = f"the accuracy of this task is {chosen.split}, {chosen.mode}"
+    if (chosen.split, chosen.mode) in modes:
+        return f"{here}, and its log has none after the last update"
+    logged = " and ".join(f"{split}, {mode}" for split, mode in modes)
+    return f"{here}, and its log has " + (f"only {logged}" if logged else "no accuracy of an evaluation")
+
+
 def count_run_statuses(experiment: Experiment, runs: pd.DataFrame) -> dict[str, int]:
     """How many planned runs have each status, from the rows of `finals`. The numbers add up to the plan; runs
     that were not planned are not counted."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.runfolder import checksums
+from grpobench.runs.importing.log import Fault
 from grpobench.runs.runfolder.logs import settled
 from grpobench.runs.tools import toml
 from grpobench.runs.tools.files import read_json
@@ -54,6 +55,28 @@ def described(path: Path) -> OwnRun:
         return OwnRun(path, str(table["arm"]), str(table["task"]["name"]), int(table["seed"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path / 'run.toml'}: cannot be read ({error}); restore it") from None
+
+
+def shared_design(folders: Sequence[Path], runs: Sequence[OwnRun], faults: list[Fault]) -> dict[str, Any]:
+    """The entries of these experiments' experiment.json that decide how a report compares the runs: control,
+    margin and rates that were not searched. If experiments have different controls or margins, `faults` says
+    so and none is used."""
+    tables = {folder: read_json(folder / "experiment.json") for folder in folders}
+    arms = {run.arm for run in runs}
+    rates = [table.get("borrowed_rates", {}).items() for table in tables.values()]
+    design: dict[str, Any] = {
+        "borrowed_rates": {arm: origin for each in rates for arm, origin in each if arm in arms}
+    }
+    for key in ("control", "margin"):
+        values = {folder: table[key] for folder, table in tables.items() if table.get(key)}
+        if len({*values.values()}) > 1:
+            each = ", ".join(f"{value} in {folder}" for folder, value in values.items())
+            faults.append(
+                Fault(folders[0], None, f"--beside: different values of {key} ({each}); none is used")
+            )
+        elif values and (key != "control" or {*values.values()} <= arms):
+            design[key] = next(iter(values.values()))
+    return design
 
 
 def copy(runs: Sequence[OwnRun], out: Path) -> None:

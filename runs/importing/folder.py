@@ -214,9 +214,10 @@ def write_experiment(
     places: Sequence[RunKey],
     originals: Originals,
     faults: Sequence[str],
+    design: Mapping[str, Any],
 ) -> None:
     """experiment.json, with the runs that were imported before. `faults` belong to sources that gave no
-    run."""
+    run; `design` decides how the report compares the runs (`beside.shared_design`)."""
 
     def merged(key: str, new: Sequence[Any]) -> list[Any]:
         return list(dict.fromkeys([*before.get(key, ()), *new]))
@@ -233,5 +234,7 @@ def write_experiment(
         "recipe": "",
         "imported": True,
         "faults": merged("faults", faults),
+        **{key: before[key] for key in ("control", "margin", "borrowed_rates") if key in before},
+        **{key: value for key, value in design.items() if value},
     }
     files.write_atomic(folder / "experiment.json", json.dumps(checksums.seal(table), indent=1).encode())

@@ -66,6 +66,7 @@ def carry_out(request: Request) -> Imported:
     before = folder.described(request.out)
     originals: folder.Originals = before.get("originals", {})
     faults: list[Fault] = []
+    design = beside.shared_design(request.beside, ours, faults)
     made: dict[RunKey, ReadRun] = {}
     for source, log in joined(logs(request, faults)):
         try:
@@ -87,9 +88,8 @@ def carry_out(request: Request) -> Imported:
     for run in made.values():
         folder.write(request.out, name, run.target, run.log, run.translated, run.library)
     beside.copy(ours, request.out)
-    folder.write_experiment(
-        request.out, name, before, [*ours_keys(ours), *made], originals, list(map(str, faults))
-    )
+    places = [*ours_keys(ours), *made]
+    folder.write_experiment(request.out, name, before, places, originals, list(map(str, faults)), design)
     return result
 
 

@@ -21,6 +21,7 @@ from helpers.foreign_logs import (
 from helpers.logs import known
 from helpers.pages import drawing
 from helpers.shell import command
+from helpers.synthetic import Synthetic
 
 import grpobench
 from grpobench.analysis.runfolder.load import load
@@ -355,3 +356,46 @@ def test_the_python_call_does_what_the_command_does(tmp_path: Path) -> None:
         grpobench.import_logs(tmp_path / "absent", tmp_path / "x")
     with pytest.warns(UserWarning, match="no log has 'absent'"):
         grpobench.import_logs(logs, tmp_path / "y", map={"absent": "reward/std"})
+
+
+def test_a_report_of_copied_and_imported_runs_accuses_none_of_them(tmp_path: Path) -> None:
+    """`grpo-trl` evaluated only validation, sampled; ours were tested greedily and have a control."""
+    made = Synthetic(
+        arms=("grpo", "mine"), tasks=("arithmetic",), seeds=(1, 2), steps=4, every=2, problems=4, name="ours"
+    )
+    ours = made.write(tmp_path)
+    design = {"control": "grpo", "margin": 1.0, "borrowed_rates": {"mine": "grpo", "gone": "grpo"}}
+    described = json.loads((ours / "experiment.json").read_text())
+    (ours / "experiment.json").write_text(json.dumps(described | design))
+    history = [trl_row(step, 0.5) for step in (1, 2)]
+    history.append({"step": 2, "eval_rewards/accuracy_reward/mean": 0.5})
+    log = tmp_path / "grpo-trl-s1" / "trainer_state.json"
+    log.parent.mkdir()
+    log.write_text(trainer_state(history, 2, 2))
+    out = tmp_path / "both"
+    assert imported(log.parent, out, "--task", "arithmetic", "--beside", ours) == 0
+    found = report(out)
+    assert "Folders that are not what they say" not in found["alarms"]
+    assert (
+        "copied from experiment ours by import --beside: grpo-arithmetic-s1, grpo-arithmetic-s2, "
+        "mine-arithmetic-s1, mine-arithmetic-s2" in found["alarms"]["Imported from logs of others"]
+    )
+    assert (found["control"], found["margin"]) == ("grpo", 0.01)
+    assert {(pair["first"], pair["second"]) for pair in found["comparisons"]} == {
+        ("grpo", "mine"),
+        ("grpo", "grpo-trl"),
+    }
+    assert load(out).borrowed_rates == {"mine": "grpo"}
+    (lines,) = (one["lines"] for one in found["warnings"] if "no final accuracy" in one["title"])
+    reason = "the accuracy of this task is test, greedy, and its log has only validation, sampled"
+    assert lines == [f"grpo-trl on arithmetic, seed 1: finished without data at update 2: {reason}"]
+    other = Synthetic(
+        arms=("late",), tasks=("arithmetic",), seeds=(1,), steps=4, every=2, problems=4, name="b"
+    )
+    table = json.loads((other.write(tmp_path) / "experiment.json").read_text())
+    (tmp_path / "b" / "experiment.json").write_text(json.dumps(table | {"control": "late", "margin": 1.0}))
+    three = tmp_path / "three"
+    assert imported(log.parent, three, "--beside", ours, "--beside", tmp_path / "b") == 0
+    (fault,) = load(three).unimported
+    assert "different values of control (grpo in " in fault and "none is used" in fault
+    assert (load(three).control, load(three).margin) == ("", 0.01)
