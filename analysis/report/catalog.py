@@ -35,7 +35,7 @@ from grpobench.analysis.topics.costs import (
 )
 from grpobench.analysis.topics.evaluations import agreement_table, later_table
 from grpobench.analysis.topics.numbers import Numbers
-from grpobench.analysis.topics.overview import overview_table
+from grpobench.analysis.topics.overview import differences_table, overview_table
 from grpobench.analysis.topics.results import draw_differences, draw_final_accuracy, draw_validation
 from grpobench.analysis.topics.runs import runs_table
 from grpobench.analysis.topics.sampling import draw_sampling, samples_table
@@ -66,6 +66,7 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
         return {table.name: table for table in [*maps, runs_table(experiment)] if table.rows}
     made = [
         overview_table(numbers.overview),
+        differences_table(numbers.overview, numbers.compared),
         comparisons_table(numbers.compared, experiment.plan, experiment.control),
         unresolved_table(numbers.compared, experiment.plan),
         against_base_table(numbers.against_base),

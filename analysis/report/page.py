@@ -111,6 +111,7 @@ def render_page(
         subtitle=describe_subtitle(facts),
         headline=facts.headline,
         overview=None if experiment.sweep_values else numbers.overview,
+        differences=facts.tables.get("differences"),
         verdicts=VERDICTS,
         first=[by_name[name] for name in FIRST if name in by_name],
         warnings=facts.warnings,

@@ -17,7 +17,7 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.marks import letter_marks
 from grpobench.analysis.statistics.verdicts import TURNED, Verdict, no_difference
-from grpobench.analysis.tools.text import NONE, percent, points
+from grpobench.analysis.tools.text import NONE, interval, percent, points
 from grpobench.analysis.topics.accuracy import accuracies
 
 SIGNS: Mapping[Verdict, str] = {"better": ">", "worse": "<", "equivalent": "≈", "unresolved": "?"}
@@ -178,3 +178,66 @@ def overview_table(overview: Overview) -> Table:
     )
     header = ["arm", *overview.tasks]
     return Table("overview", "All arms on all tasks", header, rows, frame, 1, len(overview.tasks), note=note)
+
+
+# Differences to one arm
+
+
+def find_reference(overview: Overview, task: str) -> str:
+    """The arm that the others of a task are shown against: the one with which all are compared, else the one
+    with the highest mean accuracy; empty where no arm has a result."""
+    finals = {
+        cell.arm: cell.final
+        for cell in overview.cells.values()
+        if cell.task == task and not math.isnan(cell.final)
+    }
+    return overview.against or max(finals, key=lambda arm: finals[arm], default="")
+
+
+def differences_table(overview: Overview, compared: Sequence[Comparison]) -> Table:
+    """One row per arm and one column per task: the difference to the reference in points, its 95% interval
+    and the verdict. No rows where nothing was compared."""
+    references = {task: find_reference(overview, task) for task in overview.tasks}
+    pairs = {
+        (one.first, one.task): one
+        for pair in compared
+        for one in (pair, pair.turned())
+        if one.second == references[one.task]
+    }
+    mark = "the control" if overview.against else "the best"
+    rows = [
+        [
+            arm,
+            *(
+                mark if references[task] == arm else describe_difference(pairs.get((arm, task)))
+                for task in overview.tasks
+            ),
+        ]
+        for arm in overview.arms
+    ]
+    keys = ("task", "first", "second", "effect", "low", "high", "verdict")
+    frame = pd.DataFrame([{key: asdict(pair)[key] for key in keys} for pair in pairs.values()])
+    to = overview.against or "the best arm"
+    note = (
+        f"Final accuracy minus that of {to} in points, paired by seed, with the 95% t interval in brackets "
+        f"and the verdict (≈: {no_difference(overview.margin)}, ?: unresolved). "
+    )
+    if not overview.against:
+        note += (
+            "The best arm is chosen by these results, so it may lead by luck, and differences look larger. "
+        )
+    note += "The intervals ignore all other pairs; the verdicts are corrected for them."
+    header = ["arm", *overview.tasks]
+    title = f"Differences to {to}"
+    return Table(
+        "differences", title, header, rows if pairs else [], frame, 1, len(overview.tasks), note=note
+    )
+
+
+def describe_difference(pair: Comparison | None) -> str:
+    """`−2.1 (−3.4 to −0.8) worse`; a dash where the arms were not compared."""
+    if pair is None or not pair.seeds:
+        return NONE
+    sign = pair.verdict if pair.verdict in ("better", "worse") else SIGNS[pair.verdict]
+    bounds = interval(pair.low, pair.high, points)
+    return f"{points(pair.effect)} ({bounds}) {sign}"

@@ -19,6 +19,7 @@ from grpobench.analysis.report.pairs import pairs_by_task
 from grpobench.analysis.report.sections import FIRST, SECTIONS, split_caption
 from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.text import interval, points
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.overview import make_overview
 from grpobench.analysis.topics.unresolved import seeds_to_resolve
@@ -104,6 +105,38 @@ def test_arms_share_a_letter_if_and_only_if_they_are_not_told_apart(facts: Facts
     # the mean of .3 + .01 · seed over seeds 0 to 7 is .335; c loses .1 and .003/8: its noise adds up to −.003
     assert cell.base == pytest.approx(0.335) and cell.text == "23.5 (−10.0 worse) b"
     assert facts.tables["overview"].rows[2][2] == cell.text
+
+
+def test_differences_to_the_best_arm_or_to_the_control_stand_on_the_first_screen(
+    facts: Facts, tmp_path: Path
+) -> None:
+    table = facts.tables["differences"]
+    numbers = facts.numbers
+    assert table.title == "Differences to the best arm" and "chosen by these results" in table.note
+    for column, task in enumerate(("arithmetic", "nanobias"), 1):
+        finals = {arm: numbers.overview.cells[arm, task].final for arm in "abc"}
+        best = max(finals, key=lambda arm: finals[arm])
+        assert [row[0] for row in table.rows if row[column] == "the best"] == [best]
+        (pair,) = [
+            one for one in numbers.compared if one.task == task and {one.first, one.second} == {best, "c"}
+        ]
+        shown = pair if pair.first == "c" else pair.turned()
+        # c ends 20 or 40 points below the others; its interval and its word are those of the pair
+        assert table.rows[2][column] == (
+            f"{points(shown.effect)} ({interval(shown.low, shown.high, points)}) worse"
+        )
+        assert shown.effect == pytest.approx((-0.2, -0.4)[column - 1], abs=0.003)
+        assert table.rows["ab".index("b" if best == "a" else "a")][column].endswith(" ≈")
+    page = words(facts.experiment.folder)
+    assert page.index('id="table-differences"') < page.index('<h2 id="warnings">')
+    root = root_of(tmp_path)
+    described = json.loads((root / "experiment.json").read_text())
+    (root / "experiment.json").write_text(json.dumps(described | {"control": "c"}))
+    controlled = gather(load(root)).tables["differences"]
+    assert controlled.title == "Differences to c" and "chosen by" not in controlled.note
+    assert controlled.rows[2][1:] == ["the control", "the control"]
+    assert all(cell.endswith("better") for row in controlled.rows[:2] for cell in row[1:])
+    assert "differences" not in gather(load(root_of(tmp_path / "alone", arms=("a",)))).tables
 
 
 def test_of_contrasts_with_one_arm_the_overview_has_verdicts_for_letters(facts: Facts) -> None:
@@ -232,7 +265,7 @@ def test_every_figure_and_table_has_its_place(facts: Facts) -> None:
     """A new one that no section names would not be on the page."""
     named = {(part.kind, part.name) for section in SECTIONS for part in section.parts}
     assert set(FIGURES) == {name for kind, name in named if kind == "figure"} | set(FIRST)
-    placed = {name for kind, name in named if kind == "table"} | {"overview", "runs"}
+    placed = {name for kind, name in named if kind == "table"} | {"overview", "differences", "runs"}
     assert not set(facts.tables) - placed
     page = words(facts.experiment.folder)
     assert all(f'id="table-{name}"' in page for name in facts.tables)
