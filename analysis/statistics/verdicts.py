@@ -87,10 +87,10 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
     return "unresolved", _undecided(known, needed) + _not_equivalent(known) + _beside(known.differences)
 
 
-def is_inside_margin(known: Evidence) -> bool:
+def is_inside_margin(evidence: Evidence) -> bool:
     """Whether the 95% t interval of the difference lies inside the margin; not where there is none."""
-    mean = seed_mean(known.differences)
-    return max(abs(mean.low), abs(mean.high)) < known.margin
+    mean = seed_mean(evidence.differences)
+    return max(abs(mean.low), abs(mean.high)) < evidence.margin
 
 
 def points(share: float) -> str:

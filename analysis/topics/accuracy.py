@@ -165,7 +165,7 @@ def why_without_data(experiment: Experiment, run: Run) -> str:
     """Why a finished run has no final accuracy: which evaluations its log has in place of the task's."""
     chosen = headline_of(experiment, run.task)
     rows = by_run(experiment.metrics)(run)
-    metrics = [one.split("/") for one in rows["metric"].unique() if one.startswith("eval/")]
+    metrics = [metric.split("/") for metric in rows["metric"].unique() if metric.startswith("eval/")]
     modes = sorted({(parts[1], parts[2]) for parts in metrics if parts[3:] == ["correct"]})
     here = f"the accuracy of this task is {chosen.split}, {chosen.mode}"
     if (chosen.split, chosen.mode) in modes:

@@ -199,10 +199,10 @@ def differences_table(overview: Overview, compared: Sequence[Comparison]) -> Tab
     and the verdict. No rows where nothing was compared."""
     references = {task: find_reference(overview, task) for task in overview.tasks}
     pairs = {
-        (one.first, one.task): one
+        (oriented.first, oriented.task): oriented
         for pair in compared
-        for one in (pair, pair.turned())
-        if one.second == references[one.task]
+        for oriented in (pair, pair.turned())
+        if oriented.second == references[oriented.task]
     }
     mark = "the control" if overview.against else "the best"
     rows = [

@@ -88,8 +88,8 @@ def carry_out(request: Request) -> Imported:
     for run in made.values():
         folder.write(request.out, name, run.target, run.log, run.translated, run.library)
     beside.copy(ours, request.out)
-    places = [*ours_keys(ours), *made]
-    folder.write_experiment(request.out, name, before, places, originals, list(map(str, faults)), design)
+    run_keys = [*ours_keys(ours), *made]
+    folder.write_experiment(request.out, name, before, run_keys, originals, list(map(str, faults)), design)
     return result
 
 

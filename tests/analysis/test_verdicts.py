@@ -201,8 +201,8 @@ def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_only_the_keys_of_files_have_the_word_equivalent(close: Path) -> None:
     with drawing("final_accuracy", "differences"):
         page = write_report(close, ["html", "csv", "tex", "json"]).read_text()
-    said = "no difference of 2 points or more"
-    assert f"<b>{said} between a and b</b> on arithmetic: −0.0 points" in page.replace("+0.0", "−0.0")
+    wording = "no difference of 2 points or more"
+    assert f"<b>{wording} between a and b</b> on arithmetic: −0.0 points" in page.replace("+0.0", "−0.0")
     assert not re.search(r"\bequivalent\b", re.sub(r"<style>.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL))
     assert "within 2 points: Holm p 0.00391 over 8 paired seeds" in page  # one pattern of 2^8
     content = json.loads((close / "report" / "report.json").read_text())
@@ -213,11 +213,11 @@ def test_only_the_keys_of_files_have_the_word_equivalent(close: Path) -> None:
     assert {pair["verdict"] for pair in content["against_base"]} == {"better"}  # .2 before, .5 after
     frame = pd.read_csv(close / "report" / "tables" / "comparisons.csv")
     assert frame["verdict"].tolist() == ["equivalent"] and frame["text"].tolist() == ["a ≈ b"]
-    assert said in content["headline"] and said in describe_task(
+    assert wording in content["headline"] and wording in describe_task(
         "arithmetic", gather(load(close)).numbers.compared
     )
     table = (close / "report" / "tables" / "comparisons.tex").read_text()
-    assert said in table and "equivalent" not in table
+    assert wording in table and "equivalent" not in table
 
 
 def test_a_readers_margin_takes_the_place_of_the_recipes(close: Path) -> None:
