@@ -85,10 +85,8 @@ identity = itemgetter(*EVALUATION_KEYS)
 @pause_garbage_collection()
 def load(folder: Path, margin: float | None = None, strict: bool = False) -> Experiment:
     """Read `results/<experiment>`. A run with a damaged file has the state `DAMAGED` and is not counted;
-    `Experiment.damage` lists the faults. `margin`, in points of accuracy, replaces the recipe's.
-
-    Raises LogError if there is nothing to read and, if `strict`, for any damage.
-    """
+    `Experiment.damage` lists the faults. `margin`, in points of accuracy, replaces the recipe's. Raises
+    LogError if there is nothing to read and, if `strict`, for any damage."""
     folder = Path(folder)
     _demand_experiment(folder)
     damage: list[str] = []
