@@ -1,0 +1,104 @@
+"""What a policy writes is stored: every evaluated completion, and the rollouts of the last step."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.toys import Letters
+from helpers.whole_runs import configure, rows, run
+
+import grpobench
+from grpobench.analysis.runfolder.experiment import completion_files, read_completions, rollout_steps
+from grpobench.runs.runfolder.folder import RunFolder, changed
+from grpobench.runs.settings.config import EvaluateConfig, RunConfig
+from grpobench.runs.train import run_loop
+
+EVALUATE = EvaluateConfig(every=2, problems=3, samples=2, test_problems=2)
+KEY = ("split", "step", "mode", "problem", "sample")
+
+
+def without(config: RunConfig) -> RunConfig:
+    return dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, completions=False))
+
+
+def stored(path: Path) -> dict[tuple[Any, ...], str]:
+    return {
+        (split, step, row["mode"], row["problem"], row["sample"]): row["completion"]
+        for (split, step), file in completion_files(path).items()
+        for row in read_completions(file)
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("results") / "a-letters-s3"
+    run(configure(policy, evaluate=EVALUATE), path)
+    return path
+
+
+def test_every_answer_has_its_completion_and_is_what_the_task_reads_in_it(finished: Path) -> None:
+    texts, answers = stored(finished), rows(finished, "eval.jsonl")
+    assert texts.keys() == {tuple(row[key] for key in KEY) for row in answers}
+    assert all("completion" not in row for row in answers)
+    task = Letters()
+    problems = {one.id: one for split in task.splits for one in task.problems(split)}
+    for row in answers:
+        (read,) = task.verify(problems[row["problem"]], [texts[tuple(row[key] for key in KEY)]])
+        assert (read.answer, dict(read.scores)) == (row["answer"], row["scores"])
+
+
+def test_the_rollouts_of_the_last_step_are_stored_and_the_result_lists_all(finished: Path) -> None:
+    assert list(rollout_steps(finished)) == [1, 2, 3]  # the first, with an evaluation, the last
+    sums = (finished / "sums.json").read_text()
+    assert all(f"completions/{path.name}" in sums for path in completion_files(finished).values())
+
+
+def test_a_run_that_an_event_ends_keeps_the_rollouts_of_that_step(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(trainer: Any, folder: RunFolder, step: int, row: Any) -> bool:
+        trainer.collapsed = "an event" if step == 2 else ""
+        return bool(trainer.collapsed)
+
+    monkeypatch.setattr(run_loop, "look", look)
+    run(configure(policy, evaluate=dataclasses.replace(EVALUATE, every=0)), tmp_path)
+    assert list(rollout_steps(tmp_path)) == [1, 2]
+
+
+def test_without_the_setting_nothing_else_differs(policy: str, finished: Path, tmp_path: Path) -> None:
+    config = configure(policy, evaluate=EVALUATE)
+    run(without(config), tmp_path)
+    assert not (tmp_path / "completions").exists()
+    assert (tmp_path / "eval.jsonl").read_bytes() == (finished / "eval.jsonl").read_bytes()
+    assert not changed(tmp_path, config)  # a resumed run may store them from there on
+
+
+def test_a_resumed_run_drops_later_completions(policy: str, tmp_path: Path) -> None:
+    (tmp_path / "completions").mkdir()
+    with RunFolder.open(tmp_path, configure(policy)) as folder:
+        folder.rewind(0)
+        for step in (0, 2, 4):
+            answer = {"step": step, "split": "test", "mode": "greedy", "problem": "p", "sample": 0}
+            folder.evaluations([{**answer, "completion": "\ud800 x"}])
+            if step == 2:
+                folder.save(2, {}, {})
+        assert stored(tmp_path)["test", 4, "greedy", "p", 0] == "\ud800 x"
+        folder.rewind(2)
+        assert list(completion_files(tmp_path)) == [("test", 0), ("test", 2)]
+        folder.rewind(0)
+        assert not completion_files(tmp_path)
+
+
+def test_results_hold_completions_and_rollouts(finished: Path) -> None:
+    results = grpobench.load(finished.parent)
+    joined = results.evaluations.merge(results.completions, validate="one_to_one")
+    assert len(joined) == len(results.evaluations) == len(results.completions)
+    rollouts = results.rollouts
+    assert len(rollouts) == 3 * 16 and rollouts["completion"].map(type).eq(str).all()
+    last = rollouts[rollouts["step"] == 3]
+    row = rows(finished)[3]
+    assert last["reward"].mean() == pytest.approx(row["reward/mean"])
+    assert last["length"].mean() == pytest.approx(row["length/mean"])
