@@ -89,6 +89,8 @@ class Preview:
     prompts: tuple[Prompt, ...]
     trial: tuple[Tried, ...] = ()
     """Of every algorithm, task, reward, curriculum and sampler; empty if none was made."""
+    notes: tuple[str, ...] = ()
+    """Why `grpobench run` would refuse the folder, and evaluations with fewer problems than asked for."""
 
     def row(self) -> dict[str, Any]:
         """For machines."""
@@ -100,16 +102,19 @@ def preview(
 ) -> Preview:
     """Check a recipe and say what `grpobench run` would do. With `try_code` this includes a trial.
 
-    Raises FolderError if another process owns the folder or a run was made with other settings, DataError if
-    data, tokenizers or prompts would stop a run, ConfigError if nothing can be written.
+    The recipe comes first: runs in the folder that were made with other settings, or that are damaged, are
+    only noted. Raises FolderError if another process owns the folder, DataError if data, tokenizers or
+    prompts would stop a run, ConfigError if nothing can be written.
     """
     folder = out / recipe.name
     files.demand_writable(folder, "--out")
     if owner := Lock(folder).owner():
         raise FolderError(f"{folder} is in use by process {owner.pid} on {owner.host}")
     runs = [Run(config, folder / config.folder) for config in recipe.runs()]
-    survey(runs, allow_change)
     configs = [run.config for run in runs]
+    shown = prompts(configs)
+    tried = try_out(configs) if try_code else ()
+    notes = (*clash(runs, allow_change), *fewer(configs))
     return Preview(
         name=recipe.name,
         folder=folder,
@@ -120,9 +125,35 @@ def preview(
         left_out=recipe.left_out,
         workers=min(workers, max(1, sum(run.state == "waiting" for run in runs))),
         estimate=estimate(runs, workers),
-        prompts=prompts(configs),
-        trial=try_out(configs) if try_code else (),
+        prompts=shown,
+        trial=tried,
+        notes=notes,
     )
+
+
+def clash(runs: Sequence[Run], allow_change: bool) -> list[str]:
+    """Why `grpobench run` would refuse what is in the folder; empty if it would not. Finds the runs that have
+    a result."""
+    try:
+        survey(runs, allow_change)
+    except FolderError as error:
+        return [f"`grpobench run` would refuse the folder: {error}"]
+    return []
+
+
+def fewer(configs: Sequence[RunConfig]) -> list[str]:
+    """Evaluations that ask for more problems than their split has."""
+    found: dict[str, None] = {}
+    for config in configs:
+        asked: dict[Split, tuple[str, int]] = {
+            "validation": ("problems", config.evaluate.problems),
+            "test": ("test_problems", config.evaluate.test_problems),
+        }
+        for split, (key, count) in asked.items():
+            if count and (there := len(config.task.problems(split))) < count:
+                text = f"evaluate.{key} = {count}, but {config.task.name} has {there} {split} problems"
+                found[f"{text}; all of them are used"] = None
+    return list(found)
 
 
 def try_out(configs: Sequence[RunConfig]) -> tuple[Tried, ...]:
@@ -299,6 +330,7 @@ def as_lines(found: Preview) -> list[str]:
         result = f"{counted([one for one in found.trial if one.fault], 'fault')}" if faults else "passed"
         lines += [f"trial: {result}; tried {', '.join(one.what for one in found.trial)}"]
         lines += [f"not tried: {one.what}: {one.skipped}" for one in found.trial if one.skipped]
+    lines += [f"note: {note}" for note in found.notes]
     for one in found.prompts:
         lines += ["", *prompt_lines(one)]
     return lines

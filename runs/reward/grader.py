@@ -89,6 +89,8 @@ class Grader:
             self.scorer = Scorer(reward, task, ranks.device or loaded.model.device)
         self.recent: deque[bool] = deque(maxlen=WINDOW)
         self.last: Exception | None = None
+        self.masked = self.rewarded = 0
+        """Completions of the steps so far to which no component applied, and those with a reward."""
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -123,7 +125,10 @@ class Grader:
         for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True):
             own = [next(parts) if verdict is not None else None for verdict in verdicts]
             failed += [measured is None for measured in own]
-            own = [measured if measured and applies(measured, self.weights) else None for measured in own]
+            applied = [measured is not None and applies(measured, self.weights) for measured in own]
+            self.rewarded += sum(applied)
+            self.masked += sum(measured is not None for measured in own) - sum(applied)
+            own = [one if there else None for one, there in zip(own, applied, strict=True)]
             found.append(self._group(stream, problem, rollouts, verdicts, own))
         self._watch(failed)
         return found

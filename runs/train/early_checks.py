@@ -21,6 +21,7 @@ from grpobench.analysis.tools.text import visible
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import read_rows
+from grpobench.runs.train.rollouts import no_reward
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.data.tables import DataError
 
@@ -76,7 +77,9 @@ def judge(trainer: Trainer, folder: RunFolder, step: int, row: Row) -> None:
     last = step > LATEST or step >= config.train.steps or trainer.over
     if config.checks.start == "off" or last or not trainer.source.on_policy or not still(row):
         return
-    problem = trouble(read_rows(folder.path / "metrics.jsonl"), config, trainer.limit)
+    rows = read_rows(folder.path / "metrics.jsonl")
+    absent = no_reward(trainer.source)
+    problem = Trouble(absent, step >= UNGRADED.steps) if absent else trouble(rows, config, trainer.limit)
     if problem is None:
         return
     text = " ".join(

@@ -219,6 +219,19 @@ class Source(Protocol):
         ...
 
 
+def no_reward(source: Source) -> str:
+    """Why nothing can be learned from a source whose reward functions gave None for every completion so far;
+    empty otherwise."""
+    grader = getattr(source, "grader", None)
+    if not isinstance(grader, Grader) or grader.rewarded or not grader.masked:
+        return ""
+    names = ", ".join(name for name in grader.weights if name in grader.functions)
+    return (
+        f"the reward {names} gave None for all of {grader.masked} completions, so that none has a reward; "
+        "return a number for those to which the reward applies"
+    )
+
+
 def demand_problems(prompts: int, count: int) -> None:
     """Raise DataError where a single step would have to ask one of the `count` problems twice."""
     if prompts > count:

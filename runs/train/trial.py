@@ -37,7 +37,7 @@ from grpobench.runs.settings.observe import TRACKERS, Observe
 from grpobench.runs.tools.machine import deterministic
 from grpobench.runs.tools.process import environment
 from grpobench.runs.train.parts import build
-from grpobench.runs.train.rollouts import Source
+from grpobench.runs.train.rollouts import Source, no_reward
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Problem, Split, Verdict
 
@@ -125,6 +125,8 @@ def attempt(config: RunConfig, room: Path) -> None:
                 rewarded.rewards = rewards
                 rows.append({"step": step, **trainer.step(step)})
                 demand_trained(trainer, rows[-1])
+                if absent := no_reward(parts.source):
+                    raise ReturnError(absent)
                 state = json.loads(json.dumps(trainer.state()))  # as a checkpoint keeps it
             if rows[1:]:
                 trainer.curriculum.restore(state["curriculum"])
@@ -203,9 +205,10 @@ def evaluate(trainer: Trainer) -> dict[Split, Mapping[str, float]]:
     asked: dict[Split, int] = {"validation": settings.problems, "test": settings.test_problems}
     found: dict[Split, Mapping[str, float]] = {}
     for evaluator in (trainer.parts.evaluator, *trainer.parts.also):
-        for split in [split for split, count in asked.items() if count and split in evaluator.task.splits]:
+        own = evaluator is trainer.parts.evaluator
+        for split in [one for one, count in asked.items() if count and (own or one in evaluator.task.splits)]:
             _, summary = evaluator.evaluate(0, split)
-            if evaluator is trainer.parts.evaluator:
+            if own:
                 found[split] = summary
     return found
 

@@ -74,7 +74,10 @@ def test_nothing_is_written_and_tokens_are_bounded_by_the_settings(
     training = 2 * (6 * 4 * 2 * 20 + 6 * 4 * 3 * 20 + 10 * 6 * 4 * 2 * 20)
     # Validation at 0, 2, 4, 6 on 8 problems, test at 0 and 6 on the 16 there are; 3 samples and 1 greedy.
     evaluation = 6 * (4 * 8 + 2 * 16) * 4 * 20
-    assert found["estimate"] == {
+    estimate: dict[str, object] = found["estimate"]  # type: ignore[assignment]
+    disk = [estimate.pop(key) for key in ("disk_after", "disk_during")]
+    assert 0 < disk[0] < disk[1]  # type: ignore[operator]
+    assert estimate == {
         "training_tokens_at_most": training,
         "evaluation_tokens_at_most": evaluation,
         "training_tokens": None,
@@ -109,8 +112,9 @@ def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFi
     assert lines[1] == "folder: results/m: 1 to begin, 1 to resume"
     assert lines[2].startswith("estimate: at most 1,280 tokens sampled in training")
     expected = "estimate from earlier runs in this folder: 800 tokens in training, 24 s on 1 worker"
-    assert lines[3].startswith(expected)
-    assert lines[6].startswith("    Q:") and lines[7] == "    A:"
+    assert lines[3].startswith("disk: ") and lines[4].startswith(expected)
+    assert lines[5].startswith("note: evaluate.test_problems = 100")
+    assert lines[8].startswith("    Q:") and lines[9] == "    A:"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,6 @@ def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFi
         (["--set", "sampler.max_completion_tokens=1020"], "train prompts leave no room for 1020 new tokens"),
         (["--set", "train.stps=1"], "did you mean"),
         (["--set", "model.name=nobody/nothing"], "model 'nobody/nothing'"),
-        (["--set", "train.group_size=4"], "train.group_size: 2 -> 4"),
         (
             ["--set", "task.operations=[1]", "--set", "task.largest=9", "--set", "task.test=500"],
             "arithmetic: test = 500: with these settings the generator has only about",
@@ -139,8 +142,6 @@ def test_what_would_stop_a_run_is_exit_2_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("grpobench.tasks.data.sources.hub_silence", lambda: "ConnectError: nobody there")
-    if "train.group_size=4" in words:
-        earlier(place, "grpo", 0, steps=2, seconds=1.0)
     before = sorted(place.rglob("*"))
     assert cli.main(["run", "m.toml", "--dry-run", *words]) == 2
     assert message in capsys.readouterr().err
@@ -186,3 +187,29 @@ def test_completions_before_training_are_counted_once(place: Path) -> None:
     assert dry_run.tokens_before(one) == 64 * 2 * dry_run.limit_of(one)  # problems × samples × longest
     other = read_recipe("zoo", ["arms=grpo", "tasks=arithmetic"]).runs()[0]
     assert dry_run.tokens_before(other) == 0
+
+
+def test_a_folder_of_other_settings_is_a_note_behind_the_recipe(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier(place, "grpo", 0, steps=4, seconds=3.0)
+    found = told("--set", "train.group_size=4", capsys=capsys)
+    (clash, few) = found["notes"]  # type: ignore[misc]
+    assert clash.startswith("`grpobench run` would refuse the folder: ") and "group_size" in clash
+    assert few.startswith("evaluate.test_problems = 100, but arithmetic has 16 test problems")
+    words = ("--set", "sampler.max_completion_tokens=5000")  # beyond the model's context: the recipe is first
+    assert cli.main(["run", "m.toml", "--dry-run", "--no-trial", *words]) == 2
+    assert "leave no room for 5000 new tokens" in capsys.readouterr().err
+
+
+def test_a_split_without_problems_fails_before_the_run(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "mine.jsonl").write_text("".join(f'{{"q": "{i}+1", "answer": "{i + 1}"}}\n' for i in range(8)))
+    task = (
+        '{ jsonl = "mine.jsonl", name = "mine", prompt = "{q}", verify = "exact", validation = 0, test = 0 }'
+    )
+    old = '{ name = "arithmetic", settings = { train = 32, validation = 16, test = 16 } }'
+    (place / "m.toml").write_text(RECIPE.replace(old, task))
+    assert cli.main(["run", "m.toml", "--dry-run", "--no-trial"]) == 2
+    assert "no problem is in the split validation" in capsys.readouterr().err

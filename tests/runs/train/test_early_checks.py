@@ -15,6 +15,7 @@ from helpers.whole_runs import configure, rows, run
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.negative_grpo import NegativeGRPO
 from grpobench.algorithms.ppo import PPO
+from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.experiment import worker
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings.config import (
@@ -29,6 +30,7 @@ from grpobench.runs.settings.config import (
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.train.early_checks import CUT, SILENT, Least, NothingToLearn, Trouble, still, trouble
 from grpobench.runs.train.execute import execute
+from grpobench.runs.train.trial import attempt
 from grpobench.tasks.task import Verdict
 
 STEPS = 6
@@ -253,3 +255,17 @@ def test_base_that_solves_such_problems_points_at_training_answers() -> None:
 def test_step_without_update_moves_nothing_and_nonfinite_step_may() -> None:
     assert still({"step": 1, "grad_norm/policy": None}) and still({"step": 1})
     assert not still({"step": 1, "grad/nonfinite": 1.0}) and not still({"step": 1, "grad_norm/policy": 1e-5})
+
+
+def test_a_reward_that_never_applies_is_the_first_warning_and_fails_the_trial(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpobench.runs.reward.grader.applies", lambda measured, weights: False)
+    config = wide(policy)
+    with (
+        pytest.warns(UserWarning, match="gave None for all of 36 completions"),
+        pytest.raises(NothingToLearn, match="gave None for all of 108 completions"),
+    ):
+        run(config, tmp_path / "run")
+    with pytest.raises(ReturnError, match="gave None for all of 8 completions"):
+        attempt(config, tmp_path)
