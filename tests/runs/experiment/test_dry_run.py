@@ -194,7 +194,8 @@ def test_a_folder_of_other_settings_is_a_note_behind_the_recipe(
 ) -> None:
     earlier(place, "grpo", 0, steps=4, seconds=3.0)
     found = told("--set", "train.group_size=4", capsys=capsys)
-    (clash, few) = found["notes"]  # type: ignore[misc]
+    notes: list[str] = found["notes"]  # type: ignore[assignment]
+    clash, few = notes
     assert clash.startswith("`grpobench run` would refuse the folder: ") and "group_size" in clash
     assert few.startswith("evaluate.test_problems = 100, but arithmetic has 16 test problems")
     words = ("--set", "sampler.max_completion_tokens=5000")  # beyond the model's context: the recipe is first
