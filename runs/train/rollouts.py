@@ -46,6 +46,7 @@ from grpobench.runs.sample.rollouts import (
 from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.sources import find_flaw
@@ -304,7 +305,8 @@ class OnPolicy:
             version, _ = self.past.before(self.past.lag)
             return self.sampler.take(self.work(problems, seeds, version), lambda: self.past.parameters)
         temperature = self.config.sampler.temperature
-        given = self.config.task, problems, seeds, self.limit, temperature, self.mixing()
+        truncation = truncation_of(self.config.sampler)
+        given = self.config.task, problems, seeds, self.limit, temperature, self.mixing(), truncation
         return episodes(self.sampler, self.loaded, *given)
 
     def work(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]], version: int) -> Work:
