@@ -112,6 +112,7 @@ def common(config: RunConfig) -> list[str]:
                     "sampler.top_k": (sampler.top_k, 0),
                     "sampler.top_p": (sampler.top_p, 1.0),
                     "sampler.min_p": (sampler.min_p, 0.0),
+                    "sampler.stop": (list(sampler.stop), []),
                     "sampler.router_replay": (sampler.router_replay, "none"),
                     "model.adapter": (config.model.adapter, None),
                     "model.weights": (config.model.weights, "float32"),

@@ -153,6 +153,8 @@ class SamplerConfig:
     """Rollouts draw from the fewest most probable tokens with this much probability, of those in `top_k`."""
     min_p: Share = 0.0
     """Rollouts draw tokens at least this times as probable as the most probable one; not with `top_p`."""
+    stop: tuple[str, ...] = ()
+    """Strings after the first of which a rollout ends, beside the end tokens (docs/samplers.md)."""
     max_completion_tokens: NonNegativeInt = 0
     """Longest completion in tokens; 0 takes the task's own budget."""
     max_batch_size: PositiveInt = 256

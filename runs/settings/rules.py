@@ -52,6 +52,7 @@ def incompatible(config: RunConfig) -> list[str]:
     rules = [
         *of_sampler(config),
         *of_truncation(config),
+        *of_stop_strings(config),
         *of_replay(config),
         *of_modifiers(config),
         *of_batch(config),
@@ -148,6 +149,26 @@ def of_truncation(config: RunConfig) -> list[Rule]:
         Rule(
             full or config.algorithm.mixer() is None,
             f"mixes embeddings of all tokens while decoding, and {names} excludes some; {off}",
+        ),
+    ]
+
+
+def of_stop_strings(config: RunConfig) -> list[Rule]:
+    """Which rollouts end after strings."""
+    sampler, task = config.sampler, config.task
+    off = "remove sampler.stop"
+    return [
+        Rule(
+            "" not in sampler.stop,
+            "sampler.stop has an empty string, after which nothing is written; remove it",
+        ),
+        Rule(
+            not sampler.stop or sampler.on_policy,
+            f'sampler.stop ends rollouts of the current policy, and sampler.kind is "{sampler.kind}"; {off}',
+        ),
+        Rule(
+            not sampler.stop or task.turns == 1,
+            f"sampler.stop ends the one turn of a rollout, and {task.name} has {task.turns}; {off}",
         ),
     ]
 

@@ -121,6 +121,10 @@ def of_samples(config: RunConfig) -> list[Rule]:
             f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"',
         ),
         Rule(
+            not sampler.stop,
+            f"is given no strings to end at, and sampler.stop is {list(sampler.stop)}; remove it",
+        ),
+        Rule(
             not truncation_of(sampler).active,
             "is given no truncation; remove sampler.top_k, sampler.top_p and sampler.min_p",
         ),

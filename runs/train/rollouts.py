@@ -43,6 +43,7 @@ from grpobench.runs.sample.rollouts import (
     Sampler,
     count_sampled,
 )
+from grpobench.runs.sample.stop_strings import end_after
 from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
@@ -271,6 +272,8 @@ class OnPolicy:
             demand_routes(self.sampler, sampled)
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         self.sampler_tokens += count_sampled(sampled)
+        if strings := self.config.sampler.stop:
+            sampled = [[end_after(one, strings, self.loaded.decode) for one in group] for group in sampled]
         with self.clock("verify"):
             groups = self.grader.groups(problem_streams, problems, sampled)
         if extra:

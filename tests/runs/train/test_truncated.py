@@ -56,3 +56,26 @@ def test_masks_and_mixtures_by_the_sampler_are_refused(policy: str) -> None:
     assert "set modify.off_policy_mask = 0 or remove sampler.min_p" in "; ".join(incompatible(masked))
     mixed = configure(policy, NGRPO(), sampler=SamplerConfig(top_k=5))
     assert "mixes embeddings of all tokens" in "; ".join(incompatible(mixed))
+
+
+def test_rollouts_end_after_the_strings_of_the_recipe(policy: str) -> None:
+    train = TrainConfig(steps=1, prompts_per_step=2, group_size=4)
+    plain = trainer_for(configure(policy, train=train))
+    text = plain.loaded.decode
+    before = [one for group in plain.source.gather(1, 0, [0, 1]) for one in group.rollouts]
+    written = "".join(text(one.completion) for one in before)
+    string = max(set(written), key=written.count)
+    ending = trainer_for(configure(policy, sampler=SamplerConfig(stop=(string,)), train=train))
+    after = [one for group in ending.source.gather(1, 0, [0, 1]) for one in group.rollouts]
+    assert any(len(one.completion) < len(other.completion) for one, other in zip(after, before, strict=True))
+    for one, other in zip(after, before, strict=True):
+        assert one.completion == other.completion[: len(one.completion)]
+        assert string not in text(one.completion[:-1])
+        assert one.stopped or string not in text(one.completion)
+
+
+def test_strings_that_cannot_end_a_rollout_are_refused(policy: str) -> None:
+    empty = configure(policy, sampler=SamplerConfig(stop=("",)))
+    assert "sampler.stop has an empty string" in "; ".join(incompatible(empty))
+    replayed = configure(policy, sampler=SamplerConfig(kind="replay", stop=("x",)))
+    assert 'sampler.kind is "replay"; remove sampler.stop' in "; ".join(incompatible(replayed))
