@@ -121,12 +121,8 @@ def of_samples(config: RunConfig) -> list[Rule]:
             f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"',
         ),
         Rule(
-            not sampler.stop,
-            f"is given no strings to end at, and sampler.stop is {list(sampler.stop)}; remove it",
-        ),
-        Rule(
-            not truncation_of(sampler).active,
-            "is given no truncation; remove sampler.top_k, sampler.top_p and sampler.min_p",
+            not (truncation_of(sampler).active or sampler.stop),
+            "draws from all tokens up to an end token; remove sampler.top_k, top_p, min_p and stop",
         ),
         Rule(
             sampler.router_replay == "none",
