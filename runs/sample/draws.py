@@ -151,23 +151,23 @@ def choose(
 def truncate(logp: torch.Tensor, truncation: Truncation) -> torch.Tensor:
     """Log-probabilities (R, V) of the tokens that a truncation keeps, renormalized, and −∞ for the others.
     Tokens as probable as the least probable one that is kept are kept too, whatever their order."""
-    kept = logp
+    truncated = logp
     if 0 < truncation.top_k < logp.shape[-1]:
-        least = kept.topk(truncation.top_k).values[:, -1:]
-        kept = kept.masked_fill(kept < least, -math.inf).log_softmax(-1)
+        least = truncated.topk(truncation.top_k).values[:, -1:]
+        truncated = truncated.masked_fill(truncated < least, -math.inf).log_softmax(-1)
     if truncation.min_p:
-        least = kept.amax(-1, keepdim=True) + math.log(truncation.min_p)
-        kept = kept.masked_fill(kept < least, -math.inf)
+        least = truncated.amax(-1, keepdim=True) + math.log(truncation.min_p)
+        truncated = truncated.masked_fill(truncated < least, -math.inf)
     if truncation.top_p < 1:
-        ordered = kept.sort(-1, descending=True).values
+        ordered = truncated.sort(-1, descending=True).values
         mass = integers(ordered.clamp(min=NEVER).double().exp())
         cumulative = mass.cumsum(-1)
         before = cumulative - mass
         # A token is needed while those before it have less than the share.
         needed = before < truncation.top_p * cumulative[:, -1:].double()
         least = ordered.masked_fill(~needed, math.inf).amin(-1, keepdim=True)
-        kept = kept.masked_fill(kept < least, -math.inf)
-    return kept.log_softmax(-1)
+        truncated = truncated.masked_fill(truncated < least, -math.inf)
+    return truncated.log_softmax(-1)
 
 
 def integers(probability: torch.Tensor) -> torch.Tensor:

@@ -154,7 +154,7 @@ class SamplerConfig:
     min_p: Share = 0.0
     """Rollouts draw tokens at least this times as probable as the most probable one; not with `top_p`."""
     stop: tuple[str, ...] = ()
-    """Strings after the first of which a rollout ends, beside the end tokens (docs/samplers.md)."""
+    """Strings after the first of which a rollout ends, in addition to the end tokens (docs/samplers.md)."""
     max_completion_tokens: NonNegativeInt = 0
     """Longest completion in tokens; 0 takes the task's own budget."""
     max_batch_size: PositiveInt = 256

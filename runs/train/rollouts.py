@@ -273,7 +273,9 @@ class OnPolicy:
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         self.sampler_tokens += count_sampled(sampled)
         if strings := self.config.sampler.stop:
-            sampled = [[end_after(one, strings, self.loaded.decode) for one in group] for group in sampled]
+            sampled = [
+                [end_after(rollout, strings, self.loaded.decode) for rollout in group] for group in sampled
+            ]
         with self.clock("verify"):
             groups = self.grader.groups(problem_streams, problems, sampled)
         if extra:

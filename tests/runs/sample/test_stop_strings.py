@@ -37,12 +37,12 @@ def rollout(*tokens: int) -> Rollout:
 def test_a_rollout_ends_with_the_token_that_completes_the_first_string(
     strings: tuple[str, ...], tokens: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    found = end_after(rollout(*tokens), strings, decode)
-    assert (found.completion, found.stopped) == (expected, True)
-    assert found.mixture and found.routed_experts and found.entropy is not None
-    columns = found.sampler_logp, found.entropy, *found.mixture, found.routed_experts[1]
+    ended = end_after(rollout(*tokens), strings, decode)
+    assert (ended.completion, ended.stopped) == (expected, True)
+    assert ended.mixture and ended.routed_experts and ended.entropy is not None
+    columns = ended.sampler_logp, ended.entropy, *ended.mixture, ended.routed_experts[1]
     assert {len(column) for column in columns} == {len(expected)}
-    assert len(found.routed_experts[0]) == 3
+    assert len(ended.routed_experts[0]) == 3
 
 
 def test_a_rollout_without_the_strings_is_unchanged() -> None:

@@ -1,4 +1,4 @@
-"""Draws from truncated distributions: which tokens are kept, what is recorded of them, on every path."""
+"""Draws from truncated distributions: which tokens are survivors, what is recorded of them, on every path."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_truncated_log_probabilities_are_those_of_transformers(
     logp = logits.log_softmax(-1)
     ours, theirs = truncate(logp, truncation), warped(logp, truncation)
     assert torch.equal(ours.isinf(), theirs.isinf())
-    kept = ~ours.isinf()
+    survivors = ~ours.isinf()
     # Both are float32, and log_softmax rounds log-probabilities as large as the greatest logits.
-    assert torch.allclose(ours[kept], theirs[kept], rtol=0, atol=2e-6 * max(1.0, sharpness))
+    assert torch.allclose(ours[survivors], theirs[survivors], rtol=0, atol=2e-6 * max(1.0, sharpness))
 
 
 def test_equal_probabilities_are_kept_together_whatever_their_order() -> None:
@@ -85,17 +85,17 @@ def test_rollouts_record_the_distribution_that_they_were_drawn_from(truncation: 
 
 @pytest.mark.parametrize("truncation", TRUNCATIONS[2:4])
 def test_recorded_fused_and_plain_steps_draw_the_same(truncation: Truncation) -> None:
-    asked = requested(truncation, 5)
-    asked[1] = dataclasses.replace(asked[1], seeds=(GREEDY, *asked[1].seeds))
+    batch = requested(truncation, 5)
+    batch[1] = dataclasses.replace(batch[1], seeds=(GREEDY, *batch[1].seeds))
     plain, fused, static = sampler(), sampler(), sampler()
     plain.shares = plain.fuses = False
     static.graphs = Graphs(static.models)
-    expected = flat(plain.sample(asked, LIMIT, 1.0))
+    expected = flat(plain.sample(batch, LIMIT, 1.0))
     for source in (fused, static):
-        assert all(map(same, flat(source.sample(asked, LIMIT, 1.0)), expected))
+        assert all(map(same, flat(source.sample(batch, LIMIT, 1.0)), expected))
     assert static.graphs.batches, "the static step was used"
     full = flat(sampler().sample(requests(5), LIMIT, 1.0))
-    assert {one.completion for one in full} != {one.completion for one in expected}
+    assert {rollout.completion for rollout in full} != {rollout.completion for rollout in expected}
 
 
 def test_greedy_answers_are_not_truncated() -> None:

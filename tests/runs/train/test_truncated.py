@@ -26,10 +26,10 @@ def test_old_log_probabilities_are_of_the_full_distribution(policy: str) -> None
     groups = trainer.source.gather(1, 0, [0, 1])
     batch = pack_groups(groups, 16, 1, 0)
     record = StepRecord(1, MetricAccumulator(trainer.metrics))
-    found = trainer.compute_old_logp(batch, record)
+    prepared = trainer.compute_old_logp(batch, record)
     full = trainer.models.forward("policy", batch).logp
     mask = batch.completion_mask
-    assert torch.equal(found.old_logp[mask], full[mask])
+    assert torch.equal(prepared.old_logp[mask], full[mask])
     assert (batch.sampler_logp >= full - 1e-5)[mask].all(), "renormalized: more probable, if at all different"
     assert record.gap["gap/mean"] > 1e-3, "more than a fault's, and the run goes on"
 
@@ -62,16 +62,18 @@ def test_rollouts_end_after_the_strings_of_the_recipe(policy: str) -> None:
     train = TrainConfig(steps=1, prompts_per_step=2, group_size=4)
     plain = trainer_for(configure(policy, train=train))
     text = plain.loaded.decode
-    before = [one for group in plain.source.gather(1, 0, [0, 1]) for one in group.rollouts]
-    written = "".join(text(one.completion) for one in before)
+    before = [rollout for group in plain.source.gather(1, 0, [0, 1]) for rollout in group.rollouts]
+    written = "".join(text(rollout.completion) for rollout in before)
     string = max(set(written), key=written.count)
     ending = trainer_for(configure(policy, sampler=SamplerConfig(stop=(string,)), train=train))
-    after = [one for group in ending.source.gather(1, 0, [0, 1]) for one in group.rollouts]
-    assert any(len(one.completion) < len(other.completion) for one, other in zip(after, before, strict=True))
-    for one, other in zip(after, before, strict=True):
-        assert one.completion == other.completion[: len(one.completion)]
-        assert string not in text(one.completion[:-1])
-        assert one.stopped or string not in text(one.completion)
+    after = [rollout for group in ending.source.gather(1, 0, [0, 1]) for rollout in group.rollouts]
+    assert any(
+        len(rollout.completion) < len(other.completion) for rollout, other in zip(after, before, strict=True)
+    )
+    for rollout, other in zip(after, before, strict=True):
+        assert rollout.completion == other.completion[: len(rollout.completion)]
+        assert string not in text(rollout.completion[:-1])
+        assert rollout.stopped or string not in text(rollout.completion)
 
 
 def test_strings_that_cannot_end_a_rollout_are_refused(policy: str) -> None:
