@@ -109,6 +109,10 @@ def common(config: RunConfig) -> list[str]:
                 {
                     "sampler.lag": (sampler.lag, 0),
                     "sampler.correction": (sampler.correction, "none"),
+                    "sampler.top_k": (sampler.top_k, 0),
+                    "sampler.top_p": (sampler.top_p, 1.0),
+                    "sampler.min_p": (sampler.min_p, 0.0),
+                    "sampler.stop": (list(sampler.stop), []),
                     "sampler.router_replay": (sampler.router_replay, "none"),
                     "model.adapter": (config.model.adapter, None),
                     "model.weights": (config.model.weights, "float32"),

@@ -175,6 +175,11 @@ def fix_variables(name: str, tokenizer: Any, variables: Mapping[str, Any]) -> No
             f"model.chat_template_settings: the chat template of model {name!r} does not mention "
             f"{', '.join(missing)}; correct the name or remove it"
         )
+    if reserved := [key for key in variables if key in ("messages", "add_generation_prompt")]:
+        raise ModelError(
+            f"model.chat_template_settings: {', '.join(reserved)} cannot be set, since every prompt sets it; "
+            "remove it"
+        )
     # JSON is a part of Jinja's syntax. Jinja removes a newline after a block, and here no other one.
     values = "".join(f"{{% set {key} = {json.dumps(value)} %}}\n" for key, value in variables.items())
     tokenizer.chat_template = values + template

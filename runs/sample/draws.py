@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from grpobench.runs.sample.rollouts import GREEDY, Rollout
+from grpobench.runs.settings.truncation import FULL, Truncation
 
 NEVER = -1e4
 """Nats: finite, unlike −∞, and its exponential is 0 in float64. So p·log p is 0 at p = 0, and not NaN."""
@@ -24,8 +26,15 @@ class Draws:
     and when other jobs end, therefore cannot change its completion.
     """
 
-    def __init__(self, seeds: Sequence[int], limit: int, temperature: float, device: torch.device) -> None:
-        self.temperature = temperature
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        limit: int,
+        temperature: float,
+        device: torch.device,
+        truncation: Truncation = FULL,
+    ) -> None:
+        self.temperature, self.truncation = temperature, truncation
         self.noise = None if temperature == 0 else uniforms(seeds, limit).to(device)
         """(jobs, limit) numbers in [0, 1); None in a greedy batch."""
         self.greedy = torch.tensor([seed == GREEDY for seed in seeds], device=device)
@@ -34,15 +43,10 @@ class Draws:
 
     def draw(
         self, t: int, alive: torch.Tensor, logp: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The t-th tokens (R,) of the jobs `alive` (R,) from logp (R, V), and the entropies (R,) in nats of
-        what they were drawn from; None in a greedy batch."""
-        if self.noise is None:
-            return logp.argmax(-1), None
-        drawn, entropy = draw(logp, self.noise[alive, t])
-        if self.some_greedy:
-            drawn = torch.where(self.greedy[alive], logp.argmax(-1), drawn)
-        return drawn, entropy
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The t-th tokens of the jobs `alive` (R,) from logp (R, V), as `choose` gives them."""
+        uniform = None if self.noise is None else self.noise[alive, t]
+        return choose(logp, uniform, self.greedy[alive] if self.some_greedy else None, self.truncation)
 
 
 class Written:
@@ -68,11 +72,11 @@ class Written:
         logp: torch.Tensor,
         entropy: torch.Tensor | None,
     ) -> None:
-        """Add the t-th tokens `drawn` (R,), from `logp` (R, V), of the jobs `alive` (R,), in their order, and
-        their `entropy` (R,)."""
+        """Add the t-th tokens `drawn` (R,) of the jobs `alive` (R,), in their order, their `logp` (R,) and
+        `entropy` (R,)."""
         # Whole columns: a GPU with deterministic operators sorts the places of every assignment to an index.
         self.tokens[:, t] = self._of_jobs(alive, drawn, self.pad)
-        self.logp[:, t] = self._of_jobs(alive, logp.gather(-1, drawn[:, None]).squeeze(-1), 0.0)
+        self.logp[:, t] = self._of_jobs(alive, logp, 0.0)
         if entropy is not None:
             self.entropy[:, t] = self._of_jobs(alive, entropy, 0.0)
         # Jobs that have stopped stay in the batch until the next check: their length must not move.
@@ -123,6 +127,56 @@ def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
+def choose(
+    logp: torch.Tensor, uniform: torch.Tensor | None, greedy: torch.Tensor | None, truncation: Truncation
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Tokens (R,) drawn from logp (R, V) at `uniform` (R,), or the most probable ones where that is None or
+    `greedy` (R,) is true; their log-probabilities (R,) in the distribution that they were drawn from; and the
+    entropies (R,) in nats of logp, which is not truncated. The entropies are None without `uniform`."""
+    entropy = None
+    if uniform is None:
+        drawn = logp.argmax(-1)
+    else:
+        drawn, entropy = draw(logp, uniform)
+        full = logp
+        if truncation.active:
+            logp = truncate(logp, truncation)
+            drawn, _ = draw(logp, uniform)
+        if greedy is not None:
+            drawn = torch.where(greedy, full.argmax(-1), drawn)
+            logp = torch.where(greedy[:, None], full, logp) if truncation.active else logp
+    return drawn, logp.gather(-1, drawn[:, None]).squeeze(-1), entropy
+
+
+def truncate(logp: torch.Tensor, truncation: Truncation) -> torch.Tensor:
+    """Log-probabilities (R, V) of the tokens that a truncation keeps, renormalized, and −∞ for the others.
+    Tokens as probable as the least probable one that is kept are kept too, whatever their order."""
+    truncated = logp
+    if 0 < truncation.top_k < logp.shape[-1]:
+        least = truncated.topk(truncation.top_k).values[:, -1:]
+        truncated = truncated.masked_fill(truncated < least, -math.inf).log_softmax(-1)
+    if truncation.min_p:
+        least = truncated.amax(-1, keepdim=True) + math.log(truncation.min_p)
+        truncated = truncated.masked_fill(truncated < least, -math.inf)
+    if truncation.top_p < 1:
+        ordered = truncated.sort(-1, descending=True).values
+        mass = integers(ordered.clamp(min=NEVER).double().exp())
+        cumulative = mass.cumsum(-1)
+        before = cumulative - mass
+        # A token is needed while those before it have less than the share.
+        needed = before < truncation.top_p * cumulative[:, -1:].double()
+        least = ordered.masked_fill(~needed, math.inf).amin(-1, keepdim=True)
+        truncated = truncated.masked_fill(truncated < least, -math.inf)
+    return truncated.log_softmax(-1)
+
+
+def integers(probability: torch.Tensor) -> torch.Tensor:
+    """Probabilities in float64 as integers of 2^-52, whose sum is the same in every order: a GPU with
+    deterministic operators refuses that of floats. By their bits, since a conversion takes as long as the
+    exponential."""
+    return (probability + 1.0).view(torch.int64).sub_(ONE_BITS)
+
+
 def draw(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens (R,) by inverting the cumulative distribution of logp (R, V) at `uniform` (R,), and the entropy
     (R,) in nats of that distribution, both computed in float64."""
@@ -140,9 +194,7 @@ def invert(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     # float64: in float32 the sum over a vocabulary is off by more than the probability of a rare token.
     wide = logp.clamp(min=NEVER).double()
     probability = wide.exp()
-    # Integers of 2^-52, whose sum is the same in every order: a GPU with deterministic operators refuses that
-    # of floats. By their bits, since a conversion takes as long as the exponential.
-    cumulative = (probability + 1.0).view(torch.int64).sub_(ONE_BITS).cumsum(-1)
+    cumulative = integers(probability).cumsum(-1)
     # Of the last sum, which rounding keeps from being exactly 2^52. The product may round up to it, where no
     # token lies.
     whole = cumulative[:, -1:]

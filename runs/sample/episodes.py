@@ -19,6 +19,7 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.sample.drawn import draw
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, Sampler
+from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task
@@ -36,6 +37,7 @@ def episodes(
     limit: int,
     temperature: float,
     mixing: Mixing | None = None,
+    truncation: Truncation = FULL,
 ) -> list[list[Rollout]]:
     """Rollouts of each problem, one for each of its seeds, of at most `limit` tokens, replies included.
 
@@ -44,7 +46,7 @@ def episodes(
     """
     prompts = [loaded.encode(problem.prompt) for problem in problems]
     if task.turns == 1:
-        requests = [Request(*pair) for pair in zip(prompts, seeds, strict=True)]
+        requests = [Request(*pair, truncation) for pair in zip(prompts, seeds, strict=True)]
         return draw(sampler, requests, limit, temperature, mixing)
     demand_room(loaded, prompts, limit)
     table = [
@@ -58,7 +60,7 @@ def episodes(
         # Read anew for each portion: memory may have lowered it. An engine splits its batches itself.
         at_once = in_process.at_once if in_process else len(everyone)
         with in_process.remembering() if in_process else contextlib.nullcontext():
-            play(everyone[start : start + at_once], sampler, task, limit, temperature)
+            play(everyone[start : start + at_once], sampler, task, limit, temperature, truncation)
         start += at_once
     return [[episode.rollout() for episode in row] for row in table]
 
@@ -74,7 +76,14 @@ def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) 
         )
 
 
-def play(live: Sequence[Episode], sampler: Sampler, task: Task, limit: int, temperature: float) -> None:
+def play(
+    live: Sequence[Episode],
+    sampler: Sampler,
+    task: Task,
+    limit: int,
+    temperature: float,
+    truncation: Truncation = FULL,
+) -> None:
     """Play episodes to their ends, all of them turn by turn. Equal histories are one request to the sampler,
     which then computes them once."""
     room = min(task.turn_tokens, limit)
@@ -83,7 +92,11 @@ def play(live: Sequence[Episode], sampler: Sampler, task: Task, limit: int, temp
         for episode in live:
             together.setdefault((*episode.prompt, *episode.tokens), []).append(episode)
         requests = [
-            Request(history, tuple(e.seed if turn == 0 else derive(e.seed, "turn", turn) for e in alike))
+            Request(
+                history,
+                tuple(e.seed if turn == 0 else derive(e.seed, "turn", turn) for e in alike),
+                truncation,
+            )
             for history, alike in together.items()
         ]
         for alike, sampled in zip(together.values(), draw(sampler, requests, room, temperature), strict=True):

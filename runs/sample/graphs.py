@@ -34,9 +34,10 @@ from grpobench.runs.models.proof import length, random_tokens
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import is_out_of_memory, summarize_error
 from grpobench.runs.sample.decoding import Decoding, Groups
-from grpobench.runs.sample.draws import Draws, Written, draw
+from grpobench.runs.sample.draws import Draws, Written, choose
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.recording import StepRecorder
+from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.tools.process import safe_point
 
 COLUMNS = 32
@@ -48,6 +49,8 @@ MOST_KEPT = 8
 """Most grids that are kept from call to call."""
 PER_LOGIT = 40
 """Bytes that a graph holds for each logit: the draw is made in float64."""
+PER_TRUNCATED = 40
+"""Bytes that it holds for each logit in addition where the distribution is truncated."""
 CHECK_INTERVAL = 8
 """Tokens between two checks which sequences have ended. Each waits for the GPU."""
 LARGEST_GAP, LARGEST_ROUNDED_GAP = 1e-3, 0.1
@@ -67,6 +70,7 @@ class Grid:
     temperature: float
     """0: greedy."""
     some_greedy: bool
+    truncation: Truncation = FULL
 
     @property
     def rows(self) -> int:
@@ -78,7 +82,7 @@ class Grid:
 
     def graph_bytes(self, vocabulary: int) -> int:
         """Bytes that its graphs take for what a step computes on its way."""
-        return PER_LOGIT * self.rows * vocabulary
+        return (PER_LOGIT + PER_TRUNCATED * self.truncation.active) * self.rows * vocabulary
 
 
 def bucket(size: int, least: int = 1) -> int:
@@ -202,15 +206,13 @@ class StaticBatch:
         grid = self.grid
         logits = logits if grid.temperature in (0.0, 1.0) else logits / grid.temperature
         logp = logits.log_softmax(-1)
-        if grid.temperature:
-            drawn, entropy = draw(logp, self.noise.index_select(1, self.last).squeeze(1))
+        uniform = self.noise.index_select(1, self.last).squeeze(1) if grid.temperature else None
+        greedy = self.greedy if grid.some_greedy else None
+        drawn, logp, entropy = choose(logp, uniform, greedy, grid.truncation)
+        if entropy is not None:
             self.entropy.index_copy_(1, self.last, entropy[:, None].float())
-            if grid.some_greedy:
-                drawn = torch.where(self.greedy, logp.argmax(-1), drawn)
-        else:
-            drawn = logp.argmax(-1)
         self.tokens.index_copy_(1, self.last, drawn[:, None])
-        self.logp.index_copy_(1, self.last, logp.gather(-1, drawn[:, None]))
+        self.logp.index_copy_(1, self.last, logp[:, None])
         now = self.stopped | (drawn[:, None] == self.end).any(-1)
         # Only a sequence that ends with this very token gets a length.
         self.length.copy_(torch.where(self.stopped | ~now, self.length, self.last + 1))
@@ -328,6 +330,7 @@ class Graphs:
         embed: Any = table.get_input_embeddings()  # type: ignore[operator]
         groups, greedy = batch.groups, draws.some_greedy
         grid = grid_for(groups.prompts, groups.most, batch.column, limit, draws.temperature, greedy)
+        grid = dataclasses.replace(grid, truncation=draws.truncation)
         cells = groups.owner * grid.most + groups.cell % groups.most
         jobs = torch.arange(len(cells), device=cells.device)
         with self._emptied_by_failure():

@@ -23,7 +23,8 @@ from grpobench.runs.sample.draws import Draws, Written
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.graphs import Graphs, proven, warn_unrecorded
 from grpobench.runs.sample.recording import RecordingError
-from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, demand_room
+from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, demand_room, shared_truncation
+from grpobench.runs.settings.truncation import Truncation
 from grpobench.runs.tools.process import safe_point
 
 LARGEST_GAP = 1e-3
@@ -45,6 +46,7 @@ class Call:
     requests: Sequence[Request]
     limit: int
     temperature: float
+    truncation: Truncation
     mixing: Mixing | None
     kept: History | None
     """Where the batches are kept for the next call; None: nowhere."""
@@ -113,7 +115,7 @@ class HFSampler:
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
         kept = None if self.history is None or mixing is not None else History()
         fused = self._fused()
-        call = Call(requests, limit, temperature, mixing, kept, fused)
+        call = Call(requests, limit, temperature, shared_truncation(requests), mixing, kept, fused)
 
         def decode(chosen: range) -> None:
             part = jobs[chosen.start : chosen.stop]
@@ -162,7 +164,9 @@ class HFSampler:
         recorded = self.graphs if call.fused is not None and mixing is None and kept is None else None
         batch = self._prefill(call, jobs, 0 if recorded else limit)
         written = Written(len(jobs), limit, self.pad, self.end)
-        draws = Draws([requests[i].seeds[j] for i, j in jobs], limit, call.temperature, device)
+        draws = Draws(
+            [requests[i].seeds[j] for i, j in jobs], limit, call.temperature, device, call.truncation
+        )
         if recorded is not None:
             try:
                 recorded.decode(batch, draws, written)
@@ -181,8 +185,8 @@ class HFSampler:
             safe_point()
             logits = batch.logits if call.temperature in (0.0, 1.0) else batch.logits / call.temperature
             logp = logits.log_softmax(-1)
-            drawn, entropy = draws.draw(t, batch.alive, logp)
-            written.add(t, batch.alive, drawn, logp, entropy)
+            drawn, chosen, entropy = draws.draw(t, batch.alive, logp)
+            written.add(t, batch.alive, drawn, chosen, entropy)
             checks = (t + 1) % interval == 0
             if t + 1 == limit or (checks and bool(written.stopped[batch.alive].all())):
                 break

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Batch, Mixer, Mixture, RoutedExperts
+from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
@@ -26,8 +27,8 @@ class Rollout:
     completion: tuple[int, ...]
     """Token ids, with the end token if the policy wrote one; in several turns also the replies between."""
     sampler_logp: np.ndarray
-    """Float (T,): the sampler's log-probability of each token under the tempered distribution; 0 for tokens
-    that the policy did not write."""
+    """Float (T,): the sampler's log-probability of each token under the distribution that it was drawn from,
+    tempered and truncated; 0 for tokens that the policy did not write."""
     stopped: bool
     """True if the policy ended it, False if the limit of tokens or turns cut it."""
     completion_mask: tuple[bool, ...] = ()
@@ -38,8 +39,9 @@ class Rollout:
     """Int16 (P, routers, k) and (T, routers, k): the experts that each token of the prompt and of the
     completion was sent to when it was fed; −1 where it was not, as the last one."""
     entropy: np.ndarray | None = None
-    """Float (T,): entropy in nats of the tempered distribution that each token was drawn from, over the full
-    vocabulary; 0 for tokens that the policy did not write. None if the sampler does not report it."""
+    """Float (T,): entropy in nats of the tempered distribution before each token, over the full vocabulary
+    even where tokens are drawn from a truncated one; 0 for tokens that the policy did not write. None if the
+    sampler does not report it."""
 
     @property
     def written_tokens(self) -> tuple[int, ...]:
@@ -305,6 +307,16 @@ class Request:
 
     prompt: tuple[int, ...]
     seeds: tuple[int, ...]
+    truncation: Truncation = FULL
+    """Of sampled completions. A call of the sampler has one for all of its requests."""
+
+
+def shared_truncation(requests: Sequence[Request]) -> Truncation:
+    """The truncation of all requests. Raises ValueError if they have several."""
+    truncations = {request.truncation for request in requests} or {FULL}
+    if len(truncations) > 1:
+        raise ValueError(f"a call of the sampler has one truncation, not {len(truncations)}")
+    return truncations.pop()
 
 
 class Sampler(Protocol):

@@ -147,6 +147,14 @@ class SamplerConfig:
     temperature: Temperature = 1.0
     """Softmax temperature of rollouts and of every log-probability that is trained with; sampled evaluation
     has one of its own, `evaluate.temperature`."""
+    top_k: NonNegativeInt = 0
+    """Rollouts draw from this many most probable tokens and those as probable as the last; 0: from all."""
+    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Rollouts draw from the fewest most probable tokens with this much probability, of those in `top_k`."""
+    min_p: Share = 0.0
+    """Rollouts draw tokens at least this times as probable as the most probable one; not with `top_p`."""
+    stop: tuple[str, ...] = ()
+    """Strings after the first of which a rollout ends, in addition to the end tokens (docs/samplers.md)."""
     max_completion_tokens: NonNegativeInt = 0
     """Longest completion in tokens; 0 takes the task's own budget."""
     max_batch_size: PositiveInt = 256

@@ -11,6 +11,7 @@ from pathlib import Path
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import others, registries, trl
 from grpobench.runs.settings.config import COMPONENTS, REFERENCES, TINY, RewardConfig, RunConfig
+from grpobench.runs.settings.truncation import FULL, truncation_of
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Rule, unmet
 from grpobench.tasks.data.tables import DataError
@@ -50,6 +51,8 @@ def incompatible(config: RunConfig) -> list[str]:
     """Why algorithm, task and settings do not fit together, each with its remedy."""
     rules = [
         *of_sampler(config),
+        *of_truncation(config),
+        *of_stop_strings(config),
         *of_replay(config),
         *of_modifiers(config),
         *of_batch(config),
@@ -106,6 +109,66 @@ def of_sampler(config: RunConfig) -> list[Rule]:
         Rule(
             sampler.on_policy or not algorithm.greedy_baseline,
             f'compares with a greedy answer of the current policy, and {kind}; set sampler.kind = "hf"',
+        ),
+    ]
+
+
+def of_truncation(config: RunConfig) -> list[Rule]:
+    """Where rollouts from a truncated distribution cannot be sampled, or would be weighed wrongly: the
+    trainer's probabilities are those of the full distribution."""
+    sampler, full = config.sampler, not truncation_of(config.sampler).active
+    changed = [key for key in ("top_k", "top_p", "min_p") if getattr(sampler, key) != getattr(FULL, key)]
+    names = ", ".join(f"sampler.{key} = {getattr(sampler, key)}" for key in changed)
+    off = f"remove {', '.join(f'sampler.{key}' for key in changed)}"
+    ratio = f"{names} makes it a ratio to another distribution than the policy's"
+    return [
+        Rule(
+            full or sampler.kind in ("hf", "vllm"),
+            f'{names} applies to sampler.kind "hf" and "vllm", not "{sampler.kind}"; {off}',
+        ),
+        Rule(
+            sampler.top_p == 1 or not sampler.min_p,
+            "sampler.top_p and sampler.min_p together depend on their order, in which libraries differ; "
+            "remove one of them",
+        ),
+        Rule(
+            full or sampler.correction == "none",
+            f"sampler.correction weighs by π_old/π_sampler, and {ratio}; set sampler.correction = "
+            f'"none" or {off}',
+        ),
+        Rule(
+            full or sampler.old_logp != "sampler",
+            f'sampler.old_logp = "sampler" takes the importance ratio to the sampler, and {ratio}; set '
+            f'sampler.old_logp = "auto" or {off}',
+        ),
+        Rule(
+            full or not config.modify.off_policy_mask,
+            f"modify.off_policy_mask compares the policy with the sampler, and {ratio}; set "
+            f"modify.off_policy_mask = 0 or {off}",
+        ),
+        Rule(
+            full or config.algorithm.mixer() is None,
+            f"mixes embeddings of all tokens while decoding, and {names} excludes some; {off}",
+        ),
+    ]
+
+
+def of_stop_strings(config: RunConfig) -> list[Rule]:
+    """Which rollouts end after strings."""
+    sampler, task = config.sampler, config.task
+    off = "remove sampler.stop"
+    return [
+        Rule(
+            "" not in sampler.stop,
+            "sampler.stop has an empty string, after which nothing is written; remove it",
+        ),
+        Rule(
+            not sampler.stop or sampler.on_policy,
+            f'sampler.stop ends rollouts of the current policy, and sampler.kind is "{sampler.kind}"; {off}',
+        ),
+        Rule(
+            not sampler.stop or task.turns == 1,
+            f"sampler.stop ends the one turn of a rollout, and {task.name} has {task.turns}; {off}",
         ),
     ]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import STAY, TABLE, Splitting
+from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.strict import Rule, unmet
 
 if TYPE_CHECKING:
@@ -118,6 +119,10 @@ def of_samples(config: RunConfig) -> list[Rule]:
         Rule(
             sampler.correction == "none",
             f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"',
+        ),
+        Rule(
+            not (truncation_of(sampler).active or sampler.stop),
+            "draws from all tokens up to an end token; remove sampler.top_k, top_p, min_p and stop",
         ),
         Rule(
             sampler.router_replay == "none",

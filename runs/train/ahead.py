@@ -30,6 +30,7 @@ from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.machine import deterministic
 from grpobench.runs.tools.process import death, die_with, safe_point, without_interrupts, without_main
 from grpobench.tasks.task import Problem
@@ -196,7 +197,14 @@ def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, thre
             adopt(order, parameters)
             work = order.work
             found: Any = episodes(
-                sampler, loaded, config.task, work.problems, work.seeds, work.limit, work.temperature
+                sampler,
+                loaded,
+                config.task,
+                work.problems,
+                work.seeds,
+                work.limit,
+                work.temperature,
+                truncation=truncation_of(config.sampler),
             )
         except Exception as error:
             found = error

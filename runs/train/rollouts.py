@@ -43,9 +43,11 @@ from grpobench.runs.sample.rollouts import (
     Sampler,
     count_sampled,
 )
+from grpobench.runs.sample.stop_strings import end_after
 from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.sources import find_flaw
@@ -283,6 +285,10 @@ class OnPolicy:
             demand_routes(self.sampler, sampled)
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         self.sampler_tokens += count_sampled(sampled)
+        if strings := self.config.sampler.stop:
+            sampled = [
+                [end_after(rollout, strings, self.loaded.decode) for rollout in group] for group in sampled
+            ]
         with self.clock("verify"):
             groups = self.grader.groups(problem_streams, problems, sampled)
         if extra:
@@ -317,7 +323,8 @@ class OnPolicy:
             version, _ = self.past.before(self.past.lag)
             return self.sampler.take(self.work(problems, seeds, version), lambda: self.past.parameters)
         temperature = self.config.sampler.temperature
-        given = self.config.task, problems, seeds, self.limit, temperature, self.mixing()
+        truncation = truncation_of(self.config.sampler)
+        given = self.config.task, problems, seeds, self.limit, temperature, self.mixing(), truncation
         return episodes(self.sampler, self.loaded, *given)
 
     def work(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]], version: int) -> Work:

@@ -36,6 +36,7 @@ from grpobench.runs.sample.engines.sampler import EngineSampler
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, graded_rows, pack_groups
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import peak_memory_gb
 from grpobench.runs.tools.process import safe_point
@@ -242,7 +243,8 @@ class Trainer:
                 batch = dataclasses.replace(batch, routed_experts=routes)
             else:
                 old_logp = self._current_logp(batch, record)
-        record.gap = check_gap(gap_metrics([(old_logp, batch)]), allowed_gap(self.sampler, self.models))
+        allowed = allowed_gap(self.sampler, self.models, self.config.sampler)
+        record.gap = check_gap(gap_metrics([(old_logp, batch)]), allowed)
         return dataclasses.replace(batch, old_logp=old_logp)
 
     def _current_logp(self, batch: Batch, record: StepRecord) -> torch.Tensor:
@@ -262,6 +264,8 @@ class Trainer:
         # A correction is the ratio of the trainer's π_old to the sampler's: it needs both. With a lag the
         # sampler is exact about weights that the trainer no longer has.
         trusted = self.sampler.exact and settings.correction == "none" and not settings.lag
+        # The policy's probabilities are of all tokens.
+        trusted = trusted and not truncation_of(settings).active
         # R2 replays the routes of this pass.
         trusted = trusted and settings.router_replay != "R2"
         return not (settings.old_logp == "auto" and trusted)

@@ -52,6 +52,7 @@ from grpobench.runs.models.roles import MicroBatches, RoleModels
 from grpobench.runs.models.teaching import as_taught
 from grpobench.runs.sample.rollouts import Sampler
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
+from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.loss_scale import LossScale
@@ -194,7 +195,9 @@ class Updater:
             if number == 0:
                 old_logp.keep_up_with_budget()
             if first_logp:
-                updated.row |= check_gap(gap_metrics(first_logp), allowed_gap(self.sampler, self.models))
+                updated.row |= check_gap(
+                    gap_metrics(first_logp), allowed_gap(self.sampler, self.models, self.config.sampler)
+                )
             self._optimize(loss, batch.reward[rows], roles, scale, updated, norms)
             if updated.ruined:
                 updated.ruined += f" after an update of step {step}"
@@ -479,10 +482,12 @@ class OldLogpByLayout(OldLogp):
             self.later = self.forward(self.plan[1:])
 
 
-def allowed_gap(sampler: Sampler, models: RoleModels) -> float:
+def allowed_gap(sampler: Sampler, models: RoleModels, settings: SamplerConfig) -> float:
     """The largest mean gap in nats per token that is no fault: infinite while the sampler uses earlier
-    weights on purpose. Before the first update of a lagged run it does not yet."""
-    return math.inf if models.past.staleness else sampler.max_logprob_gap
+    weights on purpose (before the first update of a lagged run it does not yet), or draws from a truncated
+    distribution."""
+    different = models.past.staleness or truncation_of(settings).active
+    return math.inf if different else sampler.max_logprob_gap
 
 
 def check_gap(gap: dict[str, float], largest: float) -> dict[str, float]:

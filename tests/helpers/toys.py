@@ -26,6 +26,7 @@ from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Request
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.train import execute as whole
 from grpobench.runs.train.loss_scale import LossScale
 from grpobench.runs.train.parts import build
@@ -338,7 +339,12 @@ class Copy:
         """Made once for each set of end tokens, as an engine is: making one proves the weights of then."""
 
     def sample(
-        self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
+        self,
+        jobs: Sequence[tuple[tuple[int, ...], int]],
+        limit: int,
+        temperature: float,
+        end: Sequence[int],
+        truncation: Truncation = FULL,
     ) -> list[Drawn]:
         if self.broken:
             raise ArithmeticError("it does not work")
@@ -346,7 +352,7 @@ class Copy:
         if ending not in self.sources:
             self.sources[ending] = HFSampler(self.models, ending, 0, 64, self.context)
         found = self.sources[ending].sample(
-            [Request(prompt, (seed,)) for prompt, seed in jobs], limit, temperature
+            [Request(prompt, (seed,), truncation) for prompt, seed in jobs], limit, temperature
         )
         return [Drawn(rollout.completion, rollout.sampler_logp) for (rollout,) in found]
 

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 
+from grpobench.runs.settings.truncation import FULL, Truncation
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -48,7 +50,12 @@ class Engine(Protocol):
     """Whether it has given its memory back, so that it must take over weights before it can sample."""
 
     def sample(
-        self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
+        self,
+        jobs: Sequence[tuple[tuple[int, ...], int]],
+        limit: int,
+        temperature: float,
+        end: Sequence[int],
+        truncation: Truncation = FULL,
     ) -> list[Drawn]:
         """One completion per (prompt, seed), in order: up to a token of `end`, at most `limit` tokens. A seed
         of `GREEDY` decodes greedily, and so does temperature 0."""

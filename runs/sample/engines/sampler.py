@@ -19,7 +19,15 @@ from grpobench.runs.models import adapters
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.engines.engine import Drawn, Engine
-from grpobench.runs.sample.rollouts import Group, Mixing, Request, Rollout, demand_room, pack_groups
+from grpobench.runs.sample.rollouts import (
+    Group,
+    Mixing,
+    Request,
+    Rollout,
+    demand_room,
+    pack_groups,
+    shared_truncation,
+)
 from grpobench.runs.settings.config import RunConfig
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
@@ -194,7 +202,8 @@ class EngineSampler:
         jobs = [(request.prompt, seed) for request in requests for seed in request.seeds]
         if self.engine.asleep:  # a step that had nothing to train on makes no synchronization
             self.sync()
-        found = iter(self.engine.sample(jobs, limit, temperature, self.end))
+        truncation = shared_truncation(requests)
+        found = iter(self.engine.sample(jobs, limit, temperature, self.end, truncation))
         return [[self._rollout(request.prompt, next(found)) for _ in request.seeds] for request in requests]
 
     def _rollout(self, prompt: tuple[int, ...], drawn: Drawn) -> Rollout:

@@ -38,6 +38,7 @@ from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.engines import engine as gate
 from grpobench.runs.sample.engines.engine import BAD, Drawn, Engine, Gate, Refusal, length
 from grpobench.runs.sample.rollouts import GREEDY
+from grpobench.runs.settings.truncation import FULL, Truncation
 
 CHUNK = 2**20
 """Bytes of a body that are read at once."""
@@ -396,9 +397,17 @@ class Remote:
         self.adapts = self.asleep = False
 
     def sample(
-        self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
+        self,
+        jobs: Sequence[tuple[tuple[int, ...], int]],
+        limit: int,
+        temperature: float,
+        end: Sequence[int],
+        truncation: Truncation = FULL,
     ) -> list[Drawn]:
-        """One completion per (prompt, seed), in order. A prompt of many seeds travels once."""
+        """One completion per (prompt, seed), in order. A prompt of many seeds travels once. Raises ValueError
+        for a truncation, which a server that knows none would ignore."""
+        if truncation.active:
+            raise ValueError("grpobench serve draws from the full distribution")
         prompts = list(dict.fromkeys(prompt for prompt, _ in jobs))
         number = {prompt: index for index, prompt in enumerate(prompts)}
         asked = {

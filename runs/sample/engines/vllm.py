@@ -17,7 +17,7 @@ import os
 import random
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError, first_line
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.rollouts import GREEDY
+from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.tools import installed
 
 ENVIRONMENT = {
@@ -118,7 +119,12 @@ class VLLM:
         }
 
     def sample(
-        self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
+        self,
+        jobs: Sequence[tuple[tuple[int, ...], int]],
+        limit: int,
+        temperature: float,
+        end: Sequence[int],
+        truncation: Truncation = FULL,
     ) -> list[Drawn]:
         """One completion per (prompt, seed), in order. Seeds are the requests' own: what else is decoded has
         no part in a completion, up to the rounding of logits."""
@@ -135,7 +141,7 @@ class VLLM:
         parameters = [
             SamplingParams(temperature=0.0, **shared)
             if seed == GREEDY
-            else SamplingParams(seed=seed, temperature=temperature, **shared)
+            else SamplingParams(seed=seed, temperature=temperature, **asdict(truncation), **shared)
             for _, seed in jobs
         ]
         with undisturbed(), self._stance():

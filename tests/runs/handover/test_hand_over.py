@@ -261,6 +261,8 @@ def refused(folder: Path, library: str, arm: str, *sets: str) -> str:
             ["modify.entropy_target=0.2", "modify.entropy_bonus=0.01"],
             "modify.entropy_target moves the weight of the entropy",
         ),
+        (["sampler.top_p=0.9"], "sampler.top_p is 0.9; set it to 1.0"),
+        (['sampler.stop=["x"]'], "sampler.stop is ['x']; set it to []"),
         (["sampler.correction=tis"], 'sampler.correction is "tis"; set it to "none"'),
     ],
     ids=lambda value: value[0].partition("=")[0] if isinstance(value, list) else "",

@@ -87,5 +87,7 @@ def test_variables_of_a_template_reach_every_renderer_and_the_saved_tokenizer(tm
 def test_variables_that_nothing_reads_are_refused() -> None:
     with pytest.raises(ModelError, match="template of model 'mine' does not mention enable_thinkin; correct"):
         fix_variables("mine", appending("$A", chat_template=THINKING), {"enable_thinkin": False})
+    with pytest.raises(ModelError, match="messages cannot be set"):
+        fix_variables("mine", appending("$A", chat_template=THINKING), {"messages": []})
     with pytest.raises(ModelError, match="no chat template; remove"):
         fix_variables("mine", appending("$A"), {"enable_thinking": False})

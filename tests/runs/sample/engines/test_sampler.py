@@ -43,6 +43,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.settings.truncation import Truncation
 from grpobench.runs.train import trainer
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
@@ -93,6 +94,17 @@ def test_samples_are_those_of_the_in_process_sampler(temperature: float) -> None
             np.testing.assert_allclose(a.sampler_logp, b.sampler_logp, rtol=0, atol=EXACT)
             ends.add(a.stopped)
     assert ends == {True, False}
+
+
+def test_an_engine_draws_from_the_truncated_distribution() -> None:
+    models = trained()
+    asked = [dataclasses.replace(request, truncation=Truncation(top_k=3)) for request in requests()]
+    ours = sampler(models).sample(asked, 9, 1.0)
+    theirs = HFSampler(models, END, 0, 64, 128).sample(asked, 9, 1.0)
+    for group, other in zip(ours, theirs, strict=True):
+        for a, b in zip(group, other, strict=True):
+            assert a.completion == b.completion
+            np.testing.assert_allclose(a.sampler_logp, b.sampler_logp, rtol=0, atol=EXACT)
 
 
 def test_prompt_without_room_names_remedy_and_smaller_context_counts() -> None:

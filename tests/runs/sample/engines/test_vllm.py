@@ -3,6 +3,7 @@ behind a server. Run by `make test-vllm`, which installs its CPU build."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import random
@@ -28,6 +29,7 @@ from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
+from grpobench.runs.sample.draws import truncate
 from grpobench.runs.sample.engines import vllm as engines
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap
 from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom
@@ -43,6 +45,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.truncation import Truncation
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
@@ -138,6 +141,20 @@ def test_behavior_logp_is_that_of_a_forward_pass_at_the_temperature(small: str, 
     for group in source.sample(requests(), 15, temperature):
         for rollout in group:
             expected = logps(source.models.language, rollout.prompt, rollout.completion, temperature)
+            np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("truncation", [Truncation(top_k=4, top_p=0.7), Truncation(top_k=4, min_p=0.3)])
+def test_behavior_logp_is_that_of_the_truncated_distribution(small: str, truncation: Truncation) -> None:
+    source = sampler(small)
+    asked = [dataclasses.replace(request, truncation=truncation) for request in requests()]
+    for group in source.sample(asked, 15, 1.0):
+        for rollout in group:
+            tokens = torch.tensor([[*rollout.prompt, *rollout.completion]])
+            with torch.no_grad():
+                logits = source.models.language(input_ids=tokens).logits[0, len(rollout.prompt) - 1 : -1]
+            kept = truncate(logits.log_softmax(-1), truncation)
+            expected = kept.gather(-1, torch.tensor(rollout.completion)[:, None])[:, 0]
             np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
 
 
