@@ -34,9 +34,7 @@ from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
-pytest.importorskip(
-    "lm_eval", reason="the lm-eval harness is not installed: pip install '.[lm-eval]'"
-)
+pytest.importorskip("lm_eval", reason="the lm-eval harness is not installed: pip install '.[lm-eval]'")
 
 ONCE = lm_eval.Decoding(limit=40, samples=0, greedy=True, temperature=1.0, seed=0)
 
