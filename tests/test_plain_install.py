@@ -137,7 +137,7 @@ def test_doctor_says_what_the_plain_install_can_run(plain: Say, tmp_path: Path) 
     done = plain("doctor", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     ending = done.stdout.partition("What you can run here:")[2]
-    assert "grpobench report DIR" in ending and "pip install 'grpobench[train]'" in ending
+    assert "grpobench report DIR" in ending and "pip install '.[train]'" in ending
     assert "quickstart" not in ending
 
 
@@ -148,4 +148,4 @@ def test_doctor_says_what_the_plain_install_can_run(plain: Say, tmp_path: Path) 
 def test_what_trains_names_the_extra(plain: Say, words: tuple[str, ...], tmp_path: Path) -> None:
     done = plain(*words, folder=tmp_path)
     assert done.returncode == 70 and "Traceback" not in done.stderr
-    assert "pip install 'grpobench[train]'" in done.stderr
+    assert "pip install '.[train]'" in done.stderr

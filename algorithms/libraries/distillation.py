@@ -150,7 +150,8 @@ DISTILLATION = (
             ),
             Gap("A token's divergence may be clamped from above.", f"{VERL}: loss_clamp"),
         ),
-        remark="which divergence is a choice there, without a default in this file",
+        remark="which divergence is a choice there, without a default in this file; verl 0.9.1 has only "
+        "forward_kl_topk of the three",
     ),
 )
 

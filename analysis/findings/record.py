@@ -25,7 +25,6 @@ from grpobench.analysis.findings.outcomes import (
 )
 from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
-from grpobench.analysis.kept import provenance_of
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError
 
@@ -221,6 +220,8 @@ class Record:
 
 def record_of(experiment: Experiment) -> Record:
     """Measure the runs of a finding's experiment. Raises LogError without a registration."""
+    from grpobench.analysis.kept import provenance_of  # imports Matplotlib, which a listing does not need
+
     known = read_registration(experiment.folder)
     waits = [run.name for run in experiment.runs if not run.settled]
     waits += sorted(set(known.settings) - {run.name for run in experiment.runs})

@@ -21,9 +21,11 @@ patterns and their negatives counted once.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -43,6 +45,8 @@ BLOCK = 2000
 MOST_VALUES = 2**22
 """Largest number of simulated statistics in memory at once."""
 SEED = 0
+TABLE = Path(__file__).parent / "detectable_by_max_t.json"
+TABLE_ALPHA = 0.05
 MOST_PATTERNS = 64
 """k up to which repetitions are simulated. Above, the t test at the same level stands in: at the effect
 that it calls detectable there, the permutation test's power is .79 to .80 up to 14 seeds and .78 at 16."""
@@ -94,7 +98,17 @@ def detectable(seeds: int, pairs: int, alpha: float = 0.05, correction: Correcti
         return math.nan
     if not _simulated(seeds, pairs, alpha, correction):
         return _by_t(seeds, _level(seeds, pairs, alpha, correction))
+    if correction == "max-t" and alpha == TABLE_ALPHA and 0 <= pairs - 2 < len(_table().get(seeds, ())):
+        return _table()[seeds][pairs - 2]
     return float(np.quantile(_effects(seeds, pairs, alpha, correction), POWER))
+
+
+@cache
+def _table() -> dict[int, list[float]]:
+    """By number of seeds, `detectable` of 2, 3, … pairs under max-T at `TABLE_ALPHA`: a simulation of each
+    takes up to a second. `tests/analysis/test_power.py` recomputes entries."""
+    read = json.loads(TABLE.read_text(encoding="utf-8"))
+    return {int(seeds): effects for seeds, effects in read.items()}
 
 
 def power(

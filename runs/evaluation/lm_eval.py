@@ -36,7 +36,7 @@ SAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 def missing() -> str:
     """Why the harness cannot be used, with the remedy; empty if it can."""
     if importlib.util.find_spec("lm_eval") is None:
-        return "--through lm-eval needs the lm-eval harness: pip install 'grpobench[lm-eval]'"
+        return "--through lm-eval needs the lm-eval harness: pip install '.[lm-eval]' in a checkout"
     return ""
 
 

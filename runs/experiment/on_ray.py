@@ -24,7 +24,7 @@ from grpobench.runs.experiment.worker import Ended, Lost, News
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.workers.pool import cores
 
-MISSING = "--on ray: Ray is not installed; pip install 'grpobench[ray]', here and on every node"
+MISSING = "--on ray: Ray is not installed; pip install '.[ray]' in a checkout, here and on every node"
 MOST_FAILED_STARTS = 3
 
 

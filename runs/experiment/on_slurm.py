@@ -77,7 +77,7 @@ class Queue:
         return self.states.get(job, FORGOTTEN)
 
 
-MISSING = "--on slurm: submitit is not installed; pip install 'grpobench[slurm]'"
+MISSING = "--on slurm: submitit is not installed; pip install '.[slurm]' in a checkout"
 LARGEST_ARRAY = 1000
 """Jobs of an array; Slurm's default MaxArraySize is 1001."""
 MINUTES = 24 * 60

@@ -287,11 +287,11 @@ def runnable(findings: list[Finding]) -> list[tuple[str, str]]:
     health = {finding.subject: finding.health for finding in findings}
     lines = [("grpobench report DIR", "reports, figures and imports of runs made here or elsewhere")]
     if health.get("torch") != "ok" or health.get("training") != "ok":
-        return [*lines, ("pip install 'grpobench[train]'", "to train: torch and what belongs to it")]
+        return [*lines, ("pip install '.[train]'", "in a checkout, to train: torch and what belongs to it")]
     gpu = any(finding.subject == "gpu" and finding.health == "ok" for finding in findings)
     lines += [
         ("grpobench run quickstart", "compare four algorithms on built-in policies and tasks"),
-        ("grpobench compare mine:Half --task arithmetic", "compare a class of yours with GRPO"),
+        ("grpobench compare mine:Half --with grpo --task arithmetic", "compare a class of yours with GRPO"),
     ]
     if health.get("model smollm2-135m") == "ok" and health.get("data bbq") == "ok":
         lines.append(("grpobench run smollm2-bbq", "train SmolLM2-135M on BBQ" + ", for hours" * (not gpu)))
@@ -300,7 +300,7 @@ def runnable(findings: list[Finding]) -> list[tuple[str, str]]:
     if gpu:
         lines.append(("make gpu", "prove and time on this GPU all that needs one"))
         if health.get("vllm") != "ok":
-            lines.append(("pip install 'grpobench[vllm]'", "to sample with vLLM"))
+            lines.append(("pip install '.[vllm]'", "in a checkout, to sample with vLLM"))
     if health.get("sandbox bubblewrap") != "ok":
         lines.append(("apt-get install bubblewrap", "to grade programs in full Python, not in Monty's part"))
     return lines

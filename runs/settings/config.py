@@ -224,7 +224,8 @@ class SamplerConfig:
     def missing(self) -> str:
         """Why this machine cannot sample so, with the remedy, found without importing anything."""
         if self.kind == "vllm" and importlib.util.find_spec("vllm") is None:
-            return 'vllm is not installed: pip install "grpobench[vllm]" (GPU), or see docs/samplers.md (CPU)'
+            remedy = 'pip install ".[vllm]" in a checkout (GPU), or see docs/samplers.md (CPU)'
+            return f"vllm is not installed: {remedy}"
         return ""
 
 

@@ -46,6 +46,8 @@ Tasks = dict[str, Chosen]
 """By the names that arms, sections and folders call them."""
 DATA = "jsonl"
 """The key of an entry that makes a task of a file of problems."""
+OTHER_FORMATS = ("csv", "parquet")
+"""Keys for files that a task does not read, and that pandas converts."""
 HUB = "hub"
 """The key of an entry that makes a task of a data set of the hub."""
 
@@ -74,6 +76,10 @@ def read_tasks(table: Mapping[str, Any], folder: Path | None, faults: list[str])
         whole = as_entry(entry) if isinstance(entry, str) else entry
         if not isinstance(whole, Mapping) or not isinstance(whole.get("name"), str):
             faults.append(f"{path}: must be a task's name or a table with name and settings")
+            continue
+        if other := [key for key in OTHER_FORMATS if key in whole]:
+            convert = f"pandas.read_{other[0]}(FILE).to_json('FILE.jsonl', orient='records', lines=True)"
+            faults.append(f"{path}.{other[0]}: tasks read JSONL; convert the file: {convert}")
             continue
         read = read_data if DATA in whole or HUB in whole else read_registered
         pair = read(whole, path, folder, faults)

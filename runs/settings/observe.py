@@ -121,7 +121,7 @@ def unknown(name: str) -> str:
         did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(known))}; or module:Name"
         return f"unknown callback {name!r}; {did}"
     if name in TRACKERS and importlib.util.find_spec(name) is None:
-        return f'{name} is not installed: pip install "grpobench[{name}]"'
+        return f'{name} is not installed: pip install ".[{name}]" in a checkout'
     return ""
 
 

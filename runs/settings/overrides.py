@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -27,12 +28,19 @@ Assignment = tuple[list[str], Any]
 """(the parts of a dotted key, the value)."""
 
 
+PAIR = re.compile(r"[A-Za-z_][\w.@+-]*=[^=\"'\[{]*")
+"""An assignment, as far as its text shows."""
+
+
 def read_sets(texts: Iterable[str], faults: list[str]) -> list[Assignment]:
     """The assignments of `--set`; what is none becomes a fault."""
     assignments = []
     for text in texts:
         parsed = parse_set(text)
-        if parsed is None:
+        if (pairs := text.split(","))[1:] and all(PAIR.fullmatch(pair.strip()) for pair in pairs):
+            separate = " ".join(f"--set {pair.strip()}" for pair in pairs)
+            faults.append(f"--set {text}: one --set takes one assignment; write {separate}")
+        elif parsed is None:
             faults.append(f"--set {text}: write --set KEY=VALUE, such as --set train.steps=100")
         else:
             assignments.append(parsed)

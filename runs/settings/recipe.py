@@ -191,6 +191,9 @@ def open_plugins(
 
 def locate(source: str) -> Path:
     """A recipe by path (anything with a slash or ending in .toml) or by name."""
+    if source.endswith(".py"):
+        compare = f"grpobench compare {Path(source).stem}:CLASS --with grpo --task arithmetic"
+        raise ConfigError([f"{source} is Python and no recipe; to compare a class in it: {compare}"])
     if source.endswith(".toml") or "/" in source:
         return Path(source).expanduser()
     known = recipes()

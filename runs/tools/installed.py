@@ -42,4 +42,4 @@ def normalized(name: str) -> str:
 def remedy(module: str) -> str:
     """What to say of a package that is not installed."""
     extra = extra_of(module)
-    return f"{module} is not installed: pip install " + (f"'grpobench[{extra}]'" if extra else module)
+    return f"{module} is not installed: pip install " + (f"'.[{extra}]' in a checkout" if extra else module)

@@ -150,6 +150,12 @@ class Rows(Task):
                 f"no column {self.prompt!r} (it has {', '.join(row.values)}); write the task's prompt as a "
                 "text with {column} in it, or name a column"
             )
+        for word, column in PLACEHOLDER.findall(self.prompt):
+            if not word and column not in row.values:
+                raise row.error(
+                    f"{column!r} is missing, which the task's prompt names (columns: "
+                    f"{', '.join(row.values)}); correct the prompt if it is mistyped"
+                )
         return PLACEHOLDER.sub(
             lambda place: f"{{{place[1]}}}" if place[1] else self.shown(row, place[2]), self.prompt
         )

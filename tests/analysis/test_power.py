@@ -158,3 +158,17 @@ def test_the_spread_of_a_standard_deviation_by_hand() -> None:
 def test_levels_that_are_none_are_refused(pairs: int, alpha: float) -> None:
     with pytest.raises(ValueError, match="pairs >= 1"):
         power.detectable(8, pairs, alpha)
+
+
+@pytest.mark.parametrize(("seeds", "pairs"), [(6, 2), (6, 5), (8, 3), (12, 2)])
+def test_stored_effects_are_those_of_the_simulation(seeds: int, pairs: int) -> None:
+    effects = power._effects(seeds, pairs, power.TABLE_ALPHA, "max-t")
+    simulated = float(np.quantile(effects, power.POWER))
+    assert power.detectable(seeds, pairs, power.TABLE_ALPHA, "max-t") == pytest.approx(simulated, abs=1e-6)
+
+
+def test_effects_are_stored_for_all_simulated_numbers_of_pairs_up_to_30() -> None:
+    cases = [(seeds, pairs) for seeds in range(6, 20) for pairs in range(2, 31)]
+    simulated = [case for case in cases if power._simulated(*case, power.TABLE_ALPHA, "max-t")]
+    table = power._table()
+    assert all(pairs - 2 < len(table.get(seeds, ())) for seeds, pairs in simulated)

@@ -22,7 +22,7 @@ def read(place: Path) -> Log:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
-        remedy = 'pip install "grpobench[tensorboard]"'
+        remedy = 'pip install ".[tensorboard]" in a checkout'
         raise ConfigError([f"event files need the package tensorboard: {remedy}"]) from None
     files = [place] if place.is_file() else sorted(place.glob(FILES))
     log = Log(place, "tensorboard", files=files)

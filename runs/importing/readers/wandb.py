@@ -107,7 +107,7 @@ def message() -> Any:
     try:
         from wandb.proto.wandb_internal_pb2 import Record
     except ImportError:
-        remedy = 'pip install "grpobench[wandb]"'
+        remedy = 'pip install ".[wandb]" in a checkout'
         raise ConfigError([f"files of W&B need the package wandb: {remedy}"]) from None
     return Record
 

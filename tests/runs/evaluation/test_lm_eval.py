@@ -34,9 +34,7 @@ from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
-pytest.importorskip(
-    "lm_eval", reason="the lm-eval harness is not installed: pip install 'grpobench[lm-eval]'"
-)
+pytest.importorskip("lm_eval", reason="the lm-eval harness is not installed: pip install '.[lm-eval]'")
 
 ONCE = lm_eval.Decoding(limit=40, samples=0, greedy=True, temperature=1.0, seed=0)
 
@@ -249,7 +247,7 @@ def test_what_the_harness_cannot_do_gives_exit_2_and_the_remedy(
     assert "for a task of lm-eval's own add --through lm-eval" in capsys.readouterr().err
     monkeypatch.setattr(lm_eval.importlib.util, "find_spec", lambda name: None)
     assert cli.main([*words, "arithmetic"]) == 2
-    assert "pip install 'grpobench[lm-eval]'" in capsys.readouterr().err
+    assert "pip install '.[lm-eval]'" in capsys.readouterr().err
 
 
 def test_differing_items_are_shown_with_both_completions(tmp_path: Path) -> None:
