@@ -303,7 +303,7 @@ def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
                 raise ValueError("no completions")
             rows.append(row)
     except bounded.FileError as error:
-        raise LogError(str(error)) from error
+        raise LogError(f"{error}".replace("restore the file", "restore or delete the file")) from error
     except (ValueError, OSError) as error:
         raise LogError(
             f"{path}, line {len(rows) + 1}: damaged ({error}); restore or delete the file"

@@ -255,7 +255,7 @@ def test_rollouts_that_are_damaged_are_named(tmp_path: Path) -> None:
     path = finished(tmp_path) / "rollouts" / "step-2.jsonl.zst"
     assert len(read_rollouts(path, 9)) == 1
     flip(path, path.read_bytes().index(b"incompressible"))
-    with pytest.raises(LogError, match=rf"{path}, line \d: damaged .*restore or delete"):
+    with pytest.raises(LogError, match=f"{path}: damaged .*restore or delete"):
         read_rollouts(path, 9)
 
 
