@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.tools import bounded
 from grpobench.runs.publishing.contributed import MANIFEST
 from grpobench.runs.tools import files
 
@@ -169,8 +170,8 @@ def files_without_checksum(experiment: Path) -> list[str]:
 
 def has_checksum(path: Path) -> bool:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        content = bounded.read_json(path)
+    except bounded.FileError:
         return False
     return isinstance(content, dict) and checksums.SEAL in content and not checksums.broken(content)
 

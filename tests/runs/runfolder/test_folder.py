@@ -23,6 +23,7 @@ from helpers import stand_ins
 from helpers.folders import CONFIG, saving
 from helpers.whole_runs import rows
 
+from grpobench.analysis.tools.bounded import FileError
 from grpobench.runs.runfolder import checkpoints, folder, provenance
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import settled, status
@@ -261,6 +262,17 @@ def test_lock_of_another_host_is_respected(tmp_path: Path) -> None:
 def test_torn_lock_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text('{"pid": 1, ')
     assert Lock(tmp_path).take() is None
+
+
+def test_a_lock_of_deep_json_is_torn() -> None:
+    assert lock.parse("[" * 100_000) is None
+
+
+def test_weights_without_a_header_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    path.write_bytes(b"\xff" * 64)
+    with pytest.raises(FileError, match=r"policy\.safetensors: not a safetensors file .*restore"):
+        checkpoints.read_tensors(path)
 
 
 def test_process_has_one_start_time_and_a_dead_one_none() -> None:
