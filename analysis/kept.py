@@ -29,6 +29,7 @@ from grpobench.analysis.checks import (
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError, read_json
 from grpobench.analysis.runfolder.search import FILE as SEARCH
+from grpobench.analysis.tools import bounded
 from grpobench.analysis.tools.text import (
     shorten_paths,
 )
@@ -301,7 +302,7 @@ def command_of(experiment: Experiment) -> str:
     """The command with its options; paths are shortened to their last part."""
     if search := _search_of(experiment):
         return shorten_paths(str(search["command"]))
-    described = json.loads((experiment.folder / "experiment.json").read_bytes())
+    described = bounded.read_object(experiment.folder / "experiment.json")
     if command := described.get("command"):
         return shorten_paths(str(command))
     sets = [part for text in described.get("sets", ()) for part in ("--set", shorten_paths(str(text)))]

@@ -15,6 +15,7 @@ from grpobench.analysis.report.methods import methods_tex
 from grpobench.analysis.report.page import render_page
 from grpobench.analysis.report.text import make_bibtex
 from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.bounded import FileError
 from grpobench.analysis.tools.text import cell, json_text, visible
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.paper import accuracy_tex
@@ -53,12 +54,16 @@ def write(
     papers: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the report of gathered facts, into `folder` if one is given. It replaces the files of an earlier
-    report in these formats and leaves those in other formats; other files in `folder` raise ValueError."""
+    report in these formats and leaves those in other formats. Other files in `folder` raise ValueError, and a
+    file where a folder would be raises FileError."""
     demand_known(formats)
     if folder is None:
         folder = facts.experiment.folder / "report"
     else:
         _demand_own(folder)
+    for path in (folder, folder / "figures", folder / "tables"):
+        if path.exists() and not path.is_dir():
+            raise FileError(path, "a file, where a folder of the report would be; move or delete it")
     _clear(folder, formats)
     for table in facts.tables.values():
         if "csv" in formats:

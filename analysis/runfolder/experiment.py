@@ -328,7 +328,7 @@ def read_packed(path: Path, most: int | None, key: str, kind: type) -> list[dict
                 raise ValueError(f"no {key}")
             rows.append(row)
     except bounded.FileError as error:
-        raise LogError(str(error)) from error
+        raise LogError(f"{error}".replace("restore the file", "restore or delete the file")) from error
     except (ValueError, OSError) as error:
         raise LogError(
             f"{path}, line {len(rows) + 1}: damaged ({error}); restore or delete the file"

@@ -23,6 +23,7 @@ from grpobench.analysis.runfolder.experiment import DAMAGED, MARGIN, RESULTS, Ex
 from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
 from grpobench.analysis.runfolder.search import SearchRecord, record_of
+from grpobench.analysis.tools.bounded import object_or_empty
 from grpobench.analysis.tools.processes import pause_garbage_collection
 from grpobench.analysis.tools.text import why_no_folder
 
@@ -31,8 +32,9 @@ STATES = ("running", "finished", "diverged", "collapsed", "crashed", "preempted"
 
 
 def read_status(run: Path) -> dict[str, Any]:
-    """status.json; empty where it does not exist. Raises LogError if it is damaged, and if the run had a
-    result (sums.json exists) but status.json does not say which."""
+    """status.json; empty where it does not exist. Raises LogError if it is damaged, if the run had a result
+    (sums.json exists) but status.json does not say which, and if status.json claims a result that the run
+    never wrote (sums.json, which is written first, does not exist)."""
     path = run / "status.json"
     had = (run / checksums.SUMS_FILE).exists()
     if not path.exists():
@@ -48,7 +50,18 @@ def read_status(run: Path) -> dict[str, Any]:
     if had and status.get("state") not in STATES:
         fault = f"`state` is {status['state']!r}" if "state" in status else "`state` is missing"
         raise LogError(f"{path}: {fault}, although the run had a result; restore the file")
+    sums = run / checksums.SUMS_FILE
+    if not had and status.get("state") in RESULTS and _has_sums(run) and not sums.exists():
+        raise LogError(
+            f"{path}: says `{status['state']}`, but {sums.name}, which every result has, is missing; restore "
+            f"{sums.name}, or write `running` as the state to resume the run"
+        )
     return status
+
+
+def _has_sums(run: Path) -> bool:
+    """Whether the version that wrote the run writes sums.json; older ones did not seal provenance.json."""
+    return checksums.SEAL in object_or_empty(formats.find_file(run, formats.PROVENANCE))
 
 
 def read_provenance(run: Path) -> dict[str, Any]:
@@ -286,6 +299,8 @@ class Folder:
         evaluations, cut_evaluations, rewritten_evaluations = _attempt(
             lambda: _evaluation_rows(self.path / "eval.jsonl", _sum(kept, "eval.jsonl")), ([], 0, 0), faults
         )
+        if not faults and status.get("state") == "finished" and "imported" not in provenance:
+            faults += _unfinished(self.path, config, metrics)
         if faults:
             status = {**status, "state": DAMAGED, "why": "; ".join(faults)}
             metrics, evaluations = [], []
@@ -308,6 +323,22 @@ class Folder:
             ),
         )
         return run, metrics, evaluations
+
+
+def _unfinished(run: Path, config: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> list[str]:
+    """What a run that counts as finished lacks in its last row: the last step, or the evaluation of it where
+    the run evaluated before."""
+    steps = config.get("train", {}).get("steps")
+    if not isinstance(steps, int) or not metrics:
+        return []
+    first, last = metrics[0], metrics[-1]
+    evaluated = [any(name.startswith("eval/") for name in row) for row in (first, last)]
+    if last["step"] >= steps and evaluated != [True, False]:
+        return []
+    lacks = "the evaluation" if last["step"] >= steps else "the row"
+    where = f"{run / 'status.json'}: says `finished`, but metrics.jsonl"
+    remedy = f"restore the files, or delete {run} to run it again"
+    return [f"{where} lacks {lacks} of the last step, {steps}; {remedy}"]
 
 
 def _result_sums(run: Path) -> dict[str, dict[str, Any]]:
@@ -393,11 +424,25 @@ def _evaluation_rows(path: Path, kept: str) -> tuple[list[dict[str, Any]], int, 
             absent = [key for key in (*EVALUATION_KEYS, "scores") if key not in row]
             what = f"no `{absent[0]}`" if absent else "`scores` must be an object"
             raise LogError(f"{path}, line {number}: {what}; mend or delete the line")
+        _demand_identity(row, path, number)
         for name, score in row["scores"].items():
             if name == "correct" or type(score) not in PLAIN:
                 _demand_score(_number(score, path, number, f"scores.{name}"), path, number, name)
         rows[identity(row)] = row
     return list(rows.values()), cut, len(lines) - len(rows)
+
+
+def _demand_identity(row: Mapping[str, Any], path: Path, line: int) -> None:
+    """The step must be a whole number, and no part of an answer's identity a list or an object."""
+    step = row["step"]
+    if type(step) not in PLAIN or not 0 <= step < LAST_STEP or step != int(step):
+        raise LogError(
+            f"{path}, line {line}: `step` must be a whole number from 0; found {step!r}; mend or delete the "
+            "line"
+        )
+    for name in EVALUATION_KEYS:
+        if isinstance(row[name], list | dict):
+            raise LogError(f"{path}, line {line}: `{name}` must be text or a number; mend or delete the line")
 
 
 def _number(value: Any, path: Path, line: int, name: str) -> float:

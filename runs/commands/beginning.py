@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
 
+from grpobench.analysis.tools import bounded
 from grpobench.runs.commands.options import Options
 from grpobench.runs.commands.output import DONE, say
 
@@ -45,8 +45,8 @@ def experiments(results: Path) -> list[tuple[str, str]]:
     found = []
     for path in files[:MOST]:
         try:
-            runs = json.loads(path.read_text(encoding="utf-8")).get("runs", ())
-        except (OSError, ValueError, AttributeError):
+            runs = bounded.read_object(path).get("runs", ())
+        except bounded.FileError:
             continue  # `grpobench report` says what is wrong with it
         done = sum(settled(path.parent / name) for name in runs)
         name = shlex.quote(str(path.parent.relative_to(results.parent)))

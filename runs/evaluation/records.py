@@ -361,9 +361,8 @@ def put(loaded: Loaded, path: Path, adapter: Adapter | None = None) -> None:
     """Load a run's weights into its model, without the optimizer's moments; with an `adapter`, into one that
     the model then has. Raises DataError for weights of another model."""
     import torch
-    from safetensors.torch import load_file
 
-    kept = checkpoints.tensors_of(path, "policy") if path.is_dir() else load_file(path)
+    kept = checkpoints.tensors_of(path, "policy") if path.is_dir() else checkpoints.read_tensors(path)
     weights = {name: tensor for name, tensor in kept.items() if not name.startswith(MOMENT)}
     if adapter:
         adapters.attach(loaded.model, adapter)

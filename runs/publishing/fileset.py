@@ -36,6 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.tools import bounded
 from grpobench.runs.publishing.contributed import MANIFEST
 from grpobench.runs.tools import files
 
@@ -235,8 +236,8 @@ def wrong_sums(experiment: Path) -> Iterator[str]:
 
 def has_checksum(path: Path) -> bool:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = bounded.read_json(path)
+    except bounded.FileError:
         return False
     return isinstance(content, dict) and checksums.SEAL in content and not checksums.broken(content)
 

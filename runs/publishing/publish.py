@@ -21,6 +21,7 @@ from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools import bounded
 from grpobench.analysis.tools.text import shorten_paths
 from grpobench.runs.publishing import fileset
 from grpobench.runs.publishing.contributed import MANIFEST
@@ -139,7 +140,7 @@ def digest_of(run: Path) -> str:
 def members_of(folder: Path) -> dict[str, bytes]:
     """What an archive holds of an experiment folder."""
     found = {
-        name: sealed(shorten_all_paths(json.loads((folder / name).read_bytes())))
+        name: sealed(shorten_all_paths(bounded.read_object(folder / name)))
         if name == "experiment.json"
         else (folder / name).read_bytes()
         for name in fileset.DESCRIBING
@@ -148,9 +149,9 @@ def members_of(folder: Path) -> dict[str, bytes]:
     for run in sorted(path.parent for path in folder.glob("*/run.toml")):
         own = {name: (run / name).read_bytes() for name in fileset.KEPT if (run / name).is_file()}
         own["run.toml"] = anonymous(own["run.toml"].decode()).encode()
-        own["status.json"] = json_bytes(shorten_all_paths(json.loads(own["status.json"])))
-        own["provenance.json"] = sealed(scrubbed(json.loads(own["provenance.json"])))
-        own["sums.json"] = sealed(thinned(json.loads(own["sums.json"]), own))
+        own["status.json"] = json_bytes(shorten_all_paths(bounded.read_object(run / "status.json")))
+        own["provenance.json"] = sealed(scrubbed(bounded.read_object(run / "provenance.json")))
+        own["sums.json"] = sealed(thinned(bounded.read_object(run / "sums.json"), own))
         found |= {f"{run.name}/{name}": content for name, content in own.items()}
     return found
 

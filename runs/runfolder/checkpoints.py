@@ -63,11 +63,22 @@ def is_sharded(folder: Path) -> bool:
 
 def tensors_of(folder: Path, name: str) -> dict[str, torch.Tensor]:
     """The tensors that a checkpoint has saved under `name`, whole, on the CPU."""
+    return (
+        sharded.load_full(folder, name)
+        if is_sharded(folder)
+        else read_tensors(folder / f"{name}.safetensors")
+    )
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, on the CPU. Raises FileError for a damaged or missing file."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    return (
-        sharded.load_full(folder, name) if is_sharded(folder) else load_file(folder / f"{name}.safetensors")
-    )
+    try:
+        return load_file(path)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise bounded.FileError(path, f"not a safetensors file ({error}); restore the file") from error
 
 
 def steps(run: Path) -> list[int]:
@@ -206,6 +217,9 @@ def damage(checkpoint: Path) -> str:
             return f"{name} has {size(path)} bytes instead of {listed['bytes']}"
         if files.sha256(path) != listed.get("sha256"):
             return f"the sha256 of {name} differs from the manifest's"
+    saved_at = str(bounded.object_or_empty(checkpoint / "state.json").get("step", ""))
+    if saved_at and saved_at != checkpoint.name.removeprefix("step-"):
+        return f"state.json is of step {saved_at:.20}"
     if is_sharded(checkpoint):  # torch's reader takes every file of tensors for a part
         return next((f"{name} is no part of it" for name in strangers(checkpoint) if is_tensors(name)), "")
     return ""

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Literal
 
+from grpobench.analysis.tools import bounded
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.strict import user_seconds
 
@@ -433,7 +434,7 @@ def file_text(path: Path) -> str:
 def parse(text: str) -> Lease | None:
     """The lease in a lock file; None for an empty or torn one."""
     try:
-        told = json.loads(text)
+        told = bounded.parse_json(text)
         token, beat, seconds = told.pop("token", ""), int(told.pop("beat", 0)), float(told.pop("lease", 0.0))
         return Lease(Owner(**told), token, beat, seconds)
     except (ValueError, TypeError, AttributeError):

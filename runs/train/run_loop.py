@@ -32,6 +32,7 @@ from grpobench.runs.runfolder.logs import State
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.faults import point
+from grpobench.runs.tools.lock import FolderError
 from grpobench.runs.train import early_checks, stopping
 from grpobench.runs.train.devices import together
 from grpobench.runs.train.progress import SAVING, Preempted
@@ -150,6 +151,10 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     done = checkpoint.step if checkpoint else 0
     if checkpoint:
         together(trainer, "restore", folder.path, done)
+        if ruined := together(trainer, "ruined"):
+            raise FolderError(
+                f"{checkpoint.path}: {ruined}; restore the checkpoint, or delete it to resume an older one"
+            )
     if not trainer.models.ranks.alone:  # one process alone lowers them where it did before
         together(trainer, "lower", folder.lowered())
     folder.rewind(done)  # before the watch: rows beyond the checkpoint are of steps that are made again

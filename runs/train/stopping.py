@@ -105,8 +105,9 @@ class Before:
 
 
 def save(trainer: Trainer, folder: RunFolder, step: int, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint with a `state`. Several ranks go on to write theirs in the background, until
-    `folder.finish_saving`."""
+    """Write a checkpoint with a `state`, to which the step is added. Several ranks go on to write theirs in
+    the background, until `folder.finish_saving`."""
+    state = {**state, "step": step}
     if trainer.models.ranks.alone:
         folder.save(step, trainer.models.state(), state)
     else:

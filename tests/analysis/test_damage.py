@@ -24,7 +24,9 @@ from grpobench.analysis.report.text import describe_head
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.bounded import FileError
 from grpobench.runs import cli
+from grpobench.runs.publishing.publish import members_of
 
 RUN = "grpo-arithmetic-s1"
 
@@ -251,6 +253,52 @@ def test_other_files_that_are_damaged_cost_no_run_its_result(root: Path) -> None
     assert len(grpobench.load(root).damage) == 2
     with pytest.raises(LogError, match=r"evals/x\.json(.|\n)*problems\.json\.zst"):
         grpobench.load(root, strict=True)
+
+
+DEEP = "[" * 100_000
+ANSWER = '{"step": %s, "split": "test", "mode": "greedy", "problem": %s, "sample": 0, "scores": {}}\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "content"),
+    [
+        (("report", "ROOT"), "report", "notes"),
+        (("report", "ROOT", "--strict"), f"{RUN}/eval.jsonl", ANSWER % ('"four"', '"a"')),
+        (("report", "ROOT", "--strict"), f"{RUN}/eval.jsonl", ANSWER % ("4", '["a"]')),
+        (("report", "ROOT", "--strict"), f"{RUN}/status.json", DEEP),
+    ],
+)
+def test_a_damaged_file_ends_a_command_by_its_name(
+    words: tuple[str, ...], name: str, content: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error that nobody expected would leave `main` as an exception."""
+    (root / name).write_text(content)
+    folders = {"ROOT": str(root), "OUT": str(root.parent / "out")}
+    assert cli.main([folders.get(word, word) for word in words]) == 2
+    assert str(root / name) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["experiment.json", *(f"{RUN}/{n}.json" for n in ("status", "provenance", "sums"))]
+)
+def test_publishing_names_a_file_of_deep_json(name: str, root: Path) -> None:
+    (root / name).write_text(DEEP)
+    with pytest.raises(FileError, match=rf"{root / name}: .*100 brackets"):
+        members_of(root)
+
+
+def test_a_run_that_counts_as_finished_has_its_last_row_and_evaluation(root: Path) -> None:
+    """Logs without sums, as of an older version, that stop early."""
+    log = root / RUN / "metrics.jsonl"
+    rows = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(rows[:-1]))
+    (fault,) = grpobench.load(root).damage
+    assert "metrics.jsonl lacks the row of the last step, 4" in fault and "run it again" in fault
+    log.write_text("".join(rows[:-1]) + '{"step": 4, "reward/mean": 1.0}\n')
+    (fault,) = grpobench.load(root).damage
+    assert "lacks the evaluation of the last step" in fault
+    log.write_text("".join(rows))
+    assert not grpobench.load(root).damage
 
 
 def test_fully_damaged_experiment_still_has_a_page_that_says_so(root: Path) -> None:

@@ -23,7 +23,8 @@ from helpers import stand_ins
 from helpers.folders import CONFIG, saving
 from helpers.whole_runs import rows
 
-from grpobench.runs.runfolder import folder, provenance
+from grpobench.analysis.tools.bounded import FileError
+from grpobench.runs.runfolder import checkpoints, folder, provenance
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.settings.config import (
@@ -133,6 +134,14 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+def of_another_step(place: Path) -> None:
+    """As if another step's checkpoint had this one's name, with sums that are right."""
+    table = checkpoints.manifest(place)
+    (place / "manifest.json").unlink()
+    (place / "state.json").write_text('{"step": 7}')
+    checkpoints.write_manifest(place, table["step"], table["attempt"], table["logs"])
+
+
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
@@ -142,6 +151,7 @@ def flip(path: Path) -> None:
         (lambda place: (place / "manifest.json").unlink(), "manifest.json is missing"),
         (lambda place: os.truncate(place / "manifest.json", 10), "missing, torn or changed"),
         (lambda place: flip(place / "state.json"), "sha256 of state.json"),
+        (of_another_step, "state.json is of step 7"),
     ],
 )
 def test_damaged_checkpoint_is_passed_over_and_named(run: RunFolder, harm: Any, why: str) -> None:
@@ -252,6 +262,17 @@ def test_lock_of_another_host_is_respected(tmp_path: Path) -> None:
 def test_torn_lock_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text('{"pid": 1, ')
     assert Lock(tmp_path).take() is None
+
+
+def test_a_lock_of_deep_json_is_torn() -> None:
+    assert lock.parse("[" * 100_000) is None
+
+
+def test_weights_without_a_header_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    path.write_bytes(b"\xff" * 64)
+    with pytest.raises(FileError, match=r"policy\.safetensors: not a safetensors file .*restore"):
+        checkpoints.read_tensors(path)
 
 
 def test_process_has_one_start_time_and_a_dead_one_none() -> None:

@@ -255,7 +255,7 @@ def test_rollouts_that_are_damaged_are_named(tmp_path: Path) -> None:
     path = finished(tmp_path) / "rollouts" / "step-2.jsonl.zst"
     assert len(read_rollouts(path, 9)) == 1
     flip(path, path.read_bytes().index(b"incompressible"))
-    with pytest.raises(LogError, match=rf"{path}, line \d: damaged .*restore or delete"):
+    with pytest.raises(LogError, match=f"{path}: damaged .*restore or delete"):
         read_rollouts(path, 9)
 
 
@@ -344,6 +344,22 @@ def test_run_status_and_report_agree_on_result_its_files_do_not_mention(damage: 
     assert [run.state for run in found.experiment.runs] == ["damaged"]
     after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     assert {file: after.get(file) for file in before} == before
+
+
+def test_a_result_that_was_never_written_is_not_believed(tmp_path: Path) -> None:
+    """A status that was edited: the run has checkpoints and half its rows, but no final weights or sums."""
+    path = begun(tmp_path)
+    content = json.loads((path / "status.json").read_text())
+    (path / "status.json").write_text(json.dumps(content | {"state": "finished"}))
+    fault = f"{path / 'status.json'}: says `finished`, but sums.json"
+    (refusal,) = result_damage(path)
+    assert refusal.startswith(fault) and "or delete" in refusal
+    with pytest.raises(FolderError, match="says `finished`"), RunFolder.open(path, CONFIG):
+        pass
+    found = grpobench.load(tmp_path)
+    assert found.damage[0].startswith(fault) and [run.state for run in found.experiment.runs] == ["damaged"]
+    (path / "status.json").write_text(json.dumps(content))
+    assert not result_damage(path) and not grpobench.load(tmp_path).damage
 
 
 def test_what_a_status_can_say_is_the_same_to_those_who_write_and_read_it() -> None:

@@ -32,6 +32,7 @@ from grpobench.runs.settings.config import (
     SamplerConfig,
     TrainConfig,
 )
+from grpobench.runs.tools.lock import FolderError
 from grpobench.runs.tools.process import asking, safe_point
 from grpobench.runs.train import stopping
 from grpobench.runs.train.progress import Preempted, Progress
@@ -198,3 +199,17 @@ def test_a_checkpoint_that_was_about_to_be_replaced_has_its_name_again(policy: s
     (places / "step-2").rename(places / f".step-2{checkpoints.REPLACED}")
     assert carry(config, tmp_path / "parts") == carry(config, tmp_path / "whole")
     assert not places.exists() or not [*places.iterdir()]
+
+
+def test_a_checkpoint_with_nan_is_refused_though_its_sums_are_right(policy: str, tmp_path: Path) -> None:
+    config = rare(configure(policy))
+    assert stopped(config, tmp_path / "parts", Told(2, "evaluating on validation", 2)) == [2]
+    place = checkpoints.checkpoint_path(tmp_path / "parts", 2)
+    weights, table = checkpoints.tensors_of(place, "policy"), checkpoints.manifest(place)
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    checkpoints.write_tensors(place / "policy.safetensors", weights)
+    (place / checkpoints.MANIFEST).unlink()
+    checkpoints.write_manifest(place, table["step"], table["attempt"], table["logs"])
+    assert not checkpoints.damage(place)
+    with pytest.raises(FolderError, match=r"step-2: weights of the policy are not finite; .*delete it"):
+        carry(config, tmp_path / "parts")
