@@ -17,7 +17,6 @@ import numpy as np
 
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.sample.drawn import draw
-from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, Sampler
 from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.tools.seeds import derive
@@ -54,6 +53,9 @@ def episodes(
         for problem, prompt, of_problem in zip(problems, prompts, seeds, strict=True)
     ]
     everyone = [episode for row in table for episode in row]
+    # Imported here because it uses torch, which must not load before a recipe's errors are shown.
+    from grpobench.runs.sample.in_process import HFSampler
+
     in_process = sampler if isinstance(sampler, HFSampler) else None
     start = 0
     while start < len(everyone):

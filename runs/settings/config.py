@@ -595,7 +595,5 @@ class RunConfig:
 
 def rates(learning_rate: Mapping[Role, float], trains: tuple[Role, ...]) -> dict[Role, float]:
     """A learning rate for every trained role and for no other."""
-    return {
-        role: learning_rate.get(role, learning_rate["policy"])
-        for role in {"policy": 0, **dict.fromkeys(trains)}
-    }
+    trained = dict.fromkeys(("policy", *trains))
+    return {role: learning_rate.get(role, learning_rate["policy"]) for role in trained}

@@ -437,6 +437,7 @@ def test_run_folder_is_ours(policy: str, backend: Any, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "rollouts").iterdir()) == [
         "step-1.jsonl.zst",
         "step-2.jsonl.zst",
+        "step-3.jsonl.zst",
     ]
     provenance = json.loads((tmp_path / "provenance.json").read_text())
     recorded = provenance["attempts"][0]["trl"]
