@@ -299,8 +299,6 @@ class Folder:
         evaluations, cut_evaluations, rewritten_evaluations = _attempt(
             lambda: _evaluation_rows(self.path / "eval.jsonl", _sum(kept, "eval.jsonl")), ([], 0, 0), faults
         )
-        if not faults and status.get("state") == "finished" and "imported" not in provenance:
-            faults += _unfinished(self.path, config, metrics)
         if faults:
             status = {**status, "state": DAMAGED, "why": "; ".join(faults)}
             metrics, evaluations = [], []
@@ -323,22 +321,6 @@ class Folder:
             ),
         )
         return run, metrics, evaluations
-
-
-def _unfinished(run: Path, config: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> list[str]:
-    """What a run that counts as finished lacks in its last row: the last step, or the evaluation of it where
-    the run evaluated before."""
-    steps = config.get("train", {}).get("steps")
-    if not isinstance(steps, int) or not metrics:
-        return []
-    first, last = metrics[0], metrics[-1]
-    evaluated = [any(name.startswith("eval/") for name in row) for row in (first, last)]
-    if last["step"] >= steps and evaluated != [True, False]:
-        return []
-    lacks = "the evaluation" if last["step"] >= steps else "the row"
-    where = f"{run / 'status.json'}: says `finished`, but metrics.jsonl"
-    remedy = f"restore the files, or delete {run} to run it again"
-    return [f"{where} lacks {lacks} of the last step, {steps}; {remedy}"]
 
 
 def _result_sums(run: Path) -> dict[str, dict[str, Any]]:

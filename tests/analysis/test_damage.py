@@ -287,20 +287,6 @@ def test_publishing_names_a_file_of_deep_json(name: str, root: Path) -> None:
         members_of(root)
 
 
-def test_a_run_that_counts_as_finished_has_its_last_row_and_evaluation(root: Path) -> None:
-    """Logs without sums, as of an older version, that stop early."""
-    log = root / RUN / "metrics.jsonl"
-    rows = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(rows[:-1]))
-    (fault,) = grpobench.load(root).damage
-    assert "metrics.jsonl lacks the row of the last step, 4" in fault and "run it again" in fault
-    log.write_text("".join(rows[:-1]) + '{"step": 4, "reward/mean": 1.0}\n')
-    (fault,) = grpobench.load(root).damage
-    assert "lacks the evaluation of the last step" in fault
-    log.write_text("".join(rows))
-    assert not grpobench.load(root).damage
-
-
 def test_fully_damaged_experiment_still_has_a_page_that_says_so(root: Path) -> None:
     for path in root.glob("*/metrics.jsonl"):
         zeros(path)
