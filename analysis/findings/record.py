@@ -81,6 +81,11 @@ LATER = frozenset(
         "weights = false",
         "completions = true",  # of evaluate: whether completions are stored
         "completions = false",
+        "top_k = 0",
+        "top_p = 1.0",
+        "min_p = 0.0",
+        "stop = []",
+        "chat_template_settings = {}",
     }
 )
 """Lines of run.toml for settings that came after findings had been registered, with the values that change
@@ -160,7 +165,7 @@ def _altered(experiment: Experiment, known: Registration, name: str) -> bool:
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8")  # before version 0.3 the digest was of the whole text
-    as_registered = {settings_digest(text, held) for held in ("", *LATER)}
+    as_registered = {settings_digest(text, held) for held in ("", FINAL, *LATER)}
     return known.settings[name] not in {*as_registered, text_digest(text)}
 
 

@@ -123,12 +123,16 @@ def test_folder_in_use_or_changed_is_refused_before_anything_starts(
 
 
 def test_an_experiment_of_which_more_steps_are_asked_goes_on(tmp_path: Path) -> None:
-    assert launch(recipe(tmp_path, "fine"), tmp_path)[0].code == 0
-    outcome, _ = launch(recipe(tmp_path, "fine", steps=5), tmp_path)
+    head = "[checkpoint]\nfinal = true\n"
+    assert launch(recipe(tmp_path, "fine", head=head), tmp_path)[0].code == 0
+    outcome, _ = launch(recipe(tmp_path, "fine", steps=5, head=head), tmp_path)
     (only,) = outcome.runs
     assert only.state == "finished" and [row["step"] for row in rows(only.path)] == [1, 2, 3, 4, 5]
     assert status(only.path)["attempt"] == 2
-    assert "1 of 1 runs already have a result" in launch(recipe(tmp_path, "fine", steps=5), tmp_path)[1]
+    assert (
+        "1 of 1 runs already have a result"
+        in launch(recipe(tmp_path, "fine", steps=5, head=head), tmp_path)[1]
+    )
 
 
 class Vmstat:

@@ -368,7 +368,7 @@ def test_an_absent_package_is_named_with_the_remedy(
     }[package]
     monkeypatch.setitem(__import__("sys").modules, module, None)
     reader = {"wandb": wandb, "tensorboard": tensorboard}[package]
-    with pytest.raises(ConfigError, match=rf'pip install "grpobench\[{package}\]"'):
+    with pytest.raises(ConfigError, match=rf'pip install "\.\[{package}\]"'):
         reader.read(written(tmp_path, name, "x"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +59,7 @@ WRONG: list[tuple[Any, str]] = [
 def test_what_is_no_verdict_is_refused(task: Mine, method: str, judged: Any, said: str) -> None:
     with pytest.raises(ReturnError) as caught:
         demand_verdicts(task, PROBLEMS, EPISODES, judged)
-    line = getattr(type(task), method).__code__.co_firstlineno
+    line = inspect.unwrap(getattr(type(task), method)).__code__.co_firstlineno
     head = f"test_verdicts.py:{line} {type(task).__name__}."
     assert str(caught.value).startswith(head + said.replace("verify", method, 1))
 

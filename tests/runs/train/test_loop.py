@@ -39,7 +39,7 @@ from grpobench.runs.settings.config import (
     TrainConfig,
 )
 from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.train import trainer
+from grpobench.runs.train import run_loop, trainer
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.update import minibatches
 from grpobench.tasks.data.tables import DataError
@@ -591,18 +591,18 @@ def test_weight_blow_up_diverges_in_its_step_and_none_of_it_is_kept(
 def test_weights_that_were_spoilt_behind_the_optimizer_are_not_kept_either(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = trainer.Trainer.restore
+    plain = run_loop.tell_events
 
-    def restore(self: Any, *args: Any) -> None:
-        plain(self, *args)
-        next(self.models.language.parameters()).data.fill_(math.nan)
+    def spoil(spoilt: Any, folder: Any) -> None:
+        plain(spoilt, folder)
+        next(spoilt.models.language.parameters()).data.fill_(math.nan)
 
     config = configure(policy)
     with pytest.raises(Preempted):
         run(config, tmp_path, after(tmp_path, 3))
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "policy.safetensors").write_bytes(b"of an earlier attempt")
-    monkeypatch.setattr(trainer.Trainer, "restore", restore)
+    monkeypatch.setattr(run_loop, "tell_events", spoil)  # after the weights of the checkpoint were checked
     run(config, tmp_path)
     assert status(tmp_path)["state"] == "diverged"
     assert status(tmp_path)["why"] == "weights of the policy are not finite at the end"
