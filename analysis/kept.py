@@ -29,7 +29,6 @@ from grpobench.analysis.checks import (
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError, read_json
 from grpobench.analysis.runfolder.search import FILE as SEARCH
-from grpobench.analysis.tools import bounded
 from grpobench.analysis.tools.text import (
     shorten_paths,
 )
@@ -43,6 +42,7 @@ from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.stability import compute_stability
 from grpobench.analysis.topics.sweep import classify_runs
 from grpobench.analysis.topics.training import critic_explained
+from grpobench.tasks.data import bounded
 
 VERSION = 1
 """Version of the file's layout."""

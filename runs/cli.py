@@ -292,11 +292,11 @@ def known_code(error: Exception) -> tuple[str, int] | None:
     """Message and exit code of an error that a user can do something about."""
     if isinstance(error, ModuleNotFoundError) and error.name and extra_of(error.name):
         return f"this command needs more than is installed: {remedy(error.name)}", INFRASTRUCTURE
-    from grpobench.analysis.tools.bounded import FileError
     from grpobench.runs.models.token_budgets import NoRoom
     from grpobench.runs.tools.files import FULL
     from grpobench.runs.tools.lock import FolderError
     from grpobench.runs.tools.strict import ConfigError
+    from grpobench.tasks.data.bounded import FileError
     from grpobench.tasks.data.tables import DataError
 
     if isinstance(error, ConfigError | DataError | FileError | FolderError):

@@ -15,10 +15,10 @@ from grpobench.analysis.report.methods import methods_tex
 from grpobench.analysis.report.page import render_page
 from grpobench.analysis.report.text import make_bibtex
 from grpobench.analysis.runfolder.load import load
-from grpobench.analysis.tools.bounded import FileError
 from grpobench.analysis.tools.text import cell, json_text, visible
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.paper import accuracy_tex
+from grpobench.tasks.data.bounded import FileError
 
 
 def write_report(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.tools import bounded
+from grpobench.tasks.data import bounded
 
 SIDE = ".sums"
 """Suffix of the file with a log's checksums."""

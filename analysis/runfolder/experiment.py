@@ -23,7 +23,7 @@ import pandas as pd
 from grpobench.analysis.runfolder.files import LogError, problem_digests
 from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.runfolder.search import SearchRecord
-from grpobench.analysis.tools import bounded
+from grpobench.tasks.data import bounded
 
 MARGIN = 0.02
 """Differences of accuracies below this do not matter, unless a recipe or a reader sets another margin."""

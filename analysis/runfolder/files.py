@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.runfolder import checksums
-from grpobench.analysis.tools import bounded
+from grpobench.tasks.data import bounded
 
 PROBLEMS = "problems.json.zst"
 

@@ -23,9 +23,9 @@ from grpobench.analysis.runfolder.experiment import DAMAGED, MARGIN, RESULTS, Ex
 from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
 from grpobench.analysis.runfolder.search import SearchRecord, record_of
-from grpobench.analysis.tools.bounded import object_or_empty
 from grpobench.analysis.tools.processes import pause_garbage_collection
 from grpobench.analysis.tools.text import why_no_folder
+from grpobench.tasks.data.bounded import object_or_empty
 
 STATES = ("running", "finished", "diverged", "collapsed", "crashed", "preempted")
 """The states that status.json can give."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from grpobench.analysis.tools import bounded
 from grpobench.runs.commands.options import Options
 from grpobench.runs.commands.output import DONE, say
+from grpobench.tasks.data import bounded
 
 ENVIRONMENT = "_GRPOBENCH_COMPLETE"
 """Variable by which a shell asks for completions."""

@@ -112,10 +112,10 @@ def demand_seeds(recipe: Recipe, given: str) -> None:
 def demand_same_settings(recipe: Recipe, folder: Path) -> None:
     """Raise ConfigError where runs of arms that this command leaves out would stand beside it with other
     settings."""
-    from grpobench.analysis.tools.bounded import read_object_if_any
     from grpobench.runs.runfolder.logs import settled
     from grpobench.runs.settings.comparing import shared_settings
     from grpobench.runs.tools.strict import ConfigError
+    from grpobench.tasks.data.bounded import read_object_if_any
 
     before = read_object_if_any(folder / "experiment.json") if folder.is_dir() else {}
     ours = {config.arm for config in recipe.runs()}

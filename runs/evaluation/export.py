@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.analysis.runfolder.files import LogError, read_lines
-from grpobench.analysis.tools.bounded import object_or_empty
 from grpobench.analysis.tools.text import shorten_paths, why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
 from grpobench.runs.evaluation.records import lack_of_weights, newest, put, warm_up, weights_damage
@@ -21,6 +20,7 @@ from grpobench.runs.runfolder.checkpoints import write_tensors
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
+from grpobench.tasks.data.bounded import object_or_empty
 from grpobench.tasks.data.tables import DataError
 
 DType = Literal["float32", "bfloat16"]

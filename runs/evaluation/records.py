@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.runfolder import checksums
-from grpobench.analysis.tools import bounded
 from grpobench.analysis.topics.evaluations import Agreement, compare_answers, mean_score
 from grpobench.runs.evaluation import lm_eval
 from grpobench.runs.evaluation.question import (
@@ -54,6 +53,7 @@ from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.progress import Ticker
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
 

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from rich.console import Console
 
 from grpobench.analysis.runfolder import checksums, formats
-from grpobench.analysis.tools.bounded import object_or_empty, read_object_if_any
 from grpobench.runs.experiment import memory, preflight, trial, watchdog
 from grpobench.runs.experiment.engines import HERE, Where, engine, with_devices
 from grpobench.runs.experiment.launcher import Launcher
@@ -28,6 +27,7 @@ from grpobench.runs.tools import files
 from grpobench.runs.tools.lock import Lock, living
 from grpobench.runs.tools.machine import worker_slots
 from grpobench.runs.tools.screen import print_line
+from grpobench.tasks.data.bounded import object_or_empty, read_object_if_any
 
 CODES: Mapping[RunState, int] = {"disk full": 70, "preempted": 75, "crashed": 70, "refused": 2}
 """Exit codes of runs without a result, the most serious first."""

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from grpobench.analysis.tools.bounded import FileError, read_object_if_any
 from grpobench.analysis.tools.text import visible, why_no_folder
 from grpobench.runs.experiment.display import INTERVAL
 from grpobench.runs.runfolder.logs import RESULTS, result_damage, status
@@ -28,6 +27,7 @@ from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
 from grpobench.runs.tools.lock import Lock, Owner
 from grpobench.runs.tools.progress import duration, number
 from grpobench.runs.tools.screen import is_redrawable
+from grpobench.tasks.data.bounded import FileError, read_object_if_any
 from grpobench.tasks.data.tables import DataError
 
 WATCH = 2.0

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from grpobench.analysis.tools.bounded import object_or_empty
 from grpobench.runs.observe.callback import Callback
 from grpobench.runs.tools import files
+from grpobench.tasks.data.bounded import object_or_empty
 
 NO_SETTINGS = ("observe", "beside")
 """Keys of run.toml that are not sent to a tracker."""

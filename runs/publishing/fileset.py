@@ -36,9 +36,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.analysis.tools import bounded
 from grpobench.runs.publishing.contributed import MANIFEST
 from grpobench.runs.tools import files
+from grpobench.tasks.data import bounded
 
 SUMS, CARD = "SHA256SUMS", "README.md"
 TABLES = ("runs", "metrics", "answers")

@@ -21,7 +21,6 @@ from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
-from grpobench.analysis.tools import bounded
 from grpobench.analysis.tools.text import shorten_paths
 from grpobench.runs.publishing import fileset
 from grpobench.runs.publishing.contributed import MANIFEST
@@ -29,6 +28,7 @@ from grpobench.runs.publishing.fileset import Kind, Manifest, Part
 from grpobench.runs.tools import files
 from grpobench.runs.tools.installed import version_of
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 
 TEMPLATES = Path(__file__).parent / "templates"
 OUTCOMES, RUNS = "outcomes", "runs"

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from grpobench.analysis.runfolder import checksums
-from grpobench.analysis.tools import bounded
 from grpobench.runs.runfolder import sharded
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.files import read_json, size
+from grpobench.tasks.data import bounded
 
 MANIFEST = "manifest.json"
 REPLACED = ".replaced"

@@ -16,11 +16,11 @@ from typing import Any
 
 import zstandard
 
-from grpobench.analysis.tools import bounded
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import also
 from grpobench.runs.settings.config import REFERENCES, RunConfig
 from grpobench.runs.tools import files, strict
+from grpobench.tasks.data import bounded
 from grpobench.tasks.task import Problem, Split, Task
 
 PROBLEMS = "problems.json.zst"

@@ -27,7 +27,6 @@ import torch
 import zstandard
 
 from grpobench.analysis.runfolder import checksums, formats
-from grpobench.analysis.tools import bounded
 from grpobench.runs.models.token_budgets import RankOutOfMemory
 from grpobench.runs.runfolder import checkpoints, extend, fingerprints, provenance, sharded
 from grpobench.runs.runfolder.checkpoints import Checkpoint
@@ -38,6 +37,7 @@ from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.files import line, read_json
 from grpobench.runs.tools.lock import FolderError, Lock
+from grpobench.tasks.data import bounded
 
 __all__ = ["Checkpoint", "FolderError", "RunFolder", "mark", "settled", "status"]
 

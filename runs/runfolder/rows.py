@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.tools import bounded
+from grpobench.tasks.data import bounded
 
 END = 128 * 1024
 """Bytes at the end of metrics.jsonl that are read: about thirty rows."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.runfolder import checksums
-from grpobench.analysis.tools import bounded
 from grpobench.runs.tools.lock import host, space
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """System errors that mean that nothing more can be written: no space, or the quota is used up."""

@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Literal
 
-from grpobench.analysis.tools import bounded
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.strict import user_seconds
+from grpobench.tasks.data import bounded
 
 LEASE_SECONDS = 30.0
 """Default lease: seconds of silence after which it may be taken over."""

@@ -22,7 +22,6 @@ import torch
 import zstandard
 
 from grpobench.analysis.detectors.registry import Findings
-from grpobench.analysis.tools import bounded
 from grpobench.runs.metrics.evaluator import Evaluator, Row
 from grpobench.runs.models.token_budgets import halvings
 from grpobench.runs.reward import verifier_check
@@ -38,6 +37,7 @@ from grpobench.runs.train.devices import together
 from grpobench.runs.train.progress import SAVING, Preempted
 from grpobench.runs.train.stopping import keep_state_before
 from grpobench.runs.train.trainer import Trainer
+from grpobench.tasks.data import bounded
 from grpobench.tasks.task import Split
 
 FOLDER = "shared"

@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from grpobench.analysis.tools import bounded
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 

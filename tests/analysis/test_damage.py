@@ -24,9 +24,9 @@ from grpobench.analysis.report.text import describe_head
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
-from grpobench.analysis.tools.bounded import FileError
 from grpobench.runs import cli
 from grpobench.runs.publishing.publish import members_of
+from grpobench.tasks.data.bounded import FileError
 
 RUN = "grpo-arithmetic-s1"
 

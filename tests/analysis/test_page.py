@@ -75,9 +75,7 @@ def test_a_damaged_file_of_rollouts_is_named_and_the_rest_stands(root: Path) -> 
     wrote(root, "grpo-arithmetic-s1", 3, "1+2", ["3"])
     wrote(root, "ppo-arithmetic-s1", 3, "1+2", ["3"]).write_bytes(b"not zstandard")
     samples, (fault,) = find_samples(load(root))
-    assert len(samples) == 1 and fault.startswith(
-        "ppo-arithmetic-s1/rollouts/step-3.jsonl.zst, line 1: damaged"
-    )
+    assert len(samples) == 1 and fault.startswith("ppo-arithmetic-s1/rollouts/step-3.jsonl.zst: damaged")
     assert fault[:40] in words(root)
 
 

@@ -23,7 +23,6 @@ from helpers import stand_ins
 from helpers.folders import CONFIG, saving
 from helpers.whole_runs import rows
 
-from grpobench.analysis.tools.bounded import FileError
 from grpobench.runs.runfolder import checkpoints, folder, provenance
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import settled, status
@@ -32,6 +31,7 @@ from grpobench.runs.settings.config import (
 )
 from grpobench.runs.tools import files, lock
 from grpobench.runs.tools.lock import Lock, Owner
+from grpobench.tasks.data.bounded import FileError
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-import zstandard
-
 VARIABLE: Final = "GRPOBENCH_MAX_BYTES"
 DEFAULT: Final = 1 << 30
 PIECE: Final = 1 << 18
@@ -93,7 +91,7 @@ def pieces(path: Path, limit: int | None = None, packed: bool = True) -> Iterato
                 count += len(piece)
                 demand_size(path, count, most)
                 yield piece
-        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             kind = "not a whole gzip file" if path.suffix == ".gz" else "damaged"
             raise FileError(path, f"{kind} ({error}); restore the file") from error
 
@@ -127,16 +125,22 @@ def _decompressed(path: Path, file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _frames(file: IO[bytes]) -> Iterator[bytes]:
-    """The content of one zstd frame. zstandard's reader of streams accepts a frame that was cut."""
+    """The content of one zstd frame. Raises OSError for a damaged frame, one that was cut (zstandard's reader
+    of streams accepts that) and one that bytes follow."""
+    import zstandard  # here, because the interpreter of a sandbox, which reads no such file, may lack it
+
     frame = zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
     while piece := file.read(FRAME_PIECE):
         if frame.eof:
-            raise zstandard.ZstdError("bytes follow the end of its frame")
-        yield frame.decompress(piece)
+            raise OSError("bytes follow the end of its frame")
+        try:
+            yield frame.decompress(piece)
+        except zstandard.ZstdError as error:
+            raise OSError(str(error)) from error
         if frame.unused_data:
-            raise zstandard.ZstdError("bytes follow the end of its frame")
+            raise OSError("bytes follow the end of its frame")
     if not frame.eof:
-        raise zstandard.ZstdError("its end is missing")
+        raise OSError("its end is missing")
 
 
 def read_bytes(path: Path, limit: int | None = None, packed: bool = True) -> bytes:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from grpobench.analysis.tools import bounded
-from grpobench.analysis.tools.bounded import FileError
+from grpobench.tasks.data import bounded
+from grpobench.tasks.data.bounded import FileError
 
 MIB = 1 << 20
 SUFFIXES = ("", ".gz", ".zst")
