@@ -24,7 +24,7 @@ from grpobench.runs.tools.machine import threads
 
 if TYPE_CHECKING:
     from grpobench.runs.sample.in_process import HFSampler
-    from grpobench.runs.sample.rollouts import Request
+    from grpobench.runs.sample.sampler import Request
 
 DTYPE: Final = "bfloat16"
 CALLS: Final = 9
@@ -56,7 +56,7 @@ def decoding(case: Case, tell: Tell) -> tuple[dict[str, Any], Facts]:
     from grpobench.runs.models.loading import load
     from grpobench.runs.models.roles import RoleModels
     from grpobench.runs.sample.in_process import HFSampler
-    from grpobench.runs.sample.rollouts import Request
+    from grpobench.runs.sample.sampler import Request
 
     torch.set_num_threads(case.threads)
     tell("loading the model", UNKNOWN)

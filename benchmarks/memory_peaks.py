@@ -178,7 +178,7 @@ def make_step(
 
     from grpobench.runs.experiment.memory_input import completion_tokens
     from grpobench.runs.sample.in_process import HFSampler
-    from grpobench.runs.sample.rollouts import Request
+    from grpobench.runs.sample.sampler import Request
 
     train, limit = config.train, completion_tokens(config)
     # No token ends a completion.

@@ -21,7 +21,8 @@ from grpobench.runs.sample.draws import uniforms
 from grpobench.runs.sample.fused import Fused, fits
 from grpobench.runs.sample.graphs import Graphs, are_rounding, gaps_to_fused
 from grpobench.runs.sample.in_process import LARGEST_GAP, LARGEST_ROUNDED_GAP, HFSampler
-from grpobench.runs.sample.rollouts import Group, Request, Rollout, pack_groups
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.sampler import Request
 from grpobench.tasks.task import Problem, Verdict
 
 REAL = "smollm2-135m"

@@ -19,7 +19,7 @@ from grpobench.benchmarks.sides import impossible, prompt_texts
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Request
+from grpobench.runs.sample.sampler import Request
 
 MODELS = (("nano", "float32"), (REAL, "bfloat16"))
 Sizes = tuple[int, int, int, int]

@@ -27,7 +27,8 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.routing import choosing, routers_of
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
 from grpobench.runs.settings.config import RunConfig
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.task import Problem, Split

@@ -22,8 +22,8 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.reward.verdicts import demand_summary
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import GREEDY, Group, Rollout, Sampler, pack_groups
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.sampler import GREEDY, Sampler
 from grpobench.runs.settings.config import EvaluateConfig, LongPrompts, RewardConfig
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
@@ -197,7 +197,7 @@ class Evaluator:
             tuple(derive(self.seed, "evaluate", split, problem.id, i) for i in range(samples))
             for problem in problems
         ]
-        if samples and greedy and self.task.turns == 1 and isinstance(self.sampler, HFSampler):
+        if samples and greedy and self.task.turns == 1 and self.sampler.mixes_greedy:
             both = self._sample(problems, [(*sampled, GREEDY) for sampled in seeds])
             return {"sampled": [row[:-1] for row in both], "greedy": [row[-1:] for row in both]}
         by_mode: dict[Mode, list[list[Rollout]]] = {}

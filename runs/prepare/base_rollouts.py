@@ -28,7 +28,8 @@ from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.warmstart import alone
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.rollouts import Rollout, Sampler, count_sampled
+from grpobench.runs.sample.rollouts import Rollout, count_sampled
+from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.process import safe_point

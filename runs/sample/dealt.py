@@ -18,7 +18,8 @@ from torch import nn
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.shards import full_tensor
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Mixing, Request, Rollout
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Mixing, Request
 
 ADAPTED, BASE = ".lora_", ".base_layer."
 """What the names of an adapter's weights hold, and those of the weights beneath it."""
@@ -54,7 +55,11 @@ class DealtSampler(HFSampler):
         self.sleep()
 
     @property
-    def at_once(self) -> int:
+    def language(self) -> Any:
+        return self.models.language
+
+    @property
+    def episodes_at_once(self) -> int:
         """Of all ranks together. Not what memory has left of it, which may differ between ranks: they must
         make the same calls."""
         return self.token_budget.initial * self.sharded.ranks.size

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from grpobench.algorithms.returned import ReturnError, described, line_of
-from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, Sampler
-
-MEMBERS = ("exact", "max_logprob_gap", "sample", "sync", "close")
-"""What every sampler has."""
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Mixing, Request, Sampler
 
 
-def demand_sampler(sampler: Sampler, made_by: object) -> None:
+def demand_sampler(sampler: object, made_by: object) -> None:
     """Raises ReturnError if what a class or factory made is no sampler."""
-    if lacks := [name for name in MEMBERS if not hasattr(sampler, name)]:
-        name = getattr(made_by, "__qualname__", str(made_by))
-        line = line_of(made_by) if callable(made_by) else ""
-        told = f"{line} {name} made {described(sampler)}, which lacks {', '.join(lacks)}"
-        raise ReturnError(f"{told}, expected a sampler (grpobench.runs.sample.rollouts.Sampler)".lstrip())
+    needed = [name for name in ("exact", "max_logprob_gap") if not hasattr(sampler, name)]
+    if isinstance(sampler, Sampler) and type(sampler).sample is not Sampler.sample and not needed:
+        return
+    name = getattr(made_by, "__qualname__", str(made_by))
+    line = line_of(made_by) if callable(made_by) else ""
+    expected = "a subclass of grpobench.runs.sample.sampler.Sampler with exact, max_logprob_gap and sample"
+    raise ReturnError(f"{line} {name} made {described(sampler)}, expected {expected}".lstrip())
 
 
 def draw(

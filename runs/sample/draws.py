@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from grpobench.runs.sample.rollouts import GREEDY, Rollout
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.truncation import FULL, Truncation
 
 NEVER = -1e4

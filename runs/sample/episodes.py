@@ -9,7 +9,6 @@ one that the policy did not write, so that every turn begins after the same toke
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +16,8 @@ import numpy as np
 
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.sample.drawn import draw
-from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, Sampler
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Mixing, Request, Sampler
 from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError
@@ -53,15 +53,11 @@ def episodes(
         for problem, prompt, of_problem in zip(problems, prompts, seeds, strict=True)
     ]
     everyone = [episode for row in table for episode in row]
-    # Imported here because it uses torch, which must not load before a recipe's errors are shown.
-    from grpobench.runs.sample.in_process import HFSampler
-
-    in_process = sampler if isinstance(sampler, HFSampler) else None
     start = 0
     while start < len(everyone):
-        # Read anew for each portion: memory may have lowered it. An engine splits its batches itself.
-        at_once = in_process.at_once if in_process else len(everyone)
-        with in_process.remembering() if in_process else contextlib.nullcontext():
+        # Read anew for each portion: memory may have lowered it.
+        at_once = sampler.episodes_at_once or len(everyone)
+        with sampler.remembering():
             play(everyone[start : start + at_once], sampler, task, limit, temperature, truncation)
         start += at_once
     return [[episode.rollout() for episode in row] for row in table]

@@ -23,7 +23,8 @@ from grpobench.runs.sample.draws import Draws, Written
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.graphs import Graphs, proven, warn_unrecorded
 from grpobench.runs.sample.recording import RecordingError
-from grpobench.runs.sample.rollouts import Mixing, Request, Rollout, demand_room, shared_truncation
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Mixing, Request, Sampler, demand_room, shared_truncation
 from grpobench.runs.settings.truncation import Truncation
 from grpobench.runs.tools.process import safe_point
 
@@ -54,12 +55,15 @@ class Call:
     """The weights to decode with; None: the model's own."""
 
 
-class HFSampler:
+class HFSampler(Sampler):
     """Samples from the policy of `models`. Always in step with the trainer: they share the weights.
 
     `end` are the token ids that end a completion. `rows` is the largest number of sequences decoded at once;
     it is halved if memory does not hold so many.
     """
+
+    deterministic = True
+    mixes_greedy = True
 
     def __init__(self, models: RoleModels, end: Sequence[int], pad: int, rows: int, context: int) -> None:
         self.models = models
@@ -78,16 +82,13 @@ class HFSampler:
             recordable = models.device.type == "cuda" and self.fuses
             self.graphs: Graphs | None = proven(models, pad) if recordable else None
 
-    def sync(self) -> dict[str, float]:
-        """Does nothing: sampler and trainer share the weights."""
-        return {}
-
-    def close(self) -> None:
-        """Does nothing: the sampler holds no resources."""
+    @property
+    def token_budgets(self) -> dict[str, TokenBudget]:
+        return {"decoding": self.token_budget, "copies": self.copies}
 
     @property
-    def at_once(self) -> int:
-        """Most sequences to ask for in one call of a conversation, whose keys and values are all kept."""
+    def episodes_at_once(self) -> int:
+        """Most sequences of a call within `remembering`, whose keys and values are all kept."""
         return self.token_budget.limit
 
     @contextlib.contextmanager

@@ -1,21 +1,15 @@
-"""Rollouts, groups, and the batch of padded tensors made from them.
-
-The protocol of samplers: requests in, rollouts with their log-probabilities out.
-"""
+"""Rollouts, groups, and the batch of padded tensors made from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
 
-from grpobench.algorithms.algorithm import Batch, Mixer, Mixture, RoutedExperts
-from grpobench.runs.settings.truncation import FULL, Truncation
-from grpobench.tasks.data.tables import DataError
+from grpobench.algorithms.algorithm import Batch, Mixture, RoutedExperts
 from grpobench.tasks.task import Problem, Verdict
 
 
@@ -285,70 +279,3 @@ def _routed_experts(rollouts: Sequence[Rollout], device: str) -> RoutedExperts |
 
     prompts, completions = zip(*found, strict=True)
     return RoutedExperts(joined(prompts), joined(completions))
-
-
-GREEDY = -1
-"""Instead of a seed: this completion is decoded greedily. Derived seeds are never negative."""
-
-
-@dataclass(frozen=True)
-class Mixing:
-    """How tokens are fed mixed while decoding, and until when."""
-
-    mixer: Mixer
-    over: Callable[[Sequence[int]], bool] | None = None
-    """Given the last tokens of a completion, at most `TAIL`: whether plain tokens are fed from here on. None:
-    never."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One prompt and a derived seed for each completion wanted of it."""
-
-    prompt: tuple[int, ...]
-    seeds: tuple[int, ...]
-    truncation: Truncation = FULL
-    """Of sampled completions. A call of the sampler has one for all of its requests."""
-
-
-def shared_truncation(requests: Sequence[Request]) -> Truncation:
-    """The truncation of all requests. Raises ValueError if they have several."""
-    truncations = {request.truncation for request in requests} or {FULL}
-    if len(truncations) > 1:
-        raise ValueError(f"a call of the sampler has one truncation, not {len(truncations)}")
-    return truncations.pop()
-
-
-class Sampler(Protocol):
-    """Draws completions from the policy."""
-
-    exact: bool
-    """Whether its log-probabilities may be used as log π_old; else the trainer computes it."""
-    max_logprob_gap: float
-    """Largest mean |Δ log p| in nats per token from the trainer with the same weights. Beyond it something is
-    broken."""
-
-    def sample(
-        self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
-    ) -> list[list[Rollout]]:
-        """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
-        is greedy. Raises DataError for a prompt that leaves no room for `limit` tokens."""
-        ...
-
-    def sync(self) -> dict[str, float]:
-        """Load the trainer's weights after an update or a restart. Returns metrics of the transfer."""
-        ...
-
-    def close(self) -> None:
-        """Release the sampler's resources."""
-        ...
-
-
-def demand_room(requests: Sequence[Request], limit: int, context: int, remedy: str = "") -> None:
-    """Raises DataError for a prompt that leaves no room for `limit` tokens; `remedy` is one more."""
-    longest = max((len(request.prompt) for request in requests), default=0)
-    if longest + limit > context:
-        raise DataError(
-            f"a prompt of {longest} tokens and {limit} new ones exceed the model's "
-            f"context of {context}; lower sampler.max_completion_tokens{remedy} or take another model"
-        )

@@ -29,11 +29,11 @@ from grpobench.runs.prepare.warmstart import initial_policy
 from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import StepRequest, Weights
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.machine import deterministic
 from grpobench.runs.tools.process import death, die_with, safe_point, without_interrupts, without_main
-from grpobench.tasks.task import Problem
 
 LOOK = 0.05
 """Seconds between two safe points while the other process samples."""
@@ -41,28 +41,13 @@ GRACE = 5.0
 """Seconds that an idle process has to end."""
 MOST_DEATHS = 3
 """How often in a row the other process may die of the same work."""
-Weights = Mapping[str, torch.Tensor]
-"""Of the policy, by name."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is sampled at once."""
-
-    problems: tuple[Problem, ...]
-    seeds: tuple[tuple[int, ...], ...]
-    """Of the completions of each problem."""
-    limit: int
-    temperature: float
-    version: int
-    """Of the weights: the updates of the policy before them, since this attempt began."""
 
 
 @dataclass(frozen=True)
 class Order:
     """What the other process gets: the work, and the weights as one tensor for each dtype."""
 
-    work: Work
+    work: StepRequest
     names: tuple[str, ...]
     flat: tuple[torch.Tensor, ...]
 
@@ -84,17 +69,17 @@ class AheadSampler(HFSampler):
         self.pending: Order | None = None
         """What the other process works on, or has done."""
 
-    def begin(self, work: Work, weights: Weights) -> None:
+    def begin_next(self, work: StepRequest, weights: Weights) -> None:
         """Let the other process sample, if it has nothing else to do."""
         if self.pending is None:
             self._send(Order(work, tuple(weights), flattened(weights.values())))
 
-    def take(self, work: Work, weights: Callable[[], Weights]) -> list[list[Rollout]]:
+    def take_next(self, work: StepRequest, weights: Callable[[], Weights]) -> list[list[Rollout]]:
         """The rollouts of each problem; `weights` are those of now."""
         if self.pending is not None and self.pending.work != work:
             self.close()  # it guessed wrong, and what it does now is of no use
         if self.pending is None:
-            self.begin(work, weights())
+            self.begin_next(work, weights())
         for _ in range(MOST_DEATHS):
             assert self.pending is not None and self.connection is not None and self.process is not None
             try:
@@ -129,7 +114,7 @@ class AheadSampler(HFSampler):
             self._start()
         assert self.connection is not None
         self.pending = order
-        with contextlib.suppress(OSError):  # if it has died, `take` sees that
+        with contextlib.suppress(OSError):  # if it has died, `take_next` sees that
             self.connection.send(order)
 
     def _start(self) -> None:

@@ -33,9 +33,9 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import dropped
 from grpobench.runs.sample.dealt import DealtSampler, fill, hollow
 from grpobench.runs.sample.drawn import demand_sampler
-from grpobench.runs.sample.engines.sampler import EngineSampler, connect
+from grpobench.runs.sample.engines.sampler import connect
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Sampler
+from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings import also, others, registries
 from grpobench.runs.settings.config import RunConfig, rates
 from grpobench.runs.settings.optimizers import Schedule, maker, schedule
@@ -140,7 +140,7 @@ def build(
     decoded = None if ranks.alone else hollow(loaded.model)
     models = models_for(config, algorithm, loaded, teacher and teacher.model, ranks)
     sampler = sampler_for(config, models, loaded, decoded)
-    if isinstance(sampler, EngineSampler):
+    if sampler.provenance:
         provenance["sampler"] = sampler.provenance
     source = source_for(config, algorithm, loaded, sampler, clock, models)
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
@@ -353,7 +353,7 @@ def source_for(
         config.task, config.reward, loaded, config.seed, functions, config.train.steps, models.ranks
     )
     # A sampler with whole weights of its own mixes those.
-    language = sampler.models.language if isinstance(sampler, DealtSampler) else loaded.model
+    language = loaded.model if sampler.language is None else sampler.language
     table = language.get_input_embeddings().weight
     fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table, models.past)
     return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)

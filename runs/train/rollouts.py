@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -34,15 +34,8 @@ from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.drawn import demand_routes
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.rollouts import (
-    GREEDY,
-    Group,
-    Located,
-    Mixing,
-    Rollout,
-    Sampler,
-    count_sampled,
-)
+from grpobench.runs.sample.rollouts import Group, Located, Rollout, count_sampled
+from grpobench.runs.sample.sampler import GREEDY, Mixing, Sampler, StepRequest
 from grpobench.runs.sample.stop_strings import end_after
 from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
 from grpobench.runs.settings import plugins
@@ -53,9 +46,6 @@ from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
-
-if TYPE_CHECKING:
-    from grpobench.runs.train.ahead import Work
 
 BREAK = re.compile(
     r"(?<=\n)(?=\S)|(?<=[.!?;] )(?=\S)|(?<=,)(?=-?\d+ ?[-+*/])"
@@ -317,33 +307,32 @@ class OnPolicy:
 
     def sample(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]]) -> list[list[Rollout]]:
         """The rollouts of each problem, with the weights that are in the models now."""
-        from grpobench.runs.train.ahead import AheadSampler  # here, so that recipes are read without torch
-
-        if isinstance(self.sampler, AheadSampler):
-            version, _ = self.past.before(self.past.lag)
-            return self.sampler.take(self.work(problems, seeds, version), lambda: self.past.parameters)
+        version, _ = self.past.before(self.past.lag)
+        request = self.step_request(problems, seeds, version)
+        if (rollouts := self.sampler.take_next(request, lambda: self.past.parameters)) is not None:
+            return rollouts
         temperature = self.config.sampler.temperature
         truncation = truncation_of(self.config.sampler)
         given = self.config.task, problems, seeds, self.limit, temperature, self.mixing(), truncation
         return episodes(self.sampler, self.loaded, *given)
 
-    def work(self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]], version: int) -> Work:
-        from grpobench.runs.train.ahead import Work
+    def step_request(
+        self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]], version: int
+    ) -> StepRequest:
+        temperature = self.config.sampler.temperature
+        return StepRequest(tuple(problems), tuple(seeds), self.limit, temperature, version)
 
-        return Work(tuple(problems), tuple(seeds), self.limit, self.config.sampler.temperature, version)
-
-    def sample_ahead(self, step: int, index: Sequence[int]) -> None:
+    def begin_next(self, step: int, index: Sequence[int]) -> None:
         """Let a sampler that works ahead begin with the problems of the next `step`, before the updates of
         this one."""
-        from grpobench.runs.train.ahead import AheadSampler
-
-        if not isinstance(self.sampler, AheadSampler):
+        if not self.config.sampler.ahead:
             return
         train = self.config.train
         # The next step samples with the weights of `lag` updates before it, of which this step makes some.
         version, weights = self.past.before(self.past.lag - train.num_minibatches * train.epochs)
         problems = [self.problems[i] for i in index]
-        self.sampler.begin(self.work(problems, self.seeds_of(f"{step}/0", problems), version), weights)
+        request = self.step_request(problems, self.seeds_of(f"{step}/0", problems), version)
+        self.sampler.begin_next(request, weights)
 
     @contextlib.contextmanager
     def lagging(self) -> Iterator[None]:
@@ -360,10 +349,7 @@ class OnPolicy:
     def mixing(self) -> Mixing | None:
         """How embeddings are mixed while decoding, with the current embedding table. The mixing ends when a
         completion begins to state its answer."""
-        from grpobench.runs.sample.dealt import DealtSampler
-
-        if isinstance(self.sampler, DealtSampler):
-            self.sampler.wake()  # the table is its own
+        self.sampler.wake()  # the table may be its own
         mixer = self.algorithm.mixer(self.embeddings)
         return None if mixer is None else Mixing(mixer, self.announced)
 

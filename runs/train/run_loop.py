@@ -28,7 +28,6 @@ from grpobench.runs.reward import verifier_check
 from grpobench.runs.runfolder import fingerprints, provenance
 from grpobench.runs.runfolder.folder import Checkpoint, RunFolder
 from grpobench.runs.runfolder.logs import State
-from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.lock import FolderError
@@ -75,7 +74,7 @@ class Base:
     def shares(self) -> bool:
         """Whether the numbers depend on the policy alone, and the policy has a hash. Those of an engine also
         depend on its cache, and a model whose files are not on this machine has no hash."""
-        return isinstance(self.trainer.sampler, HFSampler) and "model weights" in self.made_from
+        return self.trainer.sampler.deterministic and "model weights" in self.made_from
 
     def name(self, evaluator: Evaluator, split: Split) -> str:
         """The split, with the task where it is not the run's own."""

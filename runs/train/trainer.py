@@ -31,9 +31,6 @@ from grpobench.runs.models.base_policy import BasePolicy
 from grpobench.runs.models.flops import FORWARD
 from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
-from grpobench.runs.sample.dealt import DealtSampler
-from grpobench.runs.sample.engines.sampler import EngineSampler
-from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, graded_rows, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
@@ -151,10 +148,7 @@ class Trainer:
 
     def token_budgets(self) -> dict[str, TokenBudget]:
         """The token budgets, by the name under which a checkpoint keeps them."""
-        budgets = {"reading": self.models.token_budget}
-        if isinstance(self.sampler, HFSampler):
-            budgets |= {"decoding": self.sampler.token_budget, "copies": self.sampler.copies}
-        return budgets
+        return {"reading": self.models.token_budget, **self.sampler.token_budgets}
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
         """Continue from the weights and the `state` of a checkpoint."""
@@ -215,10 +209,9 @@ class Trainer:
         """Sample and grade the groups of a step. Returns the graded rollouts to train on, as one batch."""
         self.tell(record.step - 1, "sampling")
         record.sampled, record.groups = self.gather(record.step)
-        if isinstance(self.sampler, EngineSampler | DealtSampler):
-            # Before the first forward pass of the step: from here on to `synchronize` nothing is sampled.
-            with self.clock("sync"):
-                self.sampler.sleep()
+        # Before the first forward pass of the step: from here on to `synchronize` nothing is sampled.
+        with self.clock("sync"):
+            self.sampler.sleep()
         device = str(self.models.device)
         batch = pack_groups(record.groups, self.limit, record.step, self.loaded.pad, device)
         batch = dataclasses.replace(batch, state=self.algorithm_state)
@@ -361,7 +354,7 @@ class Trainer:
         if last or not isinstance(self.source, OnPolicy) or not isinstance(self.curriculum, Checked):
             return
         if (index := self.curriculum.foreseen(step)) is not None:
-            self.source.sample_ahead(step, index)
+            self.source.begin_next(step, index)
 
     def _valued(self, group: Group, problem: int) -> Group:
         """The group with the value of its problem, if the curriculum knows one."""

@@ -50,7 +50,7 @@ from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.role_weights import Ruined
 from grpobench.runs.models.roles import MicroBatches, RoleModels
 from grpobench.runs.models.teaching import as_taught
-from grpobench.runs.sample.rollouts import Sampler
+from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point

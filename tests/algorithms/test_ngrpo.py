@@ -26,7 +26,8 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ngrpo import NGRPO, neighborhood
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import GREEDY, Group, Mixing, Request, Rollout, pack_groups
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
 from grpobench.runs.settings.config import EvaluateConfig, SamplerConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible

@@ -26,7 +26,7 @@ from grpobench.algorithms.rredcot import (
 from grpobench.runs.models.packing import Cost, pack
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Request
+from grpobench.runs.sample.sampler import Request
 from grpobench.runs.settings.rules import incompatible
 from grpobench.tasks.nanobias import NanoBias
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from grpobench.runs.sample.engines import vllm as engines
-from grpobench.runs.sample.rollouts import GREEDY
+from grpobench.runs.sample.sampler import GREEDY
 from helpers.toys import Copy
 
 

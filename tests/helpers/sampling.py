@@ -8,7 +8,8 @@ import numpy as np
 
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Request, Rollout
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Request
 from helpers.toys import tiny
 
 END = (1, 7, 11)

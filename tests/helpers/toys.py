@@ -23,7 +23,7 @@ from grpobench.runs.models.shards import full_tensor, local_shard, shard_like
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Request
+from grpobench.runs.sample.sampler import Request
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.truncation import FULL, Truncation

@@ -19,15 +19,8 @@ from grpobench.runs.models import adapters
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.engines.engine import Drawn, Engine
-from grpobench.runs.sample.rollouts import (
-    Group,
-    Mixing,
-    Request,
-    Rollout,
-    demand_room,
-    pack_groups,
-    shared_truncation,
-)
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.sampler import Mixing, Request, Sampler, demand_room, shared_truncation
 from grpobench.runs.settings.config import RunConfig
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
@@ -84,7 +77,7 @@ class Probe:
         return float(((self.engine - before.engine) * move).sum() / move.square().sum())
 
 
-class EngineSampler:
+class EngineSampler(Sampler):
     """Samples with an engine that is kept in step with the policy of `models`.
 
     `prompt` is the probe; `max_logprob_gap` in nats overrides what is allowed there (0 keeps the default).

@@ -37,7 +37,7 @@ from grpobench.runs.models import sizes
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.engines import engine as gate
 from grpobench.runs.sample.engines.engine import BAD, Drawn, Engine, Gate, Refusal, length
-from grpobench.runs.sample.rollouts import GREEDY
+from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.truncation import FULL, Truncation
 
 CHUNK = 2**20

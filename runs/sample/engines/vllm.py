@@ -28,7 +28,7 @@ from grpobench.runs.models import adapters, sizes
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError, first_line
 from grpobench.runs.sample.engines.engine import Drawn
-from grpobench.runs.sample.rollouts import GREEDY
+from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.tools import installed
 

@@ -26,6 +26,7 @@ from grpobench.runs.metrics.evaluator import Answer, Evaluator, Row, several, su
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import (
     CheckpointConfig,
@@ -61,7 +62,7 @@ def found(nano: Loaded) -> tuple[list[Row], dict[str, float]]:
     return evaluator(nano, texts=True).evaluate(0, "test")
 
 
-class Apart:
+class Apart(Sampler):
     """A sampler that cannot decode greedily and sample in one batch."""
 
     def __init__(self, inner: HFSampler) -> None:
@@ -75,7 +76,7 @@ def test_greedy_and_sampled_answers_decode_together_as_they_do_apart(
     nano: Loaded, found: tuple[list[Row], dict[str, float]]
 ) -> None:
     one = evaluator(nano, texts=True)
-    rows, numbers = dataclasses.replace(one, sampler=Apart(one.sampler)).evaluate(0, "test")  # type: ignore[arg-type]
+    rows, numbers = dataclasses.replace(one, sampler=Apart(one.sampler)).evaluate(0, "test")
     assert rows == found[0] and numbers == found[1]
 
 

@@ -36,7 +36,7 @@ from grpobench.runs.models.packing import Cost, micro_batches, pack
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.graphs import PER_LOGIT, Graphs
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Request
+from grpobench.runs.sample.sampler import Request
 from grpobench.runs.settings.config import RunConfig, SamplerConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import machine

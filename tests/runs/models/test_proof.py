@@ -19,7 +19,7 @@ from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Request
+from grpobench.runs.sample.sampler import Request
 from grpobench.runs.train.rollouts import preference
 from grpobench.tasks.data.tables import DataError
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, cache_argument, ways
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Request, Rollout
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Request
 
 OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
 """Groups of three, three, one and one, their rows not next to one another."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.sample.drawn import demand_sampler, draw
-from grpobench.runs.sample.rollouts import Request, Rollout
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Request, Sampler
 
 REQUESTS = [Request((1, 2), (7, 8)), Request((3,), (9,))]
 
@@ -18,7 +20,7 @@ def rollout(*tokens: Any, logp: Any = None) -> Rollout:
     return Rollout((1,), tokens, np.full(len(tokens), -0.5, np.float32) if logp is None else logp, True)
 
 
-class Mine:
+class Mine(Sampler):
     """A sampler that returns what it is given."""
 
     exact, max_logprob_gap = True, 0.0
@@ -28,11 +30,6 @@ class Mine:
 
     def sample(self, requests: Any, limit: int, temperature: float, mixing: Any = None) -> Any:
         return self.found
-
-    def sync(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None: ...
 
 
 GOOD = [[rollout(4, 5), rollout()], [rollout(6)]]
@@ -74,12 +71,22 @@ def test_what_is_as_asked_passes() -> None:
     assert draw(Mine(GOOD), REQUESTS, 3, 1.0) is GOOD
 
 
-def test_what_is_no_sampler_says_what_it_lacks() -> None:
+class NoSample(Sampler):
+    exact, max_logprob_gap = True, 0.0
+
+
+class NoGap(Sampler):
+    exact, sample = True, Mine.sample
+
+
+def test_what_is_no_sampler_is_refused_with_what_a_sampler_needs() -> None:
     def engine(config: Any, models: Any, loaded: Any) -> Any: ...
 
     demand_sampler(Mine(), engine)
     line = engine.__code__.co_firstlineno
-    with pytest.raises(
-        ReturnError, match=rf"test_drawn\.py:{line} .*engine made None of type NoneType, which lac"
-    ):
-        demand_sampler(engine(0, 0, 0), engine)
+    for made in (None, SimpleNamespace(exact=True, max_logprob_gap=0.0), NoSample(), NoGap()):
+        with pytest.raises(
+            ReturnError,
+            match=rf"test_drawn\.py:{line} .*engine made .*, expected a subclass of .*Sampler with",
+        ):
+            demand_sampler(made, engine)

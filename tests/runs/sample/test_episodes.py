@@ -38,7 +38,8 @@ from grpobench.runs.sample.episodes import (
     reply_tokens,
 )
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import Group, Request, Rollout, pack_groups, padded
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
+from grpobench.runs.sample.sampler import Request, Sampler
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RewardConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.seeds import derive
@@ -69,7 +70,7 @@ def tokens(text: str) -> tuple[int, ...]:
     )
 
 
-class Scripted:
+class Scripted(Sampler):
     """A sampler that writes what `script` gives for (seed, history); it keeps the calls."""
 
     def __init__(self, script: Callable[[int, str], str]) -> None:
@@ -87,12 +88,6 @@ class Scripted:
         own = tokens(self.script(seed, history))[:limit]
         logp = -0.25 - np.arange(len(own), dtype=np.float32)
         return Rollout(prompt, own, logp, bool(own) and own[-1] in nano().end)
-
-    def sync(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 def turn_by_turn(*turns: str) -> Scripted:

@@ -25,7 +25,8 @@ from grpobench.runs.sample.draws import Draws
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.graphs import Graphs, StaticBatch, bucket, grid_for, proven
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import GREEDY, Mixing, Request, Rollout
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
 
 LIMIT = 40
 """More than a bucket of columns, so that a second one is recorded."""

@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.sample import draws
 from grpobench.runs.sample.draws import draw, invert, uniforms
-from grpobench.runs.sample.rollouts import Group, Mixing, Request, Rollout, pack_groups, padded
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
+from grpobench.runs.sample.sampler import Mixing, Request
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 

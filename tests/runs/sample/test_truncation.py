@@ -12,7 +12,8 @@ from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from grpobench.runs.sample.draws import truncate
 from grpobench.runs.sample.graphs import Graphs
-from grpobench.runs.sample.rollouts import GREEDY, Request, Rollout
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import GREEDY, Request
 from grpobench.runs.settings.truncation import FULL, Truncation
 
 LIMIT = 40

@@ -26,9 +26,10 @@ from grpobench.algorithms.spo import SPO
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.runfolder.folder import RunFolder
+from grpobench.runs.sample.sampler import StepRequest
 from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig, TrainConfig
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.ahead import AheadSampler, Order, Work, adopt, flattened
+from grpobench.runs.train.ahead import AheadSampler, Order, adopt, flattened
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.rollouts import Checked
@@ -63,14 +64,14 @@ def plain(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_number_is_that_of_a_run_that_samples_by_itself(
     plain: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[Work, bool]] = []
-    take = AheadSampler.take
+    asked: list[tuple[StepRequest, bool]] = []
+    take = AheadSampler.take_next
 
-    def watched(self: AheadSampler, work: Work, weights: Callable[[], Any]) -> Any:
+    def watched(self: AheadSampler, work: StepRequest, weights: Callable[[], Any]) -> Any:
         asked.append((work, self.pending is not None and self.pending.work == work))
         return take(self, work, weights)
 
-    monkeypatch.setattr(AheadSampler, "take", watched)
+    monkeypatch.setattr(AheadSampler, "take_next", watched)
     run(lagged(policy, True), tmp_path / "run")
     assert same(tmp_path / "run", plain)
     # All but the first step found their rollouts begun, from the weights of one step before.
@@ -185,5 +186,5 @@ def test_weights_of_several_types_cross_as_one_tensor_each() -> None:
     flat = flattened(ours.values())
     assert [(one.dtype, len(one)) for one in flat] == [(torch.float32, 7), (torch.bfloat16, 4)]
     theirs = {name: torch.zeros_like(one) for name, one in ours.items()}
-    adopt(Order(Work((), (), 0, 1.0, 0), tuple(ours), flat), theirs)
+    adopt(Order(StepRequest((), (), 0, 1.0, 0), tuple(ours), flat), theirs)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

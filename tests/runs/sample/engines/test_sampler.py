@@ -31,7 +31,7 @@ from grpobench.runs.sample.engines import sampler as vllm_sampler
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, halved, stretched
 from grpobench.runs.sample.engines.server import Remote, Server, serve
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import GREEDY, Request
+from grpobench.runs.sample.sampler import GREEDY, Request
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings.config import (
     CheckpointConfig,

@@ -23,7 +23,7 @@ from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, stirred
 from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom, reserved, room_for
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import GREEDY, Request
+from grpobench.runs.sample.sampler import GREEDY, Request
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,

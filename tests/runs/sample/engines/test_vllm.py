@@ -34,7 +34,7 @@ from grpobench.runs.sample.engines import vllm as engines
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap
 from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.sample.rollouts import GREEDY, Request
+from grpobench.runs.sample.sampler import GREEDY, Request
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
