@@ -14,9 +14,9 @@ from pathlib import Path
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.grading import extraction
+from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.bias import bias_summary, shares
-from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -123,7 +123,7 @@ class BBQ(Task):
         return f" {problem.truth['correct']}"
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
-        return extraction.answers(3)
+        return lettered.answers(3)
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
         """Beside the scores, the probability of each kind of answer among the three letters."""
@@ -187,7 +187,7 @@ def _chosen(
         problems = tuple(problem for problem in problems if problem.traits["category"] in categories)
     if asks:
         return problems
-    line = f"{extraction.REQUEST}\n"
+    line = f"{lettered.REQUEST}\n"
     return tuple(dataclasses.replace(one, prompt=one.prompt.replace(line, "")) for one in problems)
 
 
@@ -249,7 +249,7 @@ def _item(row: Row, category: str) -> _Item:
         category=category,
         template=f"{category}/{row.integer('question_index')}",
         question=question,
-        prompt=f"{row.text('context')}\n{question}\n{extraction.asked(options)}",
+        prompt=f"{row.text('context')}\n{question}\n{lettered.asked(options)}",
         condition=condition,
         polarity=row.choice("question_polarity", POLARITIES),
         correct=correct,

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 from grpobench.tasks.bbq import BBQ, CATEGORIES, TABLES, grade, graded
 from grpobench.tasks.data.sources import data_folder
 from grpobench.tasks.data.tables import DataError, Source
-from grpobench.tasks.grading import extraction as lettered
+from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.bias import dealt, shares, summary_apart
-from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Control = Literal["none", "neutral", "handedness"]

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Packaged, Source, Table
-from grpobench.tasks.grading import extraction
-from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading import lettered
+from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -172,10 +172,10 @@ def _problem(row: Row, kind: str) -> Problem:
         raise row.error(f"'sentences' is malformed ({error!r})") from error
     if len(sentences) != 3 or set(texts) != set(LABELS) or not all(texts.values()):
         raise row.error(f"'sentences' must hold one text for each of {', '.join(LABELS)}")
-    labels = [LABELS[place] for place in extraction.order(identity, 3)]
+    labels = [LABELS[place] for place in lettered.order(identity, 3)]
     context = row.text("context").strip() if kind == "intersentence" else ""
     asked = f"{context}\nWhich sentence follows?" if context else "Which of these sentences is most likely?"
-    listed = extraction.asked([texts[label] for label in labels])
+    listed = lettered.asked([texts[label] for label in labels])
     return Problem(
         identity,
         f"{asked}\n{listed}",

@@ -12,8 +12,8 @@ from typing import Literal
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import DataError, Packaged, Source, Table
-from grpobench.tasks.grading import extraction
-from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading import lettered
+from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -169,7 +169,7 @@ def _problem(row: Row, category: str, condition: str, occupation: re.Pattern[str
     if not others:
         raise row.error("names no second occupation of the authors' lists")
     pair = f"{category}-{number}"
-    order = extraction.order(pair, 2)
+    order = lettered.order(pair, 2)
     people = [f"the {named.group(1)}", f"the {others[0]}"]
     options = [people[place] for place in order]
     right = LETTERS[order.index(0)]
@@ -177,7 +177,7 @@ def _problem(row: Row, category: str, condition: str, occupation: re.Pattern[str
     pronoun = pronouns[0]
     return Problem(
         f"{condition}-{pair}",
-        f"{sentence}\nWhom does '{pronoun}' refer to?\n{extraction.asked(options)}",
+        f"{sentence}\nWhom does '{pronoun}' refer to?\n{lettered.asked(options)}",
         {
             "correct": right,
             "biased": right if condition == "pro" else other,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Packaged, Source, Table
-from grpobench.tasks.grading import extraction
-from grpobench.tasks.grading.extraction import LETTERS
+from grpobench.tasks.grading import lettered
+from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -204,7 +204,7 @@ def _problem(row: Row, women: Mapping[str, float]) -> Problem:
     if len(found) != 1:
         raise row.error(f"'sentence' must hold one {gender} pronoun, not {len(found)}")
     template = f"{occupation}.{participant}.{answer}"
-    order = extraction.order(template, 2)
+    order = lettered.order(template, 2)
     people = [f"the {occupation}", participant if participant == "someone" else f"the {participant}"]
     role = ROLES[int(answer)]
     options = [people[place] for place in order]
@@ -212,7 +212,7 @@ def _problem(row: Row, women: Mapping[str, float]) -> Problem:
     gotcha = gender != "neutral" and (gender == rarer) == (role == "occupation")
     return Problem(
         identity,
-        f"{sentence}\nWhom does '{found[0]}' refer to?\n{extraction.asked(options)}",
+        f"{sentence}\nWhom does '{found[0]}' refer to?\n{lettered.asked(options)}",
         {
             "correct": LETTERS[order.index(int(answer))],
             "occupation": LETTERS[order.index(0)],

@@ -27,7 +27,8 @@ import torch
 from grpobench.algorithms.algorithm import Batch, Metric, Signal
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.seeds import derive
-from grpobench.runs.train.update import Correction, Updater, minibatches
+from grpobench.runs.train.corrections import Correction
+from grpobench.runs.train.update import Updater, minibatches
 
 Gradient = Mapping[str, torch.Tensor]
 """By the name of the parameter; one without a gradient may be left out."""

@@ -43,7 +43,8 @@ from grpobench.runs.tools.machine import determinism, free_memory
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.ahead import AheadSampler
-from grpobench.runs.train.rollouts import Checked, OnPolicy, Preferences, Replay, Source, demand_problems
+from grpobench.runs.train.checked_curriculum import Checked
+from grpobench.runs.train.rollouts import OnPolicy, Preferences, Replay, Source, demand_problems
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
 

@@ -1,194 +1,39 @@
-"""Where a completion states its answer and where its parts begin, as indices of its tokens.
-
-A curriculum whose return values are checked.
-
-Sources of a step's groups: sampled from the policy, replayed from the base, or loaded from a file.
-"""
+"""Sources of a step's groups: sampled from the policy, replayed from the base, or loaded from a file."""
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import dataclasses
-import itertools
 import json
 import math
-import operator
 import random
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from grpobench.algorithms.algorithm import Algorithm, State
-from grpobench.algorithms.curriculum import Curriculum, Informed, Shuffled, Valued, expected_value
-from grpobench.algorithms.modifiers import Refilled
-from grpobench.algorithms.returned import ReturnError, described, line_of
+from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.drawn import demand_routes
 from grpobench.runs.sample.episodes import episodes
-from grpobench.runs.sample.rollouts import Group, Located, Rollout, count_sampled
+from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Sampler, StepRequest
 from grpobench.runs.sample.stop_strings import end_after
 from grpobench.runs.sample.teacher_prompts import demand_room, teacher_prompts
-from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
+from grpobench.runs.train.answer_locations import announces, locate
 from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
-
-BREAK = re.compile(
-    r"(?<=\n)(?=\S)|(?<=[.!?;] )(?=\S)|(?<=,)(?=-?\d+ ?[-+*/])"
-    r"|\b(?=(?:but|hmm|wait|so|then|therefore|thus|hence|however|alternatively|next|first|second|finally"
-    r"|let me|because|since|check)\b)",
-    re.IGNORECASE,
-)
-"""Places between characters at which a line, a sentence, an equation or a turn of thought begins."""
-
-
-def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
-    """The last statement of the final answer, and the breaks before it. An empty marker finds no answer."""
-    text = loaded.decode(rollout.completion)
-    start = text.rfind(marker) if marker else -1
-    length = len(rollout.completion)
-    places = [match.start() for match in BREAK.finditer(text, 0, start if start >= 0 else len(text))]
-    wanted = sorted({*places, *([start] if start >= 0 else [])} - {0})
-    tokens = dict(zip(wanted, begins(loaded, rollout.completion, wanted), strict=True))
-    answer = length if start < 0 else tokens.get(start, 0)
-    return Located(answer, tuple(sorted({tokens[p] for p in places if p} - {0, answer, length})))
-
-
-def begins(loaded: Loaded, completion: tuple[int, ...], places: Sequence[int]) -> list[int]:
-    """For each of these ascending positions in the text, the token that holds the character."""
-    if not places:
-        return []
-    pieces = [loaded.decode((token,)) for token in completion]
-    ends = list(itertools.accumulate(map(len, pieces)))
-    if "".join(pieces) != loaded.decode(completion):  # characters of several tokens, or spaces left out
-        ends = []
-        while not ends or (ends[-1] <= places[-1] and len(ends) < len(completion)):
-            ends.append(len(loaded.decode(completion[: len(ends) + 1])))
-        ends = list(itertools.accumulate(ends, max))
-    return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in places]
-
-
-def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | None:
-    """A function that says whether tokens state `marker`, to be called at every new token; None for an empty
-    marker. It decodes the text only if the last token can end the marker."""
-    if not marker:
-        return None
-    ends: dict[int, bool] = {}
-    last = marker[-1]
-
-    def said(tokens: Sequence[int]) -> bool:
-        token = tokens[-1]
-        if token not in ends:
-            text = loaded.decode((token,))
-            ends[token] = last in text or "\ufffd" in text or last.isspace()
-        return ends[token] and marker in loaded.decode(tokens)
-
-    return said
-
-
-METHODS = ("draw", "accept", "state", "restore")
-
-
-class Checked:
-    """Wraps a curriculum, which chooses among so many problems. An index that no problem has raises
-    ReturnError with the name of its class: Python would take −1 for the last problem."""
-
-    def __init__(self, inner: Curriculum, problems: int) -> None:
-        self.inner, self.problems = inner, problems
-        if lacks := [name for name in ("attempts", *METHODS) if not hasattr(inner, name)]:
-            what = f"{plugins.reference(type(inner))} is no curriculum: it lacks {', '.join(lacks)}"
-            raise ReturnError(f"{line_of(type(inner))} {what}".lstrip())
-        self._state = ""
-        """The state as text, once it was found to be JSON."""
-
-    @property
-    def attempts(self) -> int:
-        attempts: Any = self.inner.attempts
-        if not isinstance(attempts, int) or attempts < 1:
-            what = f"{plugins.reference(self._whose)}.attempts is {attempts!r:.80}"
-            expected = "a whole number from 1 (as a @property or an attribute)"
-            raise ReturnError(f"{line_of(self._whose)} {what}, expected {expected}".lstrip())
-        return attempts
-
-    def inform(self, state: State) -> None:
-        if isinstance(self.inner, Informed):
-            self.inner.inform(state)
-
-    def foreseen(self, step: int) -> list[int] | None:
-        """What the first draw of a later step will be; None if that depends on what comes before."""
-        plain = self.inner.inner if isinstance(self.inner, Refilled) else self.inner
-        return plain.draw(step, 0) if type(plain) in (Shuffled, Valued) else None
-
-    def draw(self, step: int, attempt: int) -> list[int]:
-        drawn: Any = self.inner.draw(step, attempt)
-        if isinstance(drawn, str | bytes) or not hasattr(drawn, "__iter__"):
-            raise self._refusal("draw", step, described(drawn), "a list of indices")
-        found = [self._index(one, step) for one in drawn]
-        if not found and not attempt:
-            raise self._refusal("draw", step, "no index", "at least one, or the step has nothing to train on")
-        return found
-
-    def _index(self, value: Any, step: int) -> int:
-        """The index of a problem. A bool is refused: it comes from a mask of problems."""
-        try:
-            index = -1 if isinstance(value, bool) else operator.index(value)
-        except TypeError:
-            index = -1
-        if not 0 <= index < self.problems:
-            expected = f"whole numbers from 0 to {self.problems - 1}, one for each problem"
-            raise self._refusal("draw", step, f"the index {value!r:.80}", expected)
-        return index
-
-    def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
-        accepted: Any = self.inner.accept(step, index, reward)
-        count = len(accepted) if hasattr(accepted, "__len__") else -1
-        if count != len(index) or any(one not in (True, False) for one in accepted):
-            expected = f"True or False for each of {len(index)} problems"
-            raise self._refusal("accept", step, described(accepted), expected)
-        return [bool(one) for one in accepted]
-
-    def expected(self, problem: int) -> float:
-        """The value of a problem that the curriculum knows; NaN without one."""
-        value: Any = expected_value(self.inner, problem)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._refusal("expected", 0, described(value), "a number, NaN where there is none")
-        return float(value)
-
-    def state(self) -> Any:
-        state = self.inner.state()
-        if not self._state:
-            try:
-                self._state = json.dumps(state)
-            except (TypeError, ValueError) as error:
-                raise self._refusal("state", 0, described(state), f"what JSON can hold ({error})") from None
-        return state
-
-    def restore(self, state: Any) -> None:
-        self.inner.restore(state)
-
-    def _refusal(self, method: str, step: int, returned: str, expected: str) -> ReturnError:
-        when = f" at step {step}" if step else ""
-        what = f"{plugins.reference(self._whose)}.{method} returned {returned}{when}, expected {expected}"
-        return ReturnError(f"{line_of(getattr(self._whose, method))} {what}".lstrip())
-
-    @property
-    def _whose(self) -> type:
-        """The class of the curriculum itself."""
-        return type(self.inner.inner if isinstance(self.inner, Refilled) else self.inner)
 
 
 class Source(Protocol):

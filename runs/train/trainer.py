@@ -37,12 +37,14 @@ from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import peak_memory_gb
 from grpobench.runs.tools.process import safe_point
+from grpobench.runs.train.checked_curriculum import Checked
+from grpobench.runs.train.corrections import Correction, correct
 from grpobench.runs.train.gradient_noise import GradientNoise
 from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress, transcript
 from grpobench.runs.train.recorded_routes import forward_recording
-from grpobench.runs.train.rollouts import Checked, OnPolicy
-from grpobench.runs.train.update import Correction, Updated, Updater, allowed_gap, check_gap, correct
+from grpobench.runs.train.rollouts import OnPolicy
+from grpobench.runs.train.update import Updated, Updater, allowed_gap, check_gap
 from grpobench.runs.train.watch import Watch
 from grpobench.tasks.task import Split
 

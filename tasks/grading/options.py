@@ -6,7 +6,8 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from grpobench.tasks.grading.extraction import ALPHABET, between_tags
+from grpobench.tasks.grading.extraction import between_tags
+from grpobench.tasks.grading.lettered import ALPHABET
 
 _OPEN = r"(?:[*_($\[]|\\\(|\\boxed\{|\\(?:text|textbf|mathrm|mathbf)\{){0,6}[ \t]{0,3}"
 """What may stand between the words that announce a letter and the letter."""

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, get_args
 
 from grpobench.tasks.data.sources import Row, parse
 from grpobench.tasks.data.tables import DataError, Source, Table
-from grpobench.tasks.grading import extraction
+from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
 from grpobench.tasks.grading.extraction import (
     LONGEST,
@@ -277,18 +277,18 @@ class ChoiceRows(Rows):
     def listed(self, row: Row) -> list[str]:
         found = row.values.get(self.options)
         texts = isinstance(found, list) and all(isinstance(item, str) and item.strip() for item in found)
-        if not isinstance(found, list) or not texts or not 2 <= len(found) <= len(extraction.ALPHABET):
+        if not isinstance(found, list) or not texts or not 2 <= len(found) <= len(lettered.ALPHABET):
             raise row.error(f"{self.options!r} must be a list of 2 to 26 texts, not {found!r:.80}")
         if len({plain(item) for item in found}) < len(found):
             raise row.error(f"{self.options!r} has the same text twice")
         return found
 
     def shown(self, row: Row, column: str) -> str:
-        return extraction.listed(self.listed(row)) if column == self.options else super().shown(row, column)
+        return lettered.listed(self.listed(row)) if column == self.options else super().shown(row, column)
 
     def graded(self, row: Row) -> Any:
         options, answer = [plain(option) for option in self.listed(row)], plain(text_of(row, self.answer))
-        letters, index = extraction.ALPHABET[: len(options)], row.values.get(self.answer)
+        letters, index = lettered.ALPHABET[: len(options)], row.values.get(self.answer)
         if isinstance(index, int) and index in range(len(options)):
             if answer in options and answer != options[index]:
                 raise row.error(
@@ -317,11 +317,11 @@ class ChoiceRows(Rows):
         ]
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
-        found = extraction.answers(self.graded_answer(problem)["count"])
+        found = lettered.answers(self.graded_answer(problem)["count"])
         return tuple(f"{self.answer_marker}{text}" for text in found)
 
     def reference(self, problem: Problem) -> str:
-        return self.candidates(problem)[extraction.ALPHABET.index(self.graded_answer(problem)["letter"])]
+        return self.candidates(problem)[lettered.ALPHABET.index(self.graded_answer(problem)["letter"])]
 
     def corrupt(self, problem: Problem) -> str:
         """The next letter."""

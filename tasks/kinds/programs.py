@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpobench.tasks.grading import algebra
+from grpobench.tasks.grading import program_values
 from grpobench.tasks.grading.reading import program
 from grpobench.tasks.sandbox import choose
 from grpobench.tasks.sandbox.protocol import Choice, Job, Limits, Sandbox
@@ -108,13 +108,13 @@ def grade(asked: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> li
     for i, (truth, source) in enumerate(asked):
         if calls := called(truth, chosen):
             jobs[i] = Job(source, calls)
-    questions: dict[int, algebra.Question] = {}
+    questions: dict[int, program_values.Question] = {}
     for i, execution in zip(jobs, chosen.run_all(list(jobs.values())), strict=True):
         outcomes[i] = execution.outcome
         if execution.outcome == "pass":
-            questions[i] = algebra.Question(execution.wire, asked[i][0].get("conditions"))
+            questions[i] = program_values.Question(execution.wire, asked[i][0].get("conditions"))
     replays: dict[int, Job] = {}
-    for i, (outcome, source) in zip(questions, algebra.judge(list(questions.values())), strict=True):
+    for i, (outcome, source) in zip(questions, program_values.judge(list(questions.values())), strict=True):
         outcomes[i] = outcome
         if outcome == "pass" and "judge" in asked[i][0]:
             replays[i] = replay(asked[i][0], source, chosen)

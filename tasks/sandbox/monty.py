@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpobench.tasks.sandbox import process, wire
+from grpobench.tasks.sandbox import transcript, wire
 from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier
 from grpobench.tasks.workers.pool import cores
 
@@ -146,7 +146,7 @@ def _checked(text: Any, calls: int) -> Execution:
     lines = text.split("\n") if calls else []
     if len(lines) != calls:
         return Execution("error", detail="not one value per call")
-    return process.checked(Execution("pass", tuple(lines)))
+    return transcript.checked(Execution("pass", tuple(lines)))
 
 
 def _discard(stream: str, text: str) -> None:

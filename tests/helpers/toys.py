@@ -28,10 +28,11 @@ from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfi
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.train import execute as whole
+from grpobench.runs.train.corrections import Correction
 from grpobench.runs.train.loss_scale import LossScale
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.trainer import Trainer
-from grpobench.runs.train.update import Correction, Updater
+from grpobench.runs.train.update import Updater
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 VOCABULARY = 40

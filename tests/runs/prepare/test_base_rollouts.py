@@ -32,7 +32,7 @@ SINGLE = TrainConfig(steps=3, prompts_per_step=4, group_size=1, learning_rate={"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(base_rollouts, "AT_ONCE", 5)  # of 12 problems: three files
-    monkeypatch.setattr("grpobench.runs.train.run_loop.Base.shares", lambda self: False)
+    monkeypatch.setattr("grpobench.runs.train.base_evaluation.Base.shares", lambda self: False)
     return tmp_path / "cache" / "base"
 
 

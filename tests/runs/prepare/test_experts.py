@@ -33,7 +33,7 @@ FIVE = CHORD(expert_answers=5, mu_peak=0.5, mu_valley=0.5)
 
 @pytest.fixture(autouse=True)
 def own_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpobench.runs.train.run_loop.Base.shares", lambda self: False)
+    monkeypatch.setattr("grpobench.runs.train.base_evaluation.Base.shares", lambda self: False)
 
 
 def config_of(policy: str, experts: str = "reference", algorithm: CHORD = FIVE) -> RunConfig:

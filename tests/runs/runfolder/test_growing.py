@@ -57,7 +57,7 @@ def test_extended_finished_run_equals_run_of_as_many_steps(
 ) -> None:
     """With the optimizers' moments, of the policy and of the critic: without them the weights would
     differ."""
-    monkeypatch.setattr("grpobench.runs.train.run_loop.Base.shares", lambda self: False)
+    monkeypatch.setattr("grpobench.runs.train.base_evaluation.Base.shares", lambda self: False)
     quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
     short = steps(
         configure(policy, PPO(), evaluate=quiet, checkpoint=CheckpointConfig(every=0, final=True)), 2

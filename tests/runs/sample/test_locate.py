@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.sample.rollouts import Rollout
-from grpobench.runs.train.rollouts import announces, begins, locate
+from grpobench.runs.train.answer_locations import announces, begins, locate
 
 
 class Pieces:

@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def own_base(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.path.name != "test_base.py":
-        monkeypatch.setattr("grpobench.runs.train.run_loop.Base.shares", lambda self: False)
+        monkeypatch.setattr("grpobench.runs.train.base_evaluation.Base.shares", lambda self: False)

@@ -30,9 +30,9 @@ from grpobench.runs.sample.sampler import StepRequest
 from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig, TrainConfig
 from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.train.ahead import AheadSampler, Order, adopt, flattened
+from grpobench.runs.train.checked_curriculum import Checked
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
-from grpobench.runs.train.rollouts import Checked
 
 UPDATES = 2
 """Of a step."""

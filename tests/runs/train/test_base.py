@@ -14,7 +14,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
-from grpobench.runs.train import run_loop
+from grpobench.runs.train import base_evaluation
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_damaged_evaluation_is_made_anew(
 ) -> None:
     config = configure(policy, train=TrainConfig(steps=0, prompts_per_step=4, group_size=4))
     first = run(config, tmp_path / "first")
-    for path in (tmp_path / run_loop.FOLDER).iterdir():
+    for path in (tmp_path / base_evaluation.FOLDER).iterdir():
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)

@@ -17,7 +17,7 @@ from helpers.toys import Fixed, reading, rollouts
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.settings.config import SamplerConfig
-from grpobench.runs.train.update import correct
+from grpobench.runs.train.corrections import correct
 
 pytestmark = pytest.mark.usefixtures("double")
 EQUAL = {"rtol": 1e-6, "atol": 1e-12}

@@ -32,7 +32,7 @@ from grpobench.runs.settings.config import (
 )
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.update import Correction, correct
+from grpobench.runs.train.corrections import Correction, correct
 
 ROUNDING = {"rtol": 1e-6, "atol": 0}
 """A handful of float32 operations on numbers near one."""

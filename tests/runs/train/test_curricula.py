@@ -14,7 +14,7 @@ from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.settings import plugins
-from grpobench.runs.train.rollouts import Checked
+from grpobench.runs.train.checked_curriculum import Checked
 
 MINE = """
 from grpobench.algorithms.curriculum import Shuffled

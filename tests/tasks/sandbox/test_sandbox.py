@@ -29,12 +29,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.grading import algebra
+from grpobench.tasks.grading import program_values as judging
 from grpobench.tasks.grading.asserts import few
 from grpobench.tasks.kinds import programs
-from grpobench.tasks.sandbox import choose, inside
+from grpobench.tasks.sandbox import choose, inside, transcript
 from grpobench.tasks.sandbox import process as sandbox_process
-from grpobench.tasks.sandbox import process as transcript
 from grpobench.tasks.sandbox import wire as sandbox_wire
 from grpobench.tasks.sandbox.monty import MontySandbox
 from grpobench.tasks.sandbox.process import usage
@@ -339,7 +338,7 @@ def test_brief_values_cost_next_to_nothing() -> None:
     texts = [encoded(frozenset(k * (2**61 - 1) for k in range(count))) for count in range(100, 200)]
     longest = max((text for text in texts if len(text) <= BRIEF_LENGTH), key=len)
     began = time.process_time()
-    assert algebra.judge([algebra.Question((longest,), ["_0 == {1}", "set(_0) == {1}"])]) == [("wrong", "")]
+    assert judging.judge([judging.Question((longest,), ["_0 == {1}", "set(_0) == {1}"])]) == [("wrong", "")]
     assert time.process_time() - began < 0.5
 
 
@@ -347,14 +346,14 @@ def test_long_values_are_judged_in_another_process(monkeypatch: pytest.MonkeyPat
     """With the same verdicts as short ones; where that process cannot be started, nothing is judged."""
     right, long = list(range(9)), list(range(3000))
     for values in (right, long):
-        ask = [algebra.Question((encoded(values),), [f"sorted(_0) == {want}"]) for want in (values, [1])]
-        assert algebra.judge(ask) == [("pass", ""), ("wrong", "")]
-        ((outcome, source),) = algebra.judge([algebra.Question((encoded(values),), None)])
+        ask = [judging.Question((encoded(values),), [f"sorted(_0) == {want}"]) for want in (values, [1])]
+        assert judging.judge(ask) == [("pass", ""), ("wrong", "")]
+        ((outcome, source),) = judging.judge([judging.Question((encoded(values),), None)])
         assert (outcome, eval(source)) == ("pass", [values])
-    assert algebra.judge([algebra.Question(('["l",[' * 2000,), ["_0"])]) == [("error", "")]
-    algebra._pool.close()
-    monkeypatch.setattr(algebra, "_pool", Pool("grpobench.tasks.grading.algebra:absent"))
-    assert algebra.judge([algebra.Question((encoded(long),), ["_0"])]) == [("infra_error", "")]
+    assert judging.judge([judging.Question(('["l",[' * 2000,), ["_0"])]) == [("error", "")]
+    judging._pool.close()
+    monkeypatch.setattr(judging, "_pool", Pool("grpobench.tasks.grading.algebra:absent"))
+    assert judging.judge([judging.Question((encoded(long),), ["_0"])]) == [("infra_error", "")]
 
 
 def test_right_programs_are_right_in_every_tier(tier: Sandbox) -> None:
@@ -472,7 +471,7 @@ def test_malformed_answer_fails(answer: tuple[str, str]) -> None:
     found = transcript.read(b"ready\n" + answer[1].encode(), 1)
     if found is not None and found.outcome == "pass":
         assert not found.brief
-        assert algebra.judge([algebra.Question(found.wire, [])]) == [("error", "")]
+        assert judging.judge([judging.Question(found.wire, [])]) == [("error", "")]
     else:
         assert found is None or found.outcome == "error"
 

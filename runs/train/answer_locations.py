@@ -1,0 +1,63 @@
+"""Where a completion states its answer and where its parts begin, as indices of its tokens."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+from collections.abc import Callable, Sequence
+
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.sample.rollouts import Located, Rollout
+
+BREAK = re.compile(
+    r"(?<=\n)(?=\S)|(?<=[.!?;] )(?=\S)|(?<=,)(?=-?\d+ ?[-+*/])"
+    r"|\b(?=(?:but|hmm|wait|so|then|therefore|thus|hence|however|alternatively|next|first|second|finally"
+    r"|let me|because|since|check)\b)",
+    re.IGNORECASE,
+)
+"""Places between characters at which a line, a sentence, an equation or a turn of thought begins."""
+
+
+def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
+    """The last statement of the final answer, and the breaks before it. An empty marker finds no answer."""
+    text = loaded.decode(rollout.completion)
+    start = text.rfind(marker) if marker else -1
+    length = len(rollout.completion)
+    places = [match.start() for match in BREAK.finditer(text, 0, start if start >= 0 else len(text))]
+    wanted = sorted({*places, *([start] if start >= 0 else [])} - {0})
+    tokens = dict(zip(wanted, begins(loaded, rollout.completion, wanted), strict=True))
+    answer = length if start < 0 else tokens.get(start, 0)
+    return Located(answer, tuple(sorted({tokens[p] for p in places if p} - {0, answer, length})))
+
+
+def begins(loaded: Loaded, completion: tuple[int, ...], places: Sequence[int]) -> list[int]:
+    """For each of these ascending positions in the text, the token that holds the character."""
+    if not places:
+        return []
+    pieces = [loaded.decode((token,)) for token in completion]
+    ends = list(itertools.accumulate(map(len, pieces)))
+    if "".join(pieces) != loaded.decode(completion):  # characters of several tokens, or spaces left out
+        ends = []
+        while not ends or (ends[-1] <= places[-1] and len(ends) < len(completion)):
+            ends.append(len(loaded.decode(completion[: len(ends) + 1])))
+        ends = list(itertools.accumulate(ends, max))
+    return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in places]
+
+
+def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | None:
+    """A function that says whether tokens state `marker`, to be called at every new token; None for an empty
+    marker. It decodes the text only if the last token can end the marker."""
+    if not marker:
+        return None
+    ends: dict[int, bool] = {}
+    last = marker[-1]
+
+    def said(tokens: Sequence[int]) -> bool:
+        token = tokens[-1]
+        if token not in ends:
+            text = loaded.decode((token,))
+            ends[token] = last in text or "\ufffd" in text or last.isspace()
+        return ends[token] and marker in loaded.decode(tokens)
+
+    return said

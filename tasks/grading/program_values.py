@@ -1,0 +1,101 @@
+"""Judge the values that programs return, in processes that can be killed.
+
+Anyone in a sandbox may have written the values. Brief ones are judged in this process, longer ones in
+processes with limits on processor time and memory, so no value can block the process that trains or
+evaluates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final
+
+from grpobench.tasks.grading.asserts import holds
+from grpobench.tasks.sandbox import wire as sandbox_wire
+from grpobench.tasks.sandbox.protocol import BRIEF
+from grpobench.tasks.workers.pool import Pool
+
+SECONDS: Final = 4.0
+"""Processor time of one judgment. The longest values that a program may give take about a second."""
+
+
+MEMORY: Final = 2**30
+
+
+Judgment = tuple[str, str]
+"""One of "pass", "wrong", "error", "output_limit", "infra_error"; and the values as source of a list, if
+requested."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Whether values satisfy the conditions (of `asserts.convert`); None asks for their source instead."""
+
+    wire: tuple[str, ...]
+    conditions: Sequence[str] | None
+
+
+_pool = Pool(f"{__name__}:judged", SECONDS, MEMORY)
+
+
+def judge(questions: Sequence[Question]) -> list[Judgment]:
+    """A judgment of each. Values that cost too much to compare exceed the limit on output."""
+    answers: dict[int, Judgment] = {}
+    long: dict[int, list[Any]] = {}
+    for i, question in enumerate(questions):
+        argument = [list(question.wire), question.conditions and list(question.conditions)]
+        if sum(map(len, question.wire)) <= BRIEF:
+            answers[i] = judgment(argument)
+        else:
+            long[i] = argument
+    for i, reply in zip(long, _pool.map(list(long.values())), strict=True):
+        if reply.ending == "done":
+            answers[i] = reply.value[0], reply.value[1]
+        else:
+            answers[i] = "infra_error" if reply.ending == "infra_error" else "output_limit", ""
+    return [answers[i] for i in range(len(questions))]
+
+
+def judged() -> Callable[[Any], Judgment]:
+    """The function that the pool runs."""
+    return judgment
+
+
+def judgment(argument: Any) -> Judgment:
+    texts, conditions = argument
+    try:
+        values = sandbox_wire.values(texts)
+    except ValueError:
+        return "error", ""
+    if conditions is None:
+        return "pass", source(list(values))
+    return "pass" if all(holds(condition, values) for condition in conditions) else "wrong", ""
+
+
+def source(value: Any) -> str:
+    """A plain value as Python source, in which `nan` and `inf` are names. Integers are hexadecimal, because
+    Python refuses to write long ones as decimals."""
+    if type(value) is int:
+        return hex(value)
+    if type(value) is Fraction:
+        parts = hex(value.numerator), hex(value.denominator)
+        return f"__import__('fractions').Fraction({', '.join(parts)})"
+    if type(value) is Decimal:
+        return f"__import__('decimal').Decimal({str(value)!r})"
+    if type(value) is dict:
+        return "{" + ", ".join(f"{source(key)}: {source(item)}" for key, item in value.items()) + "}"
+    if type(value) not in BRACKETS:
+        return repr(value)
+    before, behind = BRACKETS[type(value)]
+    return before + "".join(f"{source(item)}, " for item in value) + behind
+
+
+BRACKETS: Final[Mapping[type, tuple[str, str]]] = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    set: ("{*[", "]}"),
+    frozenset: ("frozenset([", "])"),
+}
