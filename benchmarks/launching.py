@@ -22,10 +22,11 @@ from rich.console import Console
 
 from grpobench.benchmarks.cases import UNKNOWN, Tell
 from grpobench.runs.experiment.engines import Where, engine
+from grpobench.runs.experiment.executor import Engine, Lost, News
 from grpobench.runs.experiment.experiment import survey, write_experiment
 from grpobench.runs.experiment.launcher import Launcher
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import Ended, Engine, Lost, News, On
+from grpobench.runs.experiment.worker import Ended, On
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe, read_recipe

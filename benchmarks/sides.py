@@ -278,7 +278,8 @@ def ours(case: Case, line: Line) -> None:
     """The trainer of `runs/train/trainer.py`, in the precision and with the defaults of a run."""
     import torch
 
-    from grpobench.runs.tools.machine import deterministic, peak_memory_gb, reset_peak_memory
+    from grpobench.runs.tools.determinism import deterministic
+    from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
 
     torch.set_num_threads(case.threads)
     deterministic()

@@ -204,7 +204,7 @@ def shifted_quantile(models: RoleModels, one: Rollout, other: Rollout, numbers: 
 
 def strict(report: Report) -> Outcome:
     """Sampling with operators that refuse any order of sums but one."""
-    from grpobench.runs.tools.machine import deterministic
+    from grpobench.runs.tools.determinism import deterministic
 
     enabled = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpobench.runs.experiment.executor import Engine
 from grpobench.runs.experiment.pool import Pool
-from grpobench.runs.experiment.worker import Engine, On
+from grpobench.runs.experiment.worker import On
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError

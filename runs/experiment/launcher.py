@@ -21,8 +21,9 @@ from rich.console import Console
 from grpobench.runs.experiment import watchdog
 from grpobench.runs.experiment.alike import Crashes
 from grpobench.runs.experiment.display import Display
+from grpobench.runs.experiment.executor import Engine, Lost
 from grpobench.runs.experiment.run import Run, RunState
-from grpobench.runs.experiment.worker import Ended, Engine, Lost
+from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.runfolder.logs import mark, settled, status
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.lock import LeaseLost, Lock

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.remote import Board, carry_out, extend_search, surroundings
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import Ended, Lost, News
+from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.workers.pool import cores
 

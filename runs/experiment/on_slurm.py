@@ -20,9 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.remote import LOOK, Board, Post, carry_out, extend_search, surroundings
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import Ended, Lost, News
+from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.process import environment

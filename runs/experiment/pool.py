@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import QUIT, STOP, Ended, Job, Lost, News, Ready, serve
+from grpobench.runs.experiment.worker import QUIT, STOP, Ended, Job, Ready, serve
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.process import death, environment, starvations, without_interrupts, without_main
 from grpobench.runs.train.progress import Progress

@@ -1,11 +1,6 @@
 """A worker process: imports once, then executes the runs that the launcher sends, one after another.
 
 It sends `Ready`, `Progress` and `Ended` to the launcher and receives `Job`, `STOP` and `QUIT`.
-
-The interface between the launcher and whatever executes runs: start runs, report on them, stop them.
-
-The engines are the pool of this machine (`pool.py`), Ray (`on_ray.py`) and Slurm (`on_slurm.py`). Engines
-decide nothing about a run: the launcher decides what to try again, when to stop and when an experiment ends.
 """
 
 from __future__ import annotations
@@ -17,13 +12,12 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.watchdog import written_down
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import State
@@ -255,46 +249,3 @@ class Line:
 
 
 On: TypeAlias = Literal["local", "ray", "slurm", "submitit-local"]
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The process or node that executed a run is gone, by no fault of the run."""
-
-    why: str
-    preempted: bool = False
-    """Whether the scheduler took it away on purpose. That may happen any number of times."""
-    machine: bool = True
-    """Whether another attempt may help. False if the process ended by itself."""
-
-
-News: TypeAlias = tuple[Run, Progress | Ended | Lost]
-
-
-class Engine(Protocol):
-    """Executes runs. One thread calls the methods; only `news` blocks for longer than a moment."""
-
-    workers: int
-    """Number of runs side by side, for the display and its estimates."""
-    queues: bool
-    """Whether a started run may wait in a queue, and so report nothing, for any time."""
-
-    def start(self, queue: Sequence[Run]) -> list[Run]:
-        """Start as many of the first runs as there is room for now and return those. Raises RuntimeError if
-        nothing can be started any more."""
-
-    def news(self, seconds: float) -> list[News]:
-        """Reports of runs, at once or after at most so many seconds. Each started run ends with exactly one
-        `Ended` or `Lost`."""
-
-    def abandon(self, run: Run) -> None:
-        """Kill whatever executes an unresponsive run; `news` then reports its `Lost`."""
-
-    def stop(self) -> None:
-        """Ask every run to save a checkpoint and end, and start no more."""
-
-    def kill(self) -> None:
-        """Kill whatever is still running."""
-
-    def close(self) -> None:
-        """Leave no process, job or file of the engine behind."""

@@ -1,13 +1,4 @@
-"""A run's name in a tracker, and which of its steps the tracker has.
-
-MLflow: a database beside the runs, or a tracking server.
-
-TensorBoard: an event file in the run folder, or in a folder per run elsewhere.
-
-trackio: a local database, shown by ``trackio show``.
-
-Weights & Biases, online or offline.
-"""
+"""Callbacks that send a run to a tracker: MLflow, TensorBoard, trackio, Weights & Biases."""
 
 from __future__ import annotations
 

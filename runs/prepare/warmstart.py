@@ -38,8 +38,8 @@ from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig
 from grpobench.runs.tools import files, strict
+from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.faults import point
-from grpobench.runs.tools.machine import deterministic
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.tables import DataError

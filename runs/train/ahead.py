@@ -32,7 +32,7 @@ from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import StepRequest, Weights
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.truncation import truncation_of
-from grpobench.runs.tools.machine import deterministic
+from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.process import death, die_with, safe_point, without_interrupts, without_main
 
 LOOK = 0.05

@@ -34,7 +34,7 @@ from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.models.token_budgets import RankOutOfMemory
 from grpobench.runs.runfolder import checkpoints, sharded
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.tools.machine import deterministic
+from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.process import death, die_with, without_interrupts, without_main
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.progress import Preempted

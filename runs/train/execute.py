@@ -10,7 +10,8 @@ from grpobench.runs.models.token_budgets import explain_out_of_memory
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.tools.machine import deterministic, reset_peak_memory
+from grpobench.runs.tools.determinism import deterministic
+from grpobench.runs.tools.machine import reset_peak_memory
 from grpobench.runs.train.devices import ranks_of
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.progress import Preempted, Progress, progress_reporter

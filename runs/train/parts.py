@@ -39,7 +39,8 @@ from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings import also, others, registries
 from grpobench.runs.settings.config import RunConfig, rates
 from grpobench.runs.settings.optimizers import Schedule, maker, schedule
-from grpobench.runs.tools.machine import determinism, free_memory
+from grpobench.runs.tools.determinism import determinism
+from grpobench.runs.tools.machine import free_memory
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.ahead import AheadSampler

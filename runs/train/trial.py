@@ -34,7 +34,7 @@ from grpobench.runs.sample.rollouts import Group
 from grpobench.runs.settings import plugins, registries, stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.observe import TRACKERS, Observe
-from grpobench.runs.tools.machine import deterministic
+from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.process import environment
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.rollouts import Source, no_reward

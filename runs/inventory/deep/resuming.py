@@ -20,8 +20,9 @@ from grpobench.runs.inventory.deep.agreement import run, small, trainer, up_to_u
 from grpobench.runs.inventory.deep.result import CheckInput, Finding, good, unknown, wrong
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.determinism import determinism, deterministic
 from grpobench.runs.tools.files import finite, read_rows
-from grpobench.runs.tools.machine import determinism, deterministic, peak_memory_gb, reset_peak_memory
+from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
 from grpobench.runs.train.trainer import Trainer
 from grpobench.runs.train.trial import first_update
 

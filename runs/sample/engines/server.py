@@ -35,8 +35,9 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from grpobench.runs.models import sizes
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.sample.engines import engine as gate
-from grpobench.runs.sample.engines.engine import BAD, Drawn, Engine, Gate, Refusal, length
+from grpobench.runs.sample.engines import gate
+from grpobench.runs.sample.engines.engine import Drawn, Engine
+from grpobench.runs.sample.engines.gate import BAD, Gate, Refusal, length
 from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.truncation import FULL, Truncation
 

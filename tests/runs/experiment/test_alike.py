@@ -13,9 +13,10 @@ from rich.console import Console
 
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.experiment import launcher
+from grpobench.runs.experiment.executor import News
 from grpobench.runs.experiment.launcher import Launcher
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import Ended, Fault, News, fault_of
+from grpobench.runs.experiment.worker import Ended, Fault, fault_of
 from grpobench.runs.reward.functions import FunctionError, RewardFunction, RewardInput
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig

@@ -14,10 +14,11 @@ import pytest
 from rich.console import Console
 
 from grpobench.runs.experiment import launcher, pool
+from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.launcher import MOST_AGAIN, Launcher
 from grpobench.runs.experiment.pool import Pool, Worker
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import Ended, Lost, News
+from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.runfolder.logs import Log, status
 from grpobench.runs.settings.recipe import read_recipe

@@ -18,10 +18,11 @@ from helpers.whole_runs import rows
 from rich.console import Console
 
 from grpobench.runs.experiment import launcher, watchdog
+from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.launcher import MOST_AGAIN, Launcher
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import run_status
-from grpobench.runs.experiment.worker import Ended, Lost, News
+from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.strict import ConfigError

@@ -23,8 +23,8 @@ from grpobench.algorithms import ALGORITHMS
 from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools.determinism import STRICT, determinism, deterministic
 from grpobench.runs.tools.files import read_json
-from grpobench.runs.tools.machine import STRICT, determinism, deterministic
 
 
 class Watch(TorchDispatchMode):

@@ -26,7 +26,7 @@ from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
-from grpobench.runs.sample.engines import engine as gate
+from grpobench.runs.sample.engines import gate
 from grpobench.runs.sample.engines import sampler as vllm_sampler
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, halved, stretched
 from grpobench.runs.sample.engines.server import Remote, Server, serve
