@@ -119,7 +119,7 @@ COLUMNS = ("step", "prompt", "completion", "advantage")
 def read(place: Path) -> Log:
     """The run of a `trainer_state.json`, or of a folder with one or with checkpoints: of the last checkpoint.
     Raises DataError if the file has no history."""
-    file = place if place.is_file() else latest(place)
+    file = latest(place) if place.is_dir() else place
     log = Log(place, "trl", library="trl", files=[file])
     state = load(file, log)
     history = state.get("log_history")
