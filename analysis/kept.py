@@ -141,7 +141,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         "tasks": list(experiment.tasks),
         "margin": round(100 * experiment.margin, DECIMALS),
         **({"control": experiment.control} if experiment.control else {}),
-        **({"plan": json.loads(experiment.plan.text())} if experiment.plan else {}),
+        **({"plan": bounded.parse_json(experiment.plan.text())} if experiment.plan else {}),
         "cells": _cells(experiment, compute_stability(experiment, findings, ended)),
         "runs": _rows(experiment, ended),
     }
@@ -187,7 +187,7 @@ def as_text(content: Mapping[str, Any]) -> str:
 def read(path: Path) -> KeptTable:
     """Read a kept table. Raises LogError if the file is not one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = bounded.read_object(path)
         if content.pop("version") != VERSION:
             raise ValueError("another version")
         return KeptTable(**content)

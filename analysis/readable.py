@@ -20,6 +20,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.decomposition import was_read
 from grpobench.analysis.statistics.intervals import Estimate, wilson
 from grpobench.analysis.tools.text import NONE, interval, percent
+from grpobench.tasks.data import bounded
 
 NAME: Final = "readable"
 """Name of the kept table, and of its file below docs/results."""
@@ -169,7 +170,7 @@ def content_of(rows: Sequence[ReadableRow]) -> dict[str, Any]:
 def read(path: Path) -> list[ReadableRow]:
     """The rows of a kept table. Raises LogError if the file is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = bounded.read_object(path)
         if content["version"] != VERSION:
             raise ValueError("another version")
         return [_row(row) for row in content["rows"]]

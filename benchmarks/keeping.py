@@ -21,10 +21,10 @@ from grpobench.benchmarks.cases import Tell
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import CheckpointConfig, RunConfig
 from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.tools import files
 from grpobench.runs.tools import lock as leases
 from grpobench.runs.tools.lock import Lock
 from grpobench.runs.tools.progress import Clock
+from grpobench.tasks.data import bounded
 
 RECIPE: Final = "quickstart"
 STEPS: Final = 20
@@ -154,7 +154,7 @@ def checksums(checkpoint: Path) -> tuple[float, int]:
     held = sorted(checkpoint.iterdir())
     began = time.perf_counter()
     for path in held:
-        files.sha256(path)
+        bounded.sha256(path)
     return time.perf_counter() - began, sum(path.stat().st_size for path in held)
 
 

@@ -39,6 +39,7 @@ from grpobench.analysis.statistics.intervals import wilson
 from grpobench.analysis.statistics.verdicts import ALPHA, Verdict
 from grpobench.analysis.topics.accuracy import finals
 from grpobench.analysis.topics.events import histories
+from grpobench.tasks.data import bounded
 
 COMPARISONS = 300
 """Comparisons of each design."""
@@ -277,7 +278,7 @@ def as_text(content: Mapping[str, Any]) -> str:
 def read(path: Path) -> Mapping[str, Any]:
     """Read a kept calibration. Raises LogError if the file is not one."""
     try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: Mapping[str, Any] = bounded.read_object(path)
         if content["version"] != VERSION or content["name"] != NAME:
             raise ValueError("another version, or another table")
     except (ValueError, KeyError, TypeError) as error:

@@ -27,6 +27,7 @@ from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.tasks.data import bounded
 
 FILE = "registration.json"
 """File in the folder of a finding's experiment."""
@@ -108,13 +109,12 @@ def read_registration(folder: Path) -> Registration:
     """Raises LogError where there is none, or its rule is not the one whose digest it holds."""
     path = folder / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise LogError(f"{path}: missing; `grpobench finding run` writes it before the first run") from error
-    except ValueError as error:
-        raise LogError(
-            f"{path}: not JSON ({error}); choose another folder and run the finding anew"
-        ) from error
+        content = bounded.read_object(path, "choose another folder and run the finding anew")
+    except bounded.FileError as error:
+        if not path.exists():
+            why = f"{path}: missing; `grpobench finding run` writes it before the first run"
+            raise LogError(why) from error
+        raise LogError(str(error)) from error
     return registration_of(content, str(path))
 
 
@@ -164,7 +164,7 @@ def _altered(experiment: Experiment, known: Registration, name: str) -> bool:
     path = experiment.folder / name / "run.toml"
     if not path.exists():
         return False
-    text = path.read_text(encoding="utf-8")  # before version 0.3 the digest was of the whole text
+    text = bounded.read_text(path)  # before version 0.3 the digest was of the whole text
     as_registered = {settings_digest(text, held) for held in ("", FINAL, *LATER)}
     return known.settings[name] not in {*as_registered, text_digest(text)}
 
@@ -316,7 +316,7 @@ def record_text(record: Record) -> str:
 def read_kept(path: Path) -> Record:
     """Read a kept table. Raises LogError if the file is not one."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = bounded.read_object(path)
         if told["version"] != VERSION:
             raise ValueError("of another version")
         rows = told["runs"]
@@ -346,8 +346,6 @@ def read_kept(path: Path) -> Record:
                 if Outcome.read(test.outcome).kind == "lasting"
             },
         )
-    except OSError as error:
-        raise LogError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogError(f"{path}: no kept finding ({error}); write it again with grpobench keep") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,6 +13,7 @@ from grpobench.analysis.profile.measure import Measure, Rows
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.halving import rank
+from grpobench.tasks.data import bounded
 
 FOLDER = Path(__file__).parent / "kept"
 """The outcomes that come with the suite: those at nano scale, and a folder for each other scale."""
@@ -66,26 +68,28 @@ def read(path: Path) -> list[Row]:
     """The rows of a file; none without one. Raises LogError for a damaged file."""
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if reader.fieldnames != NAMES:
-            raise LogError(f"{path}: the columns must be {', '.join(NAMES)}; remove the file to make it anew")
-        try:
-            return [
-                Row(
-                    row["algorithm"],
-                    row["probe"],
-                    float(row["learning_rate"]),
-                    float(row["critic_rate"]),
-                    int(row["seed"]),
-                    float(row["outcome"]),
-                    row["state"],
-                    float(row["seconds"]),
-                )
-                for row in reader
-            ]
-        except (TypeError, ValueError) as error:
-            raise LogError(f"{path}:{reader.line_num}: {error}; remove the line") from None
+    try:
+        reader = csv.DictReader(io.StringIO(bounded.read_text(path), newline=""))
+    except bounded.FileError as error:
+        raise LogError(str(error)) from error
+    if reader.fieldnames != NAMES:
+        raise LogError(f"{path}: the columns must be {', '.join(NAMES)}; remove the file to make it anew")
+    try:
+        return [
+            Row(
+                row["algorithm"],
+                row["probe"],
+                float(row["learning_rate"]),
+                float(row["critic_rate"]),
+                int(row["seed"]),
+                float(row["outcome"]),
+                row["state"],
+                float(row["seconds"]),
+            )
+            for row in reader
+        ]
+    except (TypeError, ValueError, csv.Error) as error:
+        raise LogError(f"{path}:{reader.line_num}: {error}; remove the line") from None
 
 
 def read_all(folders: Iterable[Path]) -> dict[str, list[Row]]:

@@ -89,12 +89,6 @@ def _sum(table: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 
-def file_sum(path: Path) -> str:
-    """The checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_sums(run: Path) -> dict[str, dict[str, Any]]:
     """sums.json: {file: {bytes, sha256}} of the files of a run with a result; empty for older runs without
     checksums. Raises ValueError if the file is damaged."""

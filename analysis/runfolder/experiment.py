@@ -7,7 +7,6 @@ digests of its problems.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -255,7 +254,7 @@ def describe(stretches: Sequence[Stretch]) -> str:
 def plain_value(value: str) -> str:
     """A value as the settings table shows it, without quotes and with short numbers."""
     try:
-        read = json.loads(value)
+        read = bounded.parse_json(value)
     except ValueError:
         return value
     return f"{read:g}" if isinstance(read, float) else value.strip('"')

@@ -6,8 +6,6 @@ Only a last line that was cut off while it was written is tolerated, and counted
 from __future__ import annotations
 
 import hashlib
-import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +123,6 @@ def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(read_bytes(path).decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # which says at which line and column
-        match = re.search(r"line (\d+)", str(error))
-        line = f", line {match[1]}" if match else ""
-        raise LogError(f"{path}{line}: not TOML ({error}); restore the file") from error
+        return bounded.read_toml(path)
+    except bounded.FileError as error:
+        raise LogError(str(error)) from error

@@ -25,6 +25,7 @@ from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
 from grpobench.analysis.runfolder.search import SearchRecord, record_of
 from grpobench.analysis.tools.processes import pause_garbage_collection
 from grpobench.analysis.tools.text import why_no_folder
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.bounded import object_or_empty
 
 STATES = ("running", "finished", "diverged", "collapsed", "crashed", "preempted")
@@ -105,6 +106,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     damage: list[str] = []
     described = _attempt(lambda: _described(formats.find_file(folder, formats.EXPERIMENT)), {}, damage)
     search = _attempt(lambda: _search(described, folder), None, damage)
+    borrowed_rates = _attempt(lambda: _borrowed(described, folder), {}, damage)
     folder_names = {path.parent.name for path in folder.glob("*/run.toml")}
     names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(folder_names)]))
     if not names:
@@ -144,7 +146,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         plan=plan,
         control=_control(described.get("control", ""), arms, folder),
         search=search,
-        borrowed_rates=_attempt(lambda: _borrowed(described, folder), {}, damage),
+        borrowed_rates=borrowed_rates,
         described="runs" in described,
         strangers=strangers,
         sweep_values={
@@ -334,7 +336,7 @@ def _result_sums(run: Path) -> dict[str, dict[str, Any]]:
     if (
         "run.toml" in kept
         and settings.exists()
-        and checksums.file_sum(settings) != kept["run.toml"][checksums.SEAL]
+        and bounded.sha256(settings) != kept["run.toml"][checksums.SEAL]
     ):
         raise LogError(f"{settings}: is not what was written, by {checksums.SUMS_FILE}; restore the file")
     return kept

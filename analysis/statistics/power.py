@@ -21,7 +21,6 @@ patterns and their negatives counted once.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -31,6 +30,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
+
+from grpobench.tasks.data import bounded
 
 Floats: TypeAlias = NDArray[np.float64]
 Correction: TypeAlias = Literal["max-t", "holm"]
@@ -107,7 +108,7 @@ def detectable(seeds: int, pairs: int, alpha: float = 0.05, correction: Correcti
 def _table() -> dict[int, list[float]]:
     """By number of seeds, `detectable` of 2, 3, … pairs under max-T at `TABLE_ALPHA`: a simulation of each
     takes up to a second. `tests/analysis/test_power.py` recomputes entries."""
-    read = json.loads(TABLE.read_text(encoding="utf-8"))
+    read = bounded.read_object(TABLE)
     return {int(seeds): effects for seeds, effects in read.items()}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from grpobench.analysis.calibration.scores import Case, Library
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.tasks.data import bounded
 
 FILE = Path(__file__).with_name("library.toml")
 
@@ -45,7 +45,7 @@ class Planned:
 
 def planned() -> Planned:
     """The library as `FILE` says."""
-    table = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    table = bounded.read_toml(FILE)
     rows = table["case"]
     cases = [case({name: value for name, value in row.items() if name != "seeds"}) for row in rows]
     tried = {

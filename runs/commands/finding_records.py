@@ -27,6 +27,7 @@ from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def differences(study: Study, scale: str, folder: Path, part: Record | None = No
         if not path.exists():
             absent.append(config.folder)
             continue
-        text = path.read_text(encoding="utf-8")
+        text = bounded.read_text(path)
         for change in stored.differences(text, stored.dump(config), stored.defaults(config)):
             key, _, values = change.partition(": ")
             ours, _, now = values.partition(" -> ")

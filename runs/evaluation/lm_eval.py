@@ -23,6 +23,7 @@ from grpobench.runs.metrics.evaluator import Answer, Mode, Row, continuations
 from grpobench.runs.models import sizes
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.tools import strict
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
@@ -263,7 +264,7 @@ def definition(name: str, folder: Path, task: Task, mode: Mode, decoding: Decodi
 
 def candidates(doc: Mapping[str, str]) -> list[str]:
     """The continuations whose likelihoods the harness computes."""
-    return list(json.loads(doc["candidates"]))
+    return list(bounded.parse_json(doc["candidates"]))
 
 
 def process_results(doc: Mapping[str, str], results: Sequence[Any]) -> dict[str, float]:
@@ -295,11 +296,11 @@ def _verified(where: str, texts: tuple[str, ...]) -> tuple[Verdict, ...]:
 @functools.cache
 def _chosen(where: str, logp: tuple[float, ...], tokens: str) -> Verdict:
     task, problem = _problem_of(where)
-    return task.choose(problem, logp, json.loads(tokens))
+    return task.choose(problem, logp, bounded.parse_json(tokens))
 
 
 def _problem_of(where: str) -> tuple[Task, Problem]:
-    told = json.loads(where)
+    told = bounded.parse_json(where)
     settings = json.dumps(told["settings"], sort_keys=True)
     task, problems = _problems(*told["class"], settings, told["split"])
     return task, problems[told["id"]]
@@ -309,7 +310,7 @@ def _problem_of(where: str) -> tuple[Task, Problem]:
 def _problems(module: str, name: str, settings: str, split: Split) -> tuple[Task, dict[str, Problem]]:
     faults: list[str] = []
     cls: type[Task] = getattr(importlib.import_module(module), name)
-    task = strict.build(cls, json.loads(settings), "task", faults)
+    task = strict.build(cls, bounded.parse_json(settings), "task", faults)
     if isinstance(task, strict.Bad):
         raise strict.ConfigError(faults)
     return task, {problem.id: problem for problem in task.problems(split)}

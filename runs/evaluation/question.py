@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from grpobench.runs.settings import registries, stored
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data import sources
+from grpobench.tasks.data import bounded, sources
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split, Task
 
@@ -116,10 +115,7 @@ def subjects(target: str, out: Path | None, model: ModelConfig | None = None) ->
 
 
 def _run(place: Path) -> Subject:
-    try:
-        table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{place / 'run.toml'} is damaged ({error}); restore the run folder") from None
+    table = bounded.read_toml(place / "run.toml", "restore the run folder")
     faults: list[str] = []
     model = strict.build(ModelConfig, table.get("model", {}), "model", faults)
     if isinstance(model, strict.Bad):

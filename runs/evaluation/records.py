@@ -18,7 +18,6 @@ import hashlib
 import json
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,9 +134,9 @@ class EvaluationCache:
         before = files.read_json(path)
         code = provenance.code("runs/evaluation/records.py", *([plan.task] if plan.task else []))
         if before and not self.wish.again and unchanged(before, wanted, code):
-            content = path.with_suffix(".jsonl").read_bytes()
-            if before.get("rows_sum") in (None, hashlib.sha256(content).hexdigest()):
-                rows = [json.loads(line) for line in content.splitlines()]
+            stored = path.with_suffix(".jsonl")
+            if before.get("rows_sum") in (None, bounded.sha256(stored)):
+                rows = bounded.read_rows(stored)
                 return Record(subject, path, before, rows, was_cached=True)
         began = time.monotonic()
         rows = []
@@ -169,7 +168,7 @@ class EvaluationCache:
         files.write_atomic(path.with_suffix(".jsonl"), data)
         text = json.dumps(checksums.seal(files.finite(about)), indent=1)
         files.write_atomic(path, text.encode())
-        return Record(subject, path, json.loads(text), rows)
+        return Record(subject, path, bounded.parse_json(text), rows)
 
     def _policy(
         self, subject: Subject, plan: Plan, through: Through, policy: Policy
@@ -308,7 +307,7 @@ def newest(place: Path) -> tuple[int, Path] | None:
 
 def lack_of_weights(place: Path) -> str:
     """Why a run has no weights, and the remedy."""
-    table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
+    table = bounded.read_toml(place / "run.toml")
     if settled(place) and not table.get("checkpoint", {}).get("weights", True):
         return f"{place} kept no weights (checkpoint.weights = false); delete it and run it again with them"
     return f"{place} has neither final weights nor a checkpoint; run it first"
@@ -330,7 +329,7 @@ def weights_damage(place: Path) -> str:
         told = checkpoints.written(path)
     except ValueError as error:
         return str(error)
-    if told in ("", files.sha256(path)):
+    if told in ("", bounded.sha256(path)):
         return ""
     remedy = f"delete {place} to run it again" if path.parent.name == "final" else f"delete {path.parent}"
     return f"{path}: was changed since it was written (its sha256 differs); restore it, or {remedy}"
@@ -381,7 +380,7 @@ def _base(subject: Subject) -> dict[str, Any]:
     weights = [*Path(place).glob("*.safetensors"), *Path(place).glob("*.bin")]
     return {
         "model": strict.plain(subject.model),
-        "files": {path.name: files.sha256(path) for path in sorted(weights)},
+        "files": {path.name: bounded.sha256(path) for path in sorted(weights)},
         "task": subject.run.get("task") if subject.model.warm_start else None,
     }
 
@@ -397,7 +396,7 @@ def identity(subject: Subject, plan: Plan, base: bool) -> dict[str, Any]:
         trained = newest(subject.evals_parent)
         assert trained is not None
         step, path = trained
-        digest = weights_hash(path) if path.is_dir() else files.sha256(path)
+        digest = weights_hash(path) if path.is_dir() else bounded.sha256(path)
         policies["final"] = {"step": step, "weights": digest}
     plain: dict[str, Any] = json.loads(json.dumps({"settings": plan.settings, "policies": policies}))
     return plain

@@ -38,6 +38,11 @@ LINES = 40
 """Maximum number of lines of a prompt that are shown."""
 
 
+RUN, ROW, ANSWER, TOKEN = 250_000, 6_000, 600, 8
+"""Bytes of a run's settings, provenance and digests of problems, of a step's row in metrics.jsonl, of an
+answer's row in eval.jsonl, and of a token's text: each more than those of the suite's own recipes."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A problem as the model reads it, through its chat template if it has one."""
@@ -67,9 +72,11 @@ class Estimate:
     seconds: float | None
     """Estimate from the seconds per step of earlier runs, spread over the workers."""
     disk_after: int | None = None
-    """Bytes of weights that the runs keep, without logs; None if this machine lacks a model's files."""
+    """Bytes of weights that the runs keep; None if this machine lacks a model's files."""
     disk_during: int | None = None
     """Upper bound on the bytes of checkpoints beside these while the runs work."""
+    disk_logs: int = 0
+    """Upper bound on the bytes of logs, evaluations, completions and rollouts (`log_bytes`)."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,7 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
     return Estimate(
         disk_after=after if len(sized) == len(todo) else None,
         disk_during=during if len(sized) == len(todo) else None,
+        disk_logs=sum(log_bytes(run.config) for run in todo),
         training_tokens_at_most=sum(step_tokens(run.config) * left[run.name] for run in todo)
         + sum(tokens_before(run.config) for run in todo),
         evaluation_tokens_at_most=sum(evaluation_tokens(run.config) for run in todo),
@@ -249,8 +257,15 @@ def evaluation_tokens(config: RunConfig) -> int:
 
 def tokens_of_task(config: RunConfig, task: Task) -> int:
     """Upper bound on the tokens that a run samples to evaluate one task."""
-    settings, steps = config.evaluate, config.train.steps
+    settings = config.evaluate
     answers = settings.samples * ("sampled" in task.modes) + (settings.greedy and "greedy" in task.modes)
+    longest = config.sampler.max_completion_tokens or task.max_completion_tokens
+    return evaluated_problems(config, task) * answers * longest
+
+
+def evaluated_problems(config: RunConfig, task: Task) -> int:
+    """How often a run evaluates a problem of a task."""
+    settings, steps = config.evaluate, config.train.steps
     edges = 1 + settings.before
     between = (steps - 1) // settings.every if settings.every and steps else 0
     times: dict[Split, tuple[int, int]] = {
@@ -261,7 +276,20 @@ def tokens_of_task(config: RunConfig, task: Task) -> int:
     for split, (count, often) in times.items():
         if count and split in task.splits:
             asked += min(count, len(task.problems(split))) * often
-    return asked * answers * (config.sampler.max_completion_tokens or task.max_completion_tokens)
+    return asked
+
+
+def log_bytes(config: RunConfig) -> int:
+    """Upper bound on the bytes of a whole run's logs, evaluations, completions and rollouts, if no row is
+    longer than `ROW` or `ANSWER` and no token has more than `TOKEN` bytes. Compression is not counted."""
+    settings, steps, modes = config.evaluate, config.train.steps, config.task.modes
+    answers = settings.samples * ("sampled" in modes) + (settings.greedy and "greedy" in modes)
+    answers += settings.likelihood and "likelihood" in modes
+    evaluated = evaluated_problems(config, config.task) * answers
+    texts = tokens_of_task(config, config.task) if settings.completions else 0
+    evaluations = range(settings.every, steps + 1, settings.every) if settings.every else ()
+    rollouts = len({1, *evaluations, steps}) * step_tokens(config) if steps else 0
+    return RUN + ROW * (steps + 1) + ANSWER * evaluated + TOKEN * (texts + rollouts)
 
 
 # Prompts
@@ -357,12 +385,15 @@ def estimate_lines(found: Preview) -> list[str]:
     training, evaluation = told.training_tokens_at_most, told.evaluation_tokens_at_most
     most = f"at most {training:,} tokens sampled in training and {evaluation:,} in evaluations"
     lines = [f"estimate: {most} if every completion has the maximum length"]
+    logs = f"at most {preflight.size(told.disk_logs)} of logs and completions"
     if told.disk_after is None or told.disk_during is None:
-        lines.append("disk: unknown, because a model's files are not on this machine")
+        lines.append(f"disk: {logs}; weights unknown, because a model's files are not on this machine")
     else:
         during = preflight.size(told.disk_during)
         after = preflight.size(told.disk_after)
-        lines.append(f"disk: {after} of weights after the runs, up to {during} of checkpoints during them")
+        lines.append(
+            f"disk: {after} of weights after the runs, up to {during} of checkpoints during them, {logs}"
+        )
     if told.seconds is None or told.training_tokens is None:
         return [
             *lines,

@@ -25,9 +25,10 @@ from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.runfolder.logs import result_faults, settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.overrides import parse_set
-from grpobench.runs.tools import files
+from grpobench.runs.tools import files, toml
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.lock import FolderError, living
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 
@@ -65,7 +66,7 @@ def changed_weights(run: Path) -> Iterator[str]:
         return
     for name, one in kept.items():
         path = run / name
-        if name.startswith("final/") and path.is_file() and checksums.file_sum(path) != one[checksums.SEAL]:
+        if name.startswith("final/") and path.is_file() and bounded.sha256(path) != one[checksums.SEAL]:
             yield f"{path}: was changed since it was written (see {checksums.SUMS_FILE}); restore it"
 
 
@@ -196,7 +197,7 @@ def recipe_differences(first: Source, other: Source) -> list[str]:
 def requested_settings(source: Source) -> dict[str, str]:
     """The request behind an experiment: its recipe's keys, its assignments and its sweep values."""
     try:
-        table = tomllib.loads(source.table.get("recipe") or "")
+        table = toml.read(source.table.get("recipe") or "")
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{source.folder / 'experiment.json'}: its recipe cannot be read: {error}") from error
     kept = {key: value for key, value in table.items() if key not in CHOOSING and key != "arm"}
@@ -218,7 +219,7 @@ def settings_differences(sources: Sequence[Source]) -> list[str]:
     found = []
     for source in sources:
         for name, path in source.runs().items():
-            text = seedless((path / "run.toml").read_text(encoding="utf-8"))
+            text = seedless(bounded.read_text(path / "run.toml"))
             stem = name.rpartition("-s")[0]
             first, expected = known.setdefault(stem, (path, text))
             changes = stored.differences(expected, text) if expected != text else []
@@ -261,7 +262,7 @@ def unequal(one: Path, other: Path) -> str:
         if timeless(one / name) != timeless(other / name):
             return name
     weights = [
-        {path.name: files.sha256(path) for path in run.glob("final/*.safetensors")} for run in (one, other)
+        {path.name: bounded.sha256(path) for path in run.glob("final/*.safetensors")} for run in (one, other)
     ]
     return "" if weights[0] == weights[1] else "final/"
 

@@ -3,7 +3,6 @@ roles whose learning rate is searched after the policy's."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from grpobench.algorithms.algorithm import Role
 from grpobench.runs.experiment.experiment import Outcome
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.runfolder.logs import RESULTS
+from grpobench.tasks.data import bounded
 
 CRITICS: tuple[Role, ...] = ("critic", "value_head")
 """Roles whose rate is searched after the policy's."""
@@ -22,7 +22,7 @@ def results(outcome: Outcome) -> Iterator[tuple[Run, list[dict[str, Any]]]]:
     """Every run that has a result, with the rows of its training steps."""
     for run in outcome.runs:
         if run.state in RESULTS:
-            rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+            rows = bounded.read_rows(run.path / "metrics.jsonl")
             yield run, [row for row in rows if row["step"] > 0]
 
 

@@ -28,6 +28,7 @@ from grpobench.runs.tools.files import write_atomic
 from grpobench.runs.tools.lock import Sight
 from grpobench.runs.tools.machine import SPIN, SPINS
 from grpobench.runs.train.progress import Progress
+from grpobench.tasks.data import bounded
 
 FOLDER = ".launch"
 LOOK = 1.0
@@ -84,7 +85,7 @@ class Board:
             changed = path.stat().st_mtime_ns
             if self.seen.get(told.name) != changed:
                 self.seen[told.name] = changed
-                return [(told, Progress(**json.loads(path.read_text(encoding="utf-8"))))]
+                return [(told, Progress(**bounded.read_object(path)))]
         return []
 
     def last(self, told: Run) -> list[tuple[Run, Progress]]:

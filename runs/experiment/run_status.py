@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
 from grpobench.runs.tools.lock import Lock, Owner
 from grpobench.runs.tools.progress import duration, number
 from grpobench.runs.tools.screen import is_redrawable
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.bounded import FileError, read_object_if_any
 from grpobench.tasks.data.tables import DataError
 
@@ -211,14 +211,14 @@ def _unresponsive(place: Path) -> str:
     for path in place.glob("unresponsive-*.txt"):
         with contextlib.suppress(OSError, ValueError):
             number = int(path.stem.removeprefix("unresponsive-"))
-            found[number] = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+            found[number] = bounded.read_text(path, errors="replace").partition("\n")[0]
     return f"attempt {max(found)} {found[max(found)]} (unresponsive-{max(found)}.txt)" if found else ""
 
 
 def _steps(place: Path) -> int | None:
     """Steps that the run will make; None before it has begun."""
     try:
-        table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
+        table = bounded.read_toml(place / "run.toml")
         return int(table["train"]["steps"])
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return None

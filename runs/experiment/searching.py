@@ -43,6 +43,7 @@ from grpobench.runs.tools import files, toml
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.lock import FolderError
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 PLAN = "plan.json"
@@ -222,7 +223,7 @@ class Searcher:
         """Raise ConfigError if the recipe cannot be written, or could not be run there."""
         recipe, target = self.plan.recipe, self.target
         files.demand_writable(target.parent, "--to")
-        if target.exists() and f"[{SEARCHED}]" not in target.read_text(encoding="utf-8", errors="replace"):
+        if target.exists() and f"[{SEARCHED}]" not in bounded.read_text(target, errors="replace"):
             raise ConfigError([f"--to {target}: exists, and no search wrote it; name another file"])
         values = {arm: first_values(self.plan) for arm in self.plan.stages[0].arms}
         read_again(recipe, self.sets(values), folder=target.parent)
@@ -236,7 +237,7 @@ class Searcher:
     def write(self, record: SearchRecord) -> SearchEnd:
         """Write record and recipe, and read the recipe as `grpobench run` would."""
         files.write_atomic(self.record_path, record.text().encode())
-        digest = files.sha256(self.record_path)
+        digest = bounded.sha256(self.record_path)
         text = recipe_text(
             self.plan.recipe.text,
             f"{self.plan.recipe.name} with the values that a search chose",

@@ -21,6 +21,7 @@ from grpobench.runs.tools.files import write_atomic
 from grpobench.runs.tools.progress import duration
 from grpobench.runs.tools.strict import user_seconds
 from grpobench.runs.train.progress import Progress
+from grpobench.tasks.data import bounded
 
 VARIABLE = "GRPOBENCH_PATIENCE"
 SECONDS = 1800.0
@@ -83,10 +84,10 @@ def size(run: Run) -> int:
 def stack(run: Run) -> str:
     """The last stacks that this attempt wrote; empty if there are none."""
     try:
-        with (run.path / "log.txt").open("rb") as file:
-            file.seek(run.logged)
+        with bounded.open_file(run.path / "log.txt") as file:
+            file.seek(max(run.logged, file.seek(0, 2) - bounded.max_text()))
             text = file.read()
-    except OSError:
+    except (OSError, bounded.FileError):
         return ""
     return text[text.rindex(MARK) :].decode(errors="replace") if MARK in text else ""
 

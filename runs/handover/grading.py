@@ -20,6 +20,7 @@ from grpobench.runs.reward.verdicts import demand_verdicts
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import RewardConfig, RunConfig
 from grpobench.runs.tools.strict import Rule, unmet
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
@@ -60,7 +61,7 @@ def refusals(config: RunConfig) -> list[str]:
 def as_columns(problem: Problem) -> dict[str, str]:
     """A problem as texts that `problem_of` reads back. Raises DataError for a truth that JSON changes."""
     truth = json.dumps(problem.truth, ensure_ascii=False)
-    if json.loads(truth) != problem.truth:
+    if bounded.parse_json(truth) != problem.truth:
         raise DataError(f"problem {problem.id}: its truth is no JSON, so that no file can hold it")
     traits = json.dumps(dict(problem.traits), ensure_ascii=False)
     return {"id": problem.id, "prompt": problem.prompt, "truth": truth, "traits": traits}
@@ -71,8 +72,8 @@ def problem_of(columns: Mapping[str, Any]) -> Problem:
     return Problem(
         str(columns["id"]),
         str(columns["prompt"]),
-        json.loads(columns["truth"]),
-        json.loads(columns["traits"]),
+        bounded.parse_json(columns["truth"]),
+        bounded.parse_json(columns["traits"]),
     )
 
 
@@ -128,7 +129,7 @@ class Graders:
                 path = self.folder / RECIPES / f"{part}.toml"
                 if not path.is_file():
                     raise DataError(f"{path}: no such part of the hand-over; write it again")
-                self._configs[part] = stored.load(path.read_text(encoding="utf-8"))
+                self._configs[part] = stored.load(bounded.read_text(path))
             return self._configs[part]
 
     def score(self, part: str, columns: Mapping[str, Any], completion: str) -> dict[str, float]:

@@ -13,6 +13,7 @@ from grpobench.algorithms.libraries.verl_arguments import ACTOR, RELEASE, UNBOUN
 from grpobench.runs.handover.plan import Translated
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.strict import ConfigError, Rule, unmet
+from grpobench.tasks.data import bounded
 
 KEYS = Path(__file__).parent / "verl_keys.txt"
 """Every key of the configuration that `ppo_trainer.yaml` composes, and its version in the first line."""
@@ -34,7 +35,7 @@ DIFFERS = (
 @functools.cache
 def configuration_keys() -> frozenset[str]:
     """The keys of verl's configuration."""
-    return frozenset(KEYS.read_text(encoding="utf-8").splitlines()[1:])
+    return frozenset(bounded.read_text(KEYS).splitlines()[1:])
 
 
 def unknown(settings: Mapping[str, Any]) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 from grpobench.analysis.runfolder import checksums
 from grpobench.runs.importing.log import Fault
 from grpobench.runs.runfolder.logs import settled
-from grpobench.runs.tools import toml
 from grpobench.runs.tools.files import read_json
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 LEFT = ("lock", ".*", "checkpoints", "*.tmp")
@@ -51,7 +51,7 @@ def settled_runs(folders: Sequence[Path]) -> list[OwnRun]:
 def described(path: Path) -> OwnRun:
     """A run by its run.toml. Raises DataError if that cannot be read."""
     try:
-        table: dict[str, Any] = toml.read((path / "run.toml").read_text(encoding="utf-8"))
+        table: dict[str, Any] = bounded.read_toml(path / "run.toml")
         return OwnRun(path, str(table["arm"]), str(table["task"]["name"]), int(table["seed"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path / 'run.toml'}: cannot be read ({error}); restore it") from None

@@ -18,6 +18,7 @@ from grpobench.runs.importing.translate import Translated, flat
 from grpobench.runs.tools import files, toml
 from grpobench.runs.tools.files import line, read_json
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 SEED = re.compile(r"(?:^|[-_.=])(?:seed[-_=]?|s)(\d+)$", re.IGNORECASE)
@@ -180,7 +181,7 @@ def provenance(log: Log, found: Translated, library: str) -> dict[str, Any]:
             "names": library,
             "writer": log.writer,
             "files": [
-                {"path": str(path), "bytes": path.stat().st_size, "sha256": files.sha256(path)}
+                {"path": str(path), "bytes": path.stat().st_size, "sha256": bounded.sha256(path)}
                 for path in log.files
             ],
             "rows": len(found.rows),

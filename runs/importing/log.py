@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from grpobench.analysis.tools.text import listed
 from grpobench.runs.runfolder.logs import State
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError
 
 LAST_STEP = 2**53
 """Larger steps are not exact numbers, and no report reads them."""
+HEAD = 2**20
+"""Bytes of a file that are read to recognize its format."""
 DEEPEST = 100
 """Maximum nesting of objects."""
 
@@ -160,23 +162,14 @@ def numbers(
     return found
 
 
-def content(file: Path, limit: int = -1) -> bytes:
-    """A file in UTF-8 without a byte-order mark, or its first `limit` bytes."""
-    with file.open("rb") as opened:
-        return as_utf8(opened.read(limit))
+def head(file: Path) -> bytes:
+    """The first `HEAD` bytes of a file, in UTF-8 without a byte-order mark."""
+    return as_utf8(bounded.head(file, HEAD))
 
 
 def text_of(file: Path) -> str:
     """The text of a file, with every line end as a newline; bytes that are no text become U+FFFD."""
-    with opened_text(file) as lines:
-        return lines.read()
-
-
-def opened_text(file: Path) -> TextIO:
-    """The file opened as text, in UTF-16 if a byte-order mark says so, else in UTF-8."""
-    with file.open("rb") as opened:
-        wide = opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    return file.open(encoding="utf-16" if wide else "utf-8-sig", errors="replace")
+    return bounded.read_text(file, bounded.max_bytes(), "replace")
 
 
 def parsed(text: str | bytes) -> Any:

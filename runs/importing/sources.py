@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpobench.runs.importing.folder import parted
-from grpobench.runs.importing.log import Fault, Log, content, opened_text
+from grpobench.runs.importing.log import Fault, Log, head
 from grpobench.runs.importing.readers import columns, console, tensorboard, trl, wandb
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 FORMATS = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
@@ -188,7 +189,7 @@ def kind_of(path: Path, form: str) -> str:
 
 def has_history(path: Path) -> bool:
     """Whether a JSON file is a trainer state under another name."""
-    return b'"log_history"' in content(path, HEAD)
+    return b'"log_history"' in head(path)
 
 
 def began(file: Path) -> float:
@@ -201,23 +202,20 @@ def is_list(path: Path) -> bool:
     """Whether a JSON file is a list of objects whose first one has a step."""
     if path.suffix != ".json":
         return False
-    first = content(path, HEAD).partition(b"}")[0]
+    first = head(path).partition(b"}")[0]
     steps = "|".join(map(re.escape, columns.STEPS)).encode()
     return re.match(rb'\s*\[\s*\{.*"(?:' + steps + rb')"\s*:\s*\d', first, re.DOTALL) is not None
 
 
 def library_of(path: Path) -> str:
     """The library whose console output a file holds; empty for none."""
-    with opened_text(path) as lines:
-        for line in lines:
-            if library := console.speaks(line):
-                return library
-    return ""
+    lines = (line.decode("utf-8", "replace") for line in bounded.utf8_lines(path))
+    return next(filter(None, map(console.speaks, lines)), "")
 
 
 def is_file_logger(path: Path) -> bool:
     """Whether a file of JSON lines comes from verl's file logger."""
-    return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', content(path, HEAD)) is not None
+    return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', head(path)) is not None
 
 
 def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:

@@ -18,8 +18,8 @@ from typing import Any
 
 from grpobench.runs.models import model_files as packages
 from grpobench.runs.settings.registries import tasks
-from grpobench.runs.tools import files, strict
-from grpobench.tasks.data import sources
+from grpobench.runs.tools import strict
+from grpobench.tasks.data import bounded, sources
 from grpobench.tasks.data import tables as archives
 from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 from grpobench.tasks.task import Task, family
@@ -180,7 +180,7 @@ def damage(file: Packaged) -> str:
         return f"{file.requirement} is not installed"
     if not (root / file.path).is_file():
         return f"{file.distribution} {sources.installed_version(file)} has no {file.path}"
-    digest = files.sha256(root / file.path)
+    digest = bounded.sha256(root / file.path)
     if file.sha256 and digest != file.sha256:
         return f"{file.path}: sha256 is {digest}, and {file.requirement} has {file.sha256}"
     return ""
@@ -296,7 +296,7 @@ def wheel(requirement: str, folder: Path) -> Path | None:
 
 def check(requirement: str, path: Path) -> None:
     """Raise DataError for an archive that is not the checked one."""
-    digest = files.sha256(path)
+    digest = bounded.sha256(path)
     known = archives.WHEELS.get(requirement, "")
     if known and digest != known:
         raise DataError(

@@ -11,7 +11,6 @@ import ast
 import dataclasses
 import importlib
 import textwrap
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from grpobench.runs.settings import recipe, registries
 from grpobench.runs.settings.config import COMPONENTS
 from grpobench.runs.settings.registries import BUILT_IN, Kind
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data import sources
+from grpobench.tasks.data import bounded, sources
 from grpobench.tasks.task import Task
 
 BASES: dict[Kind, type] = {"algorithm": Algorithm, "task": Task}
@@ -62,7 +61,7 @@ def from_files(kind: Kind, folder: Path) -> Iterator[Row]:
     """Definitions in the Python files of a folder; files that do not parse are skipped."""
     for path in sorted(folder.glob("*.py")):
         try:
-            tree = ast.parse(path.read_bytes())
+            tree = ast.parse(bounded.read_bytes(path))
         except (SyntaxError, ValueError):  # The error comes when the file is named.
             continue
         for node in definitions(kind, tree):
@@ -165,7 +164,7 @@ def recipe_rows() -> list[Row]:
 
 def recipe_summary(name: str) -> Row:
     """A recipe's one line, without resolving it (its task may be missing on this machine)."""
-    table = tomllib.loads(recipe.recipes()[name].read_text(encoding="utf-8"))
+    table = bounded.read_toml(recipe.recipes()[name])
     arms = [arm.get("name", arm.get("algorithm", "?")) for arm in table.get("arm", [])]
     tasks = [task if isinstance(task, str) else task.get("name", "?") for task in table.get("tasks", [])]
     return {

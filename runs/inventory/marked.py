@@ -19,6 +19,7 @@ from pathlib import Path
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.inventory.folders import FOLDER
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 
 END = "<!-- end of kept -->"
 MARKER = re.compile(r"<!-- kept (?P<asked>\S+ [^>]*?) -->\n(?P<body>.*?)" + re.escape(END), re.DOTALL)
@@ -45,7 +46,7 @@ def documents(folder: Path) -> dict[str, str]:
     """The new text of every document with markers, by path under `folder`. Raises ConfigError."""
     found = {}
     for path in sorted(folder.rglob("*.md")):
-        text = path.read_text(encoding="utf-8")
+        text = bounded.read_text(path)
         if "<!-- kept " in text:
             found[path.relative_to(folder).as_posix()] = filled(text, path, folder / FOLDER)
     return found

@@ -26,6 +26,7 @@ from grpobench.runs.inventory.templating import templates
 from grpobench.runs.settings import registries
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 from grpobench.tasks.grading import pairs, readings
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ def write(folder: Path, app: click.Group | None = None) -> list[Path]:
     if app:
         found[reference.COMMANDS] = reference.commands_page(templates(), app)
     for path in (folder / name for name in found):
-        if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
+        if path.exists() and not bounded.read_text(path).startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
     tabled = marked.documents(folder) | gallery.gallery_pages(templates(), kept)
     for path in (folder / "algorithms").glob("*.md"):
-        ours = path.read_text(encoding="utf-8").startswith(MARK)
+        ours = bounded.read_text(path).startswith(MARK)
         if ours and path.relative_to(folder).as_posix() not in found:
             path.unlink()
     for name, text in (found | tabled).items():

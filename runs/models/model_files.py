@@ -19,8 +19,7 @@ from typing import Any
 from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.tools import files
-from grpobench.runs.tools.files import sha256
-from grpobench.tasks.data import sources
+from grpobench.tasks.data import bounded, sources
 from grpobench.tasks.data.tables import Packaged
 
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -63,7 +62,7 @@ def cached_sha256(path: Path) -> str:
 
 @functools.cache
 def _sha256_once(path: Path, *stamp: int) -> str:
-    return sha256(path)
+    return bounded.sha256(path)
 
 
 @dataclass(frozen=True)
@@ -227,12 +226,11 @@ def pointers(folder: Path) -> str:
     """Why a folder that was cloned without its large files cannot be loaded; empty where it has them."""
     large = ("*.safetensors", "*.bin", "tokenizer.json", "*.model")
     for path in sorted(path for pattern in large for path in folder.glob(pattern)):
-        with path.open("rb") as file:
-            if file.read(32).startswith(POINTERS):
-                return (
-                    f"{path} is the pointer to a large file, not the file; fetch the files themselves "
-                    f"(`git lfs pull` or `git annex get .` in {folder})"
-                )
+        if bounded.head(path, 32).startswith(POINTERS):
+            return (
+                f"{path} is the pointer to a large file, not the file; fetch the files themselves "
+                f"(`git lfs pull` or `git annex get .` in {folder})"
+            )
     return ""
 
 

@@ -3,7 +3,6 @@ that is made from its config.json alone."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Final
 from grpobench.runs.models import model_files, sizes
 from grpobench.runs.models.model_files import folder_of, missing, outline_of, read_outline, silent
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
+from grpobench.tasks.data import bounded
 
 TOGETHER: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that have the same input."""
@@ -131,7 +131,7 @@ def shape_of(name: str) -> ModelShape:
     try:
         if local:
             # Before anything is made: Python would make a stated number of layers one by one.
-            stated = json.loads((Path(location) / "config.json").read_bytes())
+            stated = bounded.read_object(Path(location) / "config.json")
             sizes.check_counts(stated, sizes.Held(0, 0, 0))
         config = read_outline(AutoConfig, location, trust_remote_code=sizes.trusted(), **where)
         return count(config)

@@ -29,6 +29,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from grpobench.tasks.data import bounded
+
 ALPHABET = "\n" + "".join(chr(c) for c in range(32, 127))
 SPECIAL = ("<pad>", "<eos>", "<unk>")
 VOCABULARY = len(SPECIAL) + len(ALPHABET)
@@ -191,13 +193,13 @@ def make(options: argparse.Namespace) -> None:
     for part in options.mix:
         name, _, share = part.partition("=")
         shares[name] = float(share or 1)
-        settings = json.loads(options.settings).get(name, {})
+        settings = bounded.parse_json(options.settings).get(name, {})
         pairs = examples(name, settings, options.examples, options.seed + 1000, options.lapses)
         pool = [(tokenizer.encode(p), [*tokenizer.encode(a), tokenizer.eos_token_id]) for p, a in pairs]
         streams[name] = batches(pool, options.rows, options.seed)
     supervise(model, streams, shares, options)
     before = Path(options.start or options.out, "provenance.json")
-    earlier = json.loads(before.read_text())["commands"] if options.start and before.exists() else []
+    earlier = bounded.read_object(before)["commands"] if options.start and before.exists() else []
     command = shlex.join(["python", "-m", "grpobench.runs.models.nano", *sys.argv[1:]])
     save(model, tokenizer, Path(options.out), {"commands": [*earlier, command]})
 

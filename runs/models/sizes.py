@@ -12,13 +12,14 @@ where a tensor takes no memory. Where only some are missing, loading says which.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from grpobench.tasks.data import bounded
 
 VARIABLE: Final = "GRPOBENCH_TRUST_REMOTE_CODE"
 """Holds the process id of a command line that was given ``--trust-remote-code``; it counts for that process
@@ -82,7 +83,7 @@ def fitting(location: str, **where: Any) -> Held | None:
     Raises Absurd, and whatever the readers of the files do.
     """
     config, weight_files = files(location, **where)
-    weights, stated = held(weight_files), json.loads(config.read_bytes())
+    weights, stated = held(weight_files), bounded.read_object(config)
     check_counts(stated, weights)
     trusts_code = trusted() and "auto_map" in stated
     return weights if weight_files and not trusts_code else None
@@ -173,6 +174,6 @@ def files(location: str, **where: Any) -> tuple[Path, list[Path]]:
     index = cached_file(location, "model.safetensors.index.json", **where, **quiet)
     names = ["model.safetensors"]
     if index is not None:
-        names = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(bounded.read_object(Path(index))["weight_map"].values()))
     parts = [cached_file(location, name, **where, **quiet) for name in names]
     return Path(str(config)), [Path(part) for part in parts if part is not None]

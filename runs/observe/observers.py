@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings import plugins, stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.observe import Observe
+from grpobench.runs.tools import toml
 from grpobench.runs.tools.files import line
 from grpobench.runs.tools.process import death
 
@@ -161,7 +161,7 @@ class Observers:
     def begin(self, config: RunConfig, done: int) -> None:
         """The run is at its first step, or resumes after `done` steps."""
         if self.links and self.folder:
-            told = tomllib.loads(stored.dump(config))
+            told = toml.read(stored.dump(config))
             self.tell(tell="begin", config=told, folder=str(self.folder.path.resolve()), done=done)
 
     def step(self, row: Mapping[str, Any]) -> None:

@@ -42,6 +42,7 @@ from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
@@ -115,7 +116,7 @@ def damage(folder: Path) -> str:
         return str(error)
     if lost := checksums.absent(folder, listed):
         return lost[0]
-    changed = [name for name, one in listed.items() if files.sha256(folder / name) != one["sha256"]]
+    changed = [name for name, one in listed.items() if bounded.sha256(folder / name) != one["sha256"]]
     return f"{folder / changed[0]}: was changed since it was written" if changed else ""
 
 
@@ -220,20 +221,21 @@ def read_answers(
     first of the `columns` that a line has. Raises DataError with file and line."""
     answers: dict[str, list[tuple[str, float]]] = {}
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        for number, text in enumerate(bounded.utf8_lines(path), 1):
+            if text.strip():
+                prompt, completion, weight = read_answer(text, f"{path}:{number}", columns)
+                answers.setdefault(prompt, []).append((completion, weight))
+    except FileNotFoundError as error:
         raise DataError(f"{path}: cannot be read ({error}); check {setting}") from None
-    for number, text in enumerate(lines, 1):
-        if text.strip():
-            prompt, completion, weight = read_answer(text, f"{path}:{number}", columns)
-            answers.setdefault(prompt, []).append((completion, weight))
+    except bounded.FileError as error:
+        raise DataError(f"{error}; check {setting}") from None
     return answers
 
 
-def read_answer(text: str, place: str, columns: Sequence[str] = ("completion",)) -> tuple[str, str, float]:
+def read_answer(text: bytes, place: str, columns: Sequence[str] = ("completion",)) -> tuple[str, str, float]:
     """Prompt, answer and weight of a line."""
     try:
-        row = json.loads(text)
+        row = bounded.parse_json(text)
     except ValueError as error:
         raise DataError(f"{place}: not JSON ({error}); mend or remove the line") from None
     named = next((name for name in columns if isinstance(row, dict) and name in row), columns[0])
@@ -351,7 +353,7 @@ def warm_start_command(
     loaded = load(name, chat_template=config.template)
     folder = cache_folder() / "warm" / key(loaded, task, config, demonstrations(loaded, task, config))
     cached = folder.exists()
-    kept = json.loads((folder / ACCURACY).read_text()) if (folder / ACCURACY).exists() else {}
+    kept = bounded.read_object_if_any(folder / ACCURACY)
     how = json.dumps(dataclasses.asdict(measure), sort_keys=True)
     before = {} if how in kept else shares(loaded, task, measure, "before", tell)
     warm_start(loaded, task, config, lambda update, of, loss: tell(f"update {update}/{of}, loss {loss:.3f}"))
@@ -362,7 +364,7 @@ def warm_start_command(
     if out is not None:
         with files.becoming(out) as aside:
             shutil.copytree(folder, aside, dirs_exist_ok=True)
-    about: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    about = bounded.read_object(folder / RECORD)
     return {
         **about,
         "folder": str(out or folder),

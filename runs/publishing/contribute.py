@@ -35,6 +35,7 @@ from grpobench.runs.publishing.profile_rows import changed_settings, rows_of_run
 from grpobench.runs.publishing.publish import Source, part_of
 from grpobench.runs.settings.probes import SCALES, common
 from grpobench.runs.tools import files
+from grpobench.tasks.data import bounded
 
 ALGORITHM = re.compile("[A-Za-z0-9_.:@-]{1,80}")
 """What an algorithm of a contribution may be called, since pages show it."""
@@ -182,7 +183,7 @@ def wrong_files(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"checksums: {name} is missing"
         elif name not in listed:
             yield f"checksums: {name} is not listed in {fileset.SUMS}"
-        elif files.sha256(there[name]) != listed[name]:
+        elif bounded.sha256(there[name]) != listed[name]:
             yield f"checksums: {name} is not what was published"
 
 
@@ -232,14 +233,14 @@ def described(part: Part, experiment: Experiment) -> Part:
 
 
 def digest_of(experiment: Experiment, run: Run) -> str:
-    return settings_digest((experiment.folder / run.name / "run.toml").read_text(encoding="utf-8"))
+    return settings_digest(bounded.read_text(experiment.folder / run.name / "run.toml"))
 
 
 def wrong_tables(folder: Path, experiments: Sequence[Experiment]) -> Iterator[str]:
     """Tables that are not those of the logs."""
     for name, frame in fileset.tables(experiments).items():
         path = folder / f"{name}.jsonl.gz"
-        found = path.read_bytes() if path.exists() else b""
+        found = bounded.read_bytes(path, packed=False) if path.exists() else b""
         if found != (fileset.table_bytes(frame) if len(frame) else b""):
             yield f"tables: {path.name} is not what the logs say"
 

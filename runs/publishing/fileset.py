@@ -35,9 +35,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
-from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.files import LogError, read_bytes
 from grpobench.runs.publishing.contributed import MANIFEST
-from grpobench.runs.tools import files
 from grpobench.tasks.data import bounded
 
 SUMS, CARD = "SHA256SUMS", "README.md"
@@ -106,26 +105,9 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises LogError with every fault."""
     path = folder / MANIFEST
     try:
-        return Manifest.model_validate_json(read_regular(path, MOST_DESCRIBED))
+        return Manifest.model_validate_json(read_bytes(path))
     except ValidationError as error:
         raise LogError(f"{path}: {'; '.join(faults_of(error))}") from error
-
-
-def read_regular(path: Path, most: int) -> bytes:
-    """The content of a file of at most `most` bytes. Raises LogError for a larger one, and for a link, a pipe
-    or a device, without waiting for a writer."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise LogError(f"{path}: is no regular file")
-            content = file.read(most + 1) if status.st_size <= most else b""
-    except OSError as error:
-        raise LogError(f"{path}: cannot be read ({error.strerror})") from error
-    if status.st_size > most or len(content) > most:
-        raise LogError(f"{path}: has more than {most >> 20} MiB")
-    return content
 
 
 def irregular_files(folder: Path) -> Iterator[str]:
@@ -158,7 +140,7 @@ def faults_of(error: ValidationError) -> list[str]:
 
 def sums_text(folder: Path) -> str:
     """SHA256SUMS of a folder, in the format of sha256sum."""
-    return "".join(f"{files.sha256(path)}  {name}\n" for name, path in sorted(contents(folder).items()))
+    return "".join(f"{bounded.sha256(path)}  {name}\n" for name, path in sorted(contents(folder).items()))
 
 
 def contents(folder: Path) -> dict[str, Path]:
@@ -171,7 +153,7 @@ def read_sums(folder: Path) -> dict[str, str]:
     """Checksum by file. Raises LogError."""
     path = folder / SUMS
     try:
-        pairs = [line.split("  ", 1) for line in read_regular(path, MOST_DESCRIBED).decode().splitlines()]
+        pairs = [line.split("  ", 1) for line in read_bytes(path).decode().splitlines()]
         return {name: digest for digest, name in pairs}
     except ValueError as error:
         raise LogError(f"{path}: cannot be read ({error})") from error
@@ -222,15 +204,15 @@ def wrong_sums(experiment: Path) -> Iterator[str]:
             path = run / name
             if name.endswith(checksums.SIDE):
                 log = path.with_suffix("")
-                content = log.read_bytes() if log.is_file() else b""
-                side = path.read_bytes() if path.is_file() else b""
+                content = read_bytes(log) if log.is_file() else b""
+                side = read_bytes(path) if path.is_file() else b""
                 if content and checksums.check(content, side).covered < content.count(b"\n"):
                     yield f"{run.name}/{name} is missing or does not have every line of the log"
             elif path.is_file() and name not in listed:
                 yield f"{run.name}/{name} is not listed in sums.json"
             elif name in listed and not path.is_file():
                 yield f"{run.name}/{name} is missing"
-            elif name in listed and checksums.file_sum(path) != listed[name][checksums.SEAL]:
+            elif name in listed and bounded.sha256(path) != listed[name][checksums.SEAL]:
                 yield f"{run.name}/{name} is not what was written, by sums.json"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from grpobench.runs.experiment.outcomes import CRITICS
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.probes import GATE, NANO, SCALES, arm_of, common, probes, recipe_table
 from grpobench.runs.settings.recipe import read_table
+from grpobench.tasks.data import bounded
 
 KINDS = ("profile-", "around-", "search-critic-", "search-")
 """How experiments of an algorithm are called; its name follows. Those of controls are CONTROLS-PROBE."""
@@ -53,8 +53,8 @@ def rows_of_run(experiment: Experiment, run: Run) -> Iterator[Row]:
     own = probe_of(run)
     if own is None:
         return
-    text = (experiment.folder / run.name / "metrics.jsonl").read_text(encoding="utf-8")
-    rows = [row for line in text.splitlines() if (row := json.loads(line))["step"] > 0]
+    log = bounded.read_rows(experiment.folder / run.name / "metrics.jsonl")
+    rows = [row for row in log if row["step"] > 0]
     others = [one for one in probes(scale_of(run)).values() if one.runs in SHARED] if own.name == GATE else []
     rates: dict[str, Any] = run.config["train"]["learning_rate"]
     critic = next((rates[role] / own.rate for role in CRITICS if role in rates), math.nan)
@@ -81,6 +81,6 @@ def changed_settings(experiment: Experiment, run: Run) -> list[str]:
     arm = arm_of(probe, run.arm, "grpo", {"policy": 1e-3})
     recipe = read_table(recipe_table("probe", [arm], [run.seed], scale), "", "probe", Path(), source="probe")
     (config,) = recipe.runs()
-    text = (experiment.folder / run.name / "run.toml").read_text(encoding="utf-8")
+    text = bounded.read_text(experiment.folder / run.name / "run.toml")
     told = stored.differences(text, stored.dump(config), stored.defaults(config))
     return [line for line in told if not line.startswith(FREE)]

@@ -134,7 +134,7 @@ def part_of(source: Source, experiment: Experiment) -> Part:
 
 
 def digest_of(run: Path) -> str:
-    return settings_digest((run / "run.toml").read_text(encoding="utf-8"))
+    return settings_digest(bounded.read_text(run / "run.toml"))
 
 
 def members_of(folder: Path) -> dict[str, bytes]:
@@ -142,12 +142,16 @@ def members_of(folder: Path) -> dict[str, bytes]:
     found = {
         name: sealed(shorten_all_paths(bounded.read_object(folder / name)))
         if name == "experiment.json"
-        else (folder / name).read_bytes()
+        else bounded.read_bytes(folder / name, packed=False)
         for name in fileset.DESCRIBING
         if (folder / name).is_file()
     }
     for run in sorted(path.parent for path in folder.glob("*/run.toml")):
-        own = {name: (run / name).read_bytes() for name in fileset.KEPT if (run / name).is_file()}
+        own = {
+            name: bounded.read_bytes(run / name, packed=False)
+            for name in fileset.KEPT
+            if (run / name).is_file()
+        }
         own["run.toml"] = anonymous(own["run.toml"].decode()).encode()
         own["status.json"] = json_bytes(shorten_all_paths(bounded.read_object(run / "status.json")))
         own["provenance.json"] = sealed(scrubbed(bounded.read_object(run / "provenance.json")))

@@ -41,6 +41,7 @@ from grpobench.runs.settings.rules import missing_reward_model
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.kinds.generated import Lapsing
 from grpobench.tasks.task import Problem, Split, Task
@@ -254,7 +255,7 @@ def main() -> None:
         with files.becoming(options["out"]) as aside:
             train(task, settings, aside)
     folder = options["out"] or train_tiny_model(task, model_files.cache_folder() / "reward", settings)
-    record = json.loads((folder / "provenance.json").read_text())
+    record = bounded.read_object(folder / "provenance.json")
     share = f"{record['held_out_accuracy']:.3f} of {record['held_out_pairs']}"
     print(f"{folder}: {share} held-out pairs in the right order, {record['seconds']:.0f} s")
     print(f'use it with reward.kind = "model" and reward.model = "{folder}"')

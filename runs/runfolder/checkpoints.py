@@ -174,7 +174,7 @@ def write_manifest(folder: Path, step: int, attempt: int, logs: Logs) -> None:
     with ThreadPoolExecutor(
         1, "checksums"
     ) as hashing:  # One thread computes while the other waits for the disk.
-        hashed = hashing.map(files.sha256, paths)
+        hashed = hashing.map(bounded.sha256, paths)
         for path in paths:
             files.sync_file(path)
         listed = {
@@ -215,7 +215,7 @@ def damage(checkpoint: Path) -> str:
             return f"{name} is missing"
         if size(path) != listed["bytes"]:
             return f"{name} has {size(path)} bytes instead of {listed['bytes']}"
-        if files.sha256(path) != listed.get("sha256"):
+        if bounded.sha256(path) != listed.get("sha256"):
             return f"the sha256 of {name} differs from the manifest's"
     saved_at = str(bounded.object_or_empty(checkpoint / "state.json").get("step", ""))
     if saved_at and saved_at != checkpoint.name.removeprefix("step-"):

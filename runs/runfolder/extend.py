@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
+from grpobench.tasks.data import bounded
 
 STEPS = "train.steps: "
 EARLIER = "earlier"
@@ -34,7 +34,7 @@ def growth(path: Path, config: RunConfig, changes: list[str]) -> str:
     found = next((change for change in changes if change.startswith(STEPS)), "")
     if not found:
         return ""
-    table = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+    table = bounded.read_toml(path / "run.toml")
     before = table.get("train", {}).get("steps")
     if not isinstance(before, int) or before >= config.train.steps:
         return ""
@@ -60,7 +60,7 @@ def depends_on_steps(config: RunConfig) -> bool:
 
 def differences(path: Path, config: RunConfig) -> tuple[list[str], str]:
     """(changes, growth) of a run's settings. A growth that nothing depends on is not a change."""
-    text = (path / "run.toml").read_text(encoding="utf-8")
+    text = bounded.read_text(path / "run.toml")
     changes = stored.differences(text, stored.dump(config), stored.defaults(config))
     found = growth(path, config, changes)
     if found and not depends_on_steps(config):
@@ -112,7 +112,7 @@ def unneeded(path: Path) -> list[Path]:
     """
     if not settled(path):
         return []
-    table = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+    table = bounded.read_toml(path / "run.toml")
     wanted = bool(table.get("checkpoint", {}).get("weights", True))
     if faults := result_faults(path, wanted):
         raise ValueError("; ".join(faults))

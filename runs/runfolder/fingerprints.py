@@ -19,7 +19,7 @@ import zstandard
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import also
 from grpobench.runs.settings.config import REFERENCES, RunConfig
-from grpobench.runs.tools import files, strict
+from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded
 from grpobench.tasks.task import Problem, Split, Task
 
@@ -52,9 +52,9 @@ class Today:
             for what, value in model_files.fingerprint(config.model.teacher).items():
                 found[f"teacher's {what}"] = value
         if config.sampler.kind == "preferences":
-            found["preference file"] = files.sha256(Path(config.sampler.path).expanduser())
+            found["preference file"] = bounded.sha256(Path(config.sampler.path).expanduser())
         if config.algorithm.expert_answers and config.train.experts != REFERENCES:
-            found["expert file"] = files.sha256(Path(config.train.experts).expanduser())
+            found["expert file"] = bounded.sha256(Path(config.train.experts).expanduser())
         reward = Path(config.reward.model).expanduser()
         if config.reward.model and reward.is_dir():
             found["reward model"] = model_files.weights_hash(reward)

@@ -496,9 +496,11 @@ def begun(path: Path) -> bool:
 def last_step(log: Path) -> int:
     """The step of the last whole row of a log; 0 without one, and 1 if the row cannot be read, because
     something is there."""
-    lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
+    last = b""
     try:
-        return int(bounded.parse_json(lines[-1])["step"]) if lines else 0
+        for line in bounded.lines(log) if log.exists() else ():
+            last = line if line.endswith(b"\n") else last
+        return int(bounded.parse_json(last)["step"]) if last else 0
     except (ValueError, TypeError, KeyError):
         return 1
 

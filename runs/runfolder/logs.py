@@ -21,6 +21,7 @@ from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.files import line, read_json, size
 from grpobench.runs.tools.lock import FolderError
+from grpobench.tasks.data import bounded
 
 State = Literal["running", "finished", "diverged", "collapsed", "crashed", "preempted"]
 RESULTS: tuple[State, ...] = ("finished", "diverged", "collapsed")
@@ -112,7 +113,7 @@ class Log:
     def open(self) -> tuple[int, int]:
         """Descriptors of the log and of its checksums, after adding missing checksums. Raises FolderError if
         they disagree."""
-        content = self.path.read_bytes() if self.path.exists() else b""
+        content = self.content()
         if content[-1:] not in (b"", b"\n"):
             raise FolderError(f"{self.path} ends in an incomplete row; delete what follows the last newline")
         if found := checksums.check(content, self.marks()).what:
@@ -123,8 +124,11 @@ class Log:
         self.descriptors = os.open(self.path, FLAGS, 0o644), os.open(self.side, FLAGS, 0o644)
         return self.descriptors
 
+    def content(self) -> bytes:
+        return bounded.read_bytes(self.path) if self.path.exists() else b""
+
     def marks(self) -> bytes:
-        return self.side.read_bytes() if self.side.exists() else b""
+        return bounded.read_bytes(self.side) if self.side.exists() else b""
 
     def fault(self, content: bytes) -> str:
         """What the checksums say against the beginning of the log; empty if nothing is wrong."""
@@ -135,7 +139,7 @@ class Log:
     def state(self) -> dict[str, Any]:
         """Length and checksum of the log as it is now."""
         if self.chain is None:
-            self.chain = hashlib.sha256(self.path.read_bytes() if self.path.exists() else b"")
+            self.chain = hashlib.sha256(self.content())
         return {"bytes": size(self.path), "sha256": self.chain.hexdigest()}
 
     def sync(self) -> None:
@@ -151,8 +155,7 @@ class Log:
             return f"{self.path} has {size(self.path)} bytes, the checkpoint needs {length}: rows were lost"
         if not self.path.exists():
             return ""
-        with self.path.open("rb") as file:
-            content = file.read(length)
+        content = self.content()[:length]
         if not state.get("sha256"):
             return self.fault(content)
         if hashlib.sha256(content).hexdigest() == state["sha256"]:
@@ -167,7 +170,7 @@ class Log:
         the storage; that row then goes to the old file, which no longer has a name."""
         for path in (self.side, self.path):
             if path.exists():
-                files.write_atomic(path, path.read_bytes())
+                files.write_atomic(path, bounded.read_bytes(path))
 
     def cut(self, length: int) -> None:
         """Truncate to `length` bytes, and keep the rest in an orphan file. The checksums are written anew."""
@@ -178,7 +181,7 @@ class Log:
                 f"{self.path} holds {size(self.path)} bytes, but the checkpoint needs {length}: rows were "
                 f"lost; delete {self.path.parent} to start over"
             )
-        content = self.path.read_bytes() if self.path.exists() else b""
+        content = self.content()
         marks = checksums.marks_of(content[:length])
         if marks != self.marks():
             files.write_atomic(self.side, marks, durable=False)

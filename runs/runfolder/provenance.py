@@ -18,6 +18,7 @@ from typing import Any
 
 from grpobench.runs.settings import plugins
 from grpobench.runs.tools import installed
+from grpobench.tasks.data import bounded
 
 PACKAGES = (
     "torch",
@@ -125,7 +126,7 @@ def files_named_in(name: str) -> tuple[str, ...]:
     """The files of the rooms that a file's text names. Registries in ``__init__.py`` name all algorithms and
     tasks and are not followed."""
     try:
-        text = (ROOMS / name).read_text(encoding="utf-8")
+        text = bounded.read_text(ROOMS / name)
     except FileNotFoundError:
         return ()
     names = DOTTED.findall(text)
@@ -153,7 +154,7 @@ def digest(name: str) -> str:
 
 
 def short_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return hashlib.sha256(bounded.read_bytes(path)).hexdigest()[:12]
 
 
 def engine_version(kind: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ END = 128 * 1024
 def last_rows(path: Path) -> list[dict[str, Any]]:
     """The last rows of a log that another process may be writing; incomplete rows are left out."""
     try:
-        with path.open("rb") as file:
+        with bounded.open_file(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - END))
             lines = file.read().split(b"\n")

@@ -16,6 +16,7 @@ from grpobench.analysis.findings.rule import Check, Control, Finding, Test, cove
 from grpobench.runs.settings.recipe import RECIPES, Recipe, read_table
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 
 FINDINGS = RECIPES / "findings"
 SCALES = ("nano", "small", "full")
@@ -76,11 +77,13 @@ def read_finding(source: str) -> Study:
     """The finding of a name or path. Raises ConfigError with every fault of it."""
     path = locate(source)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = bounded.read_text(path)
         table = toml.read(text)
-    except OSError as error:
+    except FileNotFoundError as error:
         raise ConfigError([f"cannot read the finding: {error.strerror}"], str(path)) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except bounded.FileError as error:
+        raise ConfigError([error.reason], str(path)) from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], str(path)) from None
     faults: list[str] = []
     scales = {name: table.pop(name) for name in SCALES if name in table}

@@ -26,6 +26,7 @@ from typing import Any
 
 from grpobench.runs.tools.frames import describe_error, innermost
 from grpobench.runs.tools.strict import ConfigError, nearest
+from grpobench.tasks.data import bounded
 
 BESIDE = "beside:"
 """What the names of modules that stand for a recipe's folder begin with."""
@@ -180,7 +181,7 @@ def relatives(path: Path) -> list[Path]:
     """The files that a file imports relatively, as far as its text tells."""
     found = []
     try:
-        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        nodes = list(ast.walk(ast.parse(bounded.read_bytes(path))))
     except SyntaxError:  # of which whoever imports it hears
         return []
     for node in nodes:

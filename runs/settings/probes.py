@@ -17,6 +17,7 @@ from grpobench.analysis.profile.probe import Probe
 from grpobench.runs.settings.recipe import RECIPES
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 
 PROBES = RECIPES / "probes"
 ORDER = (
@@ -64,10 +65,12 @@ def read_probe(path: Path, *over: Path) -> Probe:
     table: dict[str, Any] = {}
     for file in (path, *over):
         try:
-            table = merged(table, toml.read(file.read_text(encoding="utf-8-sig")))
-        except OSError as error:
+            table = merged(table, toml.read(bounded.read_text(file)))
+        except FileNotFoundError as error:
             raise ConfigError([f"cannot read the probe: {error.strerror}"], str(file)) from None
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except bounded.FileError as error:
+            raise ConfigError([error.reason], str(file)) from None
+        except tomllib.TOMLDecodeError as error:
             raise ConfigError([f"not TOML: {error}"], str(file)) from None
     faults: list[str] = []
     probe = strict.build(Probe, {"name": path.stem, **table}, "", faults)
@@ -80,7 +83,7 @@ def common(scale: str = NANO) -> dict[str, Any]:
     """What all probes of a scale share: sections of a recipe, and the tables `search` and `profile`."""
     table: dict[str, Any] = {}
     for folder in dict.fromkeys((PROBES, folder_of(scale))):
-        table = merged(table, toml.read((folder / "common.toml").read_text(encoding="utf-8")))
+        table = merged(table, toml.read(bounded.read_text(folder / "common.toml")))
     return table
 
 

@@ -25,6 +25,7 @@ from grpobench.runs.settings.expand import SweepPoint, apply_sweep_values, expan
 from grpobench.runs.settings.search import Search, load_record, read_search, read_searched, seed_faults
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -106,11 +107,11 @@ def open_recipe(source: str) -> tuple[Path, str, Path]:
     a file that cannot be read."""
     path = locate(source)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
+        text = bounded.read_text(path)
+    except FileNotFoundError as error:
         raise ConfigError([f"cannot read the recipe: {error.strerror}"], str(path)) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"not TOML: {error}"], str(path)) from None
+    except bounded.FileError as error:
+        raise ConfigError([error.reason], str(path)) from None
     return path, text, Path.cwd() if source in recipes() else path.parent  # the suite's: where the user is
 
 

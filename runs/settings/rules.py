@@ -3,7 +3,6 @@ remedy."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from grpobench.runs.settings.config import COMPONENTS, REFERENCES, TINY, RewardC
 from grpobench.runs.settings.truncation import FULL, truncation_of
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Rule, unmet
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Task
 
@@ -581,7 +581,7 @@ def missing_reward_model(name: str) -> str:
     if not (path / "config.json").exists():
         return f"{path} has no config.json; give a folder that save_pretrained has written"
     try:
-        classes = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or []
+        classes = bounded.read_object(path / "config.json").get("architectures") or []
     except (ValueError, AttributeError):
         return f"{path / 'config.json'} is not a JSON object; save the model again"
     if classes and not any("SequenceClassification" in str(name) for name in classes):

@@ -4,7 +4,6 @@ stands in the recipe that the command writes: the chosen settings, and where the
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from grpobench.runs.settings.expand import Value, read_over_table
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Rule, demand
+from grpobench.tasks.data import bounded
 
 SEARCH, SEARCHED = "search", "searched"
 """The names of the tables."""
@@ -108,11 +108,11 @@ def load_record(searched: Searched, folder: Path, faults: list[str]) -> SearchRe
         f"restore it, or remove [{SEARCHED}] and set the values yourself; no report then says of a search"
     )
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        faults.append(f"{SEARCHED}.record: {path}: {error.strerror}; {remedy}")
+        digest = bounded.sha256(path)
+    except (OSError, bounded.FileError) as error:
+        reason = error.reason if isinstance(error, bounded.FileError) else error.strerror
+        faults.append(f"{SEARCHED}.record: {path}: {reason}; {remedy}")
         return None
-    digest = hashlib.sha256(content).hexdigest()
     if digest != searched.sha256:
         what = "is not the record that chose these values (another checksum)"
         faults.append(f"{SEARCHED}.sha256: {path} {what}; {remedy}")

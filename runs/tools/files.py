@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import math
 import os
@@ -106,7 +105,7 @@ def sums_of(folder: Path, paths: Iterable[Path]) -> bytes:
     """The content of sums.json for files in a folder: size and sha256 of each, with a checksum over all of
     it."""
     table = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": bounded.sha256(path)}
         for path in paths
     }
     return json.dumps(checksums.seal({"files": table}), indent=1).encode()
@@ -165,7 +164,7 @@ def demand_writable(folder: Path, option: str) -> None:
 
 
 def sync_file(path: Path) -> None:
-    with path.open("rb") as file:
+    with bounded.open_file(path) as file:
         os.fsync(file.fileno())
 
 
@@ -176,11 +175,6 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def line(row: Mapping[str, Any]) -> bytes:
@@ -205,9 +199,7 @@ def size(path: Path) -> int:
 
 def read_rows(path: Path) -> list[Any]:
     """The rows of a file of whole lines; none where it is absent."""
-    if not path.exists():
-        return []
-    return [bounded.parse_json(text) for text in bounded.lines(path)]
+    return bounded.read_rows(path) if path.exists() else []
 
 
 def read_json(path: Path) -> Any:

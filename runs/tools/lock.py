@@ -119,7 +119,8 @@ class Keeper:
                 self.altered.wait(None if shortest is None else shortest / BEATS)
                 held = list(self.kept.values())
             for kept in held:
-                with contextlib.suppress(OSError):  # The storage may answer again before the lease expires.
+                # The storage may answer again before the lease expires.
+                with contextlib.suppress(OSError, bounded.FileError):
                     kept.beat()
 
 
@@ -426,7 +427,7 @@ def guarded(path: Path, mode: str = "a+") -> Iterator[IO[str]]:
 def file_text(path: Path) -> str:
     """Bytes that are not text count as torn."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return bounded.read_text(path, errors="replace")
     except FileNotFoundError:
         return ""
 

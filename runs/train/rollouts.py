@@ -31,6 +31,7 @@ from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.answer_locations import announces, locate
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
@@ -267,21 +268,19 @@ class Preferences:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            if text.strip():
-                try:
-                    row = json.loads(text.decode())
-                except UnicodeDecodeError as error:
-                    why = f"not UTF-8 (byte 0x{text[error.start]:02x} at {error.start + 1})"
-                    remedy = "save the file as UTF-8"
-                    raise DataError(f"{path}:{number}: {why}; {remedy}") from None
-                except (ValueError, RecursionError) as error:
-                    why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                    raise DataError(f"{path}:{number}: not JSON ({why}); mend or remove the line") from None
-                if flaw := find_flaw(row):
-                    raise DataError(f"{path}:{number}: {flaw}; mend or remove the line")
-                yield number, row
+    for number, text in enumerate(bounded.lines(path), 1):
+        if text.strip():
+            try:
+                row = bounded.parse_json(text.decode())
+            except UnicodeDecodeError as error:
+                why = f"not UTF-8 (byte 0x{text[error.start]:02x} at {error.start + 1})"
+                raise DataError(f"{path}:{number}: {why}; save the file as UTF-8") from None
+            except ValueError as error:
+                why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                raise DataError(f"{path}:{number}: not JSON ({why}); mend or remove the line") from None
+            if flaw := find_flaw(row):
+                raise DataError(f"{path}:{number}: {flaw}; mend or remove the line")
+            yield number, row
 
 
 def preference(row: Any, location: str, loaded: Loaded) -> Group:

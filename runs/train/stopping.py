@@ -19,6 +19,7 @@ from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.tools.process import asking
 from grpobench.runs.train.devices import together
 from grpobench.runs.train.progress import SAVING, Preempted, Progress
+from grpobench.tasks.data import bounded
 
 if TYPE_CHECKING:
     from grpobench.runs.runfolder.folder import RunFolder
@@ -100,7 +101,7 @@ class Before:
         self.folder.finish_saving()
         if self.done and not self.trainer.updater.begun and self.done not in self.folder.steps():
             self.trainer.tell(self.done, SAVING)
-            state = json.loads(self.state) | {"algorithm": self.algorithm}
+            state = bounded.parse_json(self.state) | {"algorithm": self.algorithm}
             save(self.trainer, self.folder, self.done, state)
 
 

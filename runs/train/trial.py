@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import json
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +33,7 @@ from grpobench.runs.sample.rollouts import Group
 from grpobench.runs.settings import plugins, registries, stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.observe import TRACKERS, Observe
+from grpobench.runs.tools import toml
 from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.process import environment
 from grpobench.runs.train.parts import build
@@ -234,7 +234,7 @@ def call_back(
     named = dataclasses.replace(config, experiment=f"{config.experiment}-trial")
     with environment(WANDB_MODE="disabled"):
         link = Link(one, config.beside)
-    for message in messages(tomllib.loads(stored.dump(named)), room, rows, summaries):
+    for message in messages(toml.read(stored.dump(named)), room, rows, summaries):
         link.tell(**message)
     link.close(time.monotonic() + CALLBACK_SECONDS, "finished", "")
     if link.failure and link.failure != LATE:

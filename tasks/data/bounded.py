@@ -10,21 +10,29 @@ Every error is a `FileError`, whose message names the file, the limit and the re
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
+import hashlib
 import json
 import os
+import re
 import stat
+import tomllib
 import zlib
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from grpobench.tasks.data.encoding import as_utf8
+
 VARIABLE: Final = "GRPOBENCH_MAX_BYTES"
 DEFAULT: Final = 1 << 30
 PIECE: Final = 1 << 18
 """Bytes that are decompressed at a time."""
+ARRAY: Final = 8
+"""A JSON array, which is read as a whole, may have this part of the bytes of a file that is read by line."""
 FRAME_PIECE: Final = 1 << 10
 """Compressed bytes given to zstd at a time, which makes at most 32768 times as many of them."""
 WINDOW: Final = 1 << 27
@@ -57,6 +65,11 @@ def max_bytes() -> int:
 def max_text() -> int:
     """Bytes that one JSON document, or one line, may hold."""
     return max(max_bytes() // 32, 1)
+
+
+def max_array() -> int:
+    """Bytes that a JSON array of rows may hold."""
+    return max(max_bytes() // ARRAY, 1)
 
 
 def open_file(path: Path) -> BufferedReader:
@@ -96,10 +109,10 @@ def pieces(path: Path, limit: int | None = None, packed: bool = True) -> Iterato
             raise FileError(path, f"{kind} ({error}); restore the file") from error
 
 
-def demand_size(path: Path, count: int, most: int) -> None:
-    """Raise FileError if a file holds more bytes than it may."""
+def demand_size(path: Path | str, count: int, most: int) -> None:
+    """Raise FileError if a file, or a data set of that name, holds more bytes than it may."""
     if count > most:
-        unpacked = " after decompression" if path.suffix in (".gz", ".zst") else ""
+        unpacked = " after decompression" if str(path).endswith((".gz", ".zst", ".parquet")) else ""
         raise FileError(
             path,
             f"holds more than {size_text(most)}{unpacked}, which is the limit; replace the file, or "
@@ -148,12 +161,28 @@ def read_bytes(path: Path, limit: int | None = None, packed: bool = True) -> byt
     return b"".join(pieces(path, limit, packed))
 
 
-def read_text(path: Path) -> str:
-    """The content of a small UTF-8 file (`max_text()`). Raises FileError."""
+def head(path: Path, count: int) -> bytes:
+    """The first `count` bytes of a file, as they stand there."""
+    with open_file(path) as file:
+        return file.read(count)
+
+
+def sha256(path: Path) -> str:
+    """The sha256 of a file of any size, in hexadecimal."""
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_text(path: Path, limit: int | None = None, errors: str = "strict") -> str:
+    """The content of a text file of at most `limit` bytes (`max_text()` without one), with every line end as
+    a newline. It is in UTF-8, or in UTF-16 if a byte-order mark says so. Raises FileError; with `errors` as
+    "replace", bytes that are no text become U+FFFD."""
+    content = as_utf8(read_bytes(path, max_text() if limit is None else limit))
     try:
-        return read_bytes(path, max_text()).decode("utf-8")
+        text = content.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        raise FileError(path, f"not UTF-8 text ({error}); restore the file") from error
+        raise FileError(path, f"not UTF-8 text ({error}); save it as UTF-8, or restore it") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def lines(path: Path, limit: int | None = None) -> Iterator[bytes]:
@@ -170,6 +199,19 @@ def lines(path: Path, limit: int | None = None) -> Iterator[bytes]:
         demand_line(path, number, rest, most)
     if rest:
         yield rest
+
+
+def utf8_lines(path: Path) -> Iterator[bytes]:
+    """`lines` of a text file in UTF-8 or UTF-16, as UTF-8 without its byte-order mark."""
+    source = lines(path)
+    first = next(source, b"")
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        # A line end in UTF-16 has two bytes, and a byte of another character can look like one.
+        yield from as_utf8(read_bytes(path)).splitlines(keepends=True)
+        return
+    if first:
+        yield as_utf8(first)
+    yield from source
 
 
 def demand_line(path: Path | str, number: int, line: bytes, most: int) -> None:
@@ -230,6 +272,36 @@ def read_json(path: Path, remedy: str = "restore the file") -> Any:
         raise FileError(f"{path}, line {error.lineno}", f"not JSON ({error}); {remedy}") from error
     except ValueError as error:
         raise FileError(path, f"not JSON ({error}); {remedy}") from error
+
+
+def read_rows(path: Path) -> list[Any]:
+    """The values of the lines of a JSON-lines file that are not blank. Raises FileError with the number of a
+    damaged line."""
+    rows = []
+    for number, line in enumerate(lines(path), 1):
+        try:
+            rows += [parse_json(line)] if line.strip() else []
+        except ValueError as error:
+            raise FileError(f"{path}, line {number}", f"not JSON ({error}); restore the file") from error
+    return rows
+
+
+def read_toml(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
+    """The tables of a TOML file. Raises FileError, which ends with `remedy`, for a file that is absent or
+    damaged, or has more than `MAX_DEPTH` tables inside each other."""
+    try:
+        text = read_text(path)
+    except FileNotFoundError as error:
+        raise FileError(path, f"not found; {remedy}") from error
+    try:
+        table = tomllib.loads(text)
+        if _is_deep(table):
+            raise ValueError(f"more than {MAX_DEPTH} tables inside each other")
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError says at which line and column
+        match = re.search(r"line (\d+)", str(error))
+        line = f", line {match[1]}" if match else ""
+        raise FileError(f"{path}{line}", f"not TOML ({error}); {remedy}") from error
+    return table
 
 
 def read_object(path: Path, remedy: str = "restore the file") -> dict[str, Any]:

@@ -13,7 +13,6 @@ a header line, ``.txt`` (each line is a row with the one value ``text``); each a
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
 import dataclasses
@@ -29,7 +28,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.encoding import as_utf8
@@ -296,15 +295,10 @@ def _open(table: Table, folder: Path | None) -> tuple[Source, Iterable[Row | Row
 
 def _digest(path: Path) -> str:
     try:
-        with bounded.open_file(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return bounded.sha256(path)
     except (OSError, bounded.FileError) as error:
         why = error.reason if isinstance(error, bounded.FileError) else f"cannot be read ({error.strerror})"
         raise DataError(f"{path}: {why}; replace it") from error
-
-
-ARRAY: Final = 8
-"""A JSON array, which is read as a whole, may have this part of the bytes of a file that is read by line."""
 
 
 def _rows(path: Path, inside: str) -> Iterator[Row | RowError]:
@@ -313,9 +307,9 @@ def _rows(path: Path, inside: str) -> Iterator[Row | RowError]:
     endings = path.suffixes
     try:
         if ".jsonl" in endings:
-            yield from _lines_of_json(str(path), _utf8_lines(path), inside)
+            yield from _lines_of_json(str(path), bounded.utf8_lines(path), inside)
         elif ".json" in endings:
-            content = bounded.read_bytes(path, bounded.max_bytes() // ARRAY)
+            content = bounded.read_bytes(path, bounded.max_array())
             yield from _array_of_json(str(path), as_utf8(content), inside)
         elif ".csv" in endings or ".tsv" in endings:
             separator = "," if ".csv" in endings else "\t"
@@ -324,19 +318,6 @@ def _rows(path: Path, inside: str) -> Iterator[Row | RowError]:
             yield from _lines_of_text(str(path), as_utf8(bounded.read_bytes(path)))
     except bounded.FileError as error:
         raise DataError(str(error)) from error
-
-
-def _utf8_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a text file without its byte-order mark."""
-    lines = bounded.lines(path)
-    first = next(lines, b"")
-    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        # A line end in UTF-16 has two bytes, and a byte of another character can look like one.
-        yield from as_utf8(bounded.read_bytes(path)).splitlines(keepends=True)
-        return
-    if first:
-        yield as_utf8(first)
-    yield from lines
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -468,11 +449,18 @@ def _read_hub(table: Table, place: Path | None = None) -> tuple[Source, list[Row
     except Exception as error:  # as above
         raise DataError(remedies(table, one_line(error))) from error
     name = "/".join(part for part in (str(place or hub.dataset), hub.config, hub.split) if part)
-    rows: list[Row | RowError] = [Row(name, number, dict(values)) for number, values in enumerate(loaded, 1)]
-    digest = hashlib.sha256()
-    for row in rows:
-        assert isinstance(row, Row)
-        digest.update(json.dumps(row.values, sort_keys=True, default=str).encode() + b"\n")
+    rows: list[Row | RowError] = []
+    digest, count = hashlib.sha256(), 0
+    for number, values in enumerate(loaded, 1):
+        row = Row(name, number, dict(values))
+        line = json.dumps(row.values, sort_keys=True, default=str).encode() + b"\n"
+        count += len(line)
+        try:
+            bounded.demand_size(name, count, bounded.max_bytes())
+        except bounded.FileError as error:
+            raise DataError(str(error)) from error
+        digest.update(line)
+        rows.append(row)
     return Source("folder" if place else "hub", name, digest.hexdigest()), rows
 
 

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from grpobench.tasks.data import bounded
 from grpobench.tasks.grading.final_answer import compare_all
 from grpobench.tasks.workers.keeper import Ending
 from grpobench.tasks.workers.pool import Pool
@@ -174,7 +175,7 @@ class Pair:
 
 def load() -> list[Pair]:
     """The kept pairs."""
-    rows = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+    rows = bounded.read_rows(TABLE)
     return [
         Pair(
             kind=row["kind"],

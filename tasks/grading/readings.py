@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from grpobench.tasks.data import bounded
 from grpobench.tasks.grading.reading import program
 from grpobench.tasks.sandbox import choose
 from grpobench.tasks.sandbox.protocol import Choice, Job, Limits
@@ -154,7 +155,7 @@ def _functions(task: str) -> dict[str, Any]:
     if package is None or package.origin is None:
         raise ModuleNotFoundError("lm_eval")
     path = Path(package.origin).parent / "tasks" / task / "utils.py"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(bounded.read_text(path))
     wanted = ("build_predictions", "build_predictions_instruct", "extract_code_blocks")
     functions: list[ast.stmt] = [
         node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in wanted
@@ -166,7 +167,7 @@ def _functions(task: str) -> dict[str, Any]:
 
 def load() -> list[Completion]:
     """The kept completions."""
-    return [Completion(**json.loads(line)) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+    return [Completion(**row) for row in bounded.read_rows(TABLE)]
 
 
 def as_text(completions: Sequence[Completion]) -> str:

@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError, Source
 
@@ -45,9 +46,9 @@ def template(name: str) -> Template:
     own = "/" in name or name.endswith(".txt")
     path = Path(name).expanduser() if own else PROMPTS / f"{name}.txt"
     try:
-        data = as_utf8(path.read_bytes())
+        data = as_utf8(bounded.read_bytes(path, bounded.max_text()))
         text = data.decode("utf-8")
-    except OSError as error:
+    except FileNotFoundError as error:
         if own:
             raise DataError(f"template {name}: cannot be read ({error.strerror}); correct the path") from None
         near = difflib.get_close_matches(name, packaged(), n=1)
@@ -55,6 +56,8 @@ def template(name: str) -> Template:
         raise DataError(f"template {name!r}: unknown; {did} A path ending in .txt names your own") from None
     except UnicodeDecodeError as error:
         raise DataError(f"template {path}: not UTF-8 text ({error}); fix the file") from None
+    except bounded.FileError as error:
+        raise DataError(f"template {error}") from None
     if text.count(PLACEHOLDER) != 1:
         raise DataError(
             f"template {path}: must contain {PLACEHOLDER} once, not {text.count(PLACEHOLDER)} times; "

@@ -183,6 +183,17 @@ def test_the_first_doubt_is_a_rate_that_was_not_searched(tmp_path: Path) -> None
     assert any(one.title == "Learning rates were not searched for dapo" for one in lacking.warnings)
 
 
+def test_damaged_borrowed_rates_are_damage_and_strict_refuses_them(tmp_path: Path) -> None:
+    root = Synthetic(arms=("grpo",), tasks=("arithmetic",), seeds=(1,), steps=4, every=2, problems=8).write(
+        tmp_path
+    )
+    described = json.loads((root / "experiment.json").read_text())
+    (root / "experiment.json").write_text(json.dumps({**described, "borrowed_rates": ["grpo"]}))
+    assert any("`borrowed_rates` must be a table" in fault for fault in load(root).damage)
+    with pytest.raises(LogError, match=r"experiment\.json: `borrowed_rates` must be a table"):
+        load(root, strict=True)
+
+
 def test_a_damaged_search_in_experiment_json_is_named(tmp_path: Path) -> None:
     root = Synthetic(arms=("grpo",), tasks=("arithmetic",), seeds=(1,), steps=4, every=2, problems=8).write(
         tmp_path

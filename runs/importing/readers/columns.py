@@ -33,8 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpobench.analysis.tools.text import listed
-from grpobench.runs.importing.log import Log, content, demand, numbers, parsed, text_of, whole
+from grpobench.runs.importing.log import Log, demand, head, numbers, parsed, text_of, whole
 from grpobench.runs.importing.translate import STEP, VOCABULARIES, mapped_name, ours
+from grpobench.tasks.data import bounded
+from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.tables import DataError
 
 Truths = NDArray[np.bool_]
@@ -295,10 +297,9 @@ def seed_of(log: Log, rows: Sequence[Row]) -> int | None:
 
 def objects(file: Path, log: Log) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
     """(line, object) of every whole line."""
-    text = content(file)
-    if text.lstrip()[:1] == b"[":
+    if head(file).lstrip()[:1] == b"[":
         try:
-            rows = parsed(text)
+            rows = parsed(as_utf8(bounded.read_bytes(file, bounded.max_array())))
         except ValueError as error:
             raise DataError(f"{file}, line {getattr(error, 'lineno', 1)}: not JSON ({error})") from error
         for number, row in enumerate(rows, start=1):
@@ -307,7 +308,7 @@ def objects(file: Path, log: Log) -> Iterator[tuple[int | None, Mapping[str, Any
             else:
                 log.fault(file, None, f"entry {number} is {type(row).__name__}, no object; it is left out")
         return
-    for number, line in enumerate(text.split(b"\n"), start=1):
+    for number, line in enumerate(bounded.utf8_lines(file), start=1):
         if not line.strip():
             continue
         try:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpobench.runs.importing.log import Log, content, parsed, text_of, whole
+from grpobench.runs.importing.log import Log, parsed, text_of, whole
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -102,7 +103,7 @@ def openrlhf(line: str, cut: bool) -> tuple[str, dict[str, str]]:
 def read_file_logger(file: Path) -> Log:
     """verl's file logger: ``{"step": 1, "data": {…}}`` per line."""
     log = Log(file, "verl", library="verl", files=[file])
-    for number, line in enumerate(content(file).split(b"\n"), start=1):
+    for number, line in enumerate(bounded.utf8_lines(file), start=1):
         if not line.strip():
             continue
         try:

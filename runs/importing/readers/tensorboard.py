@@ -9,6 +9,7 @@ from typing import Any
 
 from grpobench.runs.importing.log import Log, parsed, whole
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 FILES = "*tfevents*"
@@ -77,8 +78,10 @@ def arguments(reader: Any) -> dict[str, Any]:
 
 def whole_bytes(file: Path) -> int | None:
     """Where a file is cut inside a record; None for a whole one."""
-    size, place = file.stat().st_size, 0
-    with file.open("rb") as content:
+    place = 0
+    with bounded.open_file(file) as content:
+        size = content.seek(0, 2)
+        bounded.demand_size(file, size, bounded.max_bytes())
         while place < size:
             content.seek(place)
             head = content.read(8)

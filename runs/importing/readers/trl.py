@@ -16,11 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, content, demand, numbers, parsed, text_of, whole
-from grpobench.tasks.data.encoding import as_utf8
+from grpobench.runs.importing.log import Log, demand, head, numbers, parsed, whole
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.sources import find_half_pair
 from grpobench.tasks.data.tables import DataError
 
+BETWEEN = re.compile(r"[\s,]*")
+BATCH = 64
+"""Rows of a parquet file that are read at a time."""
 KEYS = ("input", "output", "score", "step")
 
 
@@ -28,10 +31,9 @@ def is_dump(file: Path) -> bool:
     """Whether a file of JSON lines holds completions instead of metrics."""
     if not file.stem.isdigit():
         return False
-    with file.open("rb") as opened:
-        line = opened.readline()
+    line = head(file).partition(b"\n")[0]
     try:
-        row = parsed(as_utf8(line))
+        row = parsed(line)
     except ValueError:
         return False
     return isinstance(row, Mapping) and all(key in row for key in KEYS)
@@ -52,7 +54,7 @@ def take(folder: Path, log: Log) -> None:
 
 
 def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(content(file).split(b"\n"), start=1):
+    for number, line in enumerate(bounded.utf8_lines(file), start=1):
         if not line.strip():
             continue
         try:
@@ -117,7 +119,7 @@ COLUMNS = ("step", "prompt", "completion", "advantage")
 def read(place: Path) -> Log:
     """The run of a `trainer_state.json`, or of a folder with one or with checkpoints: of the last checkpoint.
     Raises DataError if the file has no history."""
-    file = place if place.is_file() else latest(place)
+    file = latest(place) if place.is_dir() else place
     log = Log(place, "trl", library="trl", files=[file])
     state = load(file, log)
     history = state.get("log_history")
@@ -156,7 +158,7 @@ def latest(folder: Path) -> Path:
 
 def load(file: Path, log: Log) -> dict[str, Any]:
     """The object in the file; for a cut file, what comes before the cut."""
-    text = text_of(file)
+    text = bounded.read_text(file, bounded.max_array(), "replace")
     try:
         state = parsed(text)
     except ValueError as error:
@@ -171,7 +173,7 @@ def entries(text: str, place: int) -> Iterator[Any]:
     """The whole values of a JSON list, from position `place` on."""
     decoder = json.JSONDecoder()
     while True:
-        place += len(text[place:]) - len(text[place:].lstrip(" \t\r\n,"))
+        place = BETWEEN.match(text, place).end()  # type: ignore[union-attr]  # it matches the empty text too
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
@@ -183,7 +185,7 @@ def version(card: Path) -> str:
     """`trl` and the version in a model card."""
     if not card.is_file():
         return ""
-    found = re.search(r"^- TRL: (\S+)", card.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    found = re.search(r"^- TRL: (\S+)", bounded.read_text(card, errors="replace"), re.MULTILINE)
     return f"trl {found[1]}" if found else ""
 
 
@@ -202,13 +204,24 @@ def completions(table: Path, log: Log) -> None:
 
 
 def parquet(table: Path) -> list[dict[str, Any]]:
-    import pandas as pd
+    """The rows of a parquet file. Raises FileError for one that unpacks to more bytes than a file may
+    hold."""
+    import pyarrow.parquet
 
-    return [dict(row) for row in pd.read_parquet(table).to_dict("records")]
+    with bounded.open_file(table) as file, pyarrow.parquet.ParquetFile(file) as source:
+        groups = map(source.metadata.row_group, range(source.num_row_groups))
+        bounded.demand_size(table, sum(group.total_byte_size for group in groups), bounded.max_array())
+        rows: list[dict[str, Any]] = []
+        count = 0
+        for batch in source.iter_batches(BATCH):  # a page of equal values unpacks to more than it says
+            count += batch.nbytes
+            bounded.demand_size(table, count, bounded.max_array())
+            rows += [dict(row) for row in batch.to_pandas().to_dict("records")]
+    return rows
 
 
 def lines(table: Path) -> list[dict[str, Any]]:
-    return [parsed(line) for line in content(table).splitlines() if line.strip()]
+    return [parsed(line) for line in bounded.utf8_lines(table) if line.strip()]
 
 
 def grouped(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

@@ -7,7 +7,6 @@ the wandb package's own protocol, so the package is needed to read it.
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -15,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, whole
+from grpobench.runs.importing.log import Log, parsed, whole
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
 MAGIC = b":W&B"
@@ -48,7 +48,7 @@ class Content:
             self.axes.add(record.metric.step_metric)
         elif kind == "summary":
             items = record.summary.update
-            self.summary |= {name: json.loads(item.value_json) for item in items if (name := summed(item))}
+            self.summary |= {name: parsed(item.value_json) for item in items if (name := summed(item))}
         elif kind == "run":
             self.describe(record.run)
         elif kind == "config":
@@ -98,7 +98,10 @@ def read_records(file: Path, log: Log) -> Content:
                 raise
             log.fault(file, None, f"byte {position}: not a record ({error}); it is left out")
             continue
-        content.add(one)
+        try:
+            content.add(one)
+        except (ValueError, TypeError) as error:  # a value that is no JSON, or a step that is no number
+            log.fault(file, None, f"byte {position}: a record cannot be read ({error}); it is left out")
     return content
 
 
@@ -114,7 +117,7 @@ def message() -> Any:
 
 def records(file: Path, log: Log) -> Iterator[tuple[int, bytes]]:
     """(position, bytes) of every whole record. Damage is noted, and the rest of its block is lost."""
-    content = file.read_bytes()
+    content = bounded.read_bytes(file)
     if content[:4] != MAGIC:
         raise DataError(f"{file}: not a file of W&B")
     place, held, start = HEADER, b"", HEADER
@@ -149,7 +152,7 @@ def history(row: Any, log: Log) -> tuple[int, dict[str, float]]:
     """(W&B's own step, numbers by name) of a row."""
     media = {tuple(item.nested_key[:-1]) for item in row.item if item.nested_key[-1:] == ["_type"]}
     values = {
-        item.key or ".".join(item.nested_key): json.loads(item.value_json)
+        item.key or ".".join(item.nested_key): parsed(item.value_json)
         for item in row.item
         if tuple(item.nested_key[:-1]) not in media
     }
@@ -211,7 +214,7 @@ def configure(log: Log, config: Any) -> None:
     for item in config.update:
         name = item.key or ".".join(item.nested_key)
         if not name.startswith("_wandb"):
-            log.settings[name] = json.loads(item.value_json)
+            log.settings[name] = parsed(item.value_json)
 
 
 def setting(log: Log, name: str) -> Any:

@@ -25,6 +25,7 @@ from grpobench.runs.tools.files import finite, read_rows
 from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
 from grpobench.runs.train.trainer import Trainer
 from grpobench.runs.train.trial import first_update
+from grpobench.tasks.data import bounded
 
 State = dict[str, dict[str, torch.Tensor]]
 TIGHT = 0.9
@@ -182,7 +183,7 @@ def resumed(given: CheckInput) -> Finding:
         ours, theirs = rows(whole, name), rows(parts, name)
         if ours != theirs:
             return wrong(f"{told}: {difference(ours, theirs)} in {name}", unsteady())
-    ends = [(place / "final" / "policy.safetensors").read_bytes() for place in (whole, parts)]
+    ends = [bounded.read_bytes(place / "final" / "policy.safetensors") for place in (whole, parts)]
     if ends[0] != ends[1]:
         return wrong(f"{told}: the final weights differ", unsteady())
     return good(f"{told}, has the undisturbed run's metrics and, byte for byte, its final weights")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import itertools
 import json
 import math
 import os
@@ -40,6 +41,7 @@ from grpobench.runs.sample.engines.engine import Drawn, Engine
 from grpobench.runs.sample.engines.gate import BAD, Gate, Refusal, length
 from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.truncation import FULL, Truncation
+from grpobench.tasks.data import bounded
 
 CHUNK = 2**20
 """Bytes of a body that are read at once."""
@@ -63,7 +65,10 @@ HEADER = 2**20
 STORED = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 """What safetensors calls a dtype."""
 
-Token: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+MOST_TOKENS = 2**31
+"""More than the tokens of any vocabulary."""
+
+Token: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_TOKENS)]
 Index: TypeAlias = Annotated[int, Field(ge=0)]
 Seed: TypeAlias = Annotated[int, Field(ge=GREEDY, lt=2**63)]
 Prompt: TypeAlias = Annotated[tuple[Token, ...], Field(min_length=1), FailFast()]
@@ -84,8 +89,9 @@ class Sampling(BaseModel):
     """Tokens that end a completion."""
 
 
-def read_sampling(content: bytes, context: int) -> Sampling:
-    """Validate the body of a /sample request. Raises Refusal, which names the field."""
+def read_sampling(content: bytes, context: int, vocabulary: int) -> Sampling:
+    """Validate the body of a /sample request for a model of a context of so many tokens and a vocabulary of
+    that size. Raises Refusal, which names the field."""
     try:
         sampling = Sampling.model_validate_json(content)
     except ValidationError as error:
@@ -96,6 +102,10 @@ def read_sampling(content: bytes, context: int) -> Sampling:
     if longest + sampling.limit > context:
         reason = f"limit: a prompt of {longest} tokens and {sampling.limit} new ones exceed the context"
         raise Refusal(BAD, f"{reason} of {context}")
+    for name, sequences in (("prompts", sampling.prompts), ("end", [sampling.end])):
+        largest = max(itertools.chain.from_iterable(sequences), default=0)
+        if largest >= vocabulary:
+            raise Refusal(BAD, f"{name}: token {largest} is outside the vocabulary of {vocabulary} tokens")
     if any(index >= len(sampling.prompts) for index, _ in sampling.jobs):
         raise Refusal(BAD, f"jobs: an index is not below {len(sampling.prompts)}, the number of prompts")
     return sampling
@@ -123,7 +133,7 @@ def check_weights(path: str, shapes: Mapping[str, tuple[int, ...]], dtype: torch
 
 class Server(ThreadingHTTPServer):
     """Serves an engine to one run at a time. `port` 0 takes a free one; `shapes` are those of the model's
-    tensors by name, where they are known."""
+    tensors by name, and `vocabulary` is its number of tokens, where they are known."""
 
     daemon_threads = True
     request_queue_size = CONNECTIONS
@@ -136,9 +146,10 @@ class Server(ThreadingHTTPServer):
         port: int = 0,
         token: str = "",
         shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        vocabulary: int = MOST_TOKENS,
     ) -> None:
         super().__init__((host, port), Handler)
-        self.engine, self.model, self.shapes = engine, model, shapes
+        self.engine, self.model, self.shapes, self.vocabulary = engine, model, shapes, vocabulary
         self.gate = Gate(token, frozenset({host.lower()}))
         weights = (
             4 * sum(map(math.prod, shapes.values())) + HEADER if shapes else MOST_WEIGHTS
@@ -298,7 +309,7 @@ class Handler(BaseHTTPRequestHandler):
         engine = self.server.engine
         with self.body() as body:
             self.claim()  # before the body is parsed: it takes ten times its size in memory
-            sampling = read_sampling(body.read(), engine.context)
+            sampling = read_sampling(body.read(), engine.context, self.server.vocabulary)
         jobs = [(sampling.prompts[index], seed) for index, seed in sampling.jobs]
         drawn = engine.sample(jobs, sampling.limit, sampling.temperature, sampling.end)
         return [[list(each.tokens), [float(p) for p in each.logp]] for each in drawn]
@@ -343,6 +354,14 @@ def stored_weights(path: str) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, held.get_tensor(name)
 
 
+def vocabulary_of(config: Mapping[str, Any]) -> int:
+    """The number of tokens by a model's config.json, or that of its language model; `MOST_TOKENS` where it
+    states none."""
+    text = config.get("text_config")
+    stated = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    return stated if isinstance(stated, int) and stated > 0 else MOST_TOKENS
+
+
 def serve(
     model: str, *, host: str, port: int, dtype: str, rows: int, cache_gb: float, tell: Callable[[str], None]
 ) -> None:
@@ -352,9 +371,11 @@ def serve(
 
     place, token = locate(model), gate.token_for(host)
     engine = VLLM(place, dtype=dtype, rows=rows, cache_gb=cache_gb)
-    stored = [file for file in sizes.files(place, local_files_only=True)[1] if file.suffix == ".safetensors"]
+    config, weight_files = sizes.files(place, local_files_only=True)
+    stored = [file for file in weight_files if file.suffix == ".safetensors"]
     try:
-        with Server(engine, model, host, port, token, sizes.shapes(stored)) as server:
+        shapes, vocabulary = sizes.shapes(stored), vocabulary_of(bounded.read_object(config))
+        with Server(engine, model, host, port, token, shapes, vocabulary) as server:
             signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
             tell(
                 f"serving {model} at {server.url} ({dtype}, context {engine.context}): set sampler.kind = "

@@ -77,7 +77,10 @@ def test_nothing_is_written_and_tokens_are_bounded_by_the_settings(
     estimate: dict[str, object] = found["estimate"]  # type: ignore[assignment]
     disk = [estimate.pop(key) for key in ("disk_after", "disk_during")]
     assert 0 < disk[0] < disk[1]  # type: ignore[operator]
+    # Six runs: 7 rows, 64 problems with 4 answers of 20 tokens, and the rollouts of steps 1, 2, 4 and 6 of 6.
+    logs = 6 * (250_000 + 7 * 6_000 + 4 * 64 * (600 + 20 * 8)) + training // 6 * 4 * 8
     assert estimate == {
+        "disk_logs": logs,
         "training_tokens_at_most": training,
         "evaluation_tokens_at_most": evaluation,
         "training_tokens": None,
@@ -112,7 +115,11 @@ def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFi
     assert lines[1] == "folder: results/m: 1 to begin, 1 to resume"
     assert lines[2].startswith("estimate: at most 1,280 tokens sampled in training")
     expected = "estimate from earlier runs in this folder: 800 tokens in training, 24 s on 1 worker"
-    assert lines[3].startswith("disk: ") and lines[4].startswith(expected)
+    assert (
+        lines[3].startswith("disk: ")
+        and lines[3].endswith(" of logs and completions")
+        and lines[4].startswith(expected)
+    )
     assert lines[5].startswith("note: evaluate.test_problems = 100")
     assert lines[8].startswith("    Q:") and lines[9] == "    A:"
 

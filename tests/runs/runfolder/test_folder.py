@@ -26,9 +26,7 @@ from helpers.whole_runs import rows
 from grpobench.runs.runfolder import checkpoints, folder, provenance
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import settled, status
-from grpobench.runs.settings.config import (
-    TrainConfig,
-)
+from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.tools import files, lock
 from grpobench.runs.tools.lock import Lock, Owner
 from grpobench.tasks.data.bounded import FileError
@@ -351,6 +349,20 @@ def test_a_result_never_stands_beside_settings_that_did_not_make_it(
     with pytest.raises(KeyboardInterrupt):
         RunFolder.open(tmp_path, other, allow_change=True)
     assert "weight_decay = 0.1" in (tmp_path / "run.toml").read_text() and not settled(tmp_path)
+
+
+def test_changed_variables_of_the_chat_template_are_refused(tmp_path: Path) -> None:
+    def thinking(**values: bool) -> RunConfig:
+        return dataclasses.replace(CONFIG, model=ModelConfig(chat_template_settings=values))
+
+    with RunFolder.open(tmp_path, thinking(enable_thinking=False)) as run:
+        run.log({"step": 1})
+    name = r"model\.chat_template_settings\.enable_thinking: "
+    with pytest.raises(FolderError, match=name + "false -> true"):
+        RunFolder.open(tmp_path, thinking(enable_thinking=True))
+    with pytest.raises(FolderError, match=name + "false -> "):
+        RunFolder.open(tmp_path, thinking())
+    RunFolder.open(tmp_path, thinking(enable_thinking=False)).close()
 
 
 def test_changed_code_is_refused_once_there_is_a_checkpoint(
