@@ -12,6 +12,8 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from types import FunctionType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -22,14 +24,12 @@ from grpobench.algorithms.algorithm import (
     Batch,
     Loss,
     Metric,
-    Mixer,
     ModelOutput,
     Models,
     Role,
     Rowwise,
     Signal,
     State,
-    TeacherPrompt,
     Tokenwise,
 )
 from grpobench.algorithms.curriculum import Curriculum, Informed, Study, expected_value
@@ -219,7 +219,8 @@ ENTROPY = "modify.entropy_target"
 
 @dataclass(frozen=True)
 class Modified(Algorithm[S]):
-    """An algorithm with modifiers, which is itself an algorithm."""
+    """An algorithm with modifiers, which is itself an algorithm. The properties and methods that it does not
+    define are those of the plain algorithm: the loop below the class replaces the defaults of `Algorithm`."""
 
     name = "modified"
 
@@ -227,66 +228,13 @@ class Modified(Algorithm[S]):
     modify: Modifiers
 
     @property
-    def inner(self) -> Algorithm[Any]:
-        return self.plain.inner
-
-    @property
     def differentiates_entropy(self) -> bool:
         bonus = self.modify.entropy_bonus > 0 or self.modify.entropy_target > 0
         return self.plain.differentiates_entropy or bonus
 
     @property
-    def teacher_divergence(self) -> float | None:
-        return self.plain.teacher_divergence
-
-    @property
-    def teacher_role(self) -> Role:
-        return self.plain.teacher_role
-
-    @property
-    def teacher_prompt(self) -> TeacherPrompt | None:
-        return self.plain.teacher_prompt
-
-    @property
-    def trained_roles(self) -> tuple[Role, ...]:
-        return self.plain.trained_roles
-
-    @property
-    def reference_roles(self) -> tuple[Role, ...]:
-        return self.plain.reference_roles
-
-    @property
-    def greedy_baseline(self) -> bool:
-        return self.plain.greedy_baseline
-
-    @property
-    def locates_answers(self) -> bool:
-        return self.plain.locates_answers
-
-    @property
     def studies(self) -> bool:
         return self.plain.studies or self.modify.schedule == "ads"
-
-    @property
-    def base_rollouts(self) -> int:
-        return self.plain.base_rollouts
-
-    @property
-    def expert_answers(self) -> int:
-        return self.plain.expert_answers
-
-    def expert_loss(self, batch: Batch, now: Mapping[Role, ModelOutput]) -> Loss:
-        return self.plain.expert_loss(batch, now)
-
-    def expert_weights(self, batch: Batch) -> torch.Tensor:
-        return self.plain.expert_weights(batch)
-
-    @property
-    def scores(self) -> frozenset[str]:
-        return self.plain.scores
-
-    def updated_roles(self, step: int) -> tuple[Role, ...]:
-        return self.plain.updated_roles(step)
 
     def synchronize(self, step: int) -> float:
         every = self.modify.reference_every
@@ -417,8 +365,12 @@ class Modified(Algorithm[S]):
             epochs=modify.ads_epochs,
         )
 
-    def mixer(self, embeddings: torch.Tensor | None = None) -> Mixer | None:
-        return self.plain.mixer(embeddings)
+
+for member, value in vars(Algorithm).items():
+    is_plain = not member.startswith("_") and member not in vars(Modified)
+    if is_plain and isinstance(value, property | FunctionType):
+        setattr(Modified, member, property(attrgetter(f"plain.{member}")))
+del member, value, is_plain
 
 
 def overlong(length: torch.Tensor, limit: int, buffer: int) -> Rowwise:

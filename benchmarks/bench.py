@@ -16,10 +16,7 @@ from rich.table import Table
 from grpobench.benchmarks.cases import (
     ALONE,
     DECODINGS,
-    KEEPING,
-    LAUNCHER,
     MEMORY,
-    SCALING,
     STEPPED,
     Course,
     chosen,
@@ -30,10 +27,7 @@ from grpobench.benchmarks.decoding import DTYPE, decoding
 from grpobench.benchmarks.decoding import shape as decoding_shape
 from grpobench.benchmarks.floor import NOT_IN_IT
 from grpobench.benchmarks.grid import grid
-from grpobench.benchmarks.keeping import PARTS, keeping
-from grpobench.benchmarks.launching import launching
 from grpobench.benchmarks.memory import memory
-from grpobench.benchmarks.scaling import scaling
 from grpobench.benchmarks.sides import PHASES, Start, facts, process
 from grpobench.runs.models.model_files import missing
 from grpobench.runs.models.token_budgets import ModelError
@@ -50,12 +44,6 @@ def show(outcome: Mapping[str, Any], console: Console) -> None:
     console.print(f"{machine}; {libraries}{trl}".format(**outcome))
     if cases := outcome["cases"]:
         show_cases(cases, console)
-    if "scaling" in outcome:
-        show_scaling(outcome["scaling"], console)
-    if "launcher" in outcome:
-        show_launcher(outcome["launcher"], console)
-    if "keeping" in outcome:
-        show_keeping(outcome["keeping"], console)
     if "memory" in outcome:
         show_memory(outcome["memory"], console)
     for name in DECODINGS:
@@ -105,42 +93,6 @@ def side_cells(case: Mapping[str, Any], side: str) -> list[str]:
     return [*seconds, str(len(taken)), processor, memory]
 
 
-def show_launcher(launcher: Mapping[str, Any], console: Console) -> None:
-    """What the launcher's own process spends on a run."""
-    rows = table("engine", "own time a run", "memory, first to last", "growth a run", "wall time")
-    for name, entry in launcher["engines"].items():
-        if "absent" in entry:
-            rows.add_row(name, entry["absent"], "", "", "")
-            continue
-        memory = entry["memory_mib"]
-        growth = f"{entry['growth_kib_per_run']:.1f} KiB"
-        cells = (f"{entry['own_ms_per_run']:.2f} ms", f"{memory[0]:.0f} to {memory[-1]:.0f} MiB", growth)
-        rows.add_row(name, *cells, duration(entry["wall_s"]))
-    console.print(rows)
-    console.print("{runs:,} runs of a stub, {workers} side by side".format(**launcher))
-
-
-def show_keeping(keeping: Mapping[str, Any], console: Console) -> None:
-    """The share of a step that checkpoints and logs cost."""
-    intervals = keeping["intervals"]
-    words = ["every step" if one["every"] == 1 else f"every {one['every']} steps" for one in intervals]
-    rows = table("a checkpoint", *words)
-    rows.add_row("a step", *(f"{one['step_s']:.3f} s" for one in intervals))
-    for part in PARTS:
-        rows.add_row(part, *(f"{1000 * one['parts_s'][part]:.2f} ms" for one in intervals))
-    rows.add_row("together", *(f"{1000 * one['together_s']:.2f} ms" for one in intervals))
-    rows.add_row("of a step", *(f"{one['share']:.2%}" for one in intervals))
-    shares = [one["shares"] for one in intervals]
-    rows.add_row("in the runs", *(f"{min(found):.2%} to {max(found):.2%}" for found in shares))
-    rows.add_row("one checkpoint", *(f"{1000 * one['checkpoint_s']:.1f} ms" for one in intervals))
-    console.print(rows)
-    console.print(
-        "{repeats} runs of {steps} steps of the recipe {recipe} each, medians, a step's part of everything "
-        "that is written; a checkpoint has {checkpoint_mb:.1f} MB, whose checksums take "
-        "{checksum_ms:.1f} ms".format(**keeping)
-    )
-
-
 def show_memory(memory: Mapping[str, Any], console: Console) -> None:
     """The peak memory of our step by setting."""
     rows = table("train settings", "peak memory", "beyond libraries", "step", "backward")
@@ -170,34 +122,6 @@ def show_decoding(name: str, decoding: Mapping[str, Any], console: Console) -> N
         "{dtype}, {prompts} prompts of {prompt_tokens} tokens × {completions} completions of "
         "{completion_tokens}".format(**decoding)
     )
-
-
-def show_scaling(scaling: Mapping[str, Any], console: Console) -> None:
-    """The cost of a step along each axis, and the exponents."""
-    rows = table("our step against", "sizes", "seconds", "exponent", "GiB", "exponent", words=(0, 1, 2, 4))
-    for axis in scaling["axes"]:
-        points = axis["points"]
-        rows.add_row(
-            axis["axis"],
-            " ".join(f"{point['size']:,}" for point in points),
-            " ".join(f"{point['seconds']:.3f}" for point in points),
-            slope(axis["seconds"]),
-            " ".join(f"{point['memory_gb']:.2f}" for point in points),
-            slope(axis["memory"]),
-        )
-    console.print(rows)
-    base = scaling["base"]
-    console.print(
-        "base: {prompts} prompts of {prompt_tokens} tokens × {completions} completions of "
-        "{completion_tokens}, {vocabulary:,} tokens, width {width}; GiB: peak beyond what libraries take; "
-        "± one standard error".format(**base)
-    )
-
-
-def slope(found: Mapping[str, Any]) -> str:
-    """An exponent with its standard error, if that is known."""
-    error = "" if found["error"] is None else f" ± {found['error']:.2f}"
-    return f"{found['exponent']:.2f}{error}"
 
 
 def show_grid(grid: Mapping[str, Any], console: Console) -> None:
@@ -255,12 +179,6 @@ def measure(model: str, names: Sequence[str], start: Start, course: Course) -> d
         if name in STEPPED:
             result, seen = compare(shape(name, model), start, course.tell)
             cases.append(result)
-        elif name == SCALING:
-            more[name], seen = scaling(start, course.tell)
-        elif name == LAUNCHER:
-            more[name], seen = launching(course.tell), {**facts(), "threads": 1}
-        elif name == KEEPING:
-            more[name], seen = keeping(course.tell), {**facts(), "threads": 1}
         elif name == MEMORY:
             more[name], seen = memory(model, start, course.tell)
         elif name in DECODINGS:

@@ -23,11 +23,11 @@ from grpobench.tasks.workers.pool import cores
 
 STEPPED: Final = ("short", "long-prompt")
 """Cases in which both sides make one step after the other."""
-GRID, SCALING, LAUNCHER, KEEPING, MEMORY = "grid", "scaling", "launcher", "keeping", "memory"
+GRID, MEMORY = "grid", "memory"
 DECODINGS: Final = {"decoding": 32, "short-decoding": 8}
 """Cases of decoding, and the tokens of a completion in each: a short derivation, or an answer alone."""
-NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING, MEMORY, *DECODINGS)
-ALONE: Final = frozenset({SCALING, LAUNCHER, KEEPING, MEMORY, *DECODINGS})
+NAMES: Final = (*STEPPED, GRID, MEMORY, *DECODINGS)
+ALONE: Final = frozenset({MEMORY, *DECODINGS})
 """Cases without TRL."""
 SMALL: Final = ("nano", "nano-moe")
 """Small built-in models. Other models get fewer prompts per step, and by default only the long cases."""
@@ -69,12 +69,6 @@ def chosen(model: str, wanted: Sequence[str]) -> tuple[str, ...]:
     ones. Raises ConfigError for a case that the model does not have."""
     if not wanted:
         return STEPPED if model in SMALL else ("long-prompt",)
-    if SCALING in wanted and model != "nano":
-        raise ConfigError([f"--case {SCALING} creates its own models; omit --model {model}"])
-    if LAUNCHER in wanted and model != "nano":
-        raise ConfigError([f"--case {LAUNCHER} trains nothing; omit --model {model}"])
-    if KEEPING in wanted and model != "nano":
-        raise ConfigError([f"--case {KEEPING} runs the recipe quickstart; omit --model {model}"])
     if GRID in wanted and model not in SMALL:
         raise ConfigError([f"--case {GRID} has tasks for {' and '.join(SMALL)}, not for --model {model}"])
     return tuple(name for name in NAMES if name in wanted)

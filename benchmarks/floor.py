@@ -149,13 +149,6 @@ def phases(case: Case) -> dict[str, Rows]:
     }
 
 
-def flop(case: Case, model: Any) -> float:
-    """FLOP of a step, by the formula above."""
-    trunk, head = layers(model)
-    forward = {name: rows.flop(trunk, head) for name, rows in phases(case).items()}
-    return sum(forward.values()) + 2 * forward["forward"]
-
-
 def floor(case: Case, model: Any) -> Floor:
     """Measure a case's floor in this process, with its threads."""
     import torch

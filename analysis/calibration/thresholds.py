@@ -41,11 +41,6 @@ class Setting:
     on_scored: Score
     default_on_scored: Score
 
-    @property
-    def is_default(self) -> bool:
-        """Whether the defaults stay."""
-        return dict(self.values) == dict(self.default)
-
 
 def set_thresholds(
     kind: str,

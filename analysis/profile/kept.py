@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -157,11 +157,3 @@ def chosen(rows: Sequence[Row], gate: str = "learn") -> dict[str, dict[str, floa
 def merge(before: Sequence[Row], now: Sequence[Row]) -> list[Row]:
     """Rows with those of now in the place of earlier ones of the same run."""
     return list(({row.key: row for row in before} | {row.key: row for row in now}).values())
-
-
-def seeds_by_cell(rows: Sequence[Row]) -> Mapping[tuple[str, float], set[int]]:
-    """The seeds of each (probe, learning rate)."""
-    cells: dict[tuple[str, float], set[int]] = {}
-    for row in rows:
-        cells.setdefault((row.probe, row.learning_rate), set()).add(row.seed)
-    return cells

@@ -5,7 +5,7 @@ The report makes all of them, in the order of `make_tables` and `FIGURES`. A not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -214,14 +214,6 @@ FIGURES: Mapping[str, Kind] = {
     ),
 }
 """All figures, in the order of the report."""
-
-
-def draw(experiment: Experiment | Numbers, definitions: Definitions | None = None) -> Iterator[Drawing]:
-    """All figures that the logs allow, one at a time."""
-    numbers = experiment if isinstance(experiment, Numbers) else Numbers(experiment)
-    for name in names_of(numbers):
-        if (drawing := FIGURES[name](numbers, definitions)) is not None:
-            yield drawing
 
 
 def names_of(numbers: Numbers) -> list[str]:

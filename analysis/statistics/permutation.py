@@ -31,12 +31,6 @@ def sign_flip_ps(differences: Sequence[ArrayLike], draws: int = 100_000, seed: i
     return _shares(differences, np.abs, draws, seed)
 
 
-def sign_flip_above_p(values: ArrayLike, draws: int = 100_000, seed: int = 0) -> float:
-    """One-sided p against "the mean is at most 0": the share of sign patterns whose mean reaches ours. The
-    smallest is 1/2ⁿ; without values it is 1."""
-    return _shares([values], np.asarray, draws, seed)[0]
-
-
 def equivalence_p(differences: ArrayLike, margin: float) -> float:
     """p against "the mean difference is `margin` or more from 0": two one-sided sign-flip tests, of the
     differences plus and minus the margin, the larger p of both (Schuirmann, 1987).

@@ -96,13 +96,6 @@ class Drawn:
     notes: tuple[str, ...]
 
 
-def curves(
-    experiment: Experiment, rows: Sequence[Row], label: str, sheet: Sheet, points: bool = False
-) -> Figure:
-    """The figure of `draw_curves`."""
-    return draw_curves(experiment, rows, label, sheet, points).figure
-
-
 def draw_curves(
     experiment: Experiment, rows: Sequence[Row], label: str, sheet: Sheet, points: bool = False
 ) -> Drawn:

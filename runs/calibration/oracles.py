@@ -29,35 +29,6 @@ STEP = re.compile(r"(-?\d+)([-+*])(\d+)=(-?\d+)")
 
 
 @dataclass(frozen=True)
-class DecisiveTokens(GRPO):
-    """GRPO whose advantage is 0 everywhere but at the tokens that decide.
-
-    Degenerate case: a completion that ends before them has no advantage.
-    """
-
-    name = "decisive_tokens"
-    summary = "GRPO whose advantage is at the decisive tokens alone"
-    formula = "A_t = (r − mean r) / (std r + ε) for t in [first, first + count), else 0;  loss as GRPO's"
-    departures = "an oracle; for findings only"
-
-    first: int = 0
-    """Tokens of a completion before the decisive ones."""
-    count: int = 1
-    """How many tokens decide."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.first < 0 or self.count < 1:
-            raise ValueError("first: must be at least 0, and count at least 1")
-
-    def advantage(self, batch: Batch, models: Models) -> Tokenwise:
-        advantage: Rowwise = super().advantage(batch, models)
-        place = torch.arange(batch.completion.shape[1], device=advantage.device)
-        decides = (place >= self.first) & (place < self.first + self.count)
-        return advantage[:, None] * decides
-
-
-@dataclass(frozen=True)
 class UnsteadyBaseline(GRPO):
     """GRPO whose baseline is off by a random number, the same for the rollouts of a group: what the mean of a
     small group does, exaggerated."""

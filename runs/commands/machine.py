@@ -22,9 +22,6 @@ CASES = (
     "short",
     "long-prompt",
     "grid",
-    "scaling",
-    "launcher",
-    "keeping",
     "memory",
     "decoding",
     "short-decoding",
@@ -116,24 +113,20 @@ def use_device(name: str) -> None:
     multiple=True,
     metavar="CASE",
     help=f"May be repeated. One of {', '.join(CASES)}. In this order: steps with short or long prompts, "
-    "each against TRL's; a grid of whole runs against TRL's; scaling of our own step; what the launcher "
-    "spends on a run; what keeping a run (checkpoints and logs) costs of its steps; peak memory of our step "
-    "with and without activation checkpointing; tokens per second that our sampler writes in bfloat16, "
-    "against its fallback, in completions of 32 or of 8 tokens. Default: short and long-prompt for nano and "
-    "nano-moe, long-prompt for others.",
+    "each against TRL's; a grid of whole runs against TRL's; peak memory of our step with and without "
+    "activation checkpointing; tokens per second that our sampler writes in bfloat16, against its fallback, "
+    "in completions of 32 or of 8 tokens. Default: short and long-prompt for nano and nano-moe, long-prompt "
+    "for others.",
 )
-@flag("--sandbox", "Measure programs a minute in each tier instead.")
 @flag("--memory-plan", "Hold the memory plan against the peaks of steps instead.")
 @json_option
 def bench_command(options: Options) -> int:
-    from grpobench.benchmarks import bench, memory_peaks, sandbox
+    from grpobench.benchmarks import bench, memory_peaks
     from grpobench.runs.tools.strict import ConfigError
 
-    if len([asked for asked in (options.sandbox, options.memory_plan, options.case) if asked]) > 1:
-        raise ConfigError(["--sandbox, --memory-plan and --case: give one of them"])
-    if options.sandbox:
-        sandbox.main(options.json)
-    elif options.memory_plan:
+    if options.memory_plan and options.case:
+        raise ConfigError(["--memory-plan and --case: give one of them"])
+    if options.memory_plan:
         memory_peaks.main(options.model, options.json)
     else:
         bench.main(options.model, options.case, options.json)

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
-Decorator = Callable[[F], F]
 
 PATH = click.Path(path_type=Path)
 POSITIVE = click.IntRange(min=1)

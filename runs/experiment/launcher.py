@@ -22,7 +22,7 @@ from grpobench.runs.experiment import watchdog
 from grpobench.runs.experiment.alike import Crashes
 from grpobench.runs.experiment.display import Display
 from grpobench.runs.experiment.executor import Engine, Lost
-from grpobench.runs.experiment.run import Run, RunState
+from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.runfolder.logs import mark, settled, status
 from grpobench.runs.tools.faults import point
@@ -259,11 +259,3 @@ def record(run: Run, place: Literal["crashed", "preempted"], why: str) -> None:
     if run.path.exists() and not Lock(run.path).owner():
         with contextlib.suppress(OSError):
             mark(run.path, place, why)
-
-
-def count_places(runs: Sequence[Run]) -> dict[RunState, int]:
-    """Number of runs by state."""
-    counts: dict[RunState, int] = {}
-    for run in runs:
-        counts[run.state] = counts.get(run.state, 0) + 1
-    return counts

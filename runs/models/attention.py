@@ -209,10 +209,3 @@ def compare_blocks(
     one = (query_low == query_high) & (key_low == key_high) & (query_low == key_low) & tokens
     full = before & (prompt | one)
     return seen & ~full, full
-
-
-def computed_pairs(mask: BlockMask) -> int:
-    """Pairs of query and key that FlexAttention computes for a block mask, masked ones of its blocks too."""
-    block = mask.BLOCK_SIZE[0] * mask.BLOCK_SIZE[1]
-    full = 0 if mask.full_kv_num_blocks is None else int(mask.full_kv_num_blocks.sum())
-    return block * (int(mask.kv_num_blocks.sum()) + full)

@@ -6,7 +6,7 @@ import importlib.util
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -18,9 +18,6 @@ from grpobench.runs.settings.observe import Observe
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Rule, demand
 from grpobench.tasks.task import Task
-
-ROLES: tuple[Role, ...] = get_args(Role)
-
 
 LongPrompts = Literal["refuse", "drop"]
 # Bounds that several fields have. Below infinity means finite: NaN is refused whatever the bounds.

@@ -23,7 +23,7 @@ from helpers.toys import (
     trainer_for,
 )
 
-from grpobench.algorithms.algorithm import ModelOutput
+from grpobench.algorithms.algorithm import Algorithm, ModelOutput, Role
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.dpo import DPO
@@ -54,6 +54,23 @@ def test_no_modifier_leaves_the_very_same_algorithm() -> None:
     assert Modifiers().around(algorithm) is algorithm
     assert Modifiers(overlong_penalty=2.0, reference_mix=0.5).around(algorithm) is algorithm
     assert isinstance(Modifiers(mask_truncated=True).around(algorithm), Modified)
+
+
+def test_every_member_that_modifiers_leave_alone_is_that_of_the_plain_algorithm() -> None:
+    class Unlike(GRPO):
+        minimum_group = 7
+        scores = frozenset({"format"})
+
+        def updated_roles(self, step: int) -> tuple[Role, ...]:
+            return ("critic",) * step
+
+    plain = Unlike()
+    around = Modifiers(mask_truncated=True).around(plain)
+    assert around.minimum_group == 7 and around.scores == {"format"} and around.inner is plain
+    assert around.updated_roles(2) == ("critic", "critic")
+    settled = {name for name, member in vars(Algorithm).items() if isinstance(member, property)}
+    assert settled >= {"trained_roles", "reference_roles", "teacher_role", "base_rollouts"}
+    assert all(getattr(around, name) == getattr(plain, name) for name in settled)
 
 
 def test_overlong_punishment_falls_linearly_over_the_buffer() -> None:

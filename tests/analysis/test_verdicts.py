@@ -28,7 +28,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import compare, compare_with_base
-from grpobench.analysis.statistics.permutation import equivalence_p, seeds_needed, sign_flip_above_p
+from grpobench.analysis.statistics.permutation import equivalence_p, seeds_needed
 from grpobench.analysis.statistics.verdicts import TURNED
 
 SHARES = st.floats(-0.1, 0.1, allow_nan=False).map(lambda value: round(value, 4))
@@ -42,11 +42,9 @@ def arms(differences: list[float] | np.ndarray) -> dict[str, dict[int, float]]:
     }
 
 
-def test_one_sided_p_counts_patterns_by_hand() -> None:
-    # sums of (±3 ±1 ±1): 5, 3, 3, 1, −1, −3, −3, −5; (3, 1, −1) has 3, which three of eight reach
-    assert sign_flip_above_p([3, 1, -1]) == 3 / 8
-    assert sign_flip_above_p([]) == 1.0
-    # margin 2: d + 2 = (5, 3, 1) has the largest sum of 8; 2 − d = (−1, 1, 3) has 3, which three of 8 reach
+def test_equivalence_p_counts_patterns_by_hand() -> None:
+    # margin 2: d + 2 = (5, 3, 1) has the largest sum of 8 patterns, and 2 − d = (−1, 1, 3) has 3
+    # sums of (±3 ±1 ±1): 5, 3, 3, 1, −1, −3, −3, −5, so three of eight reach it
     assert equivalence_p([3, 1, -1], 2) == 3 / 8
     with pytest.raises(ValueError, match="margin > 0"):
         equivalence_p([0.1], 0)
@@ -65,17 +63,20 @@ def test_a_difference_of_the_margin_is_not_excluded_where_the_interval_leaves_th
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_one_sided_p_is_scipys_permutation_test(seed: int) -> None:
+def test_equivalence_p_is_the_larger_of_scipys_two_one_sided_permutation_tests(seed: int) -> None:
     x = np.random.default_rng(seed).normal(0.3, 1, size=9)
-    found = stats.permutation_test(
-        (x, np.zeros(9)),
-        lambda a, b, axis: np.mean(a - b, axis=axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=np.inf,
-        alternative="greater",
-    )
-    assert sign_flip_above_p(x) == pytest.approx(found.pvalue, abs=1e-12)  # both count all 2^9 patterns
+    p = [
+        stats.permutation_test(
+            (one, np.zeros(9)),
+            lambda a, b, axis: np.mean(a - b, axis=axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=np.inf,
+            alternative="greater",
+        ).pvalue
+        for one in (x + 1, 1 - x)
+    ]
+    assert equivalence_p(x, 1) == pytest.approx(max(p), abs=1e-12)  # both count all 2^9 patterns
 
 
 def test_many_seeds_agree_with_the_t_version_of_the_two_tests() -> None:

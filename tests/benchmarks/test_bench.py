@@ -15,7 +15,6 @@ from grpobench.benchmarks import bench, cases, compare
 from grpobench.benchmarks.cases import MOST_WARM_UP, NAMES, UNKNOWN, Course, chosen, counted, shape, warm_up
 from grpobench.runs import cli
 from grpobench.runs.commands.machine import CASES
-from grpobench.runs.tools.strict import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +51,8 @@ def test_cases_come_in_one_order_and_once() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--case", "scaling", "--model", "smollm2-135m"], "omit --model smollm2-135m"),
         (["--case", "grid", "--model", "smollm2-135m"], "has tasks for nano and nano-moe"),
-        (["--case", "grid", "--sandbox"], "--sandbox, --memory-plan and --case: give one of them"),
+        (["--case", "grid", "--memory-plan"], "--memory-plan and --case: give one of them"),
     ],
 )
 def test_a_case_that_cannot_be_measured_so_ends_with_2(
@@ -81,7 +79,7 @@ def test_without_trl_only_the_comparisons_end_with_2(
     assert cli.main(["bench", "--json"]) == 2
     assert "pip install 'trl==1.16.*'" in capsys.readouterr().err
     monkeypatch.setattr(bench, "measure", lambda *_: {"measured": True})
-    assert cli.main(["bench", "--case", "scaling", "--json"]) == 0
+    assert cli.main(["bench", "--case", "memory", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"measured": True}
 
 
@@ -151,18 +149,15 @@ def test_in_a_terminal_a_bar_says_the_same(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_outcome_is_json_with_the_facts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "scaling", lambda start, tell: ({"axes": []}, FACTS))
     monkeypatch.setattr(bench, "grid", lambda tell, sets: {"sets": sets})
     monkeypatch.setattr(bench, "memory", lambda model, start, tell: ({"settings": []}, FACTS))
     monkeypatch.setattr(bench, "decoding", lambda case, tell: ({"ratio": 2.5}, FACTS))
-    for case in ("launching", "keeping"):
-        monkeypatch.setattr(bench, case, lambda tell: {"runs": 0})
     outcome = bench.measure("nano", NAMES, Stage().start, Course(Console(file=io.StringIO()), 4))
     assert json.loads(json.dumps(outcome)) == outcome
     assert {**FACTS, "model": "nano", "precision": "float32"}.items() <= outcome.items()
     assert [case["name"] for case in outcome["cases"]] == ["short", "long-prompt"]
     assert [case["counted_steps"] for case in outcome["cases"]] == [16, 8]  # a pair takes 4 s
-    assert outcome["scaling"] == {"axes": []} and outcome["grid"] == {"sets": ["model.name=nano"]}
+    assert outcome["memory"] == {"settings": []} and outcome["grid"] == {"sets": ["model.name=nano"]}
 
 
 def test_a_grid_alone_says_on_which_machine_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +166,3 @@ def test_a_grid_alone_says_on_which_machine_it_was_made(monkeypatch: pytest.Monk
     outcome = bench.measure("nano-moe", ("grid",), Stage().start, Course(Console(file=io.StringIO()), 1))
     assert outcome["threads"] == 1 and outcome["trl"].startswith("1.") and outcome["torch"]
     assert outcome["cases"] == []
-
-
-def test_chosen_refuses_in_words() -> None:
-    with pytest.raises(ConfigError, match="creates its own models"):
-        chosen("nano-moe", ["scaling"])

@@ -14,7 +14,6 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.rgra import RGRA
 from grpobench.runs.calibration.oracles import (
-    DecisiveTokens,
     OneSign,
     OnlyCategories,
     RewardedSteps,
@@ -84,17 +83,6 @@ def test_one_step_for_all_would_be_grpo() -> None:
         RewardedSteps().compute_signal(batch, NOBODY).advantage,
         GRPO().compute_signal(batch, NOBODY).advantage,
     )
-
-
-def test_the_advantage_is_grpos_at_the_decisive_tokens_and_nowhere_else() -> None:
-    batch = rollouts([[6, 4, 2], [5, 5]], [[1, 0, 0], [0, 1]])
-    whole = GRPO().compute_signal(batch, NOBODY).advantage
-    cut = DecisiveTokens(first=2, count=2).compute_signal(batch, NOBODY).advantage
-    assert torch.equal(cut[:, 2:4], whole[:, 2:4]) and whole[0, 2] > 0
-    assert not cut[:, :2].any() and not cut[:, 4:].any()
-    assert not cut[2].any(), "a completion that ends before them has none"
-    with pytest.raises(ValueError, match="count"):
-        DecisiveTokens(count=0)
 
 
 def test_an_unsteady_baseline_is_off_by_one_number_per_group() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.runs.models import attention
-from grpobench.runs.models.attention import UNSPLIT, block_mask, computed_pairs
+from grpobench.runs.models.attention import UNSPLIT, block_mask
 from grpobench.runs.models.packing import PADDING, Cost, Pack, estimate, pack
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
@@ -75,6 +75,13 @@ def test_blocks_show_every_token_what_the_dense_mask_shows(
     assert torch.equal(found[token], expected[token])
     alone = torch.eye(found.shape[1], dtype=torch.bool).expand_as(found)
     assert torch.equal(found[~token], alone[~token])  # no softmax over nothing
+
+
+def computed_pairs(mask: Any) -> int:
+    """Pairs of query and key that FlexAttention computes for a block mask, masked ones of its blocks too."""
+    block = mask.BLOCK_SIZE[0] * mask.BLOCK_SIZE[1]
+    full = 0 if mask.full_kv_num_blocks is None else int(mask.full_kv_num_blocks.sum())
+    return block * (int(mask.kv_num_blocks.sum()) + full)
 
 
 def test_pairs_computed_for_long_completions_are_few_more_than_those_needed() -> None:
