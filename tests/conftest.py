@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import helpers.disk  # noqa: F401 (before anything of grpobench)
 import pytest
 from hypothesis import settings
 

@@ -48,19 +48,14 @@ def make(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_demo_says_what_it_does_in_a_line_per_phase(clone: Path) -> None:
-    packages = (ROOT / ".ci" / "lock.txt").read_text().count("==")
-    done = make(clone)
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == [
-        "Setting up .venv with Python 3.11.7.",
-        f"Installing {packages} packages into .venv, which takes some minutes (see .venv/setup.log).",
-        "Installing grpobench itself, from this folder.",
-        "Running the recipe quickstart. Interrupt it whenever you like; the same command goes on from there.",
-        "grpobench run quickstart",
-    ]
+def test_the_demo_sets_up_once_and_runs_the_recipe_without_pips_words(clone: Path) -> None:
+    done, again = make(clone), make(clone)
+    assert (done.returncode, again.returncode) == (0, 0)
+    assert "Collecting" not in done.stdout and len(done.stdout.splitlines()) < 10
+    assert ".venv/setup.log" in done.stdout and "setup.log" not in again.stdout
     assert (clone / ".venv" / "setup.log").read_text().count("Collecting") == 600
-    assert make(clone).stdout.splitlines() == done.stdout.splitlines()[-2:]
+    for said in (done.stdout, again.stdout):
+        assert said.splitlines()[-1] == "grpobench run quickstart"
 
 
 def test_what_pip_fails_of_is_shown_and_where_the_rest_is(clone: Path) -> None:
@@ -92,7 +87,5 @@ def test_whole_check_runs_everything_and_ends_with_pytest_closing_line(tmp_path:
     )
     lines = done.stdout.splitlines()
     assert (done.returncode != 0) == bool(broken)
-    assert [line for line in lines if line.startswith("make")] == [
-        f"make {name}" for name in ("setup", "data-bbq", "lint", "types", "test")
-    ]
+    assert {f"make {name}" for name in ("setup", "lint", "types", "test")} <= set(lines)
     assert lines[-1] == closing

@@ -102,12 +102,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
 
 def test_reports_and_figures_need_no_torch(plain: Say, tmp_path: Path) -> None:
     folder = Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",)).write(tmp_path)
-    done = plain("report", str(folder), "--format", "html,pdf")
+    done = plain("report", str(folder), "--format", "html")
     assert done.returncode == 0, done.stderr
     assert "<svg" in (folder / "report/index.html").read_text(encoding="utf-8")
-    assert list((folder / "report").rglob("*.pdf"))
-    done = plain("figure", "final_accuracy", str(folder), "--format", "svg", folder=tmp_path)
-    assert done.returncode == 0 and list((tmp_path / "figures").glob("*.svg")), done.stderr
+    done = plain("figure", "final_accuracy", str(folder), "--format", "pdf", folder=tmp_path)
+    assert done.returncode == 0 and list((tmp_path / "figures").glob("*.pdf")), done.stderr
 
 
 def test_logs_of_other_libraries_are_imported_without_torch(plain: Say, tmp_path: Path) -> None:
@@ -121,12 +120,7 @@ def test_logs_of_other_libraries_are_imported_without_torch(plain: Say, tmp_path
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("findings",),
-        ("finding", "judge", "kl-anchor"),
-        ("list", "algorithms"),
-        ("list", "tasks"),
-    ],
+    [("findings",), ("list", "algorithms"), ("list", "tasks")],
 )
 def test_what_trains_nothing_needs_no_torch(plain: Say, words: tuple[str, ...], tmp_path: Path) -> None:
     done = plain(*words, folder=tmp_path)

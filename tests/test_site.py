@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,9 +18,9 @@ from helpers import browser
 ROOT = Path(__file__).resolve().parents[1]
 RESOURCES = {"script": "src", "link": "href", "img": "src", "source": "src", "iframe": "src"}
 """Tags that load something, and the attribute with its address."""
-LOOKED_AT = ("index", "algorithms/grpo")
-"""Pages that axe reads: one of each kind, but for those that take long."""
-LARGE = ("reference/python", "start", "findings", "profiles", "reference/commands", "reference/settings")
+LOOKED_AT = ("index", "algorithms/grpo", "start", "findings", "profiles")
+LOOKED_AT += ("reference/python", "reference/commands", "reference/settings")
+"""Pages that axe reads: one of each kind."""
 
 
 class Page(HTMLParser):
@@ -44,23 +45,34 @@ class Page(HTMLParser):
             self.without_text.append(given["src"])
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("site")
+def sphinx(folder: Path, builder: str) -> Path:
+    """The site as a builder of Sphinx makes it, which may warn of nothing."""
     words = [
-        "-m",
-        "sphinx",
         "-q",
         "-W",
         "--keep-going",
+        "-b",
+        builder,
         "-d",
-        str(place / "trees"),
+        str(folder / "trees"),
         "docs",
-        str(place / "html"),
+        str(folder / "site"),
     ]
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return place / "html"
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sphinx(tmp_path_factory.mktemp("site"), "html")
+
+
+def test_every_page_is_read_and_every_link_between_pages_is_resolved(tmp_path: Path) -> None:
+    """Without writing HTML, which takes as long again: that is looked at in `make test-long`."""
+    sphinx(tmp_path, "dummy")
 
 
 @cache
@@ -80,6 +92,7 @@ def target(page: Path, address: str) -> tuple[Path, str] | None:
     return ((page.parent / unquote(parts.path)).resolve() if parts.path else page), unquote(parts.fragment)
 
 
+@pytest.mark.slow
 def test_no_link_leads_nowhere(site: Path) -> None:
     lost = []
     for page in pages(site):
@@ -95,6 +108,7 @@ def test_no_link_leads_nowhere(site: Path) -> None:
     assert sum(len(read(page).links) for page in pages(site)) > 3000
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_another_host(site: Path) -> None:
     loaded = [(page, address) for page in pages(site) for address in read(page).loads]
     assert len(loaded) > 500
@@ -105,19 +119,24 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
     assert not re.search(r"url\(['\"]?(https?:)?//", styles)
 
 
-def test_a_link_leads_to_every_page(site: Path) -> None:
-    reached, left = set(), [site / "index.html"]
+def test_a_link_leads_to_every_page() -> None:
+    docs = ROOT / "docs"
+    given = runpy.run_path(str(docs / "conf.py"))
+    named = [name for names in given["NAVIGATION"].values() for name in names.split()]
+    reached, left = set(), [docs / f"{name}.md" for name in named] + [ROOT / name for name in given["SHOWN"]]
     while left:
-        page = left.pop()
-        if page in reached or page.suffix != ".html":
-            continue
-        reached.add(page)
-        left += [found[0] for address in read(page).links if (found := target(page, address))]
-    made = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
-    made = {path for path in made if path.parts[0] not in ("results", "notebooks")}
-    assert made <= {page.relative_to(site) for page in reached} and len(made) > 90
+        page = left.pop().resolve()
+        if page not in reached and page.exists():
+            reached.add(page)
+            links = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text(encoding="utf-8"))
+            left += [page.parent / link for link in links]
+    pages = {
+        path for path in docs.rglob("*.md") if path.parts[len(docs.parts)] not in ("results", "notebooks")
+    }
+    assert pages - {docs / "index.md"} <= reached and len(pages) > 90
 
 
+@pytest.mark.slow
 def test_every_picture_says_what_it_shows(site: Path) -> None:
     for page in pages(site):
         assert not read(page).without_text, page
@@ -131,6 +150,7 @@ def test_the_page_of_commands_is_that_of_the_code() -> None:
     assert written == reference.commands_page(templating.templates(), cli.app)
 
 
+@pytest.mark.slow
 def test_every_command_and_module_is_documented(site: Path) -> None:
     import grpobench
     from grpobench.runs import cli
@@ -144,22 +164,16 @@ def test_every_command_and_module_is_documented(site: Path) -> None:
         assert {f"grpobench.{name}", f"{home.__module__}.{home.__qualname__}"} & python, name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(browser.installed() is None, reason="no Chromium is installed")
-@pytest.mark.parametrize(
-    ("theme", "names"),
-    [
-        ("light", LOOKED_AT),
-        pytest.param("light", LARGE, marks=pytest.mark.slow),
-        pytest.param("dark", LOOKED_AT + LARGE, marks=pytest.mark.slow),
-    ],
-)
-def test_axe_finds_nothing(site: Path, theme: str, names: Sequence[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(site: Path, theme: str, tmp_path: Path) -> None:
     """Contrast, names, structure."""
     command = browser.installed()
     assert command
     with browser.browsing(command, tmp_path) as tab:
         found = {}
-        for name in names:
+        for name in LOOKED_AT:
             tab.show(site / f"{name}.html", 1300, theme)
             found[name] = tab.barriers()
     assert not any(found.values()), found

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,7 +17,7 @@ from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem
 
-Weights = Mapping[str, torch.Tensor]
+Weights: TypeAlias = "Mapping[str, torch.Tensor]"  # a text, so that an import loads no torch
 """Of the policy, by name."""
 GREEDY = -1
 """Instead of a seed: this completion is decoded greedily. Derived seeds are never negative."""

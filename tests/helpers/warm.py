@@ -19,6 +19,7 @@ from grpobench.runs.tools.process import environment
 
 FORKING: Any = multiprocessing.get_context("forkserver")
 LOADED = [
+    "helpers.disk",
     "torch",
     "transformers.modeling_utils",
     "grpobench.runs.train.execute",

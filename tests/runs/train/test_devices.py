@@ -26,6 +26,7 @@ import torch
 from helpers.core import CORE
 from helpers.ranked import Result, gradients, in_ranks, met
 from helpers.toys import brief, distance, norm
+from helpers.warm import Warm
 from helpers.whole_runs import after, configure, rows, run, timeless, weights
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.api import CheckpointException
@@ -201,12 +202,19 @@ def test_further_parts_of_a_run_on_two_devices_are_those_on_one(
         assert any("/likelihood/" in name for name in names) and any(n.startswith("also/") for n in names)
 
 
+def run_warm(config: RunConfig, folder: Path) -> None:
+    """A whole run whose other ranks are forked from a process that has imported torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "multiprocessing", Warm)
+        run(config, folder)
+
+
 @pytest.fixture(scope="module")
 def whole(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
     """An undisturbed run on two devices."""
     config = on(2, configure(policy, PPO(critic_warmup=0, beta=0.1)))
     folder = tmp_path_factory.mktemp("whole") / "run"
-    run(config, folder)
+    run_warm(config, folder)
     return config, folder
 
 
@@ -267,7 +275,7 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     (place / "other.safetensors").unlink()
     exported = export(path, tmp_path / "exported")
     assert exported.step == 1 and "checkpoint of step 1" in exported.caution
-    run(config, path)
+    run_warm(config, path)
     assert same(path, undisturbed)
 
 
