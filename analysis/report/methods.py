@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.report.text import CITED, LIBRARIES, bibtex_key, used_papers, versions
+from grpobench.analysis.report.references import LIBRARIES
+from grpobench.analysis.report.text import CITED, bibtex_key, used_papers, versions
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics.comparison import MOST_ARMS
 from grpobench.analysis.statistics.verdicts import ALPHA, no_difference

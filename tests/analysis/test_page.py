@@ -16,7 +16,7 @@ from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.methods import describe_methods
 from grpobench.analysis.report.page import inline
 from grpobench.analysis.report.runs import difference, find_samples, shortened
-from grpobench.analysis.report.text import make_bibtex
+from grpobench.analysis.report.text import CITED, bibtex_entry, make_bibtex
 from grpobench.analysis.runfolder.load import load
 
 SMALL = {"steps": 12, "every": 3, "problems": 4, "test_problems": 8}
@@ -111,8 +111,31 @@ def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
         "arxiv-1506.02438",
         "arxiv-1912.01703",
     ]
-    assert "  key = {Proximal Policy Optimization Algorithms},\n  year = {2017}" in entries
+    assert "  author = {John Schulman and Filip Wolski and Prafulla Dhariwal and Alec Radford and" in entries
+    assert "{{High-Dimensional Continuous Control Using Generalized Advantage Estimation}}" in entries
     assert "dpo" not in told and "2305.18290" not in entries
+
+
+UNKNOWN_AUTHORS = {"2602.07078"}
+"""Papers whose own record of authors was not at hand."""
+
+
+def test_every_paper_of_an_algorithm_has_its_authors_and_its_title() -> None:
+    cited = {
+        citation["number"]: citation["title"].strip()
+        for cls in ALGORITHMS.values()
+        for citation in CITED.finditer(cls.paper)
+    }
+    cited |= {number: title for title, number in references.LIBRARIES.values()}
+    assert cited.keys() - references.AUTHORS.keys() == UNKNOWN_AUTHORS
+    assert references.AUTHORS.keys() <= cited.keys()
+    for number, title in cited.items():
+        entry = bibtex_entry(number, title)
+        assert "et al" not in entry and ":" not in entry.split("title = {{")[1][:9], entry
+        (field,) = re.findall(r"  (author|key) = \{(.+)\},", entry)
+        assert field[0] == ("key" if number in UNKNOWN_AUTHORS else "author")
+        names = field[1].split(" and ")
+        assert len(names) <= references.MOST + 1 and "others" not in names[:-1] and len({*names}) == len(names)
 
 
 def test_figures_take_the_colors_of_the_page() -> None:
