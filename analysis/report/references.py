@@ -1,5 +1,5 @@
-"""Authors of the papers that BibTeX entries cite, by arXiv number, from the citations that the papers' own pages
-and repositories give."""
+"""Authors of the papers that BibTeX entries cite, by arXiv number, from the citations that the papers' own
+pages and repositories give."""
 
 from __future__ import annotations
 
@@ -46,11 +46,13 @@ AUTHORS: Mapping[str, str] = {
     "2503.14476": "Qiying Yu, Zheng Zhang, Ruofei Zhu, Yufeng Yuan, Xiaochen Zuo, Yu Yue, Tiantian Fan, "
     "Gaohong Liu, Lingjun Liu, Xin Liu, others",
     "2503.19595": "Yunhao Tang, Kunhao Zheng, Gabriel Synnaeve, Rémi Munos",
-    "2503.20783": "Zichen Liu, Changyu Chen, Wenjun Li, Penghui Qi, Tianyu Pang, Chao Du, Wee Sun Lee, Min Lin",
+    "2503.20783": "Zichen Liu, Changyu Chen, Wenjun Li, Penghui Qi, Tianyu Pang, Chao Du, Wee Sun Lee, "
+    "Min Lin",
     "2504.02546": "Xiangxiang Chu, Hailang Huang, Xiao Zhang, Fei Wei, Yong Wang",
     "2504.05118": "Yu Yue, Yufeng Yuan, Qiying Yu, Xiaochen Zuo, Ruofei Zhu, Wenyuan Xu, Jiaze Chen, "
     "Chengyi Wang, Tiantian Fan, Zhengyin Du, others",
-    "2504.19599": "Kaichen Zhang, Yuzhong Hong, Junwei Bao, Hongfei Jiang, Yang Song, Dingqian Hong, Hui Xiong",
+    "2504.19599": "Kaichen Zhang, Yuzhong Hong, Junwei Bao, Hongfei Jiang, Yang Song, Dingqian Hong, "
+    "Hui Xiong",
     "2505.10978": "Lang Feng, Zhenghai Xue, Tingcong Liu, Bo An",
     "2505.20686": "Kianté Brantley, Mingyu Chen, Zhaolin Gao, Jason D. Lee, Wen Sun, Wenhao Zhan, "
     "Xuezhou Zhang",
