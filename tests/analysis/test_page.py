@@ -177,8 +177,10 @@ SHARED = "share a schedule of problems, except where an algorithm has its own."
         ({"curriculum": {"a": "m:Easy", "b": "m:Easy"}}, "Problems of a step: curriculum m:Easy."),
         (
             {"curriculum": {"a": "", "b": "", "c": "m:Easy", "log": "–"}, "schedule": {"a": "uniform"}},
-            f"Problems of a step: curriculum m:Easy (c). Runs of a, b on the same task, with the same seed {SHARED} "
-            + "The logs of log do not say how problems were chosen.",
+            (
+                "Problems of a step: curriculum m:Easy (c). Runs of a, b on the same task, with the same "
+                f"seed {SHARED} The logs of log do not say how problems were chosen."
+            ),
         ),
         (
             {"curriculum": {"a": "", "b": ""}, "schedule": {"a": "uniform", "b": "ads"}},
