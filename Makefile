@@ -17,7 +17,7 @@ UNDONE  := .venv/unfinished
 LOG     := .venv/setup.log
 # Each worker imports torch, a few seconds and 0.4 GB, so more than four cost more than they save; `auto`
 # would count physical cores, one on many two-core machines. A file stays on one worker because its
-# module fixtures (models, run folders) are dearer than its tests; tests/conftest.py says in which order.
+# module fixtures (models, run folders) take longer than its tests; tests/conftest.py says in which order.
 SPREAD  := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # The CPU build; on a machine with a GPU, ENGINE=vllm==0.30.0.

@@ -8,9 +8,11 @@ cannot say is a `Gap`.
 
 from __future__ import annotations
 
+import math
+
 from grpobench.algorithms.libraries.beyond_rollouts import BEYOND_ROLLOUTS
 from grpobench.algorithms.libraries.dialect import Dialect, Fact, Gap
-from grpobench.algorithms.libraries.distillation import DISTILLATION
+from grpobench.algorithms.libraries.distillation import DISTILLATION, VERL_LOSSES
 from grpobench.algorithms.libraries.self_distillation import SELF_DISTILLATION
 
 NOTE = (
@@ -175,6 +177,18 @@ VERL_DAPO = "verl-recipe/dapo/run_dapo_qwen2.5_32b.sh@21892b9"
 OR1 = "or1_scripts/train/7b_8k.sh"
 RECIPES = "48ea0a7"
 """The commit of verl-project/verl-recipe."""
+DISTILL = "verl/trainer/config/distillation/distillation.yaml"
+VERL_DISTILL = (
+    Fact("distill_weight", 1.0, f"{DISTILL}: distillation_loss_coef"),
+    Fact("task_weight", 1.0, f"{DISTILL}: use_task_rewards", "0 says false"),
+    *VERL_GROUP,
+    VERL_AVERAGING,
+    *VERL_CLIP,
+    VERL_DUAL,
+    *VERL_KL,
+    *VERL_LOOP,
+    VERL_ENTROPY,
+)
 VERL_V0 = "this release's default trainer (v1) cannot run it; its predecessor can"
 
 # OpenRLHF
@@ -1541,6 +1555,60 @@ DIALECTS: dict[str, Dialect] = {
             ),
         ),
         *DISTILLATION,
+        Dialect(
+            "opd",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=grpo distillation.enabled=true "
+            "distillation.distillation_loss.loss_mode=k1 "
+            "distillation.distillation_loss.use_policy_gradient=true",
+            (
+                Fact("discount", 0.0, f"{VERL_LOSSES}: distillation_loss"),
+                Fact(
+                    "bound", math.inf, f"{DISTILL}: loss_max_clamp", "null; a number bounds k1 on both sides"
+                ),
+                *VERL_DISTILL,
+            ),
+            (
+                Gap(
+                    "The advantage is log π_teacher − log π of the policy that is being updated, detached; "
+                    "ours has log π_old, the same in the first update.",
+                    f"{VERL_LOSSES}: distillation_loss",
+                ),
+                Gap(
+                    "The teacher's loss and the task's are added, each with a clip and a dual clip; ours has "
+                    "one clip over the sum of the advantages, the same in the first update.",
+                    f"{VERL_LOSSES}: distillation_ppo_loss",
+                ),
+                *VERL_GAPS,
+            ),
+            remark="without use_policy_gradient, its default, verl refuses k1",
+        ),
+        Dialect(
+            "gkd",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=grpo distillation.enabled=true "
+            "distillation.distillation_loss.loss_mode=forward_kl_topk",
+            (
+                Fact("divergence_beta", 0.0, "verl/trainer/distillation/fsdp/losses.py: kl_divergence"),
+                *VERL_DISTILL,
+            ),
+            (
+                Gap(
+                    "The divergence is over the teacher's 32 likeliest tokens (topk), not renormalized, with "
+                    "negative sums clamped at 0; ours is over the vocabulary.",
+                    f"{VERL_LOSSES}: compute_forward_kl_topk",
+                ),
+                Gap(
+                    "loss_max_clamp and log_prob_min_clamp, null by default, bound divergences and "
+                    "log-probabilities.",
+                    DISTILL,
+                ),
+                *VERL_GAPS,
+            ),
+            remark="it is the only divergence over several tokens in this release",
+        ),
         *SELF_DISTILLATION,
         *BEYOND_ROLLOUTS,
     )

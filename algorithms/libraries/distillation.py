@@ -16,7 +16,7 @@ PRIME = "src/prime_rl/orchestrator/algo/opd.py@039b400"
 PRIME_LOSS = "src/prime_rl/trainer/rl/loss.py: ref_kl_loss_fn (its commit is not known)"
 TRL_CONFIG = "trl/trainer/distillation_config.py"
 TRL_TRAINER = "trl/trainer/distillation_trainer.py"
-VERL = "verl/trainer/distillation/losses.py@3baac34"
+VERL_LOSSES = "verl/trainer/distillation/losses.py"
 
 NO_CLIP = "importance sampling without a clip"
 DISTILLATION = (
@@ -136,23 +136,6 @@ DISTILLATION = (
             ),
         ),
     ),
-    Dialect(
-        "gkd",
-        "verl",
-        "3baac34",
-        "distillation loss forward_kl_topk, reverse_kl_topk or jsd_topk",
-        (Fact("averaging", "token_mean", f"{VERL}: loss_agg_mode", "token-mean"),),
-        (
-            Gap(
-                "The divergence is over the k likeliest tokens of teacher and student, not renormalized, "
-                "log-probabilities clamped at log(1e-8) and negative sums at 0.",
-                f"{VERL}: compute_distillation_loss_topk",
-            ),
-            Gap("A token's divergence may be clamped from above.", f"{VERL}: loss_clamp"),
-        ),
-        remark="which divergence is a choice there, without a default in this file; verl 0.9.1 has only "
-        "forward_kl_topk of the three",
-    ),
 )
 
 
@@ -181,22 +164,32 @@ MEANINGS = (
     ),
     Meaning(
         "verl, top-k",
-        "KL or JSD",
+        "KL(π_teacher‖π)",
         "π's log-probabilities",
         "teacher",
-        "k likeliest of both",
-        "loss_clamp from above, 0 from below",
-        VERL,
+        "the teacher's k likeliest",
+        "loss_max_clamp from above, 0 from below",
+        VERL_LOSSES,
         "gkd@verl",
     ),
     Meaning(
-        "verl, estimators",
-        "k1, k2, k3, abs of log π − log π_teacher",
+        "verl, k1",
+        ADVANTAGE,
+        RATIO_GRADIENT,
+        "the advantage",
+        "sampled token",
+        "PPO's clip",
+        VERL_LOSSES,
+        "opd@verl",
+    ),
+    Meaning(
+        "verl, other estimators",
+        "k2, k3, abs of log π − log π_teacher",
         "log π of the sampled token",
         "teacher, states",
         "sampled token",
-        "loss_clamp from above",
-        VERL,
+        "loss_max_clamp",
+        VERL_LOSSES,
         "",
     ),
     Meaning(

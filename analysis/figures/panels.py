@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import matplotlib
 import numpy as np
@@ -19,8 +19,9 @@ from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import tip
 from grpobench.analysis.figures.scales import plain, round_ticks
-from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE, Look, Sheet
+from grpobench.analysis.figures.style import BASE_COLOR, INK, NOTE_SIZE, Look, Sheet
 from grpobench.analysis.statistics.intervals import seed_mean
+from grpobench.analysis.tools.text import number
 
 PANEL = 1.75
 """Height of a panel in inches."""
@@ -32,6 +33,8 @@ TALLEST = 8.8
 """Largest height of a figure in inches: a page of a paper without the caption."""
 LOWEST = 1.2
 """Smallest height of a panel in inches."""
+LEGEND = 0.5
+"""Inches that a legend of several lines adds to a figure."""
 ABOVE = 0.35
 """Height of the space above the panels, in inches."""
 
@@ -156,7 +159,11 @@ def rows_of_names(
     names = [wrapped(name, MOST_NAME * sheet.width, size) for name in rows]
     lines = max((name.count("\n") + 1 for name in names), default=1)
     line = max(0.24, lines * LINE * size / 72 + 0.04)
-    figure, grid = grid_of(1, tasks, sheet, height=above + max(least, line * len(rows) + 0.45))
+    height = above + max(least, line * len(rows) + 0.45)
+    blocks, _ = shape_of(1, tasks, sheet)
+    lowest = above + lines * size / 72 * len(rows) + 0.45  # below it names would overlap
+    height = max(lowest, min(height, (TALLEST - LEGEND - ABOVE) / blocks))
+    figure, grid = grid_of(1, tasks, sheet, height=height)
     for (_, task), axes in grid.items():
         is_leftmost = task == leftmost(tasks, task, sheet)
         axes.set_yticks(range(len(rows)), names if is_leftmost else [""] * len(rows))
@@ -179,6 +186,10 @@ def point_handles() -> list[Any]:
     ]
 
 
+Extent: TypeAlias = tuple[float, float, float]
+"""What a row of a panel shows: its lower end, its mean and its upper end."""
+
+
 def seeds_and_mean(
     axes: Axes,
     row: float,
@@ -188,16 +199,18 @@ def seeds_and_mean(
     hollow: bool = False,
     least: float = 0.0,
     name: str = "",
-) -> None:
-    """Draw all seeds as points, and their mean as a diamond with the t interval, cut at `least` and 100."""
+) -> Extent | None:
+    """Draw all seeds as points, and their mean as a diamond with the t interval, cut at `least` and 100.
+    Returns what is drawn; None without values."""
     array = np.asarray(values, dtype=float)
     if not array.size:
-        return
+        return None
     broken = np.zeros(array.size, dtype=bool) if failed is None else np.asarray(failed, dtype=bool)
     spot = np.full(array.size, row + 0.18)
     axes.plot(array[~broken], spot[~broken], "o", color=color, markersize=3.5, alpha=0.5, markeredgewidth=0)
     axes.plot(array[broken], spot[broken], "x", color=color, markersize=5)
     mean = seed_mean(array)
+    ends = [float(array.min()), float(array.max())]
     if math.isfinite(mean.low):
         ends = [max(mean.low, least), min(mean.high, 100.0)]
         axes.plot(ends, [row - 0.12] * 2, color=color, linewidth=1.2)
@@ -208,6 +221,7 @@ def seeds_and_mean(
     tip_text += f"; seeds {', '.join(f'{value:.1f}' for value in array)}"
     looks: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": color, "markersize": 4}
     axes.plot(mean.value, row - 0.12, "D", gid=tip(tip_text), **looks)
+    return min(ends[0], float(array.min())), mean.value, max(ends[1], float(array.max()))
 
 
 def widen(axes: Axes, least: float = 2.0) -> None:
@@ -215,6 +229,59 @@ def widen(axes: Axes, least: float = 2.0) -> None:
     low, high = axes.get_xlim()
     if high - low < least:
         axes.set_xlim((low + high - least) / 2, (low + high + least) / 2)
+
+
+APART = 3.0
+"""An axis is broken at a gap that is so many times as wide as what most rows show."""
+
+
+def far_rows(extents: Mapping[float, Extent], least: float = 2.0) -> list[float]:
+    """The rows, at most a third, that lie so far from the others that an axis for all would squeeze these."""
+    ordered = sorted(extents, key=lambda row: extents[row][1])
+    widest, far = 1.0, []
+    for cut in range(1, len(ordered)):
+        below, above = ordered[:cut], ordered[cut:]
+        gap = min(extents[row][0] for row in above) - max(extents[row][2] for row in below)
+        few, most = sorted((below, above), key=len)
+        low, high = _ends([extents[row] for row in most])
+        share = gap / (APART * max(high - low, least))
+        if len(most) >= max(2, 2 * len(few)) and share > widest:
+            widest, far = share, few
+    return far
+
+
+def _ends(extents: Iterable[Extent]) -> tuple[float, float]:
+    lows, _, highs = zip(*extents, strict=True)
+    return min(lows), max(highs)
+
+
+def break_axis(axes: Axes, extents: Mapping[float, Extent], least: float = 2.0) -> list[float]:
+    """Break the horizontal axis beside `far_rows`, which get an arrow and their mean at its end. Returns
+    them."""
+    far = far_rows(extents, least)
+    if far:
+        low, high = _ends([extents[row] for row in extents if row not in far])
+        room = 0.08 * max(high - low, least)
+        axes.set_xlim(low - room, high + room)
+        left = extents[far[0]][1] < low
+        for row in far:
+            mean = number(extents[row][1], 1)
+            place, align = (0.02, "left") if left else (0.98, "right")
+            axes.text(
+                place,
+                row,
+                f"◂ {mean}" if left else f"{mean} ▸",
+                transform=axes.get_yaxis_transform(),
+                horizontalalignment=align,
+                verticalalignment="center",
+                fontsize=NOTE_SIZE,
+                gid="beyond",
+            )
+        slashes = np.array([0.0, 0.015]) + (0.0 if left else 0.985)
+        mark: Any = [(-1, -2), (1, 2)]
+        look: dict[str, Any] = {"color": INK, "clip_on": False, "linestyle": "", "markersize": 6}
+        axes.plot(slashes, [0, 0], marker=mark, transform=axes.transAxes, **look)
+    return far
 
 
 def _bins(sheet: Sheet, tasks: Sequence[str]) -> int:

@@ -1,14 +1,15 @@
 """Findings at two scales beside each other: does what nano policies show hold for a language model?
 
-Tests that a finding has at both scales, by the same rule, are pairs. Effects stand in units of the smallest
-effect that matters, above 0 as claimed, so that points, updates and factors have one axis.
+A test that a finding has at both scales is a pair, also where the rest of the finding's rule differs. All
+that is kept and is no pair is listed with the reason. Effects stand in units of the smallest effect that
+matters, above 0 as claimed, so that points, updates and factors have one axis.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import matplotlib
 import numpy as np
@@ -21,10 +22,13 @@ from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import INK, STYLE
 from grpobench.analysis.findings.figures import scaled
 from grpobench.analysis.findings.result import Judged, Result
+from grpobench.analysis.findings.rule import Finding
 from grpobench.analysis.statistics.intervals import Estimate, wilson
-from grpobench.analysis.statistics.ranks import spearman
+from grpobench.analysis.statistics.ranks import FEWEST, spearman
 
 TICKS = (-1000, -300, -100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300, 1000)
+SCALES = ("at nano scale", "on SmolLM2")
+"""Words for the smaller and the larger scale."""
 LINEAR = 4.0
 """Effects, in what matters, up to which the axes are linear; beyond they are logarithmic."""
 
@@ -37,6 +41,8 @@ class ScalePair:
     first: Judged
     """At the smaller scale."""
     second: Judged
+    same_rule: bool = True
+    """Whether the finding has the same rule at both scales; the test itself is always the same."""
 
     @property
     def clear(self) -> bool:
@@ -49,33 +55,102 @@ class ScalePair:
 
 
 @dataclass(frozen=True)
+class Uncompared:
+    """A finding, or one test of it, that is kept at a scale and is no pair."""
+
+    finding: str
+    reason: str
+    test: str = ""
+    """Empty for the whole finding."""
+
+
+@dataclass(frozen=True)
 class Agreement:
-    """How far two scales agree, over all pairs."""
+    """How far two scales agree, over these pairs."""
 
     pairs: int
     findings: int
     clear: int
     """Pairs whose intervals leave 0 out at both scales."""
-    same: Estimate
-    """Share of the clear pairs with the same sign, with Wilson's interval."""
+    same: int
+    """Clear pairs with the same sign."""
+    share: Estimate
+    """Share of the clear pairs with the same sign, with Wilson's interval; NaN for fewer than `FEWEST`."""
     rank: Estimate
     """Spearman's rank correlation of the effects, with the percentile interval of a bootstrap over findings;
-    its ends are NaN with fewer than four."""
+    its ends are NaN with fewer than `FEWEST`."""
 
 
-def pairs_of(first: Sequence[Result], second: Sequence[Result]) -> list[ScalePair]:
-    """The tests that both scales have under one name, of the same outcome and with an effect, in the order of
-    the first."""
-    others = {(one.finding.name, judged.test.name): judged for one in second for judged in one.tests}
-    found = []
+def compare_scales(
+    first: Sequence[Result], second: Sequence[Result], scales: tuple[str, str] = SCALES
+) -> tuple[list[ScalePair], list[Uncompared]]:
+    """The tests that can be compared, in the order of the first scale, everything else with its reason."""
+    others = {result.finding.name: result for result in second}
+    pairs: list[ScalePair] = []
+    uncompared: list[Uncompared] = []
     for result in first:
-        for judged in result.tests:
-            other = others.get((result.finding.name, judged.test.name))
-            if other is None or judged.test.deals or judged.test.outcome != other.test.outcome:
-                continue
-            if all(math.isfinite(scaled(one)[0]) for one in (judged, other)):
-                found.append(ScalePair(result.finding.name, judged, other))
-    return found
+        name = result.finding.name
+        other = others.pop(name, None)
+        if other is None:
+            uncompared.append(Uncompared(name, f"kept {scales[0]} alone"))
+            continue
+        same_rule = result.finding.digest == other.finding.digest
+        judged = [{entry.test.name: entry for entry in side.tests} for side in (result, other)]
+        for test in dict.fromkeys(entry.name for side in (result, other) for entry in side.finding.test):
+            reason = _uncompared_reason(test, (result, other), scales)
+            if reason:
+                uncompared.append(Uncompared(name, reason, test))
+            else:
+                pairs.append(ScalePair(name, judged[0][test], judged[1][test], same_rule))
+    uncompared += [Uncompared(name, f"kept {scales[1]} alone") for name in others]
+    return pairs, uncompared
+
+
+def _uncompared_reason(name: str, results: tuple[Result, Result], scales: tuple[str, str]) -> str:
+    """Why this test of a finding is no pair; empty if it is one."""
+    rules = [{test.name: test for test in result.finding.test}.get(name) for result in results]
+    judged = [{entry.test.name: entry for entry in result.tests}.get(name) for result in results]
+    for test, of_scale, scale in zip(rules, judged, scales, strict=True):
+        if test is None:
+            return f"the rule {scale} lacks this test"
+        if of_scale is None or not (test.deals or math.isfinite(scaled(of_scale)[0])):
+            return f"no runs of its arms {scale}"
+    if any(test and test.deals for test in rules):
+        return "it counts deals, and no effect is measured"
+    if rules[0] and rules[1] and replace(rules[0], also=rules[1].also) != rules[1]:
+        effects = [
+            f"{entry.effect.value:+.3g} {entry.test.unit} {scale}".replace("  ", " ").replace("-", "−")
+            for entry, scale in zip(judged, scales, strict=True)
+            if entry
+        ]
+        return f"the test differs: {', '.join(effects)}"
+    return ""
+
+
+def rule_difference(first: Finding, second: Finding, scales: tuple[str, str] = SCALES) -> str:
+    """A sentence on how the rules of a finding differ between the scales; empty if they do not."""
+    if first.digest == second.digest:
+        return ""
+    kinds = [
+        [{entry.name: entry for entry in getattr(rule, kind)} for rule in (first, second)]
+        for kind in ("test", "check", "control")
+    ]
+    parts = []
+    for scale, (mine, theirs) in zip(scales, ((0, 1), (1, 0)), strict=True):
+        counts = [len(of[mine].keys() - of[theirs].keys()) for of in kinds]
+        words = [
+            f"{n} {kind}{'s' * (n > 1)}"
+            for n, kind in zip(counts, ("test", "check", "control"), strict=True)
+            if n
+        ]
+        parts += [f"the rule {scale} has {', '.join(words)} that the other lacks"] if words else []
+    parts += [
+        f"another version of “{name}”"
+        for before, after in kinds
+        for name in before
+        if after.get(name, before[name]) != before[name]
+    ]
+    return f"The rules differ: {'; '.join(parts) or 'in their texts'}."
 
 
 def agreement(pairs: Sequence[ScalePair], seed: int = 0) -> Agreement:
@@ -85,7 +160,8 @@ def agreement(pairs: Sequence[ScalePair], seed: int = 0) -> Agreement:
         len(pairs),
         len({pair.finding for pair in pairs}),
         len(clear),
-        wilson(same, len(clear)) if clear else Estimate(math.nan, math.nan, math.nan),
+        same,
+        wilson(same, len(clear)) if len(clear) >= FEWEST else Estimate(math.nan, math.nan, math.nan),
         rank_correlation(pairs, seed),
     )
 
@@ -103,9 +179,9 @@ def rank_correlation(pairs: Sequence[ScalePair], seed: int = 0) -> Estimate:
     )
 
 
-def draw_transfer(pairs: Sequence[ScalePair], names: tuple[str, str] = ("nano", "small")) -> Drawing:
+def draw_transfer(pairs: Sequence[ScalePair], scales: tuple[str, str] = SCALES) -> Drawing:
     """Each pair's effect at one scale against the other, with 95 % intervals; filled where the test decides
-    the finding."""
+    the finding, a diamond where the rules of the finding differ."""
     with matplotlib.rc_context(STYLE):
         figure = new_figure(4.6, 4.4)
         axes = figure.add_subplot()
@@ -120,7 +196,8 @@ def draw_transfer(pairs: Sequence[ScalePair], names: tuple[str, str] = ("nano", 
             if all(map(math.isfinite, along)):
                 axes.plot([x, x], along, color=INK, linewidth=0.9, alpha=0.6)
             face = "white" if pair.first.test.also else "#0173b2"
-            axes.plot(x, y, marker="o", markersize=5, color=INK, markerfacecolor=face, zorder=3)
+            marker = "o" if pair.same_rule else "D"
+            axes.plot(x, y, marker=marker, markersize=5, color=INK, markerfacecolor=face, zorder=3)
         ends = [abs(end) for pair in pairs for one in (pair.first, pair.second) for end in scaled(one)]
         most = 1.15 * max(filter(math.isfinite, ends), default=LINEAR)
         axes.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle=":", zorder=0)
@@ -132,15 +209,18 @@ def draw_transfer(pairs: Sequence[ScalePair], names: tuple[str, str] = ("nano", 
             axis.set_minor_locator(NullLocator())
         axes.set_xlim(-most, most)
         axes.set_ylim(-most, most)
-        axes.set_xlabel(f"effect at {names[0]} scale ÷ smallest effect that matters")
-        axes.set_ylabel(f"effect at {names[1]} scale ÷ smallest effect that matters")
+        axes.set_xlabel(f"effect {scales[0]} ÷ smallest effect that matters")
+        axes.set_ylabel(f"effect {scales[1]} ÷ smallest effect that matters")
+        looks = [("o", "#0173b2"), ("o", "white")]
+        looks += [("D", "#999999")] * any(not pair.same_rule for pair in pairs)
         marks = [
             matplotlib.lines.Line2D(
-                [], [], linestyle="", marker="o", markersize=5, color=INK, markerfacecolor=c
+                [], [], linestyle="", marker=marker, markersize=5, color=INK, markerfacecolor=face
             )
-            for c in ("#0173b2", "white")
+            for marker, face in looks
         ]
-        legend_above(figure, marks, ["decides the finding", "stands beside"])
+        words = ["decides the finding", "stands beside", "the rules differ"]
+        legend_above(figure, marks, words[: len(marks)])
         sns.despine(figure)
     findings = len({pair.finding for pair in pairs})
     caption = (

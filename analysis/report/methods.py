@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.report.text import CITED, LIBRARIES, bibtex_key, used_papers, versions
+from grpobench.analysis.report.references import LIBRARIES
+from grpobench.analysis.report.text import CITED, bibtex_key, used_papers, versions
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics.comparison import MOST_ARMS
 from grpobench.analysis.statistics.verdicts import ALPHA, no_difference
@@ -41,7 +42,7 @@ def describe_methods(facts: Facts, papers: Mapping[str, str], cite: bool = False
             _spent(facts.experiment),
             _rates(settings, label),
             _rewards(settings, label),
-            _curricula(settings, label),
+            describe_draws(settings, label),
             _accuracy(facts.experiment, label),
             _tests(facts.experiment, label),
             f"{search}." if (search := describe_search(facts.experiment)) else "",
@@ -211,22 +212,53 @@ def _rewards(settings: Mapping[str, Setting], label: Label) -> str:
     return f"{text}{f', changed on purpose: {listed(changed)}' if changed else ''}."
 
 
-def _curricula(settings: Mapping[str, Setting], label: Label) -> str:
-    """How problems are chosen, where that is not the algorithm's own way."""
-    parts = []
-    if (own := said(settings, "train.curriculum", label)) not in ("", "–"):
-        parts.append(f"curriculum {own}")
-    if (sampling := said(settings, "modify.dynamic_sampling", label)) not in ("", "0"):
-        parts.append(f"dynamic sampling {sampling}")
-    if (schedule := said(settings, "modify.schedule", label)) not in ("", "uniform"):
-        parts.append(f"schedule of problems {schedule}")
-    if parts:
-        return f"Problems of a step: {', '.join(parts)}."
-    return (
-        "Runs of a task and seed share a schedule of problems, except where an algorithm has its own."
-        if "train.curriculum" in settings
-        else ""
-    )
+CHOICES = {
+    "train.curriculum": ("curriculum", ("",)),
+    "modify.dynamic_sampling": ("dynamic sampling", ("0",)),
+    "modify.schedule": ("schedule of problems", ("", "uniform")),
+}
+"""Settings that choose the problems of a step: their name in the text, and the values that leave the choice
+to the algorithm."""
+
+
+def describe_draws(settings: Mapping[str, Setting], label: Label = str) -> str:
+    """How problems are chosen: which arms have a setting for it, which share a schedule, and which did not
+    record it."""
+    recorded = [settings[key] for key in CHOICES if key in settings]
+    if not recorded:
+        return ""
+    arms = list(recorded[0].values)
+
+    def value(key: str, arm: str) -> str:
+        return settings[key].values.get(arm, NONE) if key in settings else NONE
+
+    parts, chosen = [], set()
+    for key, (words, neutral) in CHOICES.items():
+        by_value: dict[str, list[str]] = {}
+        for arm in arms:
+            if value(key, arm) not in (NONE, *neutral):
+                by_value.setdefault(value(key, arm), []).append(arm)
+        for choice, names in by_value.items():
+            parts.append(f"{words} {choice}{'' if len(names) == len(arms) else f' ({_names(names, label)})'}")
+            chosen.update(names)
+    silent = [arm for arm in arms if all(value(key, arm) == NONE for key in CHOICES)]
+    rest = [arm for arm in arms if arm not in chosen and arm not in silent]
+    prompts = {value("train.prompts_per_step", arm) for arm in rest}
+    text = [f"Problems of a step: {', '.join(parts)}."] if parts else []
+    if len(rest) > 1 or len(arms) == 1 == len(rest):
+        whose = "" if len(rest) == len(arms) else f"of {_names(rest, label)} "
+        size = " and with the same number of prompts" if len(prompts) > 1 else ""
+        text.append(
+            f"Runs {whose}on the same task, with the same seed{size} share a schedule of problems, except "
+            "where an algorithm has its own."
+        )
+    if silent:
+        text.append(f"The logs of {_names(silent, label)} do not say how problems were chosen.")
+    return " ".join(text)
+
+
+def _names(arms: Sequence[str], label: Label) -> str:
+    return listed([label(arm) for arm in arms], MOST)
 
 
 def _accuracy(experiment: Experiment, label: Label) -> str:

@@ -26,6 +26,7 @@ from grpobench.analysis.report.text import (
     describe_verdict,
     make_bibtex,
 )
+from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.topics.runs import MOST_COLUMNS
 from grpobench.analysis.topics.training import list_constant
 
@@ -112,6 +113,7 @@ def render_page(
         headline=facts.headline,
         overview=None if experiment.sweep_values else numbers.overview,
         differences=facts.tables.get("differences"),
+        margin=margin_points(experiment.margin),
         verdicts=VERDICTS,
         first=[by_name[name] for name in FIRST if name in by_name],
         warnings=facts.warnings,

@@ -22,9 +22,9 @@ class PairRow:
     verdict: str
     effect: str
     p: str
-    """p of a resolved pair; of an unresolved pair, the seeds that would find the difference."""
+    """p of a difference that is shown; of an unresolved pair, the seeds that would find it."""
     equivalence: str
-    """The seeds that would show an unresolved pair to be equivalent."""
+    """p of the equivalence that is shown; of an unresolved pair, the seeds that would show it."""
     waits: str = ""
     """What the pair waits for, in place of both."""
 
@@ -59,6 +59,6 @@ def _row(pair: Comparison, plan: InterimPlan | None) -> PairRow:
         return PairRow(text, pair.verdict, effect, needed.to_find, seeds_text(needed.equivalence))
     if pair.verdict == "equivalent":
         p = p_value(pair.p_equivalence_holm)
-        return PairRow(pair.text, pair.verdict, points(pair.effect), f"p {p}", "")
+        return PairRow(pair.text, pair.verdict, points(pair.effect), "", f"p {p}")
     told = pair.turned() if pair.verdict == "worse" else pair
     return PairRow(told.text, pair.verdict, points(told.effect), f"p {p_value(pair.p_adjusted)}", "")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.report.references import LIBRARIES, TITLES, bibtex_authors
 from grpobench.analysis.runfolder.experiment import COLLAPSED, Experiment, attempts
 from grpobench.analysis.statistics.comparison import Comparison, pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
@@ -214,18 +215,6 @@ def _which_pairs(experiment: Experiment, pairs: int) -> str:
 # BibTeX
 
 CITED = re.compile(r"(?P<title>[^;]+?), arXiv:(?P<number>\d{4}\.\d{4,5})")
-LIBRARIES: Mapping[str, tuple[str, str]] = {
-    "torch": ("PyTorch: An Imperative Style, High-Performance Deep Learning Library", "1912.01703"),
-    "transformers": (
-        "HuggingFace's Transformers: State-of-the-art Natural Language Processing",
-        "1910.03771",
-    ),
-    "vllm": (
-        "Efficient Memory Management for Large Language Model Serving with PagedAttention",
-        "2309.06180",
-    ),
-}
-"""Library -> title and arXiv number of the paper that its authors ask to be cited."""
 
 
 def used_papers(experiment: Experiment, papers: Mapping[str, str]) -> dict[str, str]:
@@ -251,8 +240,7 @@ def versions(experiment: Experiment) -> dict[str, list[str]]:
 
 
 def make_bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:
-    """One entry per paper of the algorithms and libraries used. The authors are not known here; the entry's
-    address names them."""
+    """One entry per paper of the algorithms and libraries used."""
     entries: dict[str, str] = {}
     for paper in used_papers(experiment, papers).values():
         for citation in CITED.finditer(paper):
@@ -272,11 +260,12 @@ def bibtex_key(number: str) -> str:
 def bibtex_entry(number: str, title: str) -> str:
     """A BibTeX entry of a preprint; arXiv numbers begin with year and month. Without authors, styles sort by
     `key`."""
+    title, authors = TITLES.get(number, title), bibtex_authors(number)
     return "\n".join(
         [
             f"@misc{{{bibtex_key(number)},",
+            f"  author = {{{authors}}}," if authors else f"  key = {{{title}}},",
             f"  title = {{{{{title}}}}},",
-            f"  key = {{{title}}},",
             f"  year = {{20{number[:2]}}},",
             f"  eprint = {{{number}}},",
             "  archivePrefix = {arXiv},",

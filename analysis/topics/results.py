@@ -16,7 +16,9 @@ from matplotlib.lines import Line2D
 from grpobench.analysis.figures.drawing import Drawing, meaning
 from grpobench.analysis.figures.panels import (
     GAIN_AXIS,
+    Extent,
     add_gain_axis,
+    break_axis,
     legend_above,
     point_handles,
     rows_of_names,
@@ -116,12 +118,17 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
     tasks = [task for task in experiment.tasks if (counted["task"] == task).any()]
     figure, grid = rows_of_names(tasks, experiment.arms, sheet, above=GAIN_AXIS)
     color, lines, gains = look(experiment.arms).color, False, True
+    beyond: list[str] = []
     for (_, task), axes in grid.items():
         task_rows = counted[counted["task"] == task]
+        extents: dict[float, Extent] = {}
         for row, arm in enumerate(experiment.arms):
             seeds = task_rows[task_rows["arm"] == arm]
             broken = seeds["final"].isna()
-            seeds_and_mean(axes, row, 100 * seeds["counted"], color[arm], broken, name=f"{arm} on {task}")
+            values = 100 * seeds["counted"]
+            ends = seeds_and_mean(axes, row, values, color[arm], broken, name=f"{arm} on {task}")
+            extents |= {row: ends} if ends else {}
+        beyond += [f"{experiment.arms[int(row)]} on {task}" for row in break_axis(axes, extents)]
         axes.set_xlabel("accuracy (%)")
         widen(axes)
         base = 100 * runs[runs["task"] == task].groupby("arm")["base"].mean().dropna()
@@ -141,8 +148,19 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
         handles.append(Line2D([], [], color=BASE_COLOR, linestyle="", marker="x", markersize=5))
         labels.append("diverged, counted as 0")
     legend_above(figure, handles, labels)
-    caption = joined([*_evaluated(experiment, counted), _base_words(lines, gains, len(tasks))])
+    evaluated = _evaluated(experiment, counted)
+    caption = joined([*evaluated, _base_words(lines, gains, len(tasks)), broken_words(beyond)])
     return Drawing("final_accuracy", "Final accuracy by arm", caption, figure)
+
+
+def broken_words(beyond: Sequence[str]) -> str:
+    """What an arrow at the end of a broken axis means; empty where none is broken."""
+    if not beyond:
+        return ""
+    return (
+        f"Axes with a double slash are broken, so that close values can be told apart: {', '.join(beyond)} "
+        f"lie{'s' * (len(beyond) == 1)} beyond; the number beside the arrow is the mean."
+    )
 
 
 def _draw_base(axes: Axes, base: pd.Series, arms: Sequence[str]) -> bool:
@@ -193,15 +211,19 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
     tasks = [task for task in experiment.tasks if any(pair.task == task for pair in pairs)]
     names = list(dict.fromkeys(f"{pair.first} − {pair.second}" for pair in pairs))
     figure, grid = rows_of_names(tasks, names, sheet)
+    beyond: list[str] = []
     for (_, task), axes in grid.items():
         axes.axvline(0, color=BASE_COLOR, linewidth=0.8)
+        extents: dict[float, Extent] = {}
         for pair in (pair for pair in pairs if pair.task == task):
             row = names.index(f"{pair.first} − {pair.second}")
             settled = pair.verdict != "unresolved"
             tint = "#000000" if settled else "#777777"
             values = 100 * np.array(pair.differences)
             label = f"{names[row]} on {task} (points)"
-            seeds_and_mean(axes, row, values, tint, hollow=not settled, least=-100.0, name=label)
+            ends = seeds_and_mean(axes, row, values, tint, hollow=not settled, least=-100.0, name=label)
+            extents |= {row: ends} if ends else {}
+        beyond += [f"{names[int(row)]} on {task}" for row in break_axis(axes, extents)]
         axes.set_xlabel("difference (points)")
         widen(axes)
     handles = [
@@ -226,6 +248,7 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
                 "exclude 0 "
                 "where the mean is hollow."
             ),
+            broken_words(beyond),
             only,
         ]
     )

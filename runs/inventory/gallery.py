@@ -102,14 +102,14 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         counted=counted([one.result.verdict for one in nano]),
         figures=FIGURES,
     )
-    rules = {one.record.registration.finding.digest for one in nano}
-    small = [
-        one.result
-        for one in found
-        if one.record.registration.scale == "small" and one.record.registration.finding.digest in rules
-    ]
+    small = [entry.result for entry in found if entry.record.registration.scale == "small"]
+    probes = profiles_page.scale_transfers()
     pages = transfer_page.transfer_pages(
-        environment, [one.result for one in nano], small, profiles_page.scale_transfers()
+        environment,
+        [entry.result for entry in nano],
+        small,
+        probes,
+        profiles_page.uncompared_probes(probes),
     )
     return {PAGE: text, **drawn, **pages}
 

@@ -67,6 +67,27 @@ def scale_transfers() -> list[ProbeTransfer]:
     return transfers(rows, known, rates)
 
 
+def uncompared_probes(compared: Sequence[ProbeTransfer]) -> dict[str, str]:
+    """Why a probe with outcomes of SmolLM2 is not among these, by its title."""
+    from grpobench.analysis.profile.transfer import FEWEST as ALGORITHMS
+
+    measured = []
+    for scale in SCALES:
+        rows = kept.read_all([kept.shipped(scale)])
+        measured.append({(name, row.probe) for name, by_seed in rows.items() for row in by_seed})
+    compared_names = {transfer.probe.name for transfer in compared}
+    reasons = {}
+    for name, probe in probes(SCALES[1]).items():
+        algorithms_there = sorted(algorithm for algorithm, of in measured[1] if of == name)
+        count = sum((algorithm, name) in measured[0] for algorithm in algorithms_there)
+        if algorithms_there and name not in compared_names:
+            reasons[probe.title] = (
+                f"SmolLM2 has outcomes of {' and '.join(algorithms_there)}; a comparison needs {ALGORITHMS} "
+                f"algorithms at both scales, and there are {count}"
+            )
+    return reasons
+
+
 def pages() -> dict[str, str]:
     """The page by its path; none while few algorithms are kept."""
     profile = shipped()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from grpobench.runs.inventory import claims, showing
 
 TEMPLATES = Path(__file__).parent / "templates"
+REWORDED = {"half as dear again": "1.5 times as expensive"}
+"""Words of registered rules, whose digests their texts must keep, and what pages say instead."""
 
 
 def templates() -> Environment:
@@ -23,12 +26,21 @@ def templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        finalize=reworded,
     )
     environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
     environment.filters |= {"plainly": showing.plainly, "standing": claims.standing_cell, "link": claims.link}
     environment.filters |= {"effect": claims.effect_sentence, "exploratory": claims.exploratory}
     environment.globals |= {"no_profile": claims.no_profile, "untested": claims.UNTESTED}
     return environment
+
+
+def reworded(shown: Any) -> Any:
+    """What an expression of a template gives, with the words of `REWORDED` replaced, also across lines."""
+    if isinstance(shown, str):
+        for words, plain_words in REWORDED.items():
+            shown = re.sub(words.replace(" ", r"\s+"), plain_words, shown)
+    return shown
 
 
 def cell(text: Any) -> str:
@@ -52,7 +64,9 @@ def value(item: Any) -> str:
 def fold(text: str) -> str:
     """Text in lines of 118 characters; those of a list item are indented."""
     indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        reworded(text), 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def sentence(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
@@ -12,6 +12,7 @@ from grpobench.analysis.tools.text import NONE, two
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.result import Judged, Result
+    from grpobench.analysis.findings.transfer import Agreement, ScalePair, Uncompared
     from grpobench.analysis.profile.transfer import ProbeTransfer
     from grpobench.analysis.statistics.intervals import Estimate
 
@@ -21,50 +22,116 @@ PROBES_FIGURE = "figures/findings/transfer-probes.svg"
 
 
 def transfer_pages(
-    environment: Environment, nano: Sequence[Result], small: Sequence[Result], probes: Sequence[ProbeTransfer]
+    environment: Environment,
+    nano: Sequence[Result],
+    small: Sequence[Result],
+    probes: Sequence[ProbeTransfer],
+    uncompared_probes: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The page and its figures by path; none without a test or a probe at both scales."""
+    """The page and its figures by path; none without a test or a probe at both scales.
+    `uncompared_probes` has reasons by title."""
     from grpobench.analysis.figures.drawing import svg_text
-    from grpobench.analysis.findings.transfer import agreement, draw_transfer, pairs_of
+    from grpobench.analysis.findings.transfer import (
+        agreement,
+        compare_scales,
+        draw_transfer,
+        rule_difference,
+    )
     from grpobench.analysis.profile.transfer import draw_probes
 
-    pairs = pairs_of(nano, small)
+    pairs, uncompared = compare_scales(nano, small)
     if not pairs and not probes:
         return {}
-    verdicts = (
-        {one.finding.name: one.verdict for one in nano},
-        {one.finding.name: one.verdict for one in small},
-    )
-    names = [one.finding.name for one in nano if one.finding.name in verdicts[1]]
-    told = agreement(pairs)
+    others = {result.finding.name: result for result in small}
+    findings = [
+        {
+            "name": result.finding.name,
+            "nano": result.verdict,
+            "small": others[result.finding.name].verdict,
+            "difference": rule_difference(result.finding, others[result.finding.name].finding),
+        }
+        for result in nano
+        if result.finding.name in others
+    ]
+    alike = [finding for finding in findings if not finding["difference"]]
+    columns = [measures(findings, agreement(pairs))]
+    if len(alike) < len(findings):
+        columns.append(measures(alike, agreement([pair for pair in pairs if pair.same_rule])))
+    rows = [effect_row(pair) for pair in pairs]
     text = environment.get_template("transfer.md.j2").render(
-        rows=[
-            {
-                "finding": pair.finding,
-                "test": pair.first.test.name,
-                "also": pair.first.test.also,
-                "nano": cell(pair.first),
-                "small": cell(pair.second),
-                "decided": pair.clear,
-                "same": pair.same_sign,
-            }
-            for pair in pairs
-        ],
-        findings=[{"name": name, "nano": verdicts[0][name], "small": verdicts[1][name]} for name in names],
-        same=sum(verdicts[0][name] == verdicts[1][name] for name in names),
-        told=told,
+        rows=rows,
+        differ=[row for row in rows if row["decided"] and not row["same"]],
+        findings=findings,
+        measures=list(zip(MEASURES, *columns, strict=True)),
+        same=sum(row["nano"] == row["small"] for row in findings),
         wider=sum(width(pair.second) > width(pair.first) for pair in pairs),
-        share=share_words(told.same),
-        rank=rank_words(told.rank),
+        alone=findings_by_reason(uncompared),
+        tests=[entry for entry in uncompared if entry.test],
         figure=FIGURE,
         probes=[probe_row(one) for one in probes],
         scores=[score_row(name, probes) for name in sorted({name for one in probes for name in one.first})],
         probes_figure=PROBES_FIGURE,
+        uncompared_probes=probes_by_reason(uncompared_probes or {}),
     )
     figures = {FIGURE: svg_text(draw_transfer(pairs))} if pairs else {}
     if probes:
         figures[PROBES_FIGURE] = svg_text(draw_probes(probes))
     return {PAGE: text, **figures}
+
+
+MEASURES = (
+    "findings at both scales",
+    "with the same conclusion",
+    "tests at both scales",
+    "tests whose intervals leave 0 out at both scales",
+    "of these with the same sign (Wilson 95 % interval)",
+    "rank correlation of the effects (Spearman; bootstrap over findings)",
+)
+"""Rows of the table of agreement."""
+
+
+def measures(findings: Sequence[Mapping[str, str]], counts: Agreement) -> list[str]:
+    """A column of the table of agreement, in the order of `MEASURES`."""
+    share = share_words(counts.share)
+    return [
+        str(len(findings)),
+        str(sum(row["nano"] == row["small"] for row in findings)),
+        str(counts.pairs),
+        str(counts.clear),
+        f"{counts.same} of {counts.clear}{share or ' (too few for an interval)'}",
+        rank_words(counts.rank) or "– (too few findings)",
+    ]
+
+
+def effect_row(pair: ScalePair) -> dict[str, Any]:
+    """A test's effects at both scales."""
+    return {
+        "finding": pair.finding,
+        "test": pair.first.test.name,
+        "also": pair.first.test.also,
+        "same_rule": pair.same_rule,
+        "nano": cell(pair.first),
+        "small": cell(pair.second),
+        "decided": pair.clear,
+        "same": pair.same_sign,
+    }
+
+
+def findings_by_reason(uncompared: Sequence[Uncompared]) -> dict[str, list[str]]:
+    """Names of the findings that are at one scale alone."""
+    reasons: dict[str, list[str]] = {}
+    for entry in uncompared:
+        if not entry.test:
+            reasons.setdefault(entry.reason, []).append(entry.finding)
+    return reasons
+
+
+def probes_by_reason(uncompared: Mapping[str, str]) -> dict[str, list[str]]:
+    """Titles of probes that are not compared."""
+    reasons: dict[str, list[str]] = {}
+    for title, reason in uncompared.items():
+        reasons.setdefault(reason, []).append(title)
+    return reasons
 
 
 def width(one: Judged) -> float:
@@ -111,13 +178,14 @@ def cell(judged: Judged) -> dict[str, Any]:
 
 
 def share_words(share: Estimate) -> str:
+    """Empty without a number."""
     if math.isnan(share.value):
         return ""
-    return f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
+    return f": {100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
 
 
 def rank_words(rank: Estimate) -> str:
-    if math.isnan(rank.value):
+    """Empty without an interval: too few would agree or disagree by chance."""
+    if math.isnan(rank.low):
         return ""
-    interval = "" if math.isnan(rank.low) else f" ({rank.low:.2f} to {rank.high:.2f})"
-    return f"{rank.value:.2f}{interval}".replace("-", "−")
+    return f"{rank.value:.2f} ({rank.low:.2f} to {rank.high:.2f})".replace("-", "−")

@@ -18,7 +18,7 @@ from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.libraries.dialect import SETTINGS, Dialect
 from grpobench.algorithms.libraries.dialects import DIALECTS
-from grpobench.algorithms.libraries.distillation import DISTILLATION, MEANINGS
+from grpobench.algorithms.libraries.distillation import MEANINGS
 from grpobench.algorithms.libraries.self_distillation import SELF_DISTILLATION, SELF_TEACHERS
 from grpobench.analysis.runfolder.load import identify_run
 from grpobench.runs import cli
@@ -181,6 +181,48 @@ def test_the_bounds_of_k3_are_named_wherever_verl_has_it() -> None:
     assert len(found) > 15 and "ppo@verl" not in found  # whose KL is k1 in the reward
     for name in found:
         assert "k3 of each token is clamped to [−10, 10]" in gaps(name.partition("@")[0]), name
+
+
+def clipped_loss_of_verl(
+    advantage: torch.Tensor, logp: torch.Tensor, old: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """verl 0.9.1, verl/trainer/ppo/core_algos.py: compute_policy_loss_vanilla with a dual clip of 3, which is
+    the loss of the task and, in verl/trainer/distillation/losses.py with k1 and use_policy_gradient, that of
+    log π_teacher − log π."""
+    ratio = (logp - old).clamp(-20, 20).exp()
+    losses = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(0.8, 1.2))
+    losses = torch.where(advantage < 0, torch.minimum(-advantage * 3.0, losses), losses)
+    return (losses * mask).sum() / mask.sum()
+
+
+@pytest.mark.parametrize(
+    ("spread", "reward"), [(0.0, [1.0, 0.0, 0.0, 0.0]), (0.1, [1.0] * 4), (1.5, [1.0] * 4)]
+)
+def test_opd_of_verl_is_its_k1_under_the_clip_and_the_dual_clip(
+    spread: float, reward: list[float], tmp_path: Path
+) -> None:
+    """With a task's advantage in the first update; beyond it of equal rewards, which leave the teacher alone,
+    at ratios within the clip and beyond the dual clip."""
+    algorithm = config(tmp_path, "opd@verl").algorithm
+    generator = torch.Generator().manual_seed(1)
+    batch = rollouts([[5, 2, 7, 4]], [reward])
+    old, teacher, moved = (torch.randn(batch.old_logp.shape, generator=generator) for _ in range(3))
+    batch = dataclasses.replace(batch, old_logp=old)
+    logp = (old + spread * moved).requires_grad_()
+    models = Fixed(teacher=reading(teacher), reference=reading(old), policy=reading(old))
+    signal = algorithm.compute_signal(batch, models)
+    terms = algorithm.loss(batch, signal, {"policy": reading(logp)}).terms
+    value = (terms * algorithm.loss_weights(batch)).sum()
+    task = ((batch.reward - batch.reward.mean()) / (batch.reward.std() + 1e-6))[:, None]
+    expected = sum(
+        clipped_loss_of_verl(advantage, logp, old, batch.completion_mask)
+        for advantage in (task, teacher - old)
+    )
+    torch.testing.assert_close(value, expected)
+    gradients = [torch.autograd.grad(loss, logp, retain_graph=True)[0] for loss in (value, expected)]
+    torch.testing.assert_close(*gradients)
+    far = ((logp - old).exp() > 3) & (teacher < old) & batch.completion_mask
+    assert bool(far.any()) == (spread > 1)
 
 
 def test_averages_and_choices_of_verl_that_ours_do_not_make() -> None:
@@ -428,7 +470,8 @@ def test_defaults_of_trl_are_those_of_the_installed_release() -> None:
 
 
 def test_every_preset_of_distillation_stands_in_the_table_of_meanings_and_no_other() -> None:
-    assert {one.ours for one in MEANINGS} - {""} == {dialect.name for dialect in DISTILLATION}
+    presets = {dialect.name for dialect in DIALECTS.values() if dialect.base in ("opd", "gkd")}
+    assert {one.ours for one in MEANINGS} - {""} == presets
     assert len({one.library.partition(",")[0] for one in MEANINGS}) == 7  # the page says seven
     selves = {one.ours for one in SELF_TEACHERS} - {""}
     assert {name for name in selves if "@" in name} == {dialect.name for dialect in SELF_DISTILLATION}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,18 @@ import zstandard
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
+from grpobench.algorithms import ALGORITHMS
+from grpobench.analysis.report import references
 from grpobench.analysis.report import runs as views
 from grpobench.analysis.report.facts import gather
-from grpobench.analysis.report.methods import describe_methods
+from grpobench.analysis.report.methods import describe_draws, describe_methods
 from grpobench.analysis.report.page import inline
+from grpobench.analysis.report.pairs import pairs_by_task
 from grpobench.analysis.report.runs import difference, find_samples, shortened
-from grpobench.analysis.report.text import make_bibtex
+from grpobench.analysis.report.text import CITED, bibtex_entry, make_bibtex
 from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.statistics.comparison import Comparison
+from grpobench.analysis.topics.runs import Setting
 
 SMALL = {"steps": 12, "every": 3, "problems": 4, "test_problems": 8}
 PAPERS = {
@@ -111,8 +117,93 @@ def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
         "arxiv-1506.02438",
         "arxiv-1912.01703",
     ]
-    assert "  key = {Proximal Policy Optimization Algorithms},\n  year = {2017}" in entries
+    assert "  author = {John Schulman and Filip Wolski and Prafulla Dhariwal and Alec Radford and" in entries
+    assert "{{High-Dimensional Continuous Control Using Generalized Advantage Estimation}}" in entries
     assert "dpo" not in told and "2305.18290" not in entries
+
+
+UNKNOWN_AUTHORS = {"2602.07078"}
+"""Papers whose own record of authors was not at hand."""
+
+
+def test_every_paper_of_an_algorithm_has_its_authors_and_its_title() -> None:
+    cited = {
+        citation["number"]: citation["title"].strip()
+        for cls in ALGORITHMS.values()
+        for citation in CITED.finditer(cls.paper)
+    }
+    cited |= {number: title for title, number in references.LIBRARIES.values()}
+    assert cited.keys() - references.AUTHORS.keys() == UNKNOWN_AUTHORS
+    assert references.AUTHORS.keys() <= cited.keys()
+    for number, title in cited.items():
+        entry = bibtex_entry(number, title)
+        assert "et al" not in entry and entry.split("title = {{")[1][0].isupper(), entry
+        (field,) = re.findall(r"  (author|key) = \{(.+)\},", entry)
+        assert field[0] == ("key" if number in UNKNOWN_AUTHORS else "author")
+        names = field[1].split(" and ")
+        assert (
+            len(names) <= references.MOST + 1 and "others" not in names[:-1] and len({*names}) == len(names)
+        )
+
+
+def settings_of(**values: dict[str, str]) -> dict[str, Setting]:
+    """Settings of the section `train` or `modify`, with a value for each arm."""
+    keys = {
+        "prompts": "train.prompts_per_step",
+        "curriculum": "train.curriculum",
+        "schedule": "modify.schedule",
+    }
+    return {
+        keys[name]: Setting(keys[name], by_arm, len({*by_arm.values()}) > 1, frozenset())
+        for name, by_arm in values.items()
+    }
+
+
+SHARED = "share a schedule of problems, except where an algorithm has its own."
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ""),
+        (
+            {"curriculum": {"a": "", "b": ""}, "prompts": {"a": "8", "b": "8"}},
+            f"Runs on the same task, with the same seed {SHARED}",
+        ),
+        (
+            {"curriculum": {"a": "", "b": ""}, "prompts": {"a": "8", "b": "16"}},
+            f"Runs on the same task, with the same seed and with the same number of prompts {SHARED}",
+        ),
+        ({"curriculum": {"a": "m:Easy", "b": "m:Easy"}}, "Problems of a step: curriculum m:Easy."),
+        (
+            {"curriculum": {"a": "", "b": "", "c": "m:Easy", "log": "–"}, "schedule": {"a": "uniform"}},
+            (
+                "Problems of a step: curriculum m:Easy (c). Runs of a, b on the same task, with the same "
+                f"seed {SHARED} The logs of log do not say how problems were chosen."
+            ),
+        ),
+        (
+            {"curriculum": {"a": "", "b": ""}, "schedule": {"a": "uniform", "b": "ads"}},
+            "Problems of a step: schedule of problems ads (b).",
+        ),
+    ],
+)
+def test_methods_say_of_each_arm_how_its_problems_were_chosen(
+    settings: dict[str, dict[str, str]], expected: str
+) -> None:
+    assert describe_draws(settings_of(**settings)) == expected
+
+
+def test_the_p_of_a_difference_and_that_of_an_equivalence_have_columns_of_their_own() -> None:
+    effect = {"effect": 0.1, "low": 0.05, "high": 0.15, "p": 0.01, "p_adjusted": 0.01, "pairs": 1}
+    rest = {"margin": 0.02, "p_equivalence": 0.02, "p_equivalence_holm": 0.02, "detectable": 0.1}
+    rest |= dict.fromkeys(
+        ("detectable_low", "detectable_high", "power", "power_equivalence", "improvement"), 0.5
+    )
+    better = Comparison("t", "a", "b", (1,), (0.1,), **effect, **rest, verdict="better", needs="")
+    (task,) = pairs_by_task([better, replace(better, verdict="worse"), replace(better, verdict="equivalent")])
+    shown = {row.verdict: (row.p, row.equivalence) for row in task.rows}
+    assert shown["better"] == shown["worse"] == ("p 0.010", "") and shown["equivalent"] == ("", "p 0.020")
 
 
 def test_figures_take_the_colors_of_the_page() -> None:

@@ -463,6 +463,21 @@ def plainly(cell: str) -> str:
 # The methods paragraph
 
 
+def test_a_table_of_many_arms_is_continued_on_the_next_page(tmp_path: Path) -> None:
+    """A hundred arms on one task: 48 rows beside head, base and rules fit a page of 52 lines."""
+    arms = tuple(f"arm{number}" for number in range(100))
+    small = {"steps": 4, "every": 4, "problems": 2, "test_problems": 2, "samples": 1}
+    made = Synthetic(arms, ("arithmetic",), (1,), gain=dict.fromkeys(arms, 0.1), **small)
+    numbers = Numbers(load(made.write(tmp_path)), Shown(arms=arms))
+    tex = accuracy_tex(numbers)
+    floats = tex.split(r"\end{table}")[:-1]
+    rows = [re.findall(r"arm\d+", page) for page in floats]
+    assert [len(names) for names in rows] == [48, 48, 4]
+    assert [name for names in rows for name in names] == list(arms)
+    assert tex.count(r"\label") == 1 and tex.count("continued") == tex.count(r"\addtocounter{table}{-1}") == 2
+    assert all("before training" in page and page.count(r"\begin{tabular}") == 1 for page in floats)
+
+
 def test_methods_name_what_a_reader_needs(tmp_path: Path) -> None:
     root = marked_experiment(tmp_path, states={("low", "arithmetic", 2): ("diverged", 4)})
     facts = gather(Numbers(load(root), Shown(labels={"grpo": "GRPO"})))

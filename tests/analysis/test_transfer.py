@@ -16,9 +16,10 @@ from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.transfer import (
     ScalePair,
     agreement,
+    compare_scales,
     draw_transfer,
-    pairs_of,
     rank_correlation,
+    rule_difference,
 )
 
 UP, DOWN, NOISE = [0.05, 0.06] * 4, [-0.05, -0.04] * 4, [0.01, -0.011] * 4
@@ -30,28 +31,61 @@ def result(name: str, **samples: list[float]) -> Result:
     return replace(judged, finding=replace(judged.finding, name=name))
 
 
-def test_only_tests_of_both_scales_are_compared() -> None:
-    nano = [result("one", x=UP, y=UP), result("two", x=UP), result("alone", x=UP)]
-    small = [result("two", x=DOWN), result("one", x=UP, z=UP)]
-    found = [(pair.finding, pair.first.test.name, pair.same_sign) for pair in pairs_of(nano, small)]
-    assert found == [("one", "x", True), ("two", "x", False)]
+def pairs_of(first: list[Result], second: list[Result]) -> list[ScalePair]:
+    return compare_scales(first, second)[0]
 
 
-def test_another_outcome_is_another_test() -> None:
-    other = several({"x": UP}, question("x", outcome="gain"))
+def test_a_test_is_compared_or_listed_with_the_reason() -> None:
+    nano = [result("both", x=UP, y=UP), result("differs", x=UP), result("alone", x=UP)]
+    small = [result("differs", x=DOWN), result("both", x=UP, y=UP, z=UP), result("new", x=UP)]
+    small[1] = replace(small[1], tests=small[1].tests[::2])  # y has no runs
+    pairs, uncompared = compare_scales(nano, small)
+    compared = [(pair.finding, pair.first.test.name, pair.same_sign, pair.same_rule) for pair in pairs]
+    assert compared == [("both", "x", True, False), ("differs", "x", False, True)]
+    assert [(one.finding, one.test, one.reason) for one in uncompared] == [
+        ("both", "y", "no runs of its arms on SmolLM2"),
+        ("both", "z", "the rule at nano scale lacks this test"),
+        ("alone", "", "kept at nano scale alone"),
+        ("new", "", "kept on SmolLM2 alone"),
+    ]
+
+
+@pytest.mark.parametrize("change", [{"outcome": "gain"}, {"matters": 0.03}, {"expect": "lower"}])
+def test_another_test_by_the_same_name_is_listed_with_both_effects(change: dict[str, object]) -> None:
+    other = several({"x": DOWN}, question("x", **change))
     other = replace(other, finding=replace(other.finding, name="one"))
-    assert not pairs_of([result("one", x=UP)], [other])
+    pairs, (left,) = compare_scales([result("one", x=UP)], [other])
+    assert not pairs
+    assert left.reason == "the test differs: +0.055 at nano scale, −0.045 on SmolLM2"
+
+
+def test_rules_that_differ_around_equal_tests_are_put_into_words() -> None:
+    """One finding, registered at the second scale before it had checks and a control."""
+    nano = result("one", x=UP, y=UP)
+    earlier = replace(nano.finding, test=nano.finding.test[:1], control=())
+    assert rule_difference(nano.finding, nano.finding) == ""
+    assert rule_difference(nano.finding, earlier) == (
+        "The rules differ: the rule at nano scale has 1 test, 1 control that the other lacks."
+    )
+    assert "the rule on SmolLM2 has 1 test" in rule_difference(earlier, nano.finding)
+    other = replace(nano.finding, test=(question("x", matters=0.5), nano.finding.test[1]))
+    assert rule_difference(nano.finding, other) == "The rules differ: another version of “x”."
+    assert rule_difference(nano.finding, replace(nano.finding, claim="c")) == (
+        "The rules differ: in their texts."
+    )
 
 
 def test_signs_count_where_both_intervals_leave_zero_out() -> None:
     nano = [result("one", x=UP, y=UP, z=NOISE), result("two", x=DOWN)]
     small = [result("one", x=UP, y=DOWN, z=UP), result("two", x=DOWN)]
     told = agreement(pairs_of(nano, small))
-    assert (told.pairs, told.findings, told.clear) == (4, 2, 3)
-    assert told.same.value == pytest.approx(2 / 3)
-    low, high = stats.binomtest(2, 3).proportion_ci(method="wilson")
-    assert (told.same.low, told.same.high) == pytest.approx((low, high))
+    assert (told.pairs, told.findings, told.clear, told.same) == (4, 2, 3, 2)
+    assert math.isnan(told.share.value)  # three tests are too few
     assert math.isnan(told.rank.low)  # of two findings no interval
+    more = agreement(pairs_of([*nano, result("three", x=UP)], [*small, result("three", x=UP)]))
+    assert more.share.value == pytest.approx(3 / 4)
+    low, high = stats.binomtest(3, 4).proportion_ci(method="wilson")
+    assert (more.share.low, more.share.high) == pytest.approx((low, high))
 
 
 def several_pairs(effects: list[tuple[float, float]]) -> list[ScalePair]:
@@ -97,3 +131,7 @@ def test_figure_marks_every_pair_and_says_how_many() -> None:
     points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "o"]
     assert np.array(points) == pytest.approx(np.array([(5.025, 15.025), (10.025, -19.975), (0.075, 0.025)]))
     assert "3 tests of 3 findings" in drawn.caption
+    assert not any(line.get_marker() == "D" for line in axes.lines)
+    other = draw_transfer([replace(pairs[0], same_rule=False), *pairs[1:]])
+    assert sum(line.get_marker() == "D" for line in other.figure.axes[0].lines) == 1
+    assert "the rules differ" in [text.get_text() for text in other.figure.legends[0].get_texts()]

@@ -15,7 +15,7 @@ from grpobench.algorithms.algorithm import CLAIMS, Algorithm
 from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.algorithms.modifiers import EVIDENCE, Modifiers
 from grpobench.runs import cli
-from grpobench.runs.inventory import folders, pages, showing
+from grpobench.runs.inventory import folders, pages, showing, templating
 from grpobench.runs.inventory.templating import cell, value
 from grpobench.runs.tools.strict import ConfigError
 
@@ -247,3 +247,13 @@ def test_pages_go_to_the_checkout_wherever_one_stands(
     assert cli.main(["docs"]) == 2
     assert "not a checkout of the project; name a folder: grpobench docs DIR" in capsys.readouterr().err
     assert cli.main(["docs", "here"]) == 0 and asked[1:] == [Path("here")]
+
+
+def test_pages_reword_what_registered_rules_say() -> None:
+    """The texts of rules keep their digests; pages say them in today's words, also across lines."""
+    environment = templating.templates()
+    text = environment.from_string("{{ words }}|{{ words|fold }}").render(words="half as\ndear again")
+    assert text == "1.5 times as expensive|1.5 times as expensive"
+    shown = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if path.name != "changelog.md"]
+    assert len(shown) > 100
+    assert [name for name in shown if re.search(r"\bdear\b", (DOCS / name).read_text(encoding="utf-8"))] == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 from helpers.findings import question, several
@@ -29,7 +31,7 @@ def test_probes_alone_make_a_page_with_their_orders_and_scores() -> None:
     made = transfer_page.transfer_pages(templating.templates(), [], [], found)
     assert set(made) == {transfer_page.PAGE, transfer_page.PROBES_FIGURE}
     lines = made[transfer_page.PAGE].splitlines()
-    assert "| the learn | 3 | 0.50 | 3 | 2 | 1 | 0 | 0 |" in lines
+    assert "| the learn | 3 | – | 3 | 2 | 1 | 0 | 0 |" in lines
     assert "| b | 0.50 / 0.20 |" in lines
     assert not any("Findings" in line for line in lines if line.startswith("#"))
 
@@ -52,3 +54,33 @@ def test_the_page_counts_conclusions_of_findings_without_effects_and_wider_inter
     page = made[transfer_page.PAGE]
     assert "| findings at both scales | 2 |" in page and "[dealt](findings.md#dealt)" in page
     assert "1 of the 1 intervals below are wider on SmolLM2" in " ".join(page.split())
+
+
+def test_a_sign_that_differs_under_another_rule_is_shown_and_counted() -> None:
+    """The same test by a rule that had no control yet: with its numbers, and apart from the others."""
+    nano = several({"x": [0.05, 0.06] * 4}, question("x"))
+    small = several({"x": [-0.05, -0.06] * 4}, question("x"))
+    small = dataclasses.replace(small, finding=dataclasses.replace(small.finding, control=()))
+    made = transfer_page.transfer_pages(templating.templates(), [nano], [small], [], {"the learn": "too few"})
+    page = made[transfer_page.PAGE]
+    assert "f: The rules differ: the rule at nano scale has 1 control that the other lacks." in page
+    assert (
+        "| of these with the same sign (Wilson 95 % interval) | 0 of 1 (too few for an interval) | 0 of 0"
+        in page
+    )
+    assert (
+        "+0.055 (+0.051 to +0.059) at nano scale, −0.055 (−0.059 to −0.051) on SmolLM2 (the rules differ)"
+        in page
+    )
+    assert "**differ**" in page and "- the learn: too few." in page
+    assert "| – (too few findings) | – (too few findings) |" in page
+
+
+def test_the_kept_tables_are_all_on_the_page() -> None:
+    """Each kept finding is compared, or listed with a reason."""
+    docs = Path(transfer_page.__file__).resolve().parents[2] / "docs"
+    page = (docs / transfer_page.PAGE).read_text(encoding="utf-8")
+    words = set(re.findall(r"[\w-]+", page))
+    for table in (docs / "results" / "findings").glob("*.json"):
+        assert table.stem.rpartition("-")[0] in words
+    assert "+0.211 bias score (+0.200 to +0.222) at nano scale, −0.038 bias score" in page

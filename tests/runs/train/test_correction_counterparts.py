@@ -271,6 +271,25 @@ def test_batch_normalized_weights_of_verl_are_normalized_weights() -> None:
     agree(lambda batch, logp: verl_normalized(batch, logp, 2.0), correction="tis", correction_normalize=True)
 
 
+@pytest.mark.parametrize("averaging", ["token_mean", "sequence_mean"])
+def test_sequence_weights_are_normalized_over_tokens_where_verl_normalizes_over_sequences(
+    averaging: Any,
+) -> None:
+    """Sequences of one and three tokens with the weights 2 and 1: verl divides by (2 + 1)/2 whatever the
+    average, ours by the average's own mean, which over tokens is (2·1 + 1·3)/4 and over sequences verl's."""
+    batch = rollouts([[1, 3]], [[1.0, 0.0]])
+    old = torch.zeros(batch.completion_mask.shape)
+    old[0, 0] = math.log(2.0)
+    batch = dataclasses.replace(batch, old_logp=old, sampler_logp=torch.zeros_like(old))
+    settings = SamplerConfig(correction="tis", correction_level="sequence", correction_normalize=True)
+    correction = correct(batch, settings)
+    assert correction is not None
+    weights = GRPO(averaging=averaging).loss_weights(batch)
+    quotient = correction.of(weights)[:, 0] / weights[:, 0]
+    divisor = 5 / 4 if averaging == "token_mean" else 3 / 2
+    torch.testing.assert_close(quotient, torch.tensor([2.0, 1.0]) / divisor)
+
+
 # Limits
 
 
