@@ -104,14 +104,14 @@ def differences(old: str, new: str, defaults: Mapping[str, str] = MappingProxyTy
 
 def defaults(config: RunConfig) -> dict[str, str]:
     """What the settings of a run would be if nothing was said of them, as `flatten` has them."""
-    found = flatten({name: strict.plain(cls()) for name, cls in SECTIONS.items()})
+    settings = flatten({name: strict.plain(cls()) for name, cls in SECTIONS.items()})
     for part in ("algorithm", "task"):
         chosen = getattr(config, part)
         values = {f.name: default_of(f) for f in fields(chosen) if f.init and default_of(f) is not MISSING}
         with contextlib.suppress(TypeError, ValueError):  # others' code may refuse its own defaults
             plain = strict.plain(replace(chosen, **values))
-            found |= flatten({part: {"settings": {name: plain[name] for name in values}}})
-    return found
+            settings |= flatten({part: {"settings": {name: plain[name] for name in values}}})
+    return settings
 
 
 def default_of(setting: Field[Any]) -> Any:
