@@ -73,7 +73,7 @@ class Arithmetic(Generated, Task):
         return [grade(str(problem.truth), completion) for completion in completions]
 
     def demonstrate(self, problem: Problem) -> str:
-        numbers, signs = parse(problem.prompt)
+        numbers, signs = parse(problem.text)
         value, steps = numbers[0], []
         for sign, number in zip(signs, numbers[1:], strict=True):
             after = apply(sign, value, number)

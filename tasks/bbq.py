@@ -188,7 +188,7 @@ def _chosen(
     if asks:
         return problems
     line = f"{lettered.REQUEST}\n"
-    return tuple(dataclasses.replace(one, prompt=one.prompt.replace(line, "")) for one in problems)
+    return tuple(dataclasses.replace(one, prompt=one.text.replace(line, "")) for one in problems)
 
 
 @cache

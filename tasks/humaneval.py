@@ -66,7 +66,7 @@ class HumanEval(programs.Programs):
         return (_problems(chosen, data_folder())[1], chosen.source)
 
     def demonstrate(self, problem: Problem) -> str:
-        if problem.prompt.strip() == problem.truth["header"].strip():  # nothing asks for the rest
+        if problem.text.strip() == problem.truth["header"].strip():  # nothing asks for the rest
             return str(problem.truth["reference"])
         return programs.in_block(problem.truth["header"] + problem.truth["reference"])
 

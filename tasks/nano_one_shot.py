@@ -186,7 +186,7 @@ def _lessons(seed: int, guesses: float, lean: float) -> tuple[Problem, ...]:
 
 def _reordered(problem: Problem, options: Sequence[str]) -> Problem:
     """The question with its options in another order."""
-    stem = problem.prompt.rpartition(" ")[0]
+    stem = problem.text.rpartition(" ")[0]
     prompt = f"{stem} {'/'.join(options)}\n"
     return Problem(prompt, prompt, {**problem.truth, "options": list(options)}, problem.traits)
 
@@ -194,7 +194,7 @@ def _reordered(problem: Problem, options: Sequence[str]) -> Problem:
 def _renamed(problem: Problem) -> Problem:
     """The question about `HANDS` instead of the two groups."""
     hands = dict(zip(GROUPS[str(problem.traits["category"])], HANDS, strict=True))
-    prompt = re.sub(r"\w+", lambda word: hands.get(word[0], word[0]), problem.prompt)
+    prompt = re.sub(r"\w+", lambda word: hands.get(word[0], word[0]), problem.text)
     truth = {name: hands.get(problem.truth[name], problem.truth[name]) for name in ("correct", "biased")}
     options = [hands.get(option, option) for option in problem.truth["options"]]
     return Problem(prompt, prompt, {**truth, "options": options}, problem.traits)

@@ -208,7 +208,7 @@ def _lessons(item: str, form: _Asked, folder: Path | None) -> tuple[Problem, ...
 
 def _parts(problem: Problem) -> tuple[str, str, list[str]]:
     """Context, question and options of a BBQ prompt, in either form."""
-    bare = problem.prompt.replace(f"{lettered.REQUEST}\n", "").replace(f"{WORDS}\n", "")
+    bare = problem.text.replace(f"{lettered.REQUEST}\n", "").replace(f"{WORDS}\n", "")
     lines = bare.split("\n")
     return "\n".join(lines[:-5]), lines[-5], [line.partition(" ")[2].strip() for line in lines[-4:-1]]
 

@@ -208,7 +208,7 @@ class ReasoningGym(Task):
         answer = self.demonstrate(problem)
         if work is None or rng.random() < 0.5:
             return (answer,)
-        return (work(problem.prompt) + answer,)
+        return (work(problem.text) + answer,)
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
         return (f"<answer>{answer}</answer>",)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from grpobench.tasks.data.tables import Package, Source, Table
+from grpobench.tasks.data.messages import Prompt, as_text, parse_messages
+from grpobench.tasks.data.tables import DataError, Package, Source, Table
 from grpobench.tasks.thoughts import METHODS, reads_no_thoughts
 
 Split = Literal["train", "validation", "test"]
@@ -22,9 +23,23 @@ class Problem:
     `disambiguated`)."""
 
     id: str
-    prompt: str
+    prompt: Prompt
+    """A text, or messages, also as a list of ``{"role": ..., "content": ...}``. DataError is raised for a
+    list that is no prompt."""
     truth: Any
     traits: Mapping[str, str | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prompt, str):
+            try:
+                object.__setattr__(self, "prompt", parse_messages(self.prompt))
+            except ValueError as error:
+                raise DataError(f"problem {self.id}: its prompt: {error}") from None
+
+    @property
+    def text(self) -> str:
+        """The prompt as text."""
+        return as_text(self.prompt)
 
 
 @dataclass(frozen=True)

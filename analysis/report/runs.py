@@ -281,9 +281,17 @@ def _of_step(task: str, seed: int, step: int, rows: Mapping[str, list[dict[str, 
         present = {arm: row for arm, row in row_by_arm.items() if row is not None and row["completions"]}
         if present:
             first = next(iter(present.values()))
-            prompt = shortened(str(first.get("prompt", "")))
+            prompt = shortened(prompt_text(first.get("prompt", "")))
             samples.append(Sample(task, seed, step, problem, prompt, _written(present)))
     return samples
+
+
+def prompt_text(prompt: Any) -> str:
+    """A prompt as a rollouts file holds it; of messages each with its role before it."""
+    if not isinstance(prompt, list):
+        return str(prompt)
+    messages = [message for message in prompt if isinstance(message, Mapping)]
+    return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages)
 
 
 def _written(rows: Mapping[str, dict[str, Any]]) -> list[Written]:

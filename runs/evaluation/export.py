@@ -21,6 +21,7 @@ from grpobench.runs.runfolder.logs import status
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
 from grpobench.tasks.data.bounded import object_or_empty
+from grpobench.tasks.data.messages import Prompt, as_messages, as_text
 from grpobench.tasks.data.tables import DataError
 
 DType = Literal["float32", "bfloat16"]
@@ -67,7 +68,7 @@ BASE = "base"
 """The folder of an exported adapter that holds the weights beneath it, if nobody else has them."""
 PLAIN = """inputs = tokenizer({text}, return_tensors="pt", return_token_type_ids=False)"""
 TEMPLATED = """inputs = tokenizer.apply_chat_template(
-    [{{"role": "user", "content": {text}}}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    {messages}, add_generation_prompt=True, return_dict=True, return_tensors="pt"
 )"""
 QUESTION = "What is 12 + 30?"
 """The prompt of the example for a task whose problems are others' data."""
@@ -217,7 +218,7 @@ def card(subject: Subject, provenance: Mapping[str, str], run: Path, made: Expor
         front["model-index"] = [index_entry(f"{algorithm} on {task}", task, accuracies)]
     facts = facts_of(subject, provenance, run, made.step, accuracies)
     facts["precision of the weights"] = details.dtype
-    text = json.dumps(example(subject))
+    prompt = example(subject)
     return CARD.format(
         front="\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items()),
         title=f"{algorithm} on {task}, seed {subject.run['seed']}",
@@ -232,7 +233,9 @@ def card(subject: Subject, provenance: Mapping[str, str], run: Path, made: Expor
             folder=json.dumps(made.folder.name), base=json.dumps(details.base)
         ),
         readers=MERGING if details.base else READERS,
-        prompt=(TEMPLATED if details.templated else PLAIN).format(text=text),
+        prompt=(TEMPLATED if details.templated else PLAIN).format(
+            text=json.dumps(as_text(prompt)), messages=json.dumps(as_messages(prompt))
+        ),
         limit=details.limit,
         prompts="written through the tokenizer's chat template"
         if details.templated
@@ -240,7 +243,7 @@ def card(subject: Subject, provenance: Mapping[str, str], run: Path, made: Expor
     )
 
 
-def example(subject: Subject) -> str:
+def example(subject: Subject) -> Prompt:
     """A prompt of the task, if its problems are generated."""
     task = subject.trained_task
     generated = task is not None and not task.tables and type(task).__module__.startswith("grpobench.")

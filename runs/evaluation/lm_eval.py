@@ -24,6 +24,7 @@ from grpobench.runs.models import sizes
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded
+from grpobench.tasks.data.messages import as_messages
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
@@ -90,7 +91,8 @@ def ask(
         if not plain:
             demand_same_prompts(loaded, problems, templated)
         model = language_model(loaded, templated, decoding.autocast)
-        result = run_harness(name, model, folder, templated=templated, seed=decoding.seed)
+        applied = templated and not has_messages(problems)
+        result = run_harness(name, model, folder, templated=applied, seed=decoding.seed)
         found[mode] = [_answers(mode, sample) for sample in result["samples"][name]]
         for key, value in result["results"][name].items():
             score = key.removesuffix(f",{_filter(mode)}")
@@ -210,22 +212,29 @@ def write(
     own = (type(task).__module__, type(task).__qualname__)
     where = {"class": own, "settings": strict.plain(task), "split": split}
     rows = []
+    rendered = loaded.templated and has_messages(problems)
     for problem in problems:
         row: dict[str, str] = {
-            "prompt": problem.prompt,
+            "prompt": loaded.render(problem.prompt) if rendered else problem.text,
             "target": json.dumps(problem.truth, default=str),
             "problem": json.dumps({**where, "id": problem.id}),
         }
         if mode == "likelihood":
             premise, candidates = task.premise(problem), continuations(loaded, task, problem)
             lengths = [len(loaded.tokenizer.encode(text, add_special_tokens=False)) for text in candidates]
-            row["prompt"] = problem.prompt if premise is None else premise
+            row["prompt"] = row["prompt"] if premise is None else premise
             row |= {"candidates": json.dumps(candidates), "tokens": json.dumps(lengths)}
         rows.append(json.dumps(row))
     (folder / f"{name}.jsonl").write_text("\n".join([*rows, ""]), encoding="utf-8")
     described = definition(name, folder.resolve(), task, mode, decoding)
     (folder / f"{name}.yaml").write_text(described, encoding="utf-8")
     return name
+
+
+def has_messages(problems: Sequence[Problem]) -> bool:
+    """Whether a prompt is messages. The harness's tasks hold texts, to which it would apply the chat template
+    as to one message of the user. So all prompts are then rendered here, and the harness applies none."""
+    return not all(isinstance(problem.prompt, str) for problem in problems)
 
 
 def definition(name: str, folder: Path, task: Task, mode: Mode, decoding: Decoding) -> str:
@@ -349,10 +358,11 @@ def language_model(loaded: Loaded, templated: bool, autocast: str = "float32", p
 def demand_same_prompts(loaded: Loaded, problems: Sequence[Problem], templated: bool) -> None:
     """Raise DataError if the harness would read other tokens than our sampler."""
     model = language_model(loaded, templated)
+    rendered = templated and has_messages(problems)
     for problem in problems:
-        text = problem.prompt
-        if templated:
-            text = model.apply_chat_template([{"role": "user", "content": text}])
+        text = loaded.render(problem.prompt) if rendered else problem.text
+        if templated and not rendered:
+            text = model.apply_chat_template(as_messages(text))
         ours, theirs = list(loaded.encode(problem.prompt)), model.tok_batch_encode([text])[0][0].tolist()
         if ours != theirs:
             raise DataError(

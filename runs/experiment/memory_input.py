@@ -26,6 +26,7 @@ from grpobench.runs.models.token_budgets import MICRO_BATCH_TOKENS, ModelError
 from grpobench.runs.settings import also
 from grpobench.runs.settings.config import TINY, RunConfig, TrainConfig
 from grpobench.runs.settings.optimizers import ADAMW, maker
+from grpobench.tasks.data.messages import Prompt, as_text
 
 BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 LONGEST_ENCODED = 16
@@ -66,14 +67,14 @@ def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
     except ModelError:
         assumed = 1 + length[1] // BYTES_OF_A_TOKEN
         note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"
-        longest = max((1 + size(text) // BYTES_OF_A_TOKEN for text in taught), default=0)
+        longest = max((1 + size(prompt) // BYTES_OF_A_TOKEN for prompt in taught), default=0)
         return Facts(shape, assumed, gpu, (note,), memory, longest and longest + success_tokens(config))
-    tokens = max((len(loaded.encode(text)) for text in length[0]), default=1)
-    longest = max((len(loaded.encode(text)) for text in taught), default=0)
+    tokens = max((len(loaded.encode(prompt)) for prompt in length[0]), default=1)
+    longest = max((len(loaded.encode(prompt)) for prompt in taught), default=0)
     return Facts(shape, tokens, gpu, (), memory, longest and longest + success_tokens(config))
 
 
-def taught_texts(config: RunConfig) -> Sequence[str]:
+def taught_texts(config: RunConfig) -> Sequence[Prompt]:
     """The prompts with the most bytes that a teacher reads; none if it reads what the policy reads."""
     wanted = config.algorithm.teacher_prompt
     if wanted is None:
@@ -81,7 +82,7 @@ def taught_texts(config: RunConfig) -> Sequence[str]:
     from grpobench.runs.sample.teacher_prompts import as_read
 
     read = as_read(config.task, wanted, config.task.problems("train"))
-    return sorted((problem.prompt for problem in read), key=lambda text: -size(text))[:LONGEST_ENCODED]
+    return sorted((problem.prompt for problem in read), key=lambda prompt: -size(prompt))[:LONGEST_ENCODED]
 
 
 def success_tokens(config: RunConfig) -> int:
@@ -90,16 +91,16 @@ def success_tokens(config: RunConfig) -> int:
     return completion_tokens(config) if wanted and wanted.shows == "success" else 0
 
 
-def longest_text(config: RunConfig) -> tuple[Sequence[str], int]:
+def longest_text(config: RunConfig) -> tuple[Sequence[Prompt], int]:
     """(the prompts with the most bytes, the bytes of the first) among the run's problems."""
     task = config.task
-    texts = {problem.prompt for split in task.splits for problem in task.problems(split)}
-    chosen = sorted(texts, key=lambda text: -size(text))[:LONGEST_ENCODED]
+    prompts = {problem.prompt for split in task.splits for problem in task.problems(split)}
+    chosen = sorted(prompts, key=lambda prompt: -size(prompt))[:LONGEST_ENCODED]
     return chosen, size(chosen[0]) if chosen else 0
 
 
-def size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+def size(prompt: Prompt) -> int:
+    return len(as_text(prompt).encode("utf-8", "surrogatepass"))
 
 
 def input_of(config: RunConfig, facts: Facts) -> MemoryInput:

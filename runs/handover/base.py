@@ -14,6 +14,7 @@ from grpobench.runs.prepare.warmstart import Tell, warm_start
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.messages import as_messages
 from grpobench.tasks.task import Problem
 
 MODELS = "models"
@@ -84,17 +85,16 @@ def plain_template(loaded: Loaded, problems: Sequence[Problem], plain: str) -> s
         return ""
     chosen = problems[:: max(1, len(problems) // SAMPLES)]
     for template in (plain, "{{ bos_token }}" + plain):
-        prompts = [problem.prompt for problem in chosen]
-        if all(rendered(loaded, prompt, template) == loaded.encode(prompt) for prompt in prompts):
+        texts = [problem.text for problem in chosen]
+        if all(rendered(loaded, text, template) == loaded.encode(text) for text in texts):
             return template
     why = "the model has no chat template, and no plain one encodes its prompts as its tokenizer does"
     raise ConfigError([f"{why}; take a model with one, or save one in its tokenizer_config.json"])
 
 
-def rendered(loaded: Loaded, prompt: str, template: str) -> tuple[int, ...]:
-    """Tokens of a prompt through this template."""
-    message = [{"role": "user", "content": prompt}]
+def rendered(loaded: Loaded, text: str, template: str) -> tuple[int, ...]:
+    """Tokens of a text through this template, as the only message."""
     ids = loaded.tokenizer.apply_chat_template(
-        message, chat_template=template, add_generation_prompt=True, return_dict=False
+        as_messages(text), chat_template=template, add_generation_prompt=True, return_dict=False
     )
     return tuple(ids)

@@ -15,6 +15,7 @@ from grpobench.runs.sample.context import Room
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.messages import as_messages
 from grpobench.tasks.task import Problem, Split
 
 DATA = "data"
@@ -74,12 +75,14 @@ def source(config: RunConfig, split: Split) -> str:
     return f"{config.task.name.replace(':', '-')}-{split}"
 
 
-def row(config: RunConfig, problem: Problem, split: Split, index: int) -> dict[str, Any]:
-    """A row as verl's `RLHFDataset` takes it, and TRL's trainers take its column `prompt`."""
+def row(problems: Problems, problem: Problem, split: Split, index: int) -> dict[str, Any]:
+    """A row as verl's `RLHFDataset` takes it, and TRL's trainers take its column `prompt`. The text of a
+    prompt is its only message if the model has no chat template."""
+    config = problems.config
     columns = grading.as_columns(problem)
     return {
         "data_source": source(config, split),
-        "prompt": [{"role": "user", "content": problem.prompt}],
+        "prompt": as_messages(problem.prompt if problems.loaded.templated else problem.text),
         "ability": config.task.name,
         "reward_model": {"style": "rule", "ground_truth": columns["truth"]},
         "extra_info": {"index": index, "split": split, **columns},
@@ -98,7 +101,7 @@ class Files:
         """The training rows of a run; the path below the hand-over."""
         config = problems.config
         rows = [
-            row(config, problems.train[index], "train", place)
+            row(problems, problems.train[index], "train", place)
             for place, index in enumerate(problems.schedule(seed))
         ]
         return self._write(f"{source(config, 'train')}-s{seed}", rows)
@@ -108,7 +111,7 @@ class Files:
         config = problems.config
         return {
             split: self._write(
-                source(config, split), [row(config, one, split, place) for place, one in enumerate(own)]
+                source(config, split), [row(problems, one, split, place) for place, one in enumerate(own)]
             )
             for split, own in problems.evaluated.items()
         }

@@ -21,6 +21,7 @@ from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import RewardConfig, RunConfig
 from grpobench.runs.tools.strict import Rule, unmet
 from grpobench.tasks.data import bounded
+from grpobench.tasks.data.messages import as_line, parse_prompt
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
@@ -64,14 +65,14 @@ def as_columns(problem: Problem) -> dict[str, str]:
     if bounded.parse_json(truth) != problem.truth:
         raise DataError(f"problem {problem.id}: its truth is no JSON, so that no file can hold it")
     traits = json.dumps(dict(problem.traits), ensure_ascii=False)
-    return {"id": problem.id, "prompt": problem.prompt, "truth": truth, "traits": traits}
+    return {"id": problem.id, "prompt": as_line(problem.prompt), "truth": truth, "traits": traits}
 
 
 def problem_of(columns: Mapping[str, Any]) -> Problem:
     """The problem that `as_columns` wrote."""
     return Problem(
         str(columns["id"]),
-        str(columns["prompt"]),
+        parse_prompt(str(columns["prompt"])),
         bounded.parse_json(columns["truth"]),
         bounded.parse_json(columns["traits"]),
     )

@@ -125,7 +125,7 @@ class Evaluate(TrainerCallback):
         """The answers to each problem."""
         tokenizer = self.trainer.processing_class
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        prompts = [encoded(tokenizer, row["extra_info"]["prompt"]) for row in rows]
+        prompts = [encoded(tokenizer, list(row["prompt"])) for row in rows]
         longest = max(map(len, prompts))
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         ids = torch.tensor([[pad] * (longest - len(one)) + one for one in prompts], device=model.device)
@@ -155,12 +155,11 @@ class Evaluate(TrainerCallback):
         return [(row, texts[place * count : (place + 1) * count]) for place, row in enumerate(rows)]
 
 
-def encoded(tokenizer: Any, prompt: str) -> list[int]:
+def encoded(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     """Token ids of a prompt; through the chat template where the tokenizer has one."""
     if not tokenizer.chat_template:
-        return list(tokenizer.encode(prompt))
-    message = [{"role": "user", "content": prompt}]
-    return list(tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False))
+        return list(tokenizer.encode(messages[0]["content"]))
+    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -207,7 +206,7 @@ def train(name: str, run: dict[str, Any], settings: dict[str, Any], parts: int) 
     rows = read(HERE / run["train"])
     table = [
         {
-            "prompt": list(row["prompt"]) if tokenizer.chat_template else row["extra_info"]["prompt"],
+            "prompt": list(row["prompt"]) if tokenizer.chat_template else row["prompt"][0]["content"],
             "extra_info": row["extra_info"],
         }
         for row in rows

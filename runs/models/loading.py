@@ -28,6 +28,7 @@ from grpobench.runs.models.model_files import (
     silent,
 )
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
+from grpobench.tasks.data.messages import Prompt, as_messages, as_text
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.workers.pool import Pool, Reply
 
@@ -142,14 +143,22 @@ class Loaded:
         the space that separates the answer from a plain prompt is a token that chat models do not write."""
         return text.lstrip(" ") if self.templated else text
 
-    def encode(self, prompt: str) -> tuple[int, ...]:
-        """Token ids of a prompt; through the tokenizer's chat template where it has one."""
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of a prompt; through the tokenizer's chat template where it has one, else of its text."""
         if self.templated:
-            message = [{"role": "user", "content": prompt}]
-            ids = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
+            messages = as_messages(prompt)
+            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         else:
-            ids = self.tokenizer.encode(prompt)
+            ids = self.tokenizer.encode(as_text(prompt))
         return tuple(ids)
+
+    def render(self, prompt: Prompt) -> str:
+        """A prompt through the chat template, which the tokenizer must have, as text."""
+        return str(
+            self.tokenizer.apply_chat_template(
+                as_messages(prompt), add_generation_prompt=True, tokenize=False
+            )
+        )
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of a completion, without its end token."""

@@ -101,7 +101,7 @@ def examples(
     problems = dataclasses.replace(task, seed=seed, train=size).problems("train")  # type: ignore[call-arg]
     rng = random.Random(seed)
     careless = task.lapse if isinstance(task, Lapsing) else task.demonstrate
-    return [(p.prompt, careless(p) if rng.random() < lapses else task.demonstrate(p)) for p in problems]
+    return [(p.text, careless(p) if rng.random() < lapses else task.demonstrate(p)) for p in problems]
 
 
 def batches(

@@ -75,7 +75,7 @@ def path_of(tokenizer: Any, task: Written, problem: Problem, rng: random.Random)
             between = [end, *tokenizer.encode(reply)][tokens[-1] == end :]
             tokens += between
             targets += [None] * len(between)
-    return Drawn(tokenizer.encode(problem.prompt), tokens, targets)
+    return Drawn(tokenizer.encode(problem.text), tokens, targets)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.prepare.warmstart import demonstration, read_answers
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.settings.config import REFERENCES
+from grpobench.tasks.data.messages import Prompt, as_line, as_text
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
@@ -85,15 +86,15 @@ def experts(task: Task, loaded: Loaded, source: str, count: int, seed: int) -> E
     return Experts(found, weights, count, seed)
 
 
-def written(loaded: Loaded, path: Path, prompt: str, text: str) -> Group:
+def written(loaded: Loaded, path: Path, prompt: Prompt, text: str) -> Group:
     """A completion of a file, which ends with the end token."""
     asked = loaded.encode(prompt)
     completion = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
     if (length := len(asked) + len(completion)) > loaded.context:
         raise DataError(
-            f"{path}: the prompt {prompt[:40]!r} and an answer have {length} tokens, beyond the model's "
-            f"{loaded.bound}; shorten or remove the line"
+            f"{path}: the prompt {as_text(prompt)[:40]!r} and an answer have {length} tokens, beyond the "
+            f"model's {loaded.bound}; shorten or remove the line"
         )
     unknown = np.full(len(completion), np.nan, dtype=np.float32)
     rollout = Rollout(asked, completion, unknown, stopped=True)
-    return Group(Problem(prompt, prompt, None), [rollout], [Verdict({}, None)], [math.nan])
+    return Group(Problem(as_line(prompt), prompt, None), [rollout], [Verdict({}, None)], [math.nan])

@@ -43,6 +43,7 @@ from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data import bounded
+from grpobench.tasks.data.messages import Prompt, parse_prompt
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
@@ -216,10 +217,10 @@ def drawing(task: Task, source: str) -> Draw:
 
 def read_answers(
     path: Path, setting: str = "model.warm_start_answers", columns: Sequence[str] = ("completion",)
-) -> dict[str, list[tuple[str, float]]]:
+) -> dict[Prompt, list[tuple[str, float]]]:
     """The answers with their weights, by prompt, of a JSONL file that a setting names; an answer is in the
     first of the `columns` that a line has. Raises DataError with file and line."""
-    answers: dict[str, list[tuple[str, float]]] = {}
+    answers: dict[Prompt, list[tuple[str, float]]] = {}
     try:
         for number, text in enumerate(bounded.utf8_lines(path), 1):
             if text.strip():
@@ -232,20 +233,26 @@ def read_answers(
     return answers
 
 
-def read_answer(text: bytes, place: str, columns: Sequence[str] = ("completion",)) -> tuple[str, str, float]:
+def read_answer(
+    text: bytes, place: str, columns: Sequence[str] = ("completion",)
+) -> tuple[Prompt, str, float]:
     """Prompt, answer and weight of a line."""
     try:
         row = bounded.parse_json(text)
     except ValueError as error:
         raise DataError(f"{place}: not JSON ({error}); mend or remove the line") from None
     named = next((name for name in columns if isinstance(row, dict) and name in row), columns[0])
-    if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("prompt", named)):
+    if not isinstance(row, dict) or "prompt" not in row or not isinstance(row.get(named), str):
         wanted = " or ".join(columns)
         raise DataError(f"{place}: needs the texts prompt and {wanted}; mend or remove the line")
+    try:
+        prompt = parse_prompt(row["prompt"])
+    except ValueError as error:
+        raise DataError(f"{place}: the prompt: {error}; mend or remove the line") from None
     weight = row.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
         raise DataError(f"{place}: weight must be a number above 0, not {weight!r}; mend or remove the line")
-    return row["prompt"], row[named], float(weight)
+    return prompt, row[named], float(weight)
 
 
 def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group]) -> str:

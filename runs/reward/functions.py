@@ -37,6 +37,7 @@ from grpobench.algorithms.returned import ReturnError, line_of
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import Feature
 from grpobench.runs.tools.frames import describe_error, innermost
+from grpobench.tasks.data.messages import Prompt, as_messages, as_text
 
 HEDGE = re.compile(
     r"about|apparently|approximately|around|could|guess|likely|may|maybe|might|"
@@ -88,7 +89,7 @@ class FunctionError(ReturnError):
 class RewardInput:
     """One completion, as reward functions see it."""
 
-    prompt: str
+    prompt: Prompt
     completion: str
     tokens: Sequence[int]
     """The completion's tokens, including the end token."""
@@ -161,10 +162,10 @@ def arguments(asked: Sequence[RewardInput], input: Input, done: int, steps: int)
     from transformers import TrainerState
 
     names = dict.fromkeys(name for one in asked for name in one.columns if name not in RESERVED_COLUMNS)
-    prompts: list[Any] = [one.prompt for one in asked]
+    prompts: list[Any] = [as_text(one.prompt) for one in asked]
     completions: list[Any] = [one.completion for one in asked]
     if input == "messages":
-        prompts = [[{"role": "user", "content": text}] for text in prompts]
+        prompts = [as_messages(one.prompt) for one in asked]
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     return {
         **{name: [one.columns.get(name) for one in asked] for name in names},

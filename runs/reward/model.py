@@ -42,6 +42,7 @@ from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data import bounded
+from grpobench.tasks.data.messages import Prompt, as_messages, as_text
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.kinds.generated import Lapsing
 from grpobench.tasks.task import Problem, Split, Task
@@ -170,7 +171,7 @@ def pairs(task: Task, split: Split, most: int, seed: int, score: str = CORRECT) 
         rejected = next(lacking(task, problem, chosen, problems, rng, score), None)
         if rejected is not None and has(task, problem, chosen, score):
             found += 1
-            yield Pair(problem.prompt, chosen, rejected)
+            yield Pair(problem.text, chosen, rejected)
         if found == most:
             return
     if not found:
@@ -297,7 +298,7 @@ class Scorer:
             return str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
         return str(train_tiny_model(task, cache_folder() / "reward", Settings(score=self.learns)))
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
+    def score(self, pairs: Sequence[tuple[Prompt, str]]) -> list[Score]:
         """One score per (prompt, completion), in order."""
         encoded = [self.encode(prompt, completion) for prompt, completion in pairs]
         order = sorted(
@@ -316,7 +317,7 @@ class Scorer:
         portions(self.token_budget, len(order), read, "a completion to be scored by the reward model")
         return [Score(found[i], encoded[i][1]) for i in range(len(pairs))]
 
-    def encode(self, prompt: str, completion: str) -> tuple[dict[str, list[int]], bool]:
+    def encode(self, prompt: Prompt, completion: str) -> tuple[dict[str, list[int]], bool]:
         """The model's input, and whether it was cut. A text that does not fit loses its beginning; of a pair
         the longer segment does."""
         fed = self._tokens(prompt, completion)
@@ -325,13 +326,14 @@ class Scorer:
             fed = self._tokens(prompt, completion, truncation=True, max_length=self.limit)
         return {name: list(values) for name, values in fed.items()}, cut
 
-    def _tokens(self, prompt: str, completion: str, **limits: Any) -> Any:
+    def _tokens(self, prompt: Prompt, completion: str, **limits: Any) -> Any:
         if self.input == "chat":
-            messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+            messages = [*as_messages(prompt), {"role": "assistant", "content": completion}]
             return self.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, **limits)
+        text = as_text(prompt)
         if self.input == "pair":
-            return self.tokenizer(prompt, completion, **limits)
-        return self.tokenizer(prompt + completion + (self.tokenizer.eos_token or ""), **limits)
+            return self.tokenizer(text, completion, **limits)
+        return self.tokenizer(text + completion + (self.tokenizer.eos_token or ""), **limits)
 
 
 def read(place: str, dtype: str) -> tuple[Any, Any]:

@@ -21,6 +21,7 @@ from grpobench.runs.settings import also
 from grpobench.runs.settings.config import REFERENCES, RunConfig
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded
+from grpobench.tasks.data.messages import as_json
 from grpobench.tasks.task import Problem, Split, Task
 
 PROBLEMS = "problems.json.zst"
@@ -110,19 +111,19 @@ def whole(problems: Iterable[Problem]) -> str:
     """A hash of problems in order: id, prompt, truth and traits."""
     found = hashlib.sha256()
     for problem in problems:
-        told = [problem.id, problem.prompt, problem.truth, dict(problem.traits)]
+        told = [problem.id, as_json(problem.prompt), problem.truth, dict(problem.traits)]
         found.update(json.dumps(told, sort_keys=True, default=str).encode())
     return found.hexdigest()
 
 
 def digest(problem: Problem) -> str:
     """The prompt's digest, followed by the digest of prompt and truth."""
-    return prompt_digest(problem) + half([problem.prompt, problem.truth])
+    return prompt_digest(problem) + half([as_json(problem.prompt), problem.truth])
 
 
 def prompt_digest(problem: Problem) -> str:
     """The digest of a problem whose truth is unknown."""
-    return half([problem.prompt])
+    return half([as_json(problem.prompt)])
 
 
 def half(told: Sequence[Any]) -> str:

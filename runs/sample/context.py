@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.settings.config import LongPrompts, RunConfig
@@ -46,16 +46,45 @@ class Room:
         return self.fitting(problems, split)[:count]
 
     def too_long(self, problems: Sequence[Problem]) -> dict[str, int]:
-        """Tokens of each prompt that does not fit, by problem.
+        """Tokens of each prompt that does not fit, by problem. Raises DataError for messages that the model's
+        chat template does not take.
 
         Only prompts that might be too long are encoded: a token stands for at least one byte of the text, or
-        for something of the chat template, which an empty prompt shows.
+        for something of the chat template, which an empty prompt shows, or messages of one character.
         """
         most = self.loaded.context - self.limit
-        bare = len(self.loaded.encode(""))
-        doubtful = (p for p in problems if bare + len(p.prompt.encode("utf-8", "surrogatepass")) > most)
+        alike = {roles_of(problem): problem for problem in problems}
+        bare = {roles: self.template_tokens(problem) for roles, problem in alike.items()}
+
+        def most_tokens(problem: Problem) -> int:
+            return bare[roles_of(problem)] + len(problem.text.encode("utf-8", "surrogatepass"))
+
+        doubtful = (problem for problem in problems if most_tokens(problem) > most)
         lengths = {problem.id: len(self.loaded.encode(problem.prompt)) for problem in doubtful}
         return {identity: tokens for identity, tokens in lengths.items() if tokens > most}
+
+    def template_tokens(self, problem: Problem) -> int:
+        """Tokens that the model's chat template adds at most to a prompt with the roles of this one. Raises
+        DataError if it refuses the messages, or leaves out one of the system or the user. Answers of the
+        assistant are not looked for, since some templates remove thoughts from them."""
+        if isinstance(problem.prompt, str):
+            return len(self.loaded.encode(""))
+        if self.loaded.templated:
+            remedy = "take another model, or give it plain text (in a recipe: model.chat_template = false)"
+            if problem.prompt[0].role == "system":
+                remedy = f"write the system message into the user's, {remedy}"
+            try:
+                rendered = self.loaded.render(problem.prompt)
+            except DataError as error:
+                raise DataError(f"problem {problem.id}: {error}; or {remedy}") from None
+            for message in problem.prompt:
+                if message.role != "assistant" and message.content.strip() not in rendered:
+                    raise DataError(
+                        f"problem {problem.id}: the model's chat template leaves out the message of the "
+                        f"{message.role}, {message.content!r:.60}; {remedy}"
+                    )
+        blank = tuple(replace(message, content="?") for message in problem.prompt)
+        return len(self.loaded.encode(blank))
 
     def dropped(self, task: Task, used: Mapping[Split, int]) -> dict[str, int]:
         """The number of prompts of each split that are left out, given the number of problems `used`. Raises
@@ -67,6 +96,11 @@ class Room:
                 self.first(count, problems, split)
                 counts[split] = len(self.too_long(problems)) if self.policy == "drop" else 0
         return {split: count for split, count in counts.items() if count}
+
+
+def roles_of(problem: Problem) -> tuple[str, ...]:
+    """The roles of a prompt's messages; empty for a text."""
+    return () if isinstance(problem.prompt, str) else tuple(message.role for message in problem.prompt)
 
 
 def dropped(config: RunConfig, loaded: Loaded) -> dict[str, int]:

@@ -11,6 +11,7 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.episodes import policy_turns
 from grpobench.runs.sample.rollouts import Group
+from grpobench.tasks.data.messages import Message, Prompt
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task
 
@@ -19,10 +20,13 @@ NONE: tuple[int, ...] = ()
 """The prompt of a completion that the teacher does not read."""
 
 
-def filled(template: str, prompt: str, demonstration: str) -> str:
-    """The template's text. In one pass, so that braces of a prompt or an answer stay what they are."""
-    texts = {"{prompt}": prompt, "{demonstration}": demonstration}
-    return PLACES.sub(lambda place: texts[place[0]], template)
+def filled(template: str, prompt: Prompt, demonstration: str) -> Prompt:
+    """The template's text, which takes the place of the last message of a prompt of messages. In one pass, so
+    that braces of a prompt or an answer stay what they are."""
+    question = prompt if isinstance(prompt, str) else prompt[-1].content
+    texts = {"{prompt}": question, "{demonstration}": demonstration}
+    text = PLACES.sub(lambda place: texts[place[0]], template)
+    return text if isinstance(prompt, str) else (*prompt[:-1], Message("user", text))
 
 
 def reference_answer(task: Task, problem: Problem) -> str:

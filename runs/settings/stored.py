@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -104,11 +104,19 @@ def differences(old: str, new: str, defaults: Mapping[str, str] = MappingProxyTy
 
 def defaults(config: RunConfig) -> dict[str, str]:
     """What the settings of a run would be if nothing was said of them, as `flatten` has them."""
-    found = flatten({name: strict.plain(cls()) for name, cls in SECTIONS.items()})
+    settings = flatten({name: strict.plain(cls()) for name, cls in SECTIONS.items()})
     for part in ("algorithm", "task"):
-        with contextlib.suppress(TypeError, ValueError):  # settings that must be given have no default
-            found |= flatten({part: {"settings": strict.plain(type(getattr(config, part))())}})
-    return found
+        chosen = getattr(config, part)
+        values = {f.name: default_of(f) for f in fields(chosen) if f.init and default_of(f) is not MISSING}
+        with contextlib.suppress(TypeError, ValueError):  # others' code may refuse its own defaults
+            plain = strict.plain(replace(chosen, **values))
+            settings |= flatten({part: {"settings": {name: plain[name] for name in values}}})
+    return settings
+
+
+def default_of(setting: Field[Any]) -> Any:
+    """The default of a field; `MISSING` for one that must be given."""
+    return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
 def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import STAY, TABLE, Splitting
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.strict import Rule, unmet
+from grpobench.tasks.data.messages import Prompt, as_messages, as_text
 
 if TYPE_CHECKING:
     from grpobench.runs.models.loading import Loaded
@@ -181,10 +182,10 @@ def plain_arguments(folder: str) -> dict[str, Any]:
     }
 
 
-def prompts(loaded: Loaded, texts: Sequence[str]) -> list[Any]:
-    """Prompts as TRL's trainers encode them to the tokens that `Loaded.encode` gives."""
-    chat = bool(getattr(loaded.tokenizer, "chat_template", None))
-    return [[{"role": "user", "content": text}] for text in texts] if chat else list(texts)
+def prompts(loaded: Loaded, originals: Sequence[Prompt]) -> list[Any]:
+    """Prompts as TRL's trainers encode them to the tokens that `Loaded.encode` gives: messages if the model
+    has a chat template, else texts."""
+    return list(map(as_messages if loaded.templated else as_text, originals))
 
 
 def quiet() -> None:

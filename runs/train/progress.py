@@ -10,6 +10,7 @@ from typing import Any
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.sample.episodes import conversation
 from grpobench.runs.sample.rollouts import Group
+from grpobench.tasks.data.messages import as_json
 
 
 class Preempted(BaseException):
@@ -46,7 +47,7 @@ def transcript(group: Group, loaded: Loaded) -> dict[str, Any]:
     """One row of a rollouts file."""
     return {
         "problem": group.problem.id,
-        "prompt": group.problem.prompt,
+        "prompt": as_json(group.problem.prompt),
         "completions": [
             {
                 "text": loaded.decode(rollout.completion),

@@ -32,6 +32,7 @@ from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.answer_locations import announces, locate
 from grpobench.tasks.data import bounded
+from grpobench.tasks.data.messages import parse_prompt
 from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
@@ -286,9 +287,13 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
 def preference(row: Any, location: str, loaded: Loaded) -> Group:
     """A preference pair, from FILE:LINE, as a group of two rollouts that another policy wrote."""
     keys = ("prompt", "chosen", "rejected")
-    if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in keys):
+    if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in keys[1:]):
         raise DataError(f"{location}: needs the texts {', '.join(keys)}; mend or remove the line")
-    prompt = loaded.encode(row["prompt"])
+    try:
+        asked = parse_prompt(row.get("prompt"))
+    except ValueError as error:
+        raise DataError(f"{location}: the prompt: {error}; mend or remove the line") from None
+    prompt = loaded.encode(asked)
     rollouts = []
     for key in ("chosen", "rejected"):
         completion = (*loaded.tokenizer.encode(row[key], add_special_tokens=False), loaded.end[0])
@@ -302,4 +307,4 @@ def preference(row: Any, location: str, loaded: Loaded) -> Group:
     verdicts = [
         Verdict({"preferred": reward}, row[key]) for key, reward in (("chosen", 1.0), ("rejected", 0.0))
     ]
-    return Group(Problem(str(row.get("id", location)), row["prompt"], None), rollouts, verdicts, [1.0, 0.0])
+    return Group(Problem(str(row.get("id", location)), asked, None), rollouts, verdicts, [1.0, 0.0])

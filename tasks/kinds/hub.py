@@ -174,7 +174,7 @@ def _read(task: HubRows, folder: Path | None) -> tuple[Source, Mapping[Split, tu
         skipped=tuple(skipped),
         table=task.hub,
     )
-    return whole, {split: tuple(problems) for split, problems in parts.items()}
+    return whole, task.in_context(parts)
 
 
 def _rows(task: HubRows, name: str, folder: Path | None) -> tuple[Source, list[Problem]]:

@@ -3,7 +3,8 @@
 Each line of the file is a problem, an object whose keys are its columns. The four classes differ in what
 makes a completion right; `FROM_DATA` has them by the name in a recipe (``verify = "math"``). Splits come from
 the column ``split``, or from a hash of each prompt (`share_of`). No two problems have the same prompt, so no
-two splits share one. The columns ``category``, ``difficulty`` and ``cluster`` become traits.
+two splits share one. The columns ``category``, ``difficulty`` and ``cluster`` become traits. A prompt may be
+messages. The task's system message and its examples come before it and change neither its id nor its split.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, get_args
 
-from grpobench.tasks.data.sources import Row, parse
+from grpobench.tasks.data.messages import (
+    Message,
+    Prompt,
+    as_line,
+    holds_messages,
+    parse_prompt,
+    with_context,
+)
+from grpobench.tasks.data.sources import Row, RowError, parse
 from grpobench.tasks.data.tables import DataError, Source, Table
 from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
@@ -60,7 +69,15 @@ class Rows(Task):
     jsonl: Path
     """The file, ending in .jsonl or .jsonl.gz; in a recipe relative to the recipe's folder."""
     prompt: str
-    """The prompt: a text in which ``{column}`` stands for a column of the row, or the name of one column."""
+    """The prompt: a text in which ``{column}`` stands for a column of the row, or the name of one column with
+    a text or with messages, a list of ``{"role": ..., "content": ...}``."""
+    system: str = ""
+    """A system message before every prompt."""
+    few_shot: int = 0
+    """So many of the first training problems stand with their answers before every question. They are not
+    trained on."""
+    examples: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    """Problems of your own that stand there too: tables with the columns of the file."""
     answer: str = "answer"
     """The column of the reference answer."""
     solution: str = ""
@@ -81,6 +98,8 @@ class Rows(Task):
             f"jsonl: must end in .jsonl or .jsonl.gz, not {self.jsonl}": self.jsonl.name.endswith(ENDINGS),
             "prompt: must not be empty": self.prompt.strip(),
             "answer: must name a column": self.answer,
+            "system: must not be blank": not self.system or self.system.strip(),
+            "few_shot: must be at least 0": self.few_shot >= 0,
             "max_completion_tokens: must be at least 1": self.max_completion_tokens >= 1,
             "validation: must be from 0 to below 1": 0 <= self.validation < 1,
             "test: must be from 0 to below 1": 0 <= self.test < 1,
@@ -132,8 +151,13 @@ class Rows(Task):
     def make(self, row: Row) -> tuple[Split | None, Problem]:
         """(the column `split`, the problem) of a row. Raises RowError."""
         prompt = self.prompted(row)
+        if self.system and not isinstance(prompt, str) and prompt[0].role == "system":
+            raise row.error(
+                f"{self.prompt!r} begins with a system message, and the task has `system` too; remove one of "
+                "them, or drop the line"
+            )
         columns = {**row.values, self.GRADED: self.graded(row)}
-        identity = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        identity = hashlib.sha256(as_line(prompt).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         if self.solution:
             row.text(self.solution)
         split = row.values.get(SPLIT)
@@ -141,9 +165,18 @@ class Rows(Task):
             raise row.error(f"{SPLIT!r} must be one of {', '.join(get_args(Split))}, not {split!r:.80}")
         return split, Problem(identity, prompt, columns, traits(row))
 
-    def prompted(self, row: Row) -> str:
-        """The prompt of a row."""
+    def chosen(self, row: Row) -> Rows:
+        """The task with the columns of this row."""
+        return self
+
+    def prompted(self, row: Row) -> Prompt:
+        """The prompt of a row, without the task's system message and its examples."""
         if not PLACEHOLDER.search(self.prompt):
+            if holds_messages(row.values.get(self.prompt)):
+                try:
+                    return parse_prompt(row.values[self.prompt])
+                except ValueError as error:
+                    raise row.error(f"{self.prompt!r}: {error}") from None
             if self.prompt in row.values:
                 return row.text(self.prompt)
             raise row.error(
@@ -165,6 +198,11 @@ class Rows(Task):
         value = row.values.get(column)
         if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
             return "\n".join(value)
+        if value and holds_messages(value):
+            raise row.error(
+                f"{column!r} holds messages, which are a whole prompt and no part of one; write prompt = "
+                f'"{column}"'
+            )
         return text_of(row, column)
 
     @abstractmethod
@@ -193,6 +231,44 @@ class Rows(Task):
 
     def demonstrate(self, problem: Problem) -> str:
         return str(problem.truth[self.solution]) if self.solution else self.reference(problem)
+
+    # What every prompt begins with
+
+    def in_context(self, parts: Mapping[Split, Sequence[Problem]]) -> dict[Split, tuple[Problem, ...]]:
+        """The problems of each split, with the task's system message and its examples before each question;
+        training problems that are examples are left out. Raises DataError."""
+        train = parts["train"]
+        if self.few_shot and self.few_shot >= len(train):
+            raise DataError(
+                f"{self.where()}: few_shot takes {self.few_shot} of {len(train)} training problems as "
+                "examples, and leaves none to train on; lower it"
+            )
+        splits = {problem.id: split for split, problems in parts.items() for problem in problems}
+        shown = list(train[: self.few_shot])
+        for line, values in enumerate(self.examples, 1):
+            row = Row("", line, values)
+            place = f"task {self.name}: number {line} of its `examples`"
+            try:
+                example = self.chosen(row).make(row)[1]
+            except RowError as error:
+                raise DataError(f"{place}: {error.reason}; correct it in the recipe") from None
+            if example.id in splits:
+                raise DataError(f"{place} is in the split {splits[example.id]} too; take another")
+            shown.append(example)
+        turns = tuple(turn for example in shown for turn in self.solved(example))
+        return {
+            split: tuple(
+                replace(problem, prompt=with_context(problem.prompt, self.system, turns))
+                for problem in problems[self.few_shot * (split == "train") :]
+            )
+            for split, problems in parts.items()
+        }
+
+    def solved(self, problem: Problem) -> Sequence[Message]:
+        """A problem as an example: its messages without a system message, and its answer."""
+        messages = (Message("user", problem.prompt),) if isinstance(problem.prompt, str) else problem.prompt
+        asked = [message for message in messages if message.role != "system"]
+        return *asked, Message("assistant", self.demonstrate(problem).strip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,10 +480,10 @@ def traits(row: Row) -> dict[str, str | float]:
     return found
 
 
-def share_of(prompt: str) -> float:
+def share_of(prompt: Prompt) -> float:
     """A number from 0 to below 1 that depends only on the prompt: the first 8 bytes of its sha256. Below
     `test` a problem is in the test split, below `test` + `validation` in validation, else in train."""
-    digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).digest()
+    digest = hashlib.sha256(as_line(prompt).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
@@ -432,7 +508,7 @@ def _read(task: Rows, path: Path, *_: int) -> tuple[Source, Mapping[Split, tuple
     parts: dict[Split, list[Problem]] = {split: [] for split in get_args(Split)}
     for split, problem in made:
         parts[split or hashed(task, problem)].append(problem)
-    return replace(source, table=path.name), {split: tuple(own) for split, own in parts.items()}
+    return replace(source, table=path.name), task.in_context(parts)
 
 
 def hashed(task: Rows, problem: Problem) -> Split:

@@ -1,0 +1,129 @@
+"""Prompts of chat data: messages with roles, as chat templates take them and as plain text.
+
+A prompt is a text, or messages in the format of OpenAI, TRL and verl: a system message, which may be absent,
+then messages of the user and the assistant, the last one of the user.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
+
+from grpobench.tasks.data import bounded
+
+Role = Literal["system", "user", "assistant"]
+AS_TEXT: Final = re.compile(r"""\s*\[\s*\{\s*["'](?:role|content)["']\s*:""")
+"""The beginning of a list of messages that stands in a text, as in CSV files."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: str
+
+
+Prompt = str | tuple[Message, ...]
+
+
+def holds_messages(value: Any) -> bool:
+    """Whether a value is a list of objects, or a text that begins like one of messages."""
+    if isinstance(value, str):
+        return bool(AS_TEXT.match(value))
+    return isinstance(value, list | tuple) and all(isinstance(part, Mapping | Message) for part in value)
+
+
+def parse_prompt(value: Any) -> Prompt:
+    """The prompt in a value of a data file: a text, a list of messages, or a text with such a list as JSON.
+    Raises ValueError with the fault and its remedy."""
+    if not isinstance(value, str):
+        return parse_messages(value)
+    if not AS_TEXT.match(value):
+        return value
+    try:
+        listed = bounded.parse_json(value)
+    except ValueError as error:
+        raise ValueError(f"is a list of messages, but not JSON ({error}); write it with json.dumps") from None
+    return parse_messages(listed)
+
+
+def parse_messages(value: Any) -> tuple[Message, ...]:
+    """Messages from plain data. Raises ValueError with the fault and its remedy."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
+        raise ValueError(f"must be text or a list of messages, not {value!r:.80}")
+    messages = tuple(parse_message(part, number) for number, part in enumerate(value, 1))
+    roles = [message.role for message in messages]
+    if "system" in roles[1:]:
+        raise ValueError(
+            f"message {2 + roles[1:].index('system')} is a system message, which only the first may be; "
+            "join it to the first"
+        )
+    if roles[-1] != "user":
+        raise ValueError(
+            f"the last message has the role {roles[-1]}, and a prompt ends with a message of the user; move "
+            "an answer to a column of its own"
+        )
+    return messages
+
+
+def parse_message(value: Any, number: int) -> Message:
+    """The message at a place, counted from 1. Raises ValueError."""
+    fields: Any = asdict(value) if isinstance(value, Message) else value
+    if not isinstance(fields, Mapping) or not {"role", "content"} <= fields.keys():
+        raise ValueError(f"message {number} must have the keys role and content, not {fields!r:.80}")
+    role, content = fields["role"], fields["content"]
+    if role not in get_args(Role):
+        raise ValueError(
+            f"message {number} has the role {role!r:.40}; choose from {', '.join(get_args(Role))}"
+        )
+    if not isinstance(content, str) or not content.strip():
+        raise ValueError(f"message {number}: its content must be text that is not empty, not {content!r:.80}")
+    # Tables with one row per conversation fill the keys that a message lacks with null.
+    if others := [key for key, part in fields.items() if key not in ("role", "content") and part]:
+        raise ValueError(
+            f"message {number} also has {', '.join(map(str, others))}; remove all but role and content"
+        )
+    return Message(role, content)
+
+
+def as_messages(prompt: Prompt) -> list[dict[str, str]]:
+    """A prompt as chat templates take it; a text is one message of the user."""
+    return list(map(asdict, (Message("user", prompt),) if isinstance(prompt, str) else prompt))
+
+
+def as_text(prompt: Prompt) -> str:
+    """A prompt as a model without a chat template reads it, and as pages show it. Messages are their contents
+    alone: an empty line stands between two of them, and a space before an answer unless there is white space,
+    as lm-eval joins a description, examples and a question."""
+    if isinstance(prompt, str):
+        return prompt
+    text = prompt[0].content
+    for message in prompt[1:]:
+        spaced = text[-1].isspace() or message.content[0].isspace()
+        text += ("" if spaced else " ") if message.role == "assistant" else "\n\n"
+        text += message.content
+    return text
+
+
+def as_json(prompt: Prompt) -> str | list[dict[str, str]]:
+    """A prompt for JSON files: a text as it is, or a list of messages."""
+    return prompt if isinstance(prompt, str) else as_messages(prompt)
+
+
+def as_line(prompt: Prompt) -> str:
+    """A prompt as one text that `parse_prompt` reads back, for identities and columns of text."""
+    return prompt if isinstance(prompt, str) else json.dumps(as_messages(prompt), ensure_ascii=False)
+
+
+def with_context(prompt: Prompt, system: str, turns: Sequence[Message]) -> Prompt:
+    """A prompt with a system message, unless it has one, and with turns before its own."""
+    if not system and not turns:
+        return prompt
+    messages = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+    if messages[0].role == "system":
+        return (messages[0], *turns, *messages[1:])
+    return (*((Message("system", system),) if system else ()), *turns, *messages)

@@ -1,0 +1,185 @@
+"""Prompts of messages where models, libraries, rewards and reports read them: as they are, or as text."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpobench.algorithms.algorithm import TeacherPrompt
+from grpobench.analysis.report.runs import prompt_text
+from grpobench.runs.evaluation import export, lm_eval
+from grpobench.runs.handover import base, grading, verl
+from grpobench.runs.handover.data import row
+from grpobench.runs.models.loading import Loaded, bound, load
+from grpobench.runs.prepare.experts import experts
+from grpobench.runs.reward.functions import RewardInput, arguments
+from grpobench.runs.sample.context import Room
+from grpobench.runs.sample.rollouts import Group, Rollout
+from grpobench.runs.sample.teacher_prompts import teacher_prompts
+from grpobench.runs.settings.trl import prompts
+from grpobench.runs.train.progress import transcript
+from grpobench.runs.train.rollouts import preference
+from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.messages import as_messages, parse_prompt
+from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.kinds.jsonl import FROM_DATA
+from grpobench.tasks.task import Problem, Verdict
+
+CHAT = [
+    {"role": "system", "content": "Add."},
+    {"role": "user", "content": "2+2"},
+    {"role": "assistant", "content": "4"},
+    {"role": "user", "content": " 3+3 "},
+]
+PROBLEM = Problem("p", parse_prompt(CHAT), {"answer": "6"})
+TEXT = Problem("t", "5+5", {"answer": "10"})
+MARKED = (
+    "{% for m in messages %}[{{ m.role[0] }}{{ m.content | trim }}]{% endfor %}"
+    "{% if add_generation_prompt %}>{% endif %}"
+)
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    + MARKED
+)
+SILENT = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}>"
+
+
+@functools.cache
+def model(template: str = "") -> Loaded:
+    """The built-in policy with a chat template, if one is given."""
+    nano = load("nano")
+    tokenizer = copy.deepcopy(nano.tokenizer)
+    tokenizer.chat_template = template or None
+    return dataclasses.replace(nano, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, TEXT])
+def test_a_template_gets_the_messages_as_they_are_and_trl_reads_the_same_tokens(problem: Problem) -> None:
+    chat = model(MARKED)
+    whole = chat.tokenizer.apply_chat_template(
+        as_messages(problem.prompt), add_generation_prompt=True, return_dict=False
+    )
+    assert chat.encode(problem.prompt) == tuple(whole)
+    trl = pytest.importorskip("trl.trainer.grpo_trainer")
+    asked = prompts(chat, [problem.prompt])
+    assert trl.is_conversational({"prompt": asked[0]})
+    trainer = SimpleNamespace(
+        processing_class=chat.tokenizer, _is_vlm=False, environment_factories=None, tools=None,
+        chat_template=None, chat_template_kwargs={},
+    )  # fmt: skip
+    assert tuple(trl.GRPOTrainer._tokenize_prompts(trainer, asked)[0][0]) == chat.encode(problem.prompt)
+
+
+def test_without_a_template_a_model_reads_the_contents() -> None:
+    plain = model()
+    assert plain.encode(PROBLEM.prompt) == plain.encode("Add.\n\n2+2 4\n\n 3+3 ")
+    assert prompts(plain, [PROBLEM.prompt, TEXT.prompt]) == ["Add.\n\n2+2 4\n\n 3+3 ", "5+5"]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (NO_SYSTEM, "does not take this conversation: TemplateError: System role not supported"),
+        (SILENT, "the model's chat template leaves out the message of the system, 'Add.'"),
+    ],
+)
+def test_a_template_without_a_system_role_is_refused_before_a_run(template: str, said: str) -> None:
+    bound()  # as whatever loads a tokenizer with a template
+    room = Room(model(template), 8)
+    with pytest.raises(DataError) as caught:
+        room.fitting([TEXT, PROBLEM, TEXT], "train")
+    assert "problem p: " in str(caught.value) and said in str(caught.value)
+    assert "write the system message into the user's" in str(caught.value)
+    assert room.fitting([TEXT, Problem("q", PROBLEM.prompt[1:], None)], "train")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("template", ["", MARKED])
+def test_exactly_the_messages_that_leave_no_room_are_too_long(template: str) -> None:
+    chat = model(template)
+    problems = [
+        Problem(str(n), parse_prompt([*CHAT[:3], {"role": "user", "content": "1+" * n + "1"}]), None)
+        for n in (1, 20, 40)
+    ]
+    lengths = [len(chat.encode(problem.prompt)) for problem in problems]
+    for limit in (chat.context - lengths[1], chat.context - lengths[1] + 1, chat.context - lengths[0]):
+        expected = {p.id: n for p, n in zip(problems, lengths, strict=True) if n + limit > chat.context}
+        assert Room(chat, limit).too_long(problems) == expected
+
+
+def test_handed_over_rows_have_the_messages_and_come_back_equal() -> None:
+    config = SimpleNamespace(task=SimpleNamespace(name="mine"))
+    made = {
+        template: row(SimpleNamespace(config=config, loaded=model(template)), PROBLEM, "train", 0)  # type: ignore[arg-type]
+        for template in ("", MARKED)
+    }
+    assert made[MARKED]["prompt"] == CHAT
+    assert made[""]["prompt"] == [{"role": "user", "content": PROBLEM.text}]
+    for columns in made.values():
+        assert grading.problem_of(columns["extra_info"]) == PROBLEM
+    assert base.plain_template(model(), [PROBLEM, TEXT], verl.PLAIN_TEMPLATE) is not None
+
+
+def test_reward_functions_get_messages_or_their_text() -> None:
+    asked = [RewardInput(one.prompt, "6", (1,), {}) for one in (PROBLEM, TEXT)]
+    assert arguments(asked, "messages", 0, 1)["prompts"] == [CHAT, [{"role": "user", "content": "5+5"}]]
+    assert arguments(asked, "text", 0, 1)["prompts"] == [PROBLEM.text, "5+5"]
+
+
+def test_a_teacher_reads_its_template_in_place_of_the_last_message() -> None:
+    chat, none = model(MARKED), np.zeros(1, dtype=np.float32)
+    group = Group(
+        PROBLEM, [Rollout((5,), (5,), none, True)] * 2, [Verdict({"correct": 1.0}, None)] * 2, [1.0, 1.0]
+    )
+    asked = teacher_prompts(chat, Arithmetic(), TeacherPrompt("{prompt}#{demonstration}", "success"), group)
+    question = f" 3+3 #{chat.decode((5,))}"
+    assert asked[0] == chat.encode(parse_prompt([*CHAT[:3], {"role": "user", "content": question}]))
+
+
+def test_logs_keep_messages_and_pages_show_their_roles() -> None:
+    group = Group(PROBLEM, [], [], [])
+    assert transcript(group, model())["prompt"] == CHAT
+    assert prompt_text(CHAT) == "system: Add.\nuser: 2+2\nassistant: 4\nuser:  3+3 "
+    assert prompt_text("2+2") == "2+2"
+
+
+def test_files_of_pairs_and_of_expert_answers_may_have_messages(tmp_path: Path) -> None:
+    chat = model(MARKED)
+    pair = preference({"prompt": CHAT, "chosen": "6", "rejected": "7"}, "f:1", chat)
+    path = tmp_path / "experts.jsonl"
+    path.write_text(json.dumps({"prompt": CHAT, "completion": "6"}) + "\n")
+    (group,) = experts(Arithmetic(), chat, str(path), 1, 0).draw(1)
+    for one in (pair, group):
+        assert one.problem.prompt == PROBLEM.prompt
+        assert one.rollouts[0].prompt == chat.encode(PROBLEM.prompt)
+    with pytest.raises(DataError, match="f:1: the prompt: the last message has the role assistant"):
+        preference({"prompt": CHAT[:3], "chosen": "6", "rejected": "7"}, "f:1", chat)
+
+
+@pytest.mark.parametrize("template", ["", MARKED])
+def test_the_harness_gets_the_prompt_that_our_sampler_reads(template: str, tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps({"prompt": CHAT, "answer": 6, "split": "test"}) + "\n")
+    task = FROM_DATA["math"](name="mine", jsonl=path, prompt="prompt")
+    problems, decoding = task.problems("test"), lm_eval.Decoding(8, 0, True, 1.0, 0)
+    name = lm_eval.write(tmp_path / "out", model(template), task, "test", problems, "greedy", decoding)
+    (asked,) = [
+        json.loads(line)["prompt"] for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()
+    ]
+    ids = model(template).tokenizer.encode(asked, add_special_tokens=not template)
+    assert tuple(ids) == model(template).encode(problems[0].prompt)
+
+
+def test_the_example_of_a_model_card_has_the_messages() -> None:
+    code = export.TEMPLATED.format(messages=json.dumps(as_messages(PROBLEM.prompt)))
+    seen: dict[str, Any] = {}
+    tokenizer = SimpleNamespace(apply_chat_template=lambda messages, **_: seen.update(messages=messages))
+    exec(code, {"tokenizer": tokenizer})
+    assert seen["messages"] == CHAT
