@@ -31,6 +31,7 @@ from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import EvaluateConfig
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.messages import Prompt
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
@@ -133,7 +134,7 @@ def test_a_chat_template_is_applied_once_in_both_ways(nano: Loaded, tmp_path: Pa
 
 def test_prompts_that_the_harness_reads_otherwise_are_refused(nano: Loaded) -> None:
     class Odd(Loaded):
-        def encode(self, prompt: str) -> tuple[int, ...]:
+        def encode(self, prompt: Prompt) -> tuple[int, ...]:
             return (*super().encode(prompt), 1)
 
     odd = Odd(nano.model, nano.tokenizer, nano.provenance, nano.end)
