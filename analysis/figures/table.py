@@ -35,7 +35,7 @@ class Table:
         """Number of columns that are printed as columns."""
         return len(self.header) - bool(self.sentence_heading)
 
-    def named(self, labels: Mapping[str, str]) -> Table:
+    def relabeled(self, labels: Mapping[str, str]) -> Table:
         """The table with the names that figures use, in its head and its columns with names."""
 
         def name(cell: str) -> str:

@@ -104,17 +104,17 @@ def render_page(
         lstrip_blocks=True,
     )
     by_name = {embedded.name: embedded for embedded in drawn}
-    experiment, numbers, named = facts.experiment, facts.numbers, facts.numbers.named
+    experiment, numbers, labeled = facts.experiment, facts.numbers, facts.numbers.labeled
     views = run_views(facts, home)
     samples, faults = find_samples(experiment)
     labels = numbers.shown.labels
-    tables = {name: table.named(labels) for name, table in facts.tables.items()}
+    tables = {name: table.relabeled(labels) for name, table in facts.tables.items()}
     return environment.get_template("report.html.j2").render(
         experiment=experiment,
         head=describe_head(facts),
         subtitle=describe_subtitle(facts),
-        headline=describe_headline(named),
-        overview=None if experiment.sweep_values else named.overview,
+        headline=describe_headline(labeled),
+        overview=None if experiment.sweep_values else labeled.overview,
         differences=tables.get("differences"),
         margin=margin_points(experiment.margin),
         verdicts=VERDICTS,
@@ -122,10 +122,10 @@ def render_page(
         warnings=facts.warnings,
         most_doubts=MOST_DOUBTS,
         resolved=[
-            describe_verdict(pair, named.runs) for pair in named.compared if pair.verdict != "unresolved"
+            describe_verdict(pair, labeled.runs) for pair in labeled.compared if pair.verdict != "unresolved"
         ],
-        compared=named.compared,
-        pairs=pairs_by_task(named.compared, experiment.plan),
+        compared=labeled.compared,
+        pairs=pairs_by_task(labeled.compared, experiment.plan),
         most_pairs=MOST_ROWS,
         decidable=describe_decidable(facts),
         frontiers=describe_frontiers(facts),

@@ -71,7 +71,7 @@ def write(
             safe.to_csv(folder / "tables" / f"{table.name}.csv", index=False)
         if "tex" in formats:
             (folder / "tables" / f"{table.name}.tex").write_text(
-                tex(table.named(facts.numbers.shown.labels)), encoding="utf-8"
+                tex(table.relabeled(facts.numbers.shown.labels)), encoding="utf-8"
             )
     if "tex" in formats:
         write_paper(facts, folder, papers or {})
