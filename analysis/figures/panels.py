@@ -266,9 +266,9 @@ def break_axis(axes: Axes, extents: Mapping[float, Extent], least: float = 2.0) 
         left = extents[far[0]][1] < low
         for row in far:
             mean = number(extents[row][1], 1)
-            place, align = (0.02, "left") if left else (0.98, "right")
+            x, align = (0.02, "left") if left else (0.98, "right")
             axes.text(
-                place,
+                x,
                 row,
                 f"◂ {mean}" if left else f"{mean} ▸",
                 transform=axes.get_yaxis_transform(),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from grpobench.analysis.tools.text import escape
+
+PAIR = " − "
+"""Between the names of two arms in one cell."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,16 @@ class Table:
     def columns(self) -> int:
         """Number of columns that are printed as columns."""
         return len(self.header) - bool(self.sentence_heading)
+
+    def relabeled(self, labels: Mapping[str, str]) -> Table:
+        """The table with the names that figures use, in its head and its columns with names."""
+
+        def name(cell: str) -> str:
+            return PAIR.join(labels.get(part, part) for part in cell.split(PAIR))
+
+        last = self.text_columns
+        rows = [[*map(name, row[:last]), *row[last:]] for row in self.rows]
+        return replace(self, header=[labels.get(head, head) for head in self.header], rows=rows)
 
     @property
     def sentences(self) -> Sequence[tuple[str, str]]:

@@ -242,11 +242,11 @@ def describe_draws(settings: Mapping[str, Setting], label: Label = str) -> str:
             parts.append(f"{words} {choice}{'' if len(names) == len(arms) else f' ({_names(names, label)})'}")
             chosen.update(names)
     silent = [arm for arm in arms if all(value(key, arm) == NONE for key in CHOICES)]
-    rest = [arm for arm in arms if arm not in chosen and arm not in silent]
-    prompts = {value("train.prompts_per_step", arm) for arm in rest}
+    default_arms = [arm for arm in arms if arm not in chosen and arm not in silent]
+    prompts = {value("train.prompts_per_step", arm) for arm in default_arms}
     text = [f"Problems of a step: {', '.join(parts)}."] if parts else []
-    if len(rest) > 1 or len(arms) == 1 == len(rest):
-        whose = "" if len(rest) == len(arms) else f"of {_names(rest, label)} "
+    if len(default_arms) > 1 or len(arms) == 1 == len(default_arms):
+        whose = "" if len(default_arms) == len(arms) else f"of {_names(default_arms, label)} "
         size = " and with the same number of prompts" if len(prompts) > 1 else ""
         text.append(
             f"Runs {whose}on the same task, with the same seed{size} share a schedule of problems, except "

@@ -14,6 +14,7 @@ from markupsafe import escape as escape_html
 from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.figures.style import PALETTE
 from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.report.headline import describe_headline
 from grpobench.analysis.report.methods import describe_methods
 from grpobench.analysis.report.pairs import MOST_ROWS, pairs_by_task
 from grpobench.analysis.report.runs import find_samples, run_views
@@ -103,32 +104,34 @@ def render_page(
         lstrip_blocks=True,
     )
     by_name = {embedded.name: embedded for embedded in drawn}
-    experiment, numbers = facts.experiment, facts.numbers
+    experiment, numbers, labeled = facts.experiment, facts.numbers, facts.numbers.labeled
     views = run_views(facts, home)
     samples, faults = find_samples(experiment)
+    labels = numbers.shown.labels
+    tables = {name: table.relabeled(labels) for name, table in facts.tables.items()}
     return environment.get_template("report.html.j2").render(
         experiment=experiment,
         head=describe_head(facts),
         subtitle=describe_subtitle(facts),
-        headline=facts.headline,
-        overview=None if experiment.sweep_values else numbers.overview,
-        differences=facts.tables.get("differences"),
+        headline=describe_headline(labeled),
+        overview=None if experiment.sweep_values else labeled.overview,
+        differences=tables.get("differences"),
         margin=margin_points(experiment.margin),
         verdicts=VERDICTS,
         first=[by_name[name] for name in FIRST if name in by_name],
         warnings=facts.warnings,
         most_doubts=MOST_DOUBTS,
         resolved=[
-            describe_verdict(pair, numbers.runs) for pair in numbers.compared if pair.verdict != "unresolved"
+            describe_verdict(pair, labeled.runs) for pair in labeled.compared if pair.verdict != "unresolved"
         ],
-        compared=numbers.compared,
-        pairs=pairs_by_task(numbers.compared, experiment.plan),
+        compared=labeled.compared,
+        pairs=pairs_by_task(labeled.compared, experiment.plan),
         most_pairs=MOST_ROWS,
         decidable=describe_decidable(facts),
         frontiers=describe_frontiers(facts),
         pairing=facts.pairing,
-        sections=visible_sections(by_name, facts.tables, {DYNAMICS: list_constant(experiment)}),
-        runs=facts.tables["runs"],
+        sections=visible_sections(by_name, tables, {DYNAMICS: list_constant(experiment)}),
+        runs=tables["runs"],
         settings=facts.settings,
         most_columns=MOST_COLUMNS,
         provenance=facts.provenance,

@@ -70,7 +70,9 @@ def write(
             safe = table.frame.map(cell).rename(columns=cell)
             safe.to_csv(folder / "tables" / f"{table.name}.csv", index=False)
         if "tex" in formats:
-            (folder / "tables" / f"{table.name}.tex").write_text(tex(table), encoding="utf-8")
+            (folder / "tables" / f"{table.name}.tex").write_text(
+                tex(table.relabeled(facts.numbers.shown.labels)), encoding="utf-8"
+            )
     if "tex" in formats:
         write_paper(facts, folder, papers or {})
     if "json" in formats:

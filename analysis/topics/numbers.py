@@ -117,7 +117,7 @@ class Numbers:
         """The same numbers, of which figures show other parts. What was computed stays."""
         part = Numbers(self.experiment, shown)
         part.__dict__.update(
-            {k: v for k, v in self.__dict__.items() if k not in ("shown", "drawn", "chosen")}
+            {k: v for k, v in self.__dict__.items() if k not in ("shown", "drawn", "labeled", "chosen")}
         )
         return part
 
@@ -140,6 +140,14 @@ class Numbers:
             return self, note
         part = Part(tuple(arms), tuple(tasks), labels)
         return PartNumbers(part.experiment(self.experiment), whole=self, part=part), note
+
+    @cached_property
+    def labeled(self) -> Numbers:
+        """The numbers of all arms and tasks under the names that figures use."""
+        if not self.shown.labels:
+            return self
+        part = Part(tuple(self.recipe_arms), tuple(self.experiment.tasks), self.shown.labels)
+        return PartNumbers(part.experiment(self.experiment), whole=self, part=part)
 
     @property
     def recipe_arms(self) -> tuple[str, ...]:

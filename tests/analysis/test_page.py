@@ -17,12 +17,13 @@ from grpobench.analysis.report import references
 from grpobench.analysis.report import runs as views
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.methods import describe_draws, describe_methods
-from grpobench.analysis.report.page import inline
+from grpobench.analysis.report.page import inline, render_page
 from grpobench.analysis.report.pairs import pairs_by_task
 from grpobench.analysis.report.runs import difference, find_samples, shortened
 from grpobench.analysis.report.text import CITED, bibtex_entry, make_bibtex
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import Comparison
+from grpobench.analysis.topics.numbers import Numbers, Shown
 from grpobench.analysis.topics.runs import Setting
 
 SMALL = {"steps": 12, "every": 3, "problems": 4, "test_problems": 8}
@@ -211,3 +212,14 @@ def test_figures_take_the_colors_of_the_page() -> None:
     svg = f'<svg width="10pt" height="5pt">{marks}</svg>'
     text = inline(svg, "one", "A title")
     assert "fill: var(--ink); stroke: var(--c0)" in text and "#123456" in text
+
+
+def test_tables_and_headline_of_the_page_have_the_names_of_its_figures(root: Path) -> None:
+    labels = {"grpo": "GRPO", "ppo": "PPO", "arithmetic": "Arithmetic"}
+    facts = gather(Numbers(load(root), Shown(labels=labels)))
+    page = render_page(facts, [])
+    overview, rest = page[page.index('id="table-overview"') :].split("</table>", 1)
+    assert "GRPO" in overview and "Arithmetic" in overview and "grpo" not in overview
+    assert "GRPO − PPO" in rest and "grpo − ppo" not in rest
+    assert "GRPO on Arithmetic 1 of 2" in page.split("</p>")[2] + page.split("</p>")[1]
+    assert facts.tables["overview"].rows[0][0] == "grpo"  # JSON and CSV have the recipe's names
