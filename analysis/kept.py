@@ -187,10 +187,12 @@ def as_text(content: Mapping[str, Any]) -> str:
 def read(path: Path) -> KeptTable:
     """Read a kept table. Raises LogError if the file is not one."""
     try:
-        content = bounded.read_object(path)
+        content = bounded.read_object(path, "write it again with grpobench keep")
         if content.pop("version") != VERSION:
             raise ValueError("another version")
         return KeptTable(**content)
+    except bounded.FileError as error:
+        raise LogError(f"{path}: no kept table ({error.reason})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogError(f"{path}: no kept table ({error}); write it again with grpobench keep") from error
 

@@ -170,10 +170,12 @@ def content_of(rows: Sequence[ReadableRow]) -> dict[str, Any]:
 def read(path: Path) -> list[ReadableRow]:
     """The rows of a kept table. Raises LogError if the file is none."""
     try:
-        content = bounded.read_object(path)
+        content = bounded.read_object(path, "write it again with --keep")
         if content["version"] != VERSION:
             raise ValueError("another version")
         return [_row(row) for row in content["rows"]]
+    except bounded.FileError as error:
+        raise LogError(f"{path}: no kept table ({error.reason})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogError(f"{path}: no kept table ({error}); write it again with --keep") from error
 

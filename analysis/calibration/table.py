@@ -277,11 +277,13 @@ def as_text(content: Mapping[str, Any]) -> str:
 
 def read(path: Path) -> Mapping[str, Any]:
     """Read a kept calibration. Raises LogError if the file is not one."""
+    remedy = "write it again with grpobench calibrate --keep"
     try:
-        content: Mapping[str, Any] = bounded.read_object(path)
+        content: Mapping[str, Any] = bounded.read_object(path, remedy)
         if content["version"] != VERSION or content["name"] != NAME:
             raise ValueError("another version, or another table")
+    except bounded.FileError as error:
+        raise LogError(f"{path}: no kept calibration ({error.reason})") from error
     except (ValueError, KeyError, TypeError) as error:
-        remedy = "write it again with grpobench calibrate --keep"
         raise LogError(f"{path}: no kept calibration ({error}); {remedy}") from error
     return content

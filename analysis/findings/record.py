@@ -316,7 +316,7 @@ def record_text(record: Record) -> str:
 def read_kept(path: Path) -> Record:
     """Read a kept table. Raises LogError if the file is not one."""
     try:
-        told = bounded.read_object(path)
+        told = bounded.read_object(path, "write it again with grpobench keep")
         if told["version"] != VERSION:
             raise ValueError("of another version")
         rows = told["runs"]
@@ -346,6 +346,8 @@ def read_kept(path: Path) -> Record:
                 if Outcome.read(test.outcome).kind == "lasting"
             },
         )
+    except bounded.FileError as error:
+        raise LogError(f"{path}: no kept finding ({error.reason})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogError(f"{path}: no kept finding ({error}); write it again with grpobench keep") from error
 

@@ -29,6 +29,7 @@ from grpobench.runs.tools.lock import LeaseLost
 from grpobench.runs.tools.process import asking, die_with, output_to
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.progress import Preempted, Progress
+from grpobench.tasks.data.bounded import FileError
 from grpobench.tasks.data.tables import DataError
 
 STOP: Final = "stop"
@@ -127,7 +128,7 @@ def mistakes() -> tuple[type[Exception], ...]:
     """Exceptions for mistakes that the user can correct."""
     from grpobench.runs.models.token_budgets import ModelError
 
-    return (ConfigError, DataError, FolderError, ModelError)
+    return (ConfigError, DataError, FileError, FolderError, ModelError)
 
 
 def run(
@@ -146,7 +147,7 @@ def run(
             )
     except Preempted:
         return Ended("preempted", "")
-    except (ConfigError, DataError, FolderError) as error:
+    except (ConfigError, DataError, FileError, FolderError) as error:
         return Ended("refused", str(error))
     except OSError as error:
         return failed(error)

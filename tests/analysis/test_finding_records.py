@@ -113,10 +113,10 @@ def test_a_damaged_registration_names_file_fault_and_remedy(
 
 def test_what_is_no_registration_at_all(root: Path) -> None:
     (root / FILE).write_text("{")
-    with pytest.raises(LogError, match=r"registration.json: not JSON .*; choose another folder"):
+    with pytest.raises(LogError, match=r"registration.json, line 1: not JSON .*; choose another folder"):
         read_registration(root)
     (root / FILE).write_text("[1]")
-    with pytest.raises(LogError, match="no registration"):
+    with pytest.raises(LogError, match="must contain a JSON object; choose another folder"):
         read_registration(root)
     (root / FILE).unlink()
     with pytest.raises(LogError, match="missing; `grpobench finding run` writes it before the first run"):
@@ -228,7 +228,7 @@ def test_a_damaged_kept_table_names_file_fault_and_remedy(
 
 
 def test_a_kept_table_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match=r"none.json: No such file"):
+    with pytest.raises(LogError, match=r"none.json: no kept finding \(not found; write it again"):
         read_kept(tmp_path / "none.json")
 
 

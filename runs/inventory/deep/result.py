@@ -12,6 +12,7 @@ from typing import Any, Literal
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.lock import FolderError
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.bounded import FileError
 from grpobench.tasks.data.tables import DataError
 
 Verdict = Literal["good", "wrong", "could not be checked"]
@@ -88,7 +89,7 @@ def raised(error: Exception) -> Finding:
     """What an exception says about the recipe or the machine."""
     from grpobench.runs.models.token_budgets import ModelError
 
-    if isinstance(error, ConfigError | DataError | FolderError | ModelError):
+    if isinstance(error, ConfigError | DataError | FileError | FolderError | ModelError):
         return wrong(str(error), "fix what the message names", "yours")
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -55,6 +56,22 @@ def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
     assert ended.fate == "refused" and "has taken it over" in ended.why
     assert before["metrics.jsonl"] == b'{"step": 1}\n'
     assert {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
+
+
+def test_a_log_that_is_not_a_file_refuses_the_run_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    (config,) = recipe(tmp_path, "fine").runs()
+    place = tmp_path / "run"
+
+    def execute(config: Any, folder: RunFolder, report: Any, stop: Any) -> None:
+        os.mkfifo(place / "metrics.jsonl")
+        folder.log({"step": 1})
+
+    ended = run(Job(config, place, False), execute, Nobody(), 1, lambda _: None)
+    assert ended.fate == "refused" and "metrics.jsonl: not a regular file" in ended.why
 
 
 def test_launcher_hears_that_run_saves_however_much_it_heard_before() -> None:

@@ -390,7 +390,7 @@ TAMPERED = {
     a_link: r"files: profile/link\.csv does not belong into a file set",
     row_twice: r"profile: a run is in the tables twice",
     another_seed: r"seeds: mine-Half\.csv: mine:Half on .* has \[1\], which are not the first",
-    not_text: r"logs: cannot be read \(UnicodeDecodeError",
+    not_text: r"profile: .*mine-Half\.csv: not UTF-8 text",
     a_way_out: r"logs of small: .*\.\./run\.toml does not belong into a file set",
     better_outcome: r"profile: mine-Half\.csv: mine:Half on learn, seed 0, is .* by its logs, not 0\.987654",
     worst_seed_dropped: r"profile: mine-Half on learn, seed 1, was run and is in no table",
