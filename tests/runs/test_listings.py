@@ -54,3 +54,9 @@ def test_the_list_of_findings_computes_no_power(
     monkeypatch.setattr("grpobench.analysis.statistics.power.power_of_equivalence", refuse)
     assert cli.main(["findings"]) == 0
     assert "supported" in capsys.readouterr().out
+
+
+def test_each_of_several_figures_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["figure", "final_accuracy,valdation,secnds", "."]) == 2
+    told = capsys.readouterr().err
+    assert "'valdation'; did you mean validation?" in told and "'secnds'; did you mean seconds?" in told
