@@ -59,4 +59,4 @@ def test_the_list_of_findings_computes_no_power(
 def test_each_of_several_figures_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["figure", "final_accuracy,valdation,secnds", "."]) == 2
     told = capsys.readouterr().err
-    assert "'valdation'; did you mean validation?" in told and "'secnds'; did you mean seconds?" in told
+    assert "unknown name 'valdation'; known: all, " in told and "'secnds'; did you mean seconds?" in told
