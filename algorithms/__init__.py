@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grpobench.algorithms.algorithm import Algorithm
+if TYPE_CHECKING:
+    from grpobench.algorithms.algorithm import Algorithm
+
+    ALGORITHMS: dict[str, type[Algorithm[Any]]]
+else:
+
+    def __getattr__(name):
+        """`ALGORITHMS`, imported at the first use: an import of one file here does not import all."""
+        if name != "ALGORITHMS":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault(name, {known: _class(known) for known in NAMES})
+
 
 NAMES = (
     "grpo",
@@ -71,11 +82,10 @@ NAMES = (
 
 def _class(name: str) -> type[Algorithm[Any]]:
     """The algorithm of that name in the module of that name."""
+    from grpobench.algorithms.algorithm import Algorithm
+
     module = importlib.import_module(f"grpobench.algorithms.{name}")
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Algorithm) and vars(value).get("name") == name:
             return value
     raise ImportError(f"algorithms/{name}.py holds no Algorithm whose name is {name!r}")
-
-
-ALGORITHMS: dict[str, type[Algorithm[Any]]] = {name: _class(name) for name in NAMES}

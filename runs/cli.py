@@ -50,7 +50,8 @@ class Command(click.Command):
             if self.light:
                 from grpobench.runs.tools.deferred import defer
 
-                defer("torch")
+                for package in ("torch", "pandas"):
+                    defer(package)
             module, function = self.function.split(".")
             self.callback = getattr(import_module(f"grpobench.runs.commands.{module}"), function)
             self.params = parameters(self.callback)

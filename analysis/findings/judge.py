@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -156,16 +155,11 @@ def _judged(
 ) -> Judged:
     p, p_equivalence = given
     mean = seed_mean(contrasts)
-    margin = test.margin / spread_of(contrasts)
-    shares = [
-        math.nan if math.isnan(margin) else share(len(contrasts), tests, margin)
-        for share in (partial(power.power, correction="max-t"), power.power_of_equivalence)
-    ]
     verdict, needs = _verdict(test, contrasts, p, p_equivalence, tests, waits)
     needs += _beside(test, verdict, mean)
     effect = Estimate(*(math.exp(one) if test.ratio else one for one in (mean.value, mean.low, mean.high)))
     contrast_tuple = tuple(map(float, contrasts))
-    return Judged(test, seeds, contrast_tuple, effect, p, p_equivalence, shares[0], shares[1], verdict, needs)
+    return Judged(test, seeds, contrast_tuple, effect, p, p_equivalence, verdict, needs, tests)
 
 
 def _verdict(
@@ -225,7 +219,7 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     if len(pool) < 2 * test.seeds:
         nothing = Estimate(math.nan, math.nan, math.nan)
         why = f"{len(pool)} runs; two arms of {test.seeds} need {2 * test.seeds}"
-        return Judged(test, tuple(by_seed), (), nothing, 1.0, 1.0, math.nan, math.nan, "unresolved", why)
+        return Judged(test, tuple(by_seed), (), nothing, 1.0, 1.0, "unresolved", why)
     rng = np.random.default_rng(DEAL_SEED)
     drawn = [rng.choice(pool, size=(2, test.seeds), replace=False) for _ in range(test.deals)]
     differences = [first - second for first, second in drawn]
@@ -251,6 +245,4 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
             f"{smallest_effect:.1f} {test.unit} on, and equal ones are shown to be within "
             f"{smallest_margin:.1f}"
         )
-    return Judged(
-        test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, math.nan, math.nan, verdict, reason
-    )
+    return Judged(test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, verdict, reason)

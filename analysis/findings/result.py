@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from grpobench.analysis.findings.rule import Check, Finding, Test
+from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate
+from grpobench.analysis.statistics.verdicts import ALPHA, spread_of
 
 Verdict: TypeAlias = Literal[
     "supported", "contradicted", "dose-dependent", "equivalent", "unresolved", "insensitive"
@@ -43,12 +45,11 @@ class Judged:
     """Two-sided sign-flip test over seeds, corrected over the finding's tests by max-T."""
     p_equivalence: float
     """Two one-sided tests against an effect of `matters` or more, after Holm."""
-    power: float
-    """Share of repetitions in which these seeds find an effect of `matters`, with the observed spread."""
-    power_equivalence: float
     verdict: Verdict
     needs: str
     """The reason for the verdict; if it is unresolved, what a verdict would need."""
+    corrected: int = 0
+    """How many tests the correction is over, this one included; 0 for deals."""
     runs: int = 0
     """Runs of the contrast with a value."""
     reached: int | None = None
@@ -56,6 +57,26 @@ class Judged:
     p_log_rank: float = math.nan
     """Of the log-rank test by permutation inside seeds, if the outcome ends with the run and the contrast is
     one of two arms on one task; beside `p`, which is that of the restricted means."""
+
+    @property
+    def power(self) -> float:
+        """Share of repetitions in which these seeds find an effect of `matters`, with their spread. NaN
+        for deals and without a spread. It takes up to a second, and no verdict needs it."""
+        if math.isnan(self._margin):
+            return math.nan
+        return power.power(len(self.contrasts), self.corrected, self._margin, ALPHA, "max-t")
+
+    @property
+    def power_equivalence(self) -> float:
+        """Share of repetitions in which these seeds show an effect of 0 to be smaller than `matters`."""
+        if math.isnan(self._margin):
+            return math.nan
+        return power.power_of_equivalence(len(self.contrasts), self.corrected, self._margin, ALPHA)
+
+    @property
+    def _margin(self) -> float:
+        """The margin in standard deviations of the contrasts; NaN where no power is known."""
+        return self.test.margin / spread_of(np.array(self.contrasts)) if self.corrected else math.nan
 
     @property
     def shows(self) -> bool:

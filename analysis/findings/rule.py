@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
 from typing import Any, Literal
 
 from grpobench.analysis.findings.outcomes import Outcome
@@ -206,6 +207,7 @@ def _demand_traits(where: Mapping[str, str], outcome: str) -> None:
     Outcome.read(outcome)
 
 
+@lru_cache(maxsize=4096)
 def covers(name: str, arm: str, task: str) -> bool:
     """Whether a contrast's name, an arm or pattern with or without its @TASK, stands for a run's cell."""
     pattern, _, place = name.partition("@")

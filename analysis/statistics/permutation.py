@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -79,12 +80,21 @@ def sign_patterns(count: int, columns: int, draws: int, seed: int) -> Iterator[F
     for start in range(0, every, rows):
         own = min(rows, every - start)
         if count <= EXACT_SEEDS:
-            flipped = (np.arange(start, start + own)[:, None] >> np.arange(count)) & 1
-        else:
-            flipped = rng.integers(2, size=(own, count))
-            if start == 0:
-                flipped[0] = 0  # the observed pattern is one of the possible ones
+            yield _every_pattern(count)[start : start + own]
+            continue
+        flipped = rng.integers(2, size=(own, count))
+        if start == 0:
+            flipped[0] = 0  # the observed pattern is one of the possible ones
         yield np.asarray(1.0 - 2.0 * flipped, dtype=np.float64)
+
+
+@cache
+def _every_pattern(count: int) -> Floats:
+    """(2^count, count) of 1 and −1, the observed pattern first; read-only, since all tests share it."""
+    flipped = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
+    patterns = np.asarray(1.0 - 2.0 * flipped, dtype=np.float64)
+    patterns.flags.writeable = False
+    return patterns
 
 
 def smallest_p(seeds: int, sides: int = 2) -> float:

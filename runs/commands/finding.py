@@ -29,7 +29,6 @@ from grpobench.runs.commands.options import (
     workers_option,
 )
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
-from grpobench.runs.commands.run import carry_out
 from grpobench.runs.inventory import folders
 from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
@@ -37,6 +36,7 @@ from grpobench.tasks.data.tables import DataError
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
+    from grpobench.analysis.findings.result import Result
     from grpobench.analysis.findings.rule import Check, Test
 
 ALL = "all"
@@ -71,19 +71,29 @@ run_options = combine(
 @scale_options
 @json_option
 def list_command(options: Options) -> int:
-    rows = [row_of(name, options.scale, options.out) for name in findings()]
+    known = findings()
     if options.json:
-        say(as_json(rows))
+        say(as_json([row_of(name, options.scale, options.out) for name in known]))
         return DONE
-    width = max(len(row["name"]) for row in rows)
-    for row in rows:
-        told = row["verdict"] or "not run"
-        say(f"{row['name']:<{width}}  {told:<12}  {row['claim']}")
-        if row["rerun"]:
-            say(f"  {rerun_words(row['rerun'])}")
-        for theirs in row["contributed"]:
-            say(f"  contributed by {theirs['contributor']} ({theirs['name']}): {theirs['verdict']}")
+    width = max(map(len, known))
+    for name in known:
+        say("\n".join(lines_of(name, options.scale, options.out, width)))
     return DONE
+
+
+def lines_of(name: str, scale: str, out: Path, width: int) -> list[str]:
+    """A finding with its verdict as text, which needs less than its row: no power is computed."""
+    study = read_finding(name)
+    records = find_records(study, scale, out)
+    verdict = judged_as_registered(study, records.listed).verdict if records.listed else "not run"
+    return [
+        f"{name:<{width}}  {verdict:<12}  {study.finding.claim}",
+        *([f"  {rerun_words(records.rerun)}"] if records.rerun else []),
+        *(
+            f"  contributed by {theirs['contributor']} ({theirs['name']}): {theirs['verdict']}"
+            for theirs in contributed(study, scale)
+        ),
+    ]
 
 
 def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
@@ -129,12 +139,8 @@ def described(study: Study, record: Record, records: Records) -> dict[str, Any]:
     """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
     beside it. Raises DataError."""
     from grpobench.analysis.findings.result import as_row
-    from grpobench.analysis.runfolder.files import LogError
 
-    try:
-        row = as_row(record.result()) | {"rerun": records.rerun}
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(f"{study.finding.name}: {error}; run the finding anew in another --out") from error
+    row = as_row(judged_as_registered(study, record)) | {"rerun": records.rerun}
     seeds = {run[2] for run in record.states}
     row |= {
         "scale": record.registration.scale,
@@ -149,6 +155,16 @@ def described(study: Study, record: Record, records: Records) -> dict[str, Any]:
     if study.finding.digest != record.registration.finding.digest:
         row["exploratory"] = exploratory(study, record)
     return row
+
+
+def judged_as_registered(study: Study, record: Record) -> Result:
+    """Judge a record by its registered rule. Raises DataError."""
+    from grpobench.analysis.runfolder.files import LogError
+
+    try:
+        return record.result()
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(f"{study.finding.name}: {error}; run the finding anew in another --out") from error
 
 
 def exploratory(study: Study, record: Record) -> str:
@@ -238,6 +254,8 @@ def run_one(study: Study, options: Options) -> int:
     if part is not None:
         say(describe_part(part))
         recipe = without_part(recipe, part)
+    from grpobench.runs.commands.run import carry_out  # loads what executes runs, which no listing needs
+
     code = carry_out(recipe, options, by_pairs=False)  # but by the finding's rule
     if options.dry_run or (code == PREEMPTED and not kept_path(study, options.scale)):
         return code

@@ -101,7 +101,7 @@ def accuracy_lines(facts: Facts) -> list[str]:
 @click.argument(
     "name",
     metavar="NAME",
-    help="One of grpobench list figures, or all that the logs allow.",
+    help="One or more of grpobench list figures, with commas between them, or all that the logs allow.",
     shell_complete=names_of("figures"),
 )
 @click.argument(
@@ -149,15 +149,15 @@ def figure_command(options: Options) -> int:
     faults = [unknown("--format", name, FIGURE_FORMATS) for name in formats if name not in FIGURE_FORMATS]
     if not formats:
         faults.append(f"--format: names no format; known: {', '.join(FIGURE_FORMATS)}")
-    if options.name not in ("all", *FIGURES):
-        faults.append(unknown("figure", options.name, ("all", *FIGURES)))
+    asked = comma_list(options.name) or [options.name]
+    faults += [unknown("figure", name, ("all", *FIGURES)) for name in asked if name not in ("all", *FIGURES)]
     for folder in options.folders:
         if not folder.is_dir():
             why = why_no_folder(folder)
             faults.append(f"{folder}: {why}; give an experiment folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
-    names = FIGURES if options.name == "all" else [options.name]
+    names = FIGURES if "all" in asked else asked
     try:
         results = Results(combine_experiments([load(folder) for folder in options.folders]))
         written = results.write_figures(

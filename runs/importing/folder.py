@@ -105,7 +105,7 @@ def parted(label: str) -> tuple[str, int | None]:
 
 def plain(name: str) -> str:
     """A name with only the characters that an arm's may have."""
-    return re.sub(r"[^A-Za-z0-9_+@]+", "-", name).strip("-")
+    return re.sub(r"[^A-Za-z0-9_+@.]+", "-", name).strip("-.")
 
 
 IDENTITY_SETTINGS = (

@@ -48,7 +48,7 @@ def run_of(path: Path) -> tuple[str, str, Mapping[str, Any]] | None:
         if not isinstance(record, dict) or not isinstance(record.get("runs"), dict):
             continue
         parts = path.relative_to(folder).parts
-        names = [*parts[:-1], Path(parts[-1]).stem]
+        names = [*parts, Path(parts[-1]).stem]  # a folder's name may have dots too
         for name in reversed(names):
             if isinstance(run := record["runs"].get(name), dict):
                 return str(record.get("library", "")), name, run

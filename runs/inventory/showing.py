@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from grpobench.analysis.detectors.registry import DETECTORS
-from grpobench.runs.inventory import claims
 from grpobench.runs.metrics import catalog
 from grpobench.runs.settings import config, plugins, recipe, registries
 from grpobench.runs.settings.registries import Kind, chosen, miss
@@ -28,6 +27,7 @@ from grpobench.runs.tools.strict import ConfigError
 
 if TYPE_CHECKING:
     from grpobench.algorithms.algorithm import Algorithm
+    from grpobench.runs.inventory.claims import Standing
 
 Row = dict[str, Any]
 
@@ -327,7 +327,9 @@ def show(kind: str, name: str) -> Row:
     return dataclasses.asdict(metric)
 
 
-def show_algorithm(cls: Any, standing: claims.Standing | None = None) -> Row:
+def show_algorithm(cls: Any, standing: Standing | None = None) -> Row:
+    from grpobench.runs.inventory import claims
+
     return {
         "name": cls.name,
         "summary": cls.summary,
@@ -410,22 +412,21 @@ def show_recipe(name: str) -> Row:
     }
 
 
-LINES: Mapping[str, Callable[[Any], list[str]]] = {
-    "here": claims.here_lines,
-    "profile": claims.profile_lines,
-    "needs": list,
-}
-"""Parts with a text of their own."""
-
-
 def as_text(row: Row) -> str:
     """One thing as text: a heading per part, lists as items."""
+    from grpobench.runs.inventory import claims
+
+    own: Mapping[str, Callable[[Any], list[str]]] = {
+        "here": claims.here_lines,
+        "profile": claims.profile_lines,
+        "needs": list,
+    }
     blocks = []
     for key, value in row.items():
         if value in ("", [], {}, None):
             continue
-        if key in LINES:
-            body = "\n".join(LINES[key](value))
+        if key in own:
+            body = "\n".join(own[key](value))
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             body = "\n".join(setting_line(entry) for entry in value)
         elif isinstance(value, list):

@@ -104,7 +104,8 @@ def compose(wish: Wish) -> Made:
 def with_own_rate(sets: Sequence[str]) -> set[str]:
     """The arms whose learning rate the assignments set."""
     paths = [parsed[0] for parsed in map(parse_set, sets) if parsed]
-    return {path[1] for path in paths if path[0] == "arm" and path[2:4] == ["train", "learning_rate"]}
+    parted = [".".join(path[1:]).rpartition(".train.learning_rate") for path in paths if path[0] == "arm"]
+    return {arm for arm, rate, _ in parted if rate}  # an arm's name may have dots
 
 
 class Arms:

@@ -185,7 +185,8 @@ def settings_of(
 # Arms
 
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+@-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+@.-]*")
+"""What an arm may be called. Folders bear its name, so that it begins with a letter or digit."""
 EVERY = "*"
 """In the place of an arm's algorithm: an optional arm of every one that has no entry of its own."""
 
@@ -259,7 +260,7 @@ def read_arm(
     cls, dialect = kind
     name = entry.get("name", dialect.name if dialect else cls.name)
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        faults.append(f"{path}.name: must be letters, digits, -, _ and @, not {strict.describe(name)}")
+        faults.append(f"{path}.name: must be letters, digits, -, _, ., + and @, not {strict.describe(name)}")
         return None
     path = f"arm.{name}"
     known = {"algorithm", "name", "tasks", "task", "optional", SETTINGS, "on", *SECTIONS}

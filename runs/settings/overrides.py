@@ -64,6 +64,14 @@ def parse_set(text: str) -> Assignment | None:
         return keys, value.strip()
 
 
+def split_arm(keys: Sequence[str], arms: Collection[str]) -> tuple[str, list[str]]:
+    """(the arm that a dotted key begins with, the other parts). An arm's name may have dots: of several arms
+    that the key could begin with, the one with the longest name. Without any, the first part."""
+    counts = [count for count in range(1, len(keys) + 1) if ".".join(keys[:count]) in arms]
+    count = max(counts, default=1)
+    return ".".join(keys[:count]), list(keys[count:])
+
+
 class Overrides:
     """What assignments with a dot say, in the order given: `layers` of sections, `task_layers` of settings.
 
@@ -101,7 +109,7 @@ class Overrides:
 
     def _arm(self, keys: list[str], value: Any) -> None:
         """`arm.NAME.SECTION.FIELD`, `arm.NAME.on.TASK.SECTION.FIELD` and `arm.NAME.task.FIELD`."""
-        name, *rest = keys
+        name, rest = split_arm(keys, [*self._arms, *self._listed])
         if name not in self._arms:
             if name not in self._listed:
                 self._faults.append(no_such("arm", name, f"--set arm.{'.'.join(keys)}", self._arms))

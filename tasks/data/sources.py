@@ -137,8 +137,8 @@ class Row:
             return int(value)
         raise self._wrong(key, "a whole number")
 
-    def error(self, reason: str) -> RowError:
-        return RowError(self, reason)
+    def error(self, reason: str, remedy: str = "fix or replace the file") -> RowError:
+        return RowError(self, reason, remedy)
 
     def _wrong(self, key: str, wanted: str) -> RowError:
         if key not in self.values:
@@ -150,8 +150,8 @@ class Row:
 class RowError(DataError):
     """One malformed row. `parse` can leave it out if the user allows it."""
 
-    def __init__(self, row: Row, reason: str) -> None:
-        super().__init__(f"{row.location}, line {row.line}: {reason}; fix or replace the file")
+    def __init__(self, row: Row, reason: str, remedy: str) -> None:
+        super().__init__(f"{row.location}, line {row.line}: {reason}; {remedy}")
         self.line, self.reason = row.line, reason
 
 

@@ -179,19 +179,19 @@ class Rows(Task):
                     raise row.error(f"{self.prompt!r}: {error}") from None
             if self.prompt in row.values:
                 return row.text(self.prompt)
-            raise row.error(
-                f"no column {self.prompt!r} (it has {', '.join(row.values)}); write the task's prompt as a "
-                "text with {column} in it, or name a column"
-            )
+            raise self.without_column(row, self.prompt, "write a text with {column} in it, or name a column")
         for word, column in PLACEHOLDER.findall(self.prompt):
             if not word and column not in row.values:
-                raise row.error(
-                    f"{column!r} is missing, which the task's prompt names (columns: "
-                    f"{', '.join(row.values)}); correct the prompt if it is mistyped"
-                )
+                raise self.without_column(row, column, "correct the mistyped name")
         return PLACEHOLDER.sub(
             lambda place: f"{{{place[1]}}}" if place[1] else self.shown(row, place[2]), self.prompt
         )
+
+    def without_column(self, row: Row, column: str, remedy: str) -> RowError:
+        """The error of a row without a column that the prompt names. If it is the first row, the prompt is
+        wrong; otherwise the row differs from those before it."""
+        lack = f"no column {column!r}, which the task's prompt names (it has {', '.join(row.values)})"
+        return row.error(lack, f"in the task's prompt, {remedy}") if row.line == 1 else row.error(lack)
 
     def shown(self, row: Row, column: str) -> str:
         """A column as prompts show it: text, a number, or a list of texts on lines of their own."""

@@ -356,7 +356,7 @@ def test_a_run_without_a_dialect_is_written_as_before(tmp_path: Path) -> None:
         (
             '[[arm]]\nalgorithm = "grpo"\nname = "a b"\n',
             (),
-            "arm[0].name: must be letters, digits, -, _ and @, not the string 'a b'",
+            "arm[0].name: must be letters, digits, -, _, ., + and @, not the string 'a b'",
         ),
     ],
 )

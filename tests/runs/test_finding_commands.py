@@ -409,7 +409,7 @@ def test_an_interrupted_rerun_says_that_the_kept_verdict_stands(
 ) -> None:
     kept_table(place)
     rerun(place, missing=5)
-    monkeypatch.setattr("grpobench.runs.commands.finding.carry_out", lambda recipe, options, **_: PREEMPTED)
+    monkeypatch.setattr("grpobench.runs.commands.run.carry_out", lambda recipe, options, **_: PREEMPTED)
     capsys.readouterr()
     stands = "the kept conclusion (supported) stands: 5 of 12 runs of the rerun in out/mine-nano are missing"
     for name in ("mine", "all"):

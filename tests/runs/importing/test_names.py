@@ -49,6 +49,15 @@ def test_names_that_clean_to_one_are_not_merged(
     assert "write --arm with another name" in capsys.readouterr().out
 
 
+def test_a_name_with_dots_stays_as_it_is(tmp_path: Path) -> None:
+    for rate in ("1.4e-4", "1.5e-4"):
+        write(tmp_path / "logs", f"grpo-{rate}-s0.csv")
+        write(tmp_path / "folders" / f"grpo-{rate}-s1")
+    out = tmp_path / "out"
+    arms = imported(out, tmp_path / "logs", tmp_path / "folders")
+    assert arms == [(f"grpo-{rate}", seed) for rate in ("1.4e-4", "1.5e-4") for seed in (0, 1)]
+
+
 def test_a_later_import_knows_the_original_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, same, other = (write(tmp_path / name) for name in ("lr=1-s0", "lr=1-s1", "lr#1-s2"))
     imported(tmp_path / "out", first)

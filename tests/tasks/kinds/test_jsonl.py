@@ -106,11 +106,15 @@ def test_a_packed_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "settings", "said"),
     [
-        ({"answer": "1"}, {}, "'question' is missing"),
+        ({"answer": "1"}, {}, "no column 'question', which the task's prompt names (it has answer)"),
         ({"question": "1"}, {}, "'answer' is missing"),
         ({"question": "1", "answer": None}, {}, "'answer' must be text, not null"),
         ({"question": "1", "answer": True}, {}, "'answer' must be text"),
-        ({"question": "1", "answer": "1"}, {"prompt": "qestion"}, "no column 'qestion' (it has question, "),
+        (
+            {"question": "1", "answer": "1"},
+            {"prompt": "qestion"},
+            "no column 'qestion', which the task's prompt names (it has question, ",
+        ),
         ({"question": "0 + 0", "answer": "1"}, {}, "a duplicate of line 1"),
         ({"question": "1", "answer": "1", "split": "dev"}, {}, "'split' must be one of train, validation"),
         ({"question": "1", "answer": "1", "category": [1]}, {}, "'category' must be text or a number"),
