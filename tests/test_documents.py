@@ -10,6 +10,8 @@ import pytest
 from helpers.block_commands import context
 from helpers.programs import here
 
+from grpobench.algorithms import ALGORITHMS
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -45,6 +47,16 @@ def test_every_fault_has_a_test_that_exists() -> None:
 def source(name: str) -> str:
     path = ROOT / name
     return path.read_text() if path.exists() else ""
+
+
+def test_each_algorithms_own_tests_are_found_by_its_name() -> None:
+    """By `pytest tests/algorithms -k NAME`: a file, a test or a case has it, beside what holds for all."""
+    folder = ROOT / "tests" / "algorithms"
+    common = {"test_conformance.py", "test_dialects.py", "test_verl_arguments.py"}
+    text = "\n".join(path.read_text() for path in folder.glob("test_*.py") if path.name not in common)
+    for name in ALGORITHMS:
+        own = (folder / f"test_{name}.py").exists()
+        assert own or re.search(rf'def test_(\w+_)?{name}[_(]|"{name}[", ]', text), name
 
 
 def test_every_room_of_runs_stands_in_its_guide() -> None:

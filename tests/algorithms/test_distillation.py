@@ -50,7 +50,7 @@ def states(seed: int = 0) -> tuple[torch.Tensor, nn.Linear, torch.Tensor, nn.Lin
 
 @pytest.mark.parametrize("beta", BETAS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_divergence_and_its_gradient_equal_trl(beta: float, temperature: float) -> None:
+def test_gkd_divergence_and_gradient_equal_trl(beta: float, temperature: float) -> None:
     from trl.experimental.gkd.gkd_trainer import GKDTrainer
 
     ours, head, theirs, teacher_head = states()
@@ -119,7 +119,7 @@ def fixed(**logp: torch.Tensor) -> object:
     return Fixed(**{role: reading(value) for role, value in logp.items()})
 
 
-def test_advantage_equals_the_authors() -> None:
+def test_opd_advantage_equals_the_authors() -> None:
     """thinking-machines-lab/tinker-cookbook@0333e7c, distillation/train_on_policy.py: the advantage of a
     token is −coef·(sampled − teacher), summed over later tokens with a discount, plus the task's."""
     one = dataclasses.replace(batch(), old_logp=torch.randn(6, 6, generator=torch.Generator().manual_seed(3)))

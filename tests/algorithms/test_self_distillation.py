@@ -254,7 +254,7 @@ def same_prompt(of: Batch) -> Batch:
 
 @pytest.mark.parametrize("beta", BETAS)
 @pytest.mark.parametrize("teacher", ["policy", "initial", "average"])
-def test_same_prompt_and_weights_have_divergence_and_gradient_zero(teacher: Any, beta: float) -> None:
+def test_opcd_of_same_prompt_and_weights_has_divergence_and_gradient_zero(teacher: Any, beta: float) -> None:
     algorithm = OPCD(teacher=teacher, divergence_beta=beta)
     models = RoleModels(tiny("gpt2"), ("policy",), algorithm.reference_roles, budget=10**9)
     models.optimize({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)

@@ -273,7 +273,7 @@ def test_a_critic_that_failed_before_its_returns_became_constant_stays_found() -
 
 
 @given(seed=st.integers(0, 5), kind=st.sampled_from(sorted(BROKEN)), cut=st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_continuing_run_finds_same_events_as_one_read_at_its_end(seed: int, kind: str, cut: int) -> None:
     """Whatever was found until a step is found with the same onset later, and nothing else until then."""
     rows = BROKEN[kind][0](seed)
@@ -283,7 +283,7 @@ def test_continuing_run_finds_same_events_as_one_read_at_its_end(seed: int, kind
 
 
 @given(seed=st.integers(0, 5), kind=st.sampled_from(sorted(BROKEN)), extra=st.floats(-1e6, 1e6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_other_metrics_change_nothing(seed: int, kind: str, extra: float) -> None:
     rows = BROKEN[kind][0](seed)
     more = [row | {"time/step": extra, "mine/own": extra, "eval/test/greedy/correct": 0.0} for row in rows]
@@ -311,7 +311,7 @@ STRICTER: dict[str, Callable[[float, float], dict[str, float]]] = {
     kind=st.sampled_from(sorted(STRICTER)),
     both=st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_stricter_threshold_finds_no_more_steps(seed: int, kind: str, both: tuple[float, float]) -> None:
     found = history(BROKEN[kind][0](seed))
 

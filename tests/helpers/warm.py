@@ -32,19 +32,22 @@ def begin(target: Callable[..., None], arguments: tuple[Any, ...], around: dict[
     gc.freeze()  # else the collection behind each run writes into every page shared with the server
     os.environ.clear()
     os.environ.update(around)
-    from grpobench.runs.train import devices
+    from grpobench.runs.train import ahead, devices
 
     # Its parent is the server.
-    worker.die_with = trial.die_with = devices.die_with = lambda parent: None  # type: ignore[assignment]
+    for module in (worker, trial, devices, ahead):
+        module.die_with = lambda parent: None  # type: ignore[attr-defined]
     target(*arguments)
 
 
 class Forked(FORKING.Process):  # type: ignore[misc]
     """A process with the environment of its launcher at its start."""
 
-    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], name: str | None = None) -> None:
+    def __init__(
+        self, target: Callable[..., None], args: tuple[Any, ...], name: str | None = None, **more: Any
+    ) -> None:
         self.around: dict[str, str] = {}
-        super().__init__(target=begin, args=(target, args, self.around), name=name)
+        super().__init__(target=begin, args=(target, args, self.around), name=name, **more)
 
     def start(self) -> None:
         self.around.update(os.environ)

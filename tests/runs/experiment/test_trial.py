@@ -145,17 +145,9 @@ EASY = """class Easy(Shuffled):
         super().__init__(len(problems), prompts, seed)
 """
 FAULTS = {
-    # What an algorithm returns
+    # What an algorithm returns; further wrong shapes and types are in test_returned.py
     "a row is missing": algorithm(
         "scaled(signal, signal.advantage[1:])", r"returned advantage \(7, \d+\), expected \(8, \d+\)"
-    ),
-    "a list instead of a tensor": algorithm(
-        "scaled(signal, signal.advantage.tolist())",
-        r"returned advantage \[\[.* of type list, expected a tensor",
-    ),
-    "integers": algorithm(
-        "scaled(signal, signal.advantage.long())",
-        "returned advantage of torch.int64, expected floating numbers",
     ),
     "no return": algorithm("None", "returned None of type NoneType, expected a Signal"),
     "a division by the deviation of equal rewards": algorithm(
@@ -180,18 +172,10 @@ FAULTS = {
         "        return super().loss(batch, signal, now)",
         r"Half\.loss raised AssertionError in `assert batch\.step < 5",
     ),
-    "weights of one row": method(
-        "def loss_weights(self, batch):  # HERE\n        return super().loss_weights(batch)[:1]",
-        r"Half\.loss_weights returned weights \(1, \d+\), expected \(\d+, \d+\) or \(\d+,\)",
-    ),
     "a gradient of a root of 0": method(
         "def loss(self, batch, signal, now):  # HERE\n        made = super().loss(batch, signal, now)\n"
         "        return replace(made, terms=made.terms + (now['policy'].logp * 0).sqrt())",
         r"Half\.loss returned terms whose gradient is not finite, expected a finite gradient",
-    ),
-    "a state that a checkpoint would change": method(
-        "def next_state(self, batch, models):  # HERE\n        return {'seen': (batch.step, 1.0)}",
-        r"Half\.next_state returned \{'seen': \(1, 1\.0\)\} of type dict, expected lists instead of tuples",
     ),
     # Rewards
     "rewards of a wrong length": reward(

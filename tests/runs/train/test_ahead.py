@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.warm import Warm
 from helpers.whole_runs import after, configure, rows, run, timeless
 
 from grpobench.algorithms import ALGORITHMS
@@ -72,6 +73,7 @@ def test_every_number_is_that_of_a_run_that_samples_by_itself(
         return take(self, work, weights)
 
     monkeypatch.setattr(AheadSampler, "take_next", watched)
+    monkeypatch.setattr(torch.multiprocessing, "get_context", Warm.get_context)
     run(lagged(policy, True), tmp_path / "run")
     assert same(tmp_path / "run", plain)
     # All but the first step found their rollouts begun, from the weights of one step before.
