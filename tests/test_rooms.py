@@ -44,8 +44,6 @@ ROOMS = (
 )
 """From left to right. A folder holds its own files and those of its subfolders that are no rooms."""
 LONGEST_FILE = 600
-DATA = {"algorithms/libraries/dialects.py", "algorithms/libraries/trl_arguments.py"}
-"""Tables written as Python, which may be longer."""
 LONGEST_FUNCTION = 60
 
 
@@ -148,7 +146,7 @@ def test_no_test_imports_from_another_test() -> None:
 
 def test_files_have_one_subject() -> None:
     lines = {p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in MODULES.values()}
-    long = {name: count for name, count in lines.items() if count > LONGEST_FILE and name not in DATA}
+    long = {name: count for name, count in lines.items() if count > LONGEST_FILE}
     assert not long
 
 

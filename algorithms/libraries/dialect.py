@@ -1,4 +1,4 @@
-"""What a preset of another library consists of: facts with their sources, and gaps."""
+"""What is said of other libraries: presets with facts, sources and gaps, and rows of tables."""
 
 from __future__ import annotations
 
@@ -69,3 +69,41 @@ class Dialect:
             section, field = fact.key_path
             by_section.setdefault(section, {})[field] = fact.value
         return by_section
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One way to distill on the student's own rollouts."""
+
+    library: str
+    signal: str
+    """What is computed of a token."""
+    differentiated: str
+    constant: str
+    support: str
+    """The sampled token, or part of the vocabulary."""
+    bound: str
+    source: str
+    ours: str
+    """How it is said here; empty: not at all."""
+
+
+@dataclass(frozen=True)
+class SelfTeacher:
+    """One way in which a policy teaches itself on its own rollouts."""
+
+    library: str
+    weights: str
+    """The teacher's."""
+    shown: str
+    """What the teacher reads beside the prompt."""
+    signal: str
+    """What is computed of a token."""
+    support: str
+    """The sampled token, or part of the vocabulary."""
+    bound: str
+    average: str
+    """Over what terms are averaged."""
+    source: str
+    ours: str
+    """How it is said here; empty: not at all."""

@@ -12,8 +12,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from statistics import mean
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +22,7 @@ from rich.text import Text
 
 from grpobench.analysis.tools.text import visible
 from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
-from grpobench.runs.tools.progress import duration, number
+from grpobench.runs.tools.progress import Timing, duration, number, time_left
 from grpobench.runs.tools.screen import STYLE, is_redrawable, print_line
 
 CELL_INTERVAL = 0.5
@@ -113,6 +111,16 @@ class Logged:
             math.nan if reward is None else reward,
             math.nan if rate is None else rate,
         )
+
+
+def timing(run: Run) -> Timing:
+    """The time of a run, from this launcher's own clock."""
+    kin, is_open = (run.config.arm, run.config.task.name), run.state in ("waiting", "running")
+    if not is_open:
+        return Timing(kin, False, length=run.seconds if run.began else math.nan)
+    if run.state == "waiting":
+        return Timing(kin, True)
+    return Timing(kin, True, run.seconds, run.left(), run.seconds + run.left())
 
 
 def live(console: Console) -> Live | Cell | None:
@@ -265,23 +273,6 @@ class Display:
         return f"{what}; {took} so far" + (f", {left} left" if left else "")
 
     def left(self) -> float:
-        """Estimated seconds left; NaN before the first step.
-
-        A waiting run takes as long as the ended ones of its arm and task did, start and evaluations included,
-        else as long as all of them on average; before the first one ended, as those that run are going to.
-        """
-        ended: dict[tuple[str, str], list[float]] = {}
-        for run in self.runs:
-            if run.began and run.state not in ("waiting", "running"):
-                ended.setdefault((run.config.arm, run.config.task.name), []).append(run.seconds)
-        known = list(chain.from_iterable(ended.values())) or [
-            run.seconds + run.left() for run in self.runs if math.isfinite(run.left())
-        ]
-        open_runs = [run for run in self.runs if run.state in ("waiting", "running")]
-        if not known or not open_runs:
-            return math.nan
-        todo = 0.0
-        for run in open_runs:
-            expected = mean(ended.get((run.config.arm, run.config.task.name), known))
-            todo += max(expected - (run.seconds if run.state == "running" else 0.0), 0.0)
-        return todo / min(self.workers, len(open_runs))
+        """Estimated seconds left; NaN while no run has been timed. A run that ended was timed with its start
+        and evaluations."""
+        return time_left(map(timing, self.runs), self.workers)

@@ -24,7 +24,7 @@ from grpobench.runs.experiment.display import INTERVAL
 from grpobench.runs.runfolder.logs import RESULTS, result_damage, status
 from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
 from grpobench.runs.tools.lock import Lock, Owner
-from grpobench.runs.tools.progress import duration, number
+from grpobench.runs.tools.progress import Timing, duration, number, time_left
 from grpobench.runs.tools.screen import is_redrawable
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.bounded import FileError, read_object_if_any
@@ -61,6 +61,14 @@ class RunStatus:
     host: str | None
 
     @property
+    def timing(self) -> Timing:
+        """Its length is that of its steps, at the pace of the last ones."""
+        timed = self.seconds_per_step is not None and self.steps
+        length = (self.seconds_per_step or 0.0) * (self.steps or 0) if timed else math.nan
+        kin = self.run.rpartition("-s")[0]
+        return Timing(kin, self.state not in RESULTS, left=_or_nan(self.seconds_left), length=length)
+
+    @property
     def cells(self) -> tuple[str, ...]:
         steps = "?" if self.steps is None else str(self.steps)
         left = duration(_or_nan(self.seconds_left))
@@ -92,19 +100,12 @@ class Overview:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the launcher is done: the work left of every run, spread over the runs that are
-        running. A run without steps is assumed to last as long as others of its arm and task, or else as all
-        others."""
+        """Seconds until the launcher is done, with as many runs at a time as are running; None if unknown."""
         running = self.counts["running"]
         if self.launcher is None or not running:
             return None
-        left = []
-        for run in self.runs:
-            if run.state not in RESULTS:
-                seconds = run.seconds_left if run.seconds_left is not None else _expected(run, self.runs)
-                left.append(seconds)
-        known = [seconds for seconds in left if seconds is not None]
-        return sum(known) / running if len(known) == len(left) else None
+        left = time_left((run.timing for run in self.runs), running)
+        return left if math.isfinite(left) else None
 
     @property
     def summary(self) -> str:
@@ -243,19 +244,6 @@ def _age(path: Path) -> float | None:
         return max(0.0, time.time() - path.stat().st_mtime)
     except FileNotFoundError:
         return None
-
-
-def _expected(run: RunStatus, others: Sequence[RunStatus]) -> float | None:
-    """Expected seconds of a run that has no timed step yet."""
-    timed = [
-        (other, other.seconds_per_step * other.steps)
-        for other in others
-        if other.seconds_per_step is not None and other.steps
-    ]
-    stem = run.run.rpartition("-s")[0]
-    kin = [seconds for other, seconds in timed if other.run.rpartition("-s")[0] == stem]
-    chosen = kin or [seconds for _, seconds in timed]
-    return sum(chosen) / len(chosen) if chosen else None
 
 
 def _or_nan(value: float | None) -> float:

@@ -50,14 +50,14 @@ def dialects_note() -> str:
 
 def distillation_meanings() -> list[dict[str, str]]:
     """What libraries mean by on-policy distillation, a row each."""
-    from grpobench.algorithms.libraries.distillation import MEANINGS
+    from grpobench.algorithms.libraries.dialects import MEANINGS
 
     return [dataclasses.asdict(meaning) for meaning in MEANINGS]
 
 
 def self_teachers() -> list[dict[str, str]]:
     """How libraries let a policy teach itself, for the page of dialects."""
-    from grpobench.algorithms.libraries.self_distillation import SELF_TEACHERS
+    from grpobench.algorithms.libraries.dialects import SELF_TEACHERS
 
     return [dataclasses.asdict(teacher) for teacher in SELF_TEACHERS]
 

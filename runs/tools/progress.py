@@ -1,11 +1,13 @@
-"""Progress: seconds by phase of a step, and one line on standard error that says what is going on."""
+"""Progress: seconds by phase of a step, the time left, and one line on standard error that says both."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from statistics import mean
 from types import TracebackType
 from typing import Self
 
@@ -65,6 +67,44 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What is known of the time of a run."""
+
+    kin: Hashable
+    """The same for runs that take about as long, such as those of an arm and a task."""
+    is_open: bool
+    """Whether it has no result yet."""
+    spent: float = 0.0
+    """Seconds since it began."""
+    left: float = math.nan
+    """Seconds that it still takes at its own pace; NaN before its first step."""
+    length: float = math.nan
+    """Seconds from its begin to its end, as measured or at its own pace."""
+
+
+def time_left(timings: Iterable[Timing], at_once: int) -> float:
+    """Seconds until every open run has ended, with `at_once` of them at a time; NaN if no run has been timed.
+
+    A run goes on at its own pace. Before its first step it is taken to be as long as the runs of its kin on
+    average, or else as all runs.
+    """
+    timings = list(timings)
+    timed = [run for run in timings if math.isfinite(run.length)]
+    waiting = [run for run in timings if run.is_open]
+    if not timed or not waiting:
+        return math.nan
+    lengths: dict[Hashable, list[float]] = {}
+    for run in timed:
+        lengths.setdefault(run.kin, []).append(run.length)
+    usual, usual_of = mean(run.length for run in timed), {kin: mean(each) for kin, each in lengths.items()}
+    seconds = sum(
+        run.left if math.isfinite(run.left) else max(usual_of.get(run.kin, usual) - run.spent, 0.0)
+        for run in waiting
+    )
+    return seconds / min(at_once, len(waiting))
 
 
 class Lines:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,7 @@ from grpobench.algorithms import ALGORITHMS, parts
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.libraries.dialect import SETTINGS, Dialect
-from grpobench.algorithms.libraries.dialects import DIALECTS
-from grpobench.algorithms.libraries.distillation import MEANINGS
-from grpobench.algorithms.libraries.self_distillation import SELF_DISTILLATION, SELF_TEACHERS
+from grpobench.algorithms.libraries.dialects import DIALECTS, MEANINGS, SELF_TEACHERS, TABLES
 from grpobench.analysis.runfolder.load import identify_run
 from grpobench.runs import cli
 from grpobench.runs.inventory import showing
@@ -431,10 +430,19 @@ def test_defaults_of_trl_are_those_of_the_installed_release() -> None:
     assert {f.name: f.default for f in dataclasses.fields(trl.DPOConfig)}["beta"] == 0.1
 
 
+@pytest.mark.parametrize("kind", ["facts", "gaps"])
+def test_every_list_of_facts_or_gaps_is_shared(kind: str) -> None:
+    lists = [*TABLES[kind].values(), *(table.get(kind, []) for table in TABLES["dialect"])]
+    uses = Counter(entry for entries in lists for entry in entries if isinstance(entry, str))
+    assert set(uses) == set(TABLES[kind]) and min(uses.values()) > 1
+    assert len(DIALECTS) == len(TABLES["dialect"]), "two dialects have one name"
+
+
 def test_every_preset_of_distillation_stands_in_the_table_of_meanings_and_no_other() -> None:
     presets = {dialect.name for dialect in DIALECTS.values() if dialect.base in ("opd", "gkd")}
     assert {one.ours for one in MEANINGS} - {""} == presets
     assert len({one.library.partition(",")[0] for one in MEANINGS}) == 7  # the page says seven
     selves = {one.ours for one in SELF_TEACHERS} - {""}
-    assert {name for name in selves if "@" in name} == {dialect.name for dialect in SELF_DISTILLATION}
+    presets = {dialect.name for dialect in DIALECTS.values() if dialect.base in ("sdft", "sdpo", "opcd")}
+    assert {name for name in selves if "@" in name} == presets
     assert {name.partition("@")[0] for name in selves} <= ALGORITHMS.keys()

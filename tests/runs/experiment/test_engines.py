@@ -16,7 +16,6 @@ import pytest
 from helpers import stand_ins
 from helpers.experiments import recipe
 from helpers.folders import CONFIG
-from rich.console import Console
 
 from grpobench.runs import cli
 from grpobench.runs.experiment import remote
@@ -164,24 +163,6 @@ def test_a_missing_package_is_named_with_what_installs_it(
 def test_the_command_refuses_options_of_other_engines(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "quickstart", "--address", "a:1", "--dry-run"]) == 2
     assert "--address: belongs to --on ray" in capsys.readouterr().err
-
-
-def test_the_launcher_bench_counts_its_own_time_and_memory(
-    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from grpobench.benchmarks import bench, launching
-
-    monkeypatch.setattr(launching, "PACKAGES", {"local": "", "ray": "no_such_package"})
-    told: list[str] = []
-    found = launching.launching(lambda what, left: told.append(what), 20)
-    local = found["engines"]["local"]
-    assert told[-1] == "local: 20 of 20 runs" and len(local["memory_mib"]) == 10
-    assert 0 < local["own_ms_per_run"] < 1000 * local["wall_s"] / 20
-    assert found["engines"]["ray"] == {"absent": "no_such_package is not installed"}
-    with (tmp_path / "shown").open("w") as file:
-        bench.show_launcher(found, Console(file=file, width=200))
-    text = (tmp_path / "shown").read_text()
-    assert "20 runs of a stub, 2 side by side" in text and "no_such_package is not installed" in text
 
 
 def test_gpus_are_shared_or_given_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

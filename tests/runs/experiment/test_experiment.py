@@ -33,7 +33,7 @@ from grpobench.runs.runfolder.logs import mark, status
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.tools import lock, machine, process
 from grpobench.runs.tools.process import death
-from grpobench.runs.tools.progress import duration
+from grpobench.runs.tools.progress import Timing, duration, time_left
 from grpobench.runs.train.progress import Progress
 
 
@@ -502,6 +502,16 @@ def test_time_left_of_an_experiment_comes_from_the_runs_that_ended(tmp_path: Pat
         run.began, run.seconds = 1.0, seconds
     runs[0].state, runs[0].seconds = "running", 4.0
     assert display.left() == pytest.approx((15 + 15 + 11) / 2)
+
+
+def test_a_run_goes_on_at_its_own_pace_and_before_its_first_step_is_as_long_as_its_kin() -> None:
+    ended = [Timing("grpo", False, length=10.0), Timing("grpo", False, length=20.0)]
+    begun = Timing("ppo", True, spent=6.0, left=4.0, length=10.0)
+    assert math.isnan(time_left([Timing("ppo", True)], 2)) and math.isnan(time_left(ended, 2))
+    assert time_left([*ended, begun], 2) == 4  # nobody shares its work
+    # a sibling of those that ended takes 15 s, of which 20 are over; rloo has no kin, all three take 40/3 s
+    waiting = [Timing("grpo", True), Timing("grpo", True, spent=20.0), Timing("rloo", True)]
+    assert time_left([*ended, begun, *waiting], 2) == pytest.approx((4 + 15 + 0 + 40 / 3) / 2)
 
 
 def test_durations_and_deaths_in_words() -> None:
