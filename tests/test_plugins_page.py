@@ -15,7 +15,16 @@ from grpobench.runs import cli
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
 
 
-FILES = ["mine.py", "half.toml", "study.py", "sums.toml", "ordered.py", "pyproject.toml"]
+FILES = [
+    "mine.py",
+    "half.toml",
+    "study.py",
+    "sums.toml",
+    "chat.py",
+    "chat.toml",
+    "ordered.py",
+    "pyproject.toml",
+]
 
 
 def write(folder: Path) -> None:

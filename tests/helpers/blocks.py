@@ -48,6 +48,8 @@ ELSEWHERE: Mapping[tuple[str, str], str] = {
         "tests/algorithms/test_batch_reinforce.py",
     ): f"{GUIDE}::test_example_algorithm_passes",
     ("CONTRIBUTING.md", "runs/recipes/baseline.toml"): f"{GUIDE}::test_example_recipe_reads",
+    ("CONTRIBUTING.md", "tasks/parity.py"): f"{GUIDE}::test_guide_followed_to_the_letter_passes",
+    ("CONTRIBUTING.md", "runs/commands/seeds.py"): f"{GUIDE}::test_guide_followed_to_the_letter_passes",
     ("docs/callbacks.md", "mine.py"): f"{CALLBACKS}::test_the_callbacks_of_the_page",
     ("docs/callbacks.md", "study.toml"): f"{CALLBACKS}::test_the_callbacks_of_the_page",
     ("docs/callbacks.md", "rates.py"): f"{CALLBACKS}::test_the_schedules_of_the_page",
