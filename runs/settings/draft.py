@@ -25,7 +25,7 @@ from grpobench.runs.settings.observe import Entry
 from grpobench.runs.settings.overrides import read_assignment, read_sets
 from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, Rule, demand
+from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, demand
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict), "stop_on": (str,)}
@@ -62,24 +62,24 @@ class Head:
     """Callbacks that are told of every run: names, or tables with name and settings."""
 
     def __post_init__(self) -> None:
-        demand(
-            self,
-            Rule(
-                bool(NAME.fullmatch(self.name)), f"name: must be letters, digits, - and _, not {self.name!r}"
-            ),
-            *(Rule(False, fault) for fault in stop_faults(self.stop_on)),
-            Rule(bool(self.seeds), "seeds: must not be empty"),
-            Rule(len(set(self.seeds)) == len(self.seeds), "seeds: must differ from each other"),
-            *(
-                Rule(0 <= seed < 2**63, f"seeds: must be from 0 to 2^63 - 1, not {seed}")
-                for seed in self.seeds[:MOST_SEEDS]
-            ),
-            Rule(
-                len(self.seeds) <= MOST_SEEDS,
-                f"seeds: {len(self.seeds):,} are more than an experiment can run; give at most "
-                f"{MOST_SEEDS:,}",
-            ),
-        )
+        demand(self, *self.clashes())
+
+    def clashes(self) -> Iterator[str]:
+        """What is wrong with the settings together, each message beginning with its field."""
+        if not NAME.fullmatch(self.name):
+            yield f"name: must be letters, digits, - and _, not {self.name!r}"
+        yield from stop_faults(self.stop_on)
+        if not self.seeds:
+            yield "seeds: must not be empty"
+        if len(set(self.seeds)) != len(self.seeds):
+            yield "seeds: must differ from each other"
+        for seed in self.seeds[:MOST_SEEDS]:
+            if not 0 <= seed < 2**63:
+                yield f"seeds: must be from 0 to 2^63 - 1, not {seed}"
+        if len(self.seeds) > MOST_SEEDS:
+            yield (
+                f"seeds: {len(self.seeds):,} are more than an experiment can run; give at most {MOST_SEEDS:,}"
+            )
 
 
 def stop_faults(kinds: Sequence[str]) -> Iterator[str]:
@@ -95,8 +95,7 @@ def stop_faults(kinds: Sequence[str]) -> Iterator[str]:
         if kind in DETECTORS:
             yield f"stop_on: {kind} says nothing against the policy; stop on {', '.join(known)}"
             continue
-        guess = strict.nearest(kind, known)
-        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}"
+        did = strict.did_you_mean(kind, known, f"known: {', '.join(known)}", "{!r}")
         yield f"stop_on: unknown event {kind!r}; {did}"
     if len(set(kinds)) < len(kinds):
         yield "stop_on: lists an event twice"

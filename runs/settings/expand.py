@@ -246,7 +246,8 @@ def build(
 def unserved(config: RunConfig) -> str:
     """Why an optional arm is left out: its task does not fit it, it would never update its policy in so few
     steps, or it distills a teacher and there is none. Empty where none is so."""
-    return next(iter(rules.unserved(config)), "") or rules.untrained(config) or rules.untaught(config)
+    reasons = itertools.chain(rules.unserved(config), rules.untrained(config), rules.untaught(config))
+    return next(reasons, "")
 
 
 def overlong(runs: Sequence[RunConfig]) -> list[str]:

@@ -131,7 +131,6 @@ def locate(source: str) -> Path:
         return Path(source).expanduser()
     known = findings()
     if source not in known:
-        guess = strict.nearest(source, known)
-        did = f"did you mean {guess}?" if guess else f"known: {', '.join(known)}"
+        did = strict.did_you_mean(source, known, f"known: {', '.join(known)}")
         raise ConfigError([f"unknown finding {source!r}; {did}; or give the path of a TOML file"])
     return known[source]

@@ -117,9 +117,8 @@ def unknown(name: str) -> str:
     """Why there is no callback of a name without a colon on this machine; empty when there is."""
     known = names()
     if name not in known:
-        guess = strict.nearest(name, known)
-        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(known))}; or module:Name"
-        return f"unknown callback {name!r}; {did}"
+        others = f"known: {', '.join(sorted(known))}; or module:Name"
+        return f"unknown callback {name!r}; {strict.did_you_mean(name, known, others, '{!r}')}"
     if name in TRACKERS and importlib.util.find_spec(name) is None:
         return f'{name} is not installed: pip install ".[{name}]" in a checkout'
     return ""

@@ -199,11 +199,6 @@ def locate(source: str) -> Path:
         return Path(source).expanduser()
     known = recipes()
     if source not in known:
-        guess = strict.nearest(source, known)
-        did = (
-            f"did you mean {guess}?"
-            if guess
-            else f"known: {', '.join(known)}; or give the path of a TOML file"
-        )
-        raise ConfigError([f"unknown recipe {source!r}; {did}"])
+        others = f"known: {', '.join(known)}; or give the path of a TOML file"
+        raise ConfigError([f"unknown recipe {source!r}; {strict.did_you_mean(source, known, others)}"])
     return known[source]

@@ -70,8 +70,7 @@ def tasks() -> Mapping[str, type[Task]]:
 
 
 def miss(kind: str, name: str, valid: Mapping[str, Any]) -> str:
-    guess = strict.nearest(name, valid)
-    did = f"did you mean {guess}?" if guess else f"`grpobench list {kind}s` shows the known ones"
+    did = strict.did_you_mean(name, valid, f"`grpobench list {kind}s` shows the known ones")
     return f"unknown {kind} {name!r}; {did}"
 
 
@@ -254,8 +253,7 @@ def find_dialect(name: str, key_path: KeyPath, faults: list[str]) -> Dialect | N
 
 def no_such(kind: str, name: str, key_path: KeyPath, valid: Iterable[str]) -> str:
     """The message for an arm or task that the recipe lacks."""
-    guess = strict.nearest(name, valid)
-    did = f"did you mean {guess!r}?" if guess else f"this recipe has {', '.join(valid) or 'none'}"
+    did = strict.did_you_mean(name, valid, f"this recipe has {', '.join(valid) or 'none'}", "{!r}")
     return f"{key_path}: no {kind} {name!r} in this recipe; {did}"
 
 

@@ -19,7 +19,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 from grpobench.runs.tools.frames import describe_error, innermost
 
@@ -80,6 +80,12 @@ def nearest(word: str, valid: Iterable[str]) -> str | None:
     alike = [difflib.SequenceMatcher(None, match, word).ratio() for match in matches]
     ties = [match for match, ratio in zip(matches, alike, strict=True) if ratio == alike[0]]
     return min(ties, key=lambda match: slips(word, match))
+
+
+def did_you_mean(word: str, valid: Iterable[str], otherwise: str = "", form: str = "{}") -> str:
+    """A question for the nearest valid word, in a `form` such as ``{!r}``; `otherwise` if none is near."""
+    guess = nearest(word, valid)
+    return f"did you mean {form.format(guess)}?" if guess else otherwise
 
 
 def slips(word: str, other: str) -> int:
@@ -438,18 +444,6 @@ def blame(message: str, fields: Iterable[str]) -> tuple[str, str, str]:
 # What a dataclass demands of its fields
 
 
-class Rule(NamedTuple):
-    """A condition that must hold, and the message if it does not."""
-
-    holds: bool
-    message: str
-
-
-def unmet(rules: Iterable[Rule]) -> list[str]:
-    """The messages of the rules that do not hold."""
-    return [rule.message for rule in rules if not rule.holds]
-
-
 @functools.cache
 def bounded_hints(cls: type) -> dict[str, Any]:
     """The type hints with bounds of a dataclass's fields, such as ``Annotated[int, Ge(1)]``."""
@@ -457,15 +451,15 @@ def bounded_hints(cls: type) -> dict[str, Any]:
     return {name: whole[name] for name in bare if whole[name] != bare[name]}
 
 
-def demand(settings: object, *rules: Rule) -> None:
-    """Raise one ValueError with a message for each bound of the dataclass's fields and each of the `rules`
-    that does not hold, in the order of the fields. A message starts with its field: "field: must be ...".
+def demand(settings: object, *clashes: str) -> None:
+    """Raise one ValueError with a message for each bound of the dataclass's fields that does not hold, and
+    the messages `clashes`, in the order of the fields. A message starts with its field: "field: must be ...".
     Bounds are checked here and not when a value is read, because only the last layer's value counts."""
     cls: Any = type(settings)
     messages: list[str] = []
     for name, hint in bounded_hints(cls).items():
         convert(getattr(settings, name), hint, name, messages)
-    messages += unmet(rules)
+    messages += clashes
     order = list(hints(cls))
     if messages:
         raise ValueError(*sorted(messages, key=lambda text: order.index(re.split(r"\W", text)[0])))
