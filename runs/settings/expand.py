@@ -59,18 +59,18 @@ def read_over(table: Any, texts: Sequence[str], faults: list[str]) -> dict[str, 
     return over
 
 
-def read_over_table(table: Any, faults: list[str]) -> dict[str, list[Value]]:
-    """The table `over` of a recipe."""
+def read_over_table(table: Any, faults: list[str], path: KeyPath = "over") -> dict[str, list[Value]]:
+    """The table `over` of a recipe, or of its table `search`."""
     if not isinstance(table, Mapping):
-        faults.append(f"over: must be a table of lists, not {strict.describe(table)}")
+        faults.append(f"{path}: must be a table of lists, not {strict.describe(table)}")
         return {}
     over: dict[str, list[Value]] = {}
     for key, values in table.items():
         if isinstance(values, Mapping):
             remedy = 'write the key in quotes, such as "train.learning_rate" = [1e-4, 1e-3]'
-            faults.append(f"over.{key}: {remedy}")
+            faults.append(f"{path}.{key}: {remedy}")
         else:
-            over |= checked(key, values, f"over.{key}", faults)
+            over |= checked(key, values, f"{path}.{key}", faults)
     return over
 
 
@@ -235,12 +235,8 @@ def build(
     values = {key: strict.convert(value, fields[key], path_of(key), faults) for key, value in table.items()}
     if any(value is strict.BAD for value in values.values()):
         return strict.BAD
-    if section == TASK:
-        values = {
-            key: folder / value.expanduser() if isinstance(value, Path) else value
-            for key, value in values.items()
-        }
-    return strict.construct(cls, values, faults, path_of)
+    placed = strict.in_folder(values, folder if section == TASK else None)
+    return strict.construct(cls, placed, faults, path_of)
 
 
 def unserved(config: RunConfig) -> str:

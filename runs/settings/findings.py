@@ -6,7 +6,6 @@ tables `nano`, `small` and `full` are recipes as any other, without a name of th
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Any
 
 from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers
 from grpobench.runs.settings.recipe import RECIPES, Recipe, read_table
-from grpobench.runs.tools import strict, toml
+from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data import bounded
 
 FINDINGS = RECIPES / "findings"
 SCALES = ("nano", "small", "full")
@@ -76,15 +74,8 @@ def findings() -> dict[str, Path]:
 def read_finding(source: str) -> Study:
     """The finding of a name or path. Raises ConfigError with every fault of it."""
     path = locate(source)
-    try:
-        text = bounded.read_text(path)
-        table = toml.read(text)
-    except FileNotFoundError as error:
-        raise ConfigError([f"cannot read the finding: {error.strerror}"], str(path)) from None
-    except bounded.FileError as error:
-        raise ConfigError([error.reason], str(path)) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"not TOML: {error}"], str(path)) from None
+    text = strict.read_text(path, "finding")
+    table = strict.read_toml(text, str(path))
     faults: list[str] = []
     scales = {name: table.pop(name) for name in SCALES if name in table}
     for name, own in scales.items():

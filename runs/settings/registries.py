@@ -6,7 +6,6 @@ installed packages: ``grpobench.algorithms``, ``.tasks``, ``.rewards``, ``.curri
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import inspect
 import re
@@ -39,27 +38,6 @@ def dialects() -> Mapping[str, Dialect]:
 
     known = algorithms()
     return {name: one for name, one in DIALECTS.items() if one.algorithm in known and one.base in known}
-
-
-def dialects_note() -> str:
-    """What the page on dialects says of an example."""
-    from grpobench.algorithms.libraries.dialects import NOTE
-
-    return NOTE
-
-
-def distillation_meanings() -> list[dict[str, str]]:
-    """What libraries mean by on-policy distillation, a row each."""
-    from grpobench.algorithms.libraries.dialects import MEANINGS
-
-    return [dataclasses.asdict(meaning) for meaning in MEANINGS]
-
-
-def self_teachers() -> list[dict[str, str]]:
-    """How libraries let a policy teach itself, for the page of dialects."""
-    from grpobench.algorithms.libraries.dialects import SELF_TEACHERS
-
-    return [dataclasses.asdict(teacher) for teacher in SELF_TEACHERS]
 
 
 def tasks() -> Mapping[str, type[Task]]:

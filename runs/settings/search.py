@@ -14,7 +14,7 @@ from annotated_types import Interval
 
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
-from grpobench.runs.settings.expand import Value, read_over_table
+from grpobench.runs.settings.expand import read_over_table
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import demand
@@ -86,15 +86,7 @@ def read_search(table: Mapping[str, Any], faults: list[str]) -> Search:
     read = strict.build(Search, given, SEARCH, faults)
     if isinstance(read, strict.Bad):
         return Search()
-    return replace(read, over=checked_over(read.over, f"{SEARCH}.over", faults))
-
-
-def checked_over(over: Any, key_path: str, faults: list[str]) -> dict[str, list[Value]]:
-    """Values by key, with faults at `key_path` for what is no list of different plain values."""
-    wrong: list[str] = []
-    read = read_over_table(over, wrong)
-    faults += [f"{key_path}{fault.removeprefix('over')}" for fault in wrong]
-    return read
+    return replace(read, over=read_over_table(read.over, faults, f"{SEARCH}.over"))
 
 
 def read_searched(table: Mapping[str, Any], faults: list[str]) -> Searched | None:

@@ -15,13 +15,16 @@ import operator
 import os
 import re
 import sys
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
+from grpobench.runs.tools import toml
 from grpobench.runs.tools.frames import describe_error, innermost
+from grpobench.tasks.data import bounded
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -45,6 +48,24 @@ class ConfigError(Exception):
         head = f"{self.source}: " if self.source else ""
         lines = "".join(f"\n  {fault}" for fault in self.faults)
         return f"{head}{count} error{'s' if count > 1 else ''}{lines}"
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file that holds `what`, such as a recipe. Raises ConfigError if it cannot be read."""
+    try:
+        return bounded.read_text(path)
+    except FileNotFoundError as error:
+        raise ConfigError([f"cannot read the {what}: {error.strerror}"], str(path)) from None
+    except bounded.FileError as error:
+        raise ConfigError([error.reason], str(path)) from None
+
+
+def read_toml(text: str, source: str) -> dict[str, Any]:
+    """The tables of a text; `source` names it in messages. Raises ConfigError for what is not TOML."""
+    try:
+        return toml.read(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"not TOML: {error}"], source) from None
 
 
 def user_seconds(variable: str, default: float) -> float:
@@ -368,13 +389,24 @@ def build(
     key_path: KeyPath,
     faults: list[str],
     renamed: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> T | Bad:
-    """A dataclass from a whole table; `renamed` as in `check`."""
+    """A dataclass from a whole table; `renamed` as in `check`. Its paths are relative to `folder`."""
     before = len(faults)
-    values = check(cls, table, key_path, faults, renamed=renamed)
+    values = in_folder(check(cls, table, key_path, faults, renamed=renamed), folder)
     if len(faults) > before:
         return BAD
     return construct(cls, values, faults, lambda name: join(key_path, name) if name else key_path)
+
+
+def in_folder(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Settings whose relative paths are those of a folder (None: they stay)."""
+    if folder is None:
+        return dict(values)
+    return {
+        key: folder / value.expanduser() if isinstance(value, Path) else value
+        for key, value in values.items()
+    }
 
 
 def construct(
