@@ -166,11 +166,12 @@ class Arm:
     origin: str = ""
     """The recipe's arm that it is at sweep values; empty: it is one of the recipe's."""
 
-    def presets(self) -> list[Layer]:
+    def presets(self, faults: list[str]) -> list[Layer]:
         """What its dialect says, under everything else."""
         if self.dialect is None:
             return []
-        return Scope(f"{self.dialect.name}.", self.name, None, self.algorithm).read(self.dialect.values, [])
+        scope = Scope(f"{self.dialect.name}.", self.name, None, self.algorithm)
+        return scope.read(self.dialect.values, faults)
 
 
 def read_arms(

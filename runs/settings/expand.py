@@ -186,7 +186,7 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
     values, paths = lay(
         [
             layer
-            for layer in (draft.tasks[task].layer, *arm.presets(), *draft.layers)
+            for layer in (draft.tasks[task].layer, *arm.presets(faults), *draft.layers)
             if layer.arm in (None, arm.name, arm.origin) and layer.task in (None, task)
         ],
         below={"modify": arm.algorithm.modifiers},
