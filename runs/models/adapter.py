@@ -10,14 +10,14 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Interval
 
-from grpobench.runs.tools.strict import demand
+from grpobench.runs.tools.strict import Settings
 
 HEADS = re.compile(r"embed|lm_head|wte|wpe")
 """Names of matrices that are no linear layers of a trunk."""
 
 
 @dataclass(frozen=True)
-class Adapter:
+class Adapter(Settings):
     """A LoRA adapter: the policy's weights W stay as they are, and A and B in W + alpha/rank · B A are
     trained. Both are float32 whatever W is."""
 
@@ -31,11 +31,7 @@ class Adapter:
     dropout: float = 0.0
     """0, as peft's `lora_dropout` must be here."""
 
-    def __post_init__(self) -> None:
-        demand(self, *self.clashes())
-
     def clashes(self) -> Iterator[str]:
-        """What is wrong with the settings together, each message beginning with its field."""
         if self.dropout != 0:
             yield (
                 "dropout: must be 0: the sampler and log π_old have no dropout, so that with it the ratio "

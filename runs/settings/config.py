@@ -16,7 +16,7 @@ from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import demand
+from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.task import Task
 
 LongPrompts = Literal["refuse", "drop"]
@@ -36,7 +36,7 @@ REFERENCES = "reference"
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Settings):
     """The initial policy."""
 
     name: str = "nano"
@@ -88,11 +88,7 @@ class ModelConfig:
     """Supervised updates of the teacher on the task's demonstrations before the run (cached), as
     `warm_start` makes of the policy."""
 
-    def __post_init__(self) -> None:
-        demand(self, *self.clashes())
-
     def clashes(self) -> Iterator[str]:
-        """What is wrong with the settings together, each message beginning with its field."""
         known = self.warm_start_answers in ANSWERS or self.warm_start_answers.endswith(".jsonl")
         if not self.name:
             yield "name: must not be empty"
@@ -125,13 +121,8 @@ SAMPLERS = ("hf", "vllm", "vllm-server", "replay", "preferences")
 """The kinds of the suite."""
 
 
-def unknown_sampler(kind: str) -> str:
-    did = strict.did_you_mean(kind, SAMPLERS, "or module:Name", "{!r}")
-    return f"kind: must be one of {', '.join(map(repr, SAMPLERS))}, not the string {kind!r}; {did}"
-
-
 @dataclass(frozen=True)
-class SamplerConfig:
+class SamplerConfig(Settings):
     """Where rollouts come from."""
 
     kind: str = "hf"
@@ -202,13 +193,11 @@ class SamplerConfig:
     """Whether the corrected weights of an update are divided by their weighted mean (self-normalized
     importance sampling); with `rejection`, averages are then over what is left."""
 
-    def __post_init__(self) -> None:
-        demand(self, *self.clashes())
-
     def clashes(self) -> Iterator[str]:
-        """What is wrong with the settings together, each message beginning with its field."""
         if self.kind not in SAMPLERS and not self.foreign:
-            yield unknown_sampler(self.kind)
+            did = strict.did_you_mean(self.kind, SAMPLERS, "or module:Name", "{!r}")
+            kinds = ", ".join(map(repr, SAMPLERS))
+            yield f"kind: must be one of {kinds}, not the string {self.kind!r}; {did}"
 
     @property
     def foreign(self) -> bool:
@@ -244,7 +233,7 @@ COMPONENTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class RewardConfig:
+class RewardConfig(Settings):
     """What is rewarded. Every part is logged as ``reward/<component>``, whatever its weight, and so are the
     task's own scores, whatever is rewarded."""
 
@@ -291,11 +280,7 @@ class RewardConfig:
     outlier_size: Annotated[float, Interval(gt=0, lt=math.inf)] = 20.0
     """Size of the outliers."""
 
-    def __post_init__(self) -> None:
-        demand(self, *self.clashes())
-
     def clashes(self) -> Iterator[str]:
-        """What is wrong with the settings together, each message beginning with its field."""
         used = self.weights if self.kind == "sum" else (self.kind,)
         if self.kind == "sum" and not self.weights:
             yield "weights: kind sum needs at least one"
@@ -340,7 +325,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Settings):
     """The update."""
 
     steps: NonNegativeInt = 40
@@ -410,11 +395,7 @@ class TrainConfig:
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""
 
-    def __post_init__(self) -> None:
-        demand(self, *self.clashes())
-
     def clashes(self) -> Iterator[str]:
-        """What is wrong with the settings together, each message beginning with its field."""
         rows = self.prompts_per_step * self.group_size
         if rows > MOST_COMPLETIONS:
             yield (
@@ -437,10 +418,9 @@ class TrainConfig:
     def choices(self) -> Iterator[str]:
         """That optimizer and schedule are chosen by a name that can be one, with settings that they have."""
         foreign = ":" in self.schedule
-        others = "or torch:NAME, transformers:NAME, module:Name"
-        did = strict.did_you_mean(self.schedule, SCHEDULES, others, "{!r}")
-        known = foreign or self.schedule in SCHEDULES
-        if not known:
+        if not foreign and self.schedule not in SCHEDULES:
+            others = "or torch:NAME, transformers:NAME, module:Name"
+            did = strict.did_you_mean(self.schedule, SCHEDULES, others, "{!r}")
             yield f"schedule: must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}; {did}"
         if not foreign and self.schedule_settings:
             yield (
@@ -449,16 +429,15 @@ class TrainConfig:
             )
         if self.floor and self.schedule not in ("linear", "cosine"):
             yield f"floor: is where linear and cosine end, and schedule is {self.schedule!r}; set floor = 0"
-        other = ":" in self.optimizer
-        if not other and self.optimizer != "adamw":
+        adamw = ":" not in self.optimizer
+        if adamw and self.optimizer != "adamw":
             yield f"optimizer: must be adamw, torch:NAME or module:Name, not {self.optimizer!r}"
-        if not other and self.optimizer_settings:
+        if adamw and self.optimizer_settings:
             yield (
                 "optimizer_settings: those of adamw are betas and weight_decay; write train.betas, or choose "
                 'optimizer = "torch:AdamW"'
             )
-        plain = self.betas == (0.9, 0.95) and not self.weight_decay
-        if not plain and other:
+        if not adamw and (self.betas != (0.9, 0.95) or self.weight_decay):
             yield (
                 f"betas: betas and weight_decay are those of adamw, and optimizer is {self.optimizer!r}; "
                 "write them in optimizer_settings"
@@ -466,7 +445,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
+class EvaluateConfig(Settings):
     """Evaluation on problems that are never trained on."""
 
     every: NonNegativeInt = 10
@@ -495,12 +474,9 @@ class EvaluateConfig:
     """Further tasks, each with its settings, that are evaluated beside the run's own and never trained on:
     what is forgotten, or carried over. Logged as `also/<task>/<split>/<mode>/<metric>`."""
 
-    def __post_init__(self) -> None:
-        demand(self)
-
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Settings):
     """What a killed run restarts from."""
 
     every: NonNegativeInt = 10
@@ -514,9 +490,6 @@ class CheckpointConfig:
     """Whether a finished run keeps its final weights, which `grpobench eval` and `grpobench export` read.
     Without them it keeps no optimizer state either: its logs alone, which are all that a report needs.
     Weights of earlier runs may then be deleted. Runs of `grpobench search` never keep any."""
-
-    def __post_init__(self) -> None:
-        demand(self)
 
     @property
     def continues(self) -> bool:

@@ -25,7 +25,7 @@ from grpobench.runs.settings.observe import Entry
 from grpobench.runs.settings.overrides import read_assignment, read_sets
 from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, demand
+from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, Settings
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict), "stop_on": (str,)}
@@ -39,7 +39,7 @@ MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Settings):
     """The plain top-level keys of a recipe."""
 
     name: str
@@ -61,11 +61,7 @@ class Head:
     observe: tuple[Entry, ...] = ()
     """Callbacks that are told of every run: names, or tables with name and settings."""
 
-    def __post_init__(self) -> None:
-        demand(self, *self.clashes())
-
     def clashes(self) -> Iterator[str]:
-        """What is wrong with the settings together, each message beginning with its field."""
         if not NAME.fullmatch(self.name):
             yield f"name: must be letters, digits, - and _, not {self.name!r}"
         yield from stop_faults(self.stop_on)

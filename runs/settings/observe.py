@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +37,7 @@ Entry = str | dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Observe:
+class Observe(strict.Settings):
     """One callback of a recipe."""
 
     name: str
@@ -48,11 +48,15 @@ class Observe:
     """Most seconds that it gets after the last step, before its process is ended."""
 
     def __post_init__(self) -> None:
-        strict.demand(self, *(() if self.name else ("name: must not be empty",)))
+        super().__post_init__()
         try:
             toml.value(self.settings)
         except TypeError as error:
             raise ValueError(f"{error} as run.toml keeps it; write a string") from None
+
+    def clashes(self) -> Iterator[str]:
+        if not self.name:
+            yield "name: must not be empty"
 
     @property
     def reference(self) -> str:

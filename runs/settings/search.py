@@ -17,7 +17,7 @@ from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.settings.expand import read_over_table
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import demand
+from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.data import bounded
 
 SEARCH, SEARCHED = "search", "searched"
@@ -27,7 +27,7 @@ SUFFIX = "-searched"
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Settings):
     """The table `search`. The options of `grpobench search` come before it."""
 
     over: Mapping[str, Any] = field(default_factory=dict)
@@ -43,11 +43,7 @@ class Search:
     """What is compared, the larger the better: a measure of profiles (analysis/profile/measure.py). Empty:
     the validation accuracy at the end, in the mode in which reports compare arms."""
 
-    def __post_init__(self) -> None:
-        demand(self, *self.clashes())
-
     def clashes(self) -> Iterator[str]:
-        """What is wrong with the settings together, each message beginning with its field."""
         seeds, rungs = self.seeds, self.rungs
         if len(set(seeds)) != len(seeds):
             yield "seeds: must differ from each other"
@@ -58,7 +54,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Searched:
+class Searched(Settings):
     """The table `searched`."""
 
     record: str
@@ -68,11 +64,7 @@ class Searched:
     set: tuple[str, ...] = ()
     """The assignments that the search chose, as after `--set`. Those of the command line come after them."""
 
-    def __post_init__(self) -> None:
-        demand(self, *self.clashes())
-
     def clashes(self) -> Iterator[str]:
-        """What is wrong with the settings together, each message beginning with its field."""
         wrong = [text for text in self.set if parse_set(text) is None]
         if not re.fullmatch("[0-9a-f]{64}", self.sha256):
             yield "sha256: must be 64 hexadecimal digits"

@@ -327,12 +327,6 @@ def sentences_of(error: ErrorDetails, bounds: Mapping[str, float]) -> list[str]:
     return [f"must be {WANTED[kind]}, not {describe(value)}" if kind in WANTED else error["msg"]]
 
 
-def is_table(hint: Any) -> bool:
-    """Whether a type is that of a table with keys of its own, or such a table or none."""
-    choices = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    return any(dataclasses.is_dataclass(one) for one in choices)
-
-
 def quoted(expected: str) -> list[str]:
     """The words that a value may be; pydantic's errors hold them only in a sentence."""
     return re.findall(r"'([^']*)'", expected)
@@ -483,18 +477,26 @@ def bounded_hints(cls: type) -> dict[str, Any]:
     return {name: whole[name] for name in bare if whole[name] != bare[name]}
 
 
-def demand(settings: object, *clashes: str) -> None:
-    """Raise one ValueError with a message for each bound of the dataclass's fields that does not hold, and
-    the messages `clashes`, in the order of the fields. A message starts with its field: "field: must be ...".
-    Bounds are checked here and not when a value is read, because only the last layer's value counts."""
-    cls: Any = type(settings)
-    messages: list[str] = []
-    for name, hint in bounded_hints(cls).items():
-        convert(getattr(settings, name), hint, name, messages)
-    messages += clashes
-    order = list(hints(cls))
-    if messages:
-        raise ValueError(*sorted(messages, key=lambda text: order.index(re.split(r"\W", text)[0])))
+class Settings:
+    """Base of a dataclass of settings. Its constructor raises one ValueError with a message for each bound of
+    its fields that does not hold, such as ``Annotated[int, Ge(1)]``, and for each of its clashes.
+
+    Bounds are checked there and not when a value is read, because only the last layer's value counts.
+    """
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        messages: list[str] = []
+        for name, hint in bounded_hints(cls).items():
+            convert(getattr(self, name), hint, name, messages)
+        messages += self.clashes()
+        order = list(hints(cls))
+        if messages:
+            raise ValueError(*sorted(messages, key=lambda text: order.index(re.split(r"\W", text)[0])))
+
+    def clashes(self) -> Iterator[str]:
+        """What is wrong with fields together. A message starts with its field: "field: must be ..."."""
+        yield from ()
 
 
 def plain(value: Any) -> Any:
