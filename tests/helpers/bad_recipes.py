@@ -94,7 +94,7 @@ def of_sections() -> Iterator[Case]:
             if hint is int and index % 4 == 0:
                 yield Case(f"{section}.{name} = 1.5", recipe_with(**{section: {name: 1.5}}))
             if hint is float:
-                for bad in (-0.5, math.nan) if index % 2 else (math.nan, -math.inf):
+                for bad in (-0.5, math.nan, math.inf) if index % 2 else (math.nan, math.inf, -math.inf):
                     yield Case(f"{section}.{name} = {bad}", recipe_with(**{section: {name: bad}}))
             if index % 3 == 0:
                 slip = name[:-2] + name[-1]

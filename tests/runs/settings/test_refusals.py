@@ -1,4 +1,4 @@
-"""What is said of 770 bad recipes, and what the suite's good ones resolve to, as recorded."""
+"""What is said of some 800 bad recipes, and what the suite's good ones resolve to, as recorded."""
 
 from __future__ import annotations
 
