@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers
-from grpobench.runs.settings.recipe import RECIPES, Recipe, read_table
+from grpobench.runs.settings.recipe import RECIPES, Recipe, locate, read_table
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
 
@@ -73,7 +73,7 @@ def findings() -> dict[str, Path]:
 
 def read_finding(source: str) -> Study:
     """The finding of a name or path. Raises ConfigError with every fault of it."""
-    path = locate(source)
+    path = locate(source, "finding", findings())
     text = strict.read_text(path, "finding")
     table = strict.read_toml(text, str(path))
     faults: list[str] = []
@@ -114,14 +114,3 @@ def _about(given: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, st
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
-
-
-def locate(source: str) -> Path:
-    """A finding by path (anything with a slash or ending in .toml) or by name."""
-    if source.endswith(".toml") or "/" in source:
-        return Path(source).expanduser()
-    known = findings()
-    if source not in known:
-        did = strict.did_you_mean(source, known, f"known: {', '.join(known)}")
-        raise ConfigError([f"unknown finding {source!r}; {did}; or give the path of a TOML file"])
-    return known[source]

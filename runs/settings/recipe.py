@@ -179,15 +179,15 @@ def open_plugins(
     return opened
 
 
-def locate(source: str) -> Path:
-    """A recipe by path (anything with a slash or ending in .toml) or by name."""
+def locate(source: str, kind: str = "recipe", by_name: Mapping[str, Path] | None = None) -> Path:
+    """A recipe, or what else `kind` is, by path (anything with a slash or ending in .toml) or by name."""
     if source.endswith(".py"):
         compare = f"grpobench compare {Path(source).stem}:CLASS --with grpo --task arithmetic"
         raise ConfigError([f"{source} is Python and no recipe; to compare a class in it: {compare}"])
     if source.endswith(".toml") or "/" in source:
         return Path(source).expanduser()
-    known = recipes()
-    if source not in known:
-        others = f"known: {', '.join(known)}; or give the path of a TOML file"
-        raise ConfigError([f"unknown recipe {source!r}; {strict.did_you_mean(source, known, others)}"])
-    return known[source]
+    by_name = recipes() if by_name is None else by_name
+    if source not in by_name:
+        others = f"known: {', '.join(by_name)}; or give the path of a TOML file"
+        raise ConfigError([f"unknown {kind} {source!r}; {strict.did_you_mean(source, by_name, others)}"])
+    return by_name[source]
