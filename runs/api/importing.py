@@ -49,8 +49,7 @@ def import_logs(
         from grpobench.runs.importing.translate import mapping
 
     if format and format not in FORMATS:
-        guess = words.nearest(format, FORMATS)
-        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(FORMATS)}"
+        did = words.did_you_mean(format, FORMATS, f"known: {', '.join(FORMATS)}", "{!r}")
         raise ConfigError([f"format: unknown format {format!r}; {did}"])
     given = [source] if isinstance(source, str | os.PathLike) else source
     request = Request(

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import pandas as pd
 
 from grpobench.runs.inventory import listing, showing
-from grpobench.runs.tools.strict import ConfigError, nearest
+from grpobench.runs.tools.strict import ConfigError, did_you_mean
 
 Listed = Literal[
     "algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "figures", "models"
@@ -40,6 +40,5 @@ def show(kind: ShowKind, name: str, library: str | None = None) -> dict[str, Any
 
 def unknown_kind(kind: str, known: tuple[str, ...]) -> str:
     """The message for an unknown kind."""
-    guess = nearest(kind, known)
-    did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}"
+    did = did_you_mean(kind, known, f"known: {', '.join(known)}", "{!r}")
     return f"unknown kind {kind!r}; {did}"

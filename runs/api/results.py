@@ -397,6 +397,5 @@ class Results:
 
 def unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
     """The message for a name that these results do not have."""
-    guess = strict.nearest(name, known)
-    did = f"did you mean {guess!r}?" if guess else f"there are: {', '.join(known) or 'none'}"
+    did = strict.did_you_mean(name, known, f"there are: {', '.join(known) or 'none'}", "{!r}")
     return f"no {kind} {name!r} in these results; {did}"

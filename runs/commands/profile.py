@@ -95,8 +95,7 @@ def chosen_probes(options: Options) -> list[str]:
     names = [part.strip() for part in options.probes.split(",") if part.strip()]
     for name in names:
         if name not in known:
-            guess = strict.nearest(name, known)
-            did = f"did you mean {guess}?" if guess else f"known: {', '.join(known)}"
+            did = strict.did_you_mean(name, known, f"known: {', '.join(known)}")
             raise ConfigError([f"--probes: unknown probe {name!r}; {did}"])
     return list(dict.fromkeys([GATE, *names]))
 

@@ -197,10 +197,9 @@ def labels_in(text: str) -> dict[str, str]:
 
 def unknown(where: str, name: str, known: Sequence[str]) -> str:
     """The message for a name that does not exist."""
-    from grpobench.runs.tools.strict import nearest
+    from grpobench.runs.tools.strict import did_you_mean
 
-    guess = nearest(name, known)
-    hint = f"did you mean {guess}?" if guess else f"known: {', '.join(known)}"
+    hint = did_you_mean(name, known, f"known: {', '.join(known)}")
     return f"{where}: unknown {'format' if where == '--format' else 'name'} {name!r}; {hint}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from grpobench.runs.reward.grader import applies, weighted
 from grpobench.runs.reward.verdicts import demand_verdicts
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import RewardConfig, RunConfig
-from grpobench.runs.tools.strict import Rule, unmet
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.messages import as_line, parse_prompt
 from grpobench.tasks.data.tables import DataError
@@ -37,26 +36,21 @@ class GradingError(RuntimeError):
     """The machine failed to grade a completion, again and again."""
 
 
-def refusals(config: RunConfig) -> list[str]:
+def refusals(config: RunConfig) -> Iterator[str]:
     """What of a run's reward needs more than a completion alone, each with its remedy."""
     reward, task = config.reward, config.task
-    rules = [
-        Rule(
-            name in task.scores or name in ALONE,
-            f"reward {name} needs more than one completion's text (its group, a model or a plugin), which "
-            "a reward function elsewhere does not have; weigh other components",
-        )
-        for name in reward.components(task)
-    ]
-    rules += [
-        Rule(
-            not getattr(reward, name),
-            f"reward.{name} draws by step and place in the group, which a reward function elsewhere does not "
-            f"know; set reward.{name} = 0",
-        )
-        for name in ("flip", "outliers")
-    ]
-    return unmet(rules)
+    for name in reward.components(task):
+        if name not in task.scores and name not in ALONE:
+            yield (
+                f"reward {name} needs more than one completion's text (its group, a model or a plugin), "
+                "which a reward function elsewhere does not have; weigh other components"
+            )
+    for name in ("flip", "outliers"):
+        if getattr(reward, name):
+            yield (
+                f"reward.{name} draws by step and place in the group, which a reward function elsewhere does "
+                f"not know; set reward.{name} = 0"
+            )
 
 
 def as_columns(problem: Problem) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from grpobench.algorithms.libraries.trl_arguments import format_value
 from grpobench.runs.handover import grading
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
-from grpobench.runs.tools.strict import ConfigError, Rule, unmet
+from grpobench.runs.tools.strict import ConfigError
 
 
 @dataclass(frozen=True)
@@ -85,54 +85,44 @@ def make(recipe: Recipe, library: str, translate: Callable[[RunConfig], Translat
     return Plan(library, recipe.name, tuple(parts), tuple(refused))
 
 
-def common(config: RunConfig) -> list[str]:
+def common(config: RunConfig) -> Iterator[str]:
     """What no other library is asked for, each with its remedy."""
     sampler, train, task = config.sampler, config.train, config.task
     evaluated = {"validation": config.evaluate.problems, "test": config.evaluate.test_problems}
-    return unmet(
-        [
-            Rule(
-                sampler.kind in ("hf", "vllm", "vllm-server"),
-                f'sampler.kind is "{sampler.kind}", and the policy itself must sample; set it to "hf"',
-            ),
-            Rule(
-                task.turns == 1,
-                f"{task.name} has {task.turns} turns, and reward functions elsewhere see one; take a task of "
-                "one turn",
-            ),
-            Rule(
-                any(count and split in task.splits for split, count in evaluated.items()),
-                f"nothing of {task.name} is evaluated; set evaluate.problems or evaluate.test_problems",
-            ),
-            Rule(not train.curriculum, f"train.curriculum is {train.curriculum!r}; leave it away"),
-            *must_be(
-                {
-                    "sampler.lag": (sampler.lag, 0),
-                    "sampler.correction": (sampler.correction, "none"),
-                    "sampler.top_k": (sampler.top_k, 0),
-                    "sampler.top_p": (sampler.top_p, 1.0),
-                    "sampler.min_p": (sampler.min_p, 0.0),
-                    "sampler.stop": (list(sampler.stop), []),
-                    "sampler.router_replay": (sampler.router_replay, "none"),
-                    "model.adapter": (config.model.adapter, None),
-                    "model.weights": (config.model.weights, "float32"),
-                    "train.optimizer": (train.optimizer, "adamw"),
-                }
-            ),
-            Rule(
-                sampler.old_logp != "sampler",
-                'sampler.old_logp is "sampler", and it is recomputed there; set it to "auto"',
-            ),
-        ]
+    if sampler.kind not in ("hf", "vllm", "vllm-server"):
+        yield f'sampler.kind is "{sampler.kind}", and the policy itself must sample; set it to "hf"'
+    if task.turns != 1:
+        yield (
+            f"{task.name} has {task.turns} turns, and reward functions elsewhere see one; take a task of "
+            "one turn"
+        )
+    if not any(count and split in task.splits for split, count in evaluated.items()):
+        yield f"nothing of {task.name} is evaluated; set evaluate.problems or evaluate.test_problems"
+    if train.curriculum:
+        yield f"train.curriculum is {train.curriculum!r}; leave it away"
+    yield from must_be(
+        {
+            "sampler.lag": (sampler.lag, 0),
+            "sampler.correction": (sampler.correction, "none"),
+            "sampler.top_k": (sampler.top_k, 0),
+            "sampler.top_p": (sampler.top_p, 1.0),
+            "sampler.min_p": (sampler.min_p, 0.0),
+            "sampler.stop": (list(sampler.stop), []),
+            "sampler.router_replay": (sampler.router_replay, "none"),
+            "model.adapter": (config.model.adapter, None),
+            "model.weights": (config.model.weights, "float32"),
+            "train.optimizer": (train.optimizer, "adamw"),
+        }
     )
+    if sampler.old_logp == "sampler":
+        yield 'sampler.old_logp is "sampler", and it is recomputed there; set it to "auto"'
 
 
-def must_be(settings: Mapping[str, tuple[Any, Any]]) -> Sequence[Rule]:
-    """Rules for settings that are handed over with one value alone: (value, that value) by key."""
-    return [
-        Rule(value == wanted, f"{key} is {format_setting(value)}; set it to {format_setting(wanted)}")
-        for key, (value, wanted) in settings.items()
-    ]
+def must_be(settings: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+    """Why settings that are handed over with one value alone are not: (value, that value) by key."""
+    for key, (value, wanted) in settings.items():
+        if value != wanted:
+            yield f"{key} is {format_setting(value)}; set it to {format_setting(wanted)}"
 
 
 def format_setting(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grpobench.algorithms.libraries import trl_arguments
@@ -11,7 +11,6 @@ from grpobench.algorithms.libraries.trl_arguments import OVER_TOKENS, STAY, TABL
 from grpobench.runs.handover.plan import Translated
 from grpobench.runs.settings import trl as settings
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.tools.strict import Rule, unmet
 
 DIFFERS = (
     "completions are sampled by transformers, with one generator per process",
@@ -55,22 +54,17 @@ def without_remedy(why: str) -> str:
     return why.removesuffix(STAY).rstrip(" ,;").removesuffix(" or").rstrip(" ,;")
 
 
-def refusals(config: RunConfig, entry: trl_arguments.Entry) -> list[str]:
+def refusals(config: RunConfig, entry: trl_arguments.Entry) -> Iterator[str]:
     """What of a run a hand-over to TRL cannot express beyond `train.backend = "trl"`."""
-    return unmet(
-        [
-            Rule(not entry.pairs, "its trainer of TRL's takes recorded pairs, which are not handed over"),
-            Rule(
-                not entry.separate,
-                "its trainer of TRL's takes each part of the reward by itself, which is not handed over",
-            ),
-            Rule(
-                config.train.schedule == "constant",
-                f'train.schedule is "{config.train.schedule}", which TRL\'s trainers count in updates; set '
-                'it to "constant"',
-            ),
-        ]
-    )
+    if entry.pairs:
+        yield "its trainer of TRL's takes recorded pairs, which are not handed over"
+    if entry.separate:
+        yield "its trainer of TRL's takes each part of the reward by itself, which is not handed over"
+    if config.train.schedule != "constant":
+        yield (
+            f'train.schedule is "{config.train.schedule}", which TRL\'s trainers count in updates; set '
+            'it to "constant"'
+        )
 
 
 def training_arguments(config: RunConfig, limit: int) -> dict[str, Any]:

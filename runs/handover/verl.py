@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from grpobench.algorithms.libraries import verl_arguments
 from grpobench.algorithms.libraries.verl_arguments import ACTOR, RELEASE, UNBOUNDED
 from grpobench.runs.handover.plan import Translated
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.tools.strict import ConfigError, Rule, unmet
+from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 
 KEYS = Path(__file__).parent / "verl_keys.txt"
@@ -62,36 +62,26 @@ def translate(config: RunConfig) -> Translated:
     return Translated(settings, [*asked.refused, *refusals(config)], differs)
 
 
-def refusals(config: RunConfig) -> list[str]:
+def refusals(config: RunConfig) -> Iterator[str]:
     """What of a run's training verl cannot express, each with its remedy."""
     train = config.train
-    return unmet(
-        [
-            Rule(
-                train.backend == "grpobench",
-                f'train.backend is "{train.backend}"; set it to "grpobench"',
-            ),
-            Rule(
-                config.algorithm.name not in grouped() or train.group_size > 1,
-                "train.group_size is 1, and verl's advantage of a group of one is its reward; set it to 2 or "
-                "more",
-            ),
-            Rule(
-                train.prompts_per_step % train.num_minibatches == 0,
-                f"train.num_minibatches = {train.num_minibatches} does not divide train.prompts_per_step = "
-                f"{train.prompts_per_step}, and verl's minibatches have one number of prompts",
-            ),
-            Rule(
-                config.model.dtype != "float16",
-                'model.dtype is "float16", and its scale of the losses is not handed over; set it to '
-                '"bfloat16"',
-            ),
-            Rule(
-                train.schedule in ("constant", "cosine"),
-                f'train.schedule is "{train.schedule}", and verl has "constant" and "cosine"',
-            ),
-        ]
-    )
+    if train.backend != "grpobench":
+        yield f'train.backend is "{train.backend}"; set it to "grpobench"'
+    if config.algorithm.name in grouped() and train.group_size <= 1:
+        yield (
+            "train.group_size is 1, and verl's advantage of a group of one is its reward; set it to 2 or more"
+        )
+    if train.prompts_per_step % train.num_minibatches != 0:
+        yield (
+            f"train.num_minibatches = {train.num_minibatches} does not divide train.prompts_per_step = "
+            f"{train.prompts_per_step}, and verl's minibatches have one number of prompts"
+        )
+    if config.model.dtype == "float16":
+        yield (
+            'model.dtype is "float16", and its scale of the losses is not handed over; set it to "bfloat16"'
+        )
+    if train.schedule not in ("constant", "cosine"):
+        yield f'train.schedule is "{train.schedule}", and verl has "constant" and "cosine"'
 
 
 def grouped() -> list[str]:

@@ -251,8 +251,7 @@ def required_packages(names: Sequence[str]) -> dict[str, list[Package]]:
     faults = []
     for name in names:
         if name not in known and name != ALL:
-            guess = strict.nearest(name, known)
-            remedy = f"did you mean {guess}?" if guess else f"known: {', '.join([ALL, *everything])}"
+            remedy = strict.did_you_mean(name, known, f"known: {', '.join([ALL, *everything])}")
             faults.append(f"unknown data set {name!r}; {remedy}")
     if faults:
         raise strict.ConfigError(faults)

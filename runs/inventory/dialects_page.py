@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from grpobench.runs.inventory import showing
@@ -41,6 +41,8 @@ def collect_library(name: str, presets: list[showing.Row]) -> Library:
 def collect_dialects(presets: list[showing.Row]) -> Mapping[str, Any]:
     """What the page of dialects says. What several presets of a library share stands in one table per
     library, and the presets refer to it."""
+    from grpobench.algorithms.libraries.dialects import MEANINGS, NOTE, SELF_TEACHERS  # which loads torch
+
     names = dict.fromkeys(row["library"] for row in presets)
     libraries = {
         name: collect_library(name, [row for row in presets if row["library"] == name]) for name in names
@@ -52,9 +54,9 @@ def collect_dialects(presets: list[showing.Row]) -> Mapping[str, Any]:
         "algorithms": {name: by_algorithm[name] for name in registries.algorithms() if name in by_algorithm},
         "libraries": {name: library for name, library in libraries.items() if library.facts or library.gaps},
         "example": presets[0],
-        "note": registries.dialects_note(),
-        "meanings": registries.distillation_meanings(),
-        "self_teachers": registries.self_teachers(),
+        "note": NOTE,
+        "meanings": [asdict(meaning) for meaning in MEANINGS],
+        "self_teachers": [asdict(teacher) for teacher in SELF_TEACHERS],
     }
 
 

@@ -230,8 +230,7 @@ def show_as(name: str, library: str) -> Row:
     cls = chosen(registries.algorithms(), name, "algorithm")
     known = {dialect.library: dialect for dialect in dialects_of(cls.name)}
     if library not in known:
-        guess = strict.nearest(library, known)
-        did = f"did you mean {guess}?" if guess else f"known for {name}: {', '.join(known) or 'none'}"
+        did = strict.did_you_mean(library, known, f"known for {name}: {', '.join(known) or 'none'}")
         raise ConfigError([f"--as {library}: no dialect {name}@{library}; {did}"])
     return show_dialect(known[library])
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Interval
 
-from grpobench.runs.tools.strict import Rule, demand
+from grpobench.runs.tools.strict import Settings
 
 HEADS = re.compile(r"embed|lm_head|wte|wpe")
 """Names of matrices that are no linear layers of a trunk."""
 
 
 @dataclass(frozen=True)
-class Adapter:
+class Adapter(Settings):
     """A LoRA adapter: the policy's weights W stay as they are, and A and B in W + alpha/rank · B A are
     trained. Both are float32 whatever W is."""
 
@@ -31,16 +31,14 @@ class Adapter:
     dropout: float = 0.0
     """0, as peft's `lora_dropout` must be here."""
 
-    def __post_init__(self) -> None:
-        demand(
-            self,
-            Rule(
-                self.dropout == 0,
+    def clashes(self) -> Iterator[str]:
+        if self.dropout != 0:
+            yield (
                 "dropout: must be 0: the sampler and log π_old have no dropout, so that with it the ratio "
-                "π/π_old would differ from 1 before any update; lower rank or raise train.weight_decay",
-            ),
-            Rule(len(set(self.targets)) == len(self.targets), "targets: lists a layer twice"),
-        )
+                "π/π_old would differ from 1 before any update; lower rank or raise train.weight_decay"
+            )
+        if len(set(self.targets)) != len(self.targets):
+            yield "targets: lists a layer twice"
 
     def elements(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """About how many weights the adapter of a model has, whose files hold tensors of these shapes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +43,6 @@ def _built(config: RunConfig, wrong: list[str]) -> Iterator[Task]:
         place = f"{KEY}.{name}"
         cls = registries.find_class("task", name, folder, place, wrong)
         if cls is not None:
-            task = _with_settings(cls, settings, place, config.beside, wrong)
+            task: Any = strict.build(cls, settings, place, wrong, folder=Path(config.beside))
             if task is not strict.BAD:
                 yield task
-
-
-def _with_settings(
-    cls: type[Task], settings: Mapping[str, Any], place: str, beside: str, faults: list[str]
-) -> Any:
-    """The task, or `BAD`. Its paths are relative to the recipe's folder, `beside`."""
-    before = len(faults)
-    checked = strict.check(cls, settings, place, faults)
-    if len(faults) > before:
-        return strict.BAD
-    whole = {
-        key: Path(beside, one.expanduser()) if isinstance(one, Path) else one for key, one in checked.items()
-    }
-    return strict.construct(cls, whole, faults, lambda key: strict.join(place, key) if key else place)

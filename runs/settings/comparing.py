@@ -25,7 +25,7 @@ from grpobench.runs.settings.layers import widen
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.settings.recipe import Recipe, open_recipe, read_text, recipes
 from grpobench.runs.settings.stored import flatten
-from grpobench.runs.tools import toml
+from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
 BASE = "quickstart"
@@ -69,10 +69,7 @@ def compose(wish: Wish) -> Made:
     """The recipe that compares the candidate, its control, with each of the others. Raises ConfigError with
     every error."""
     path, text, folder = open_recipe(wish.source)
-    try:
-        base = toml.read(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"not TOML: {error}"], str(path)) from None
+    base = strict.read_toml(text, str(path))
     arms = Arms(base, folder)
     everything = wish.others == (ALL,)
     names = list(registries.algorithms()) if everything else wish.others

@@ -16,7 +16,7 @@ from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import Rule, demand
+from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.task import Task
 
 LongPrompts = Literal["refuse", "drop"]
@@ -36,7 +36,7 @@ REFERENCES = "reference"
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Settings):
     """The initial policy."""
 
     name: str = "nano"
@@ -88,34 +88,28 @@ class ModelConfig:
     """Supervised updates of the teacher on the task's demonstrations before the run (cached), as
     `warm_start` makes of the policy."""
 
-    def __post_init__(self) -> None:
+    def clashes(self) -> Iterator[str]:
         known = self.warm_start_answers in ANSWERS or self.warm_start_answers.endswith(".jsonl")
-        demand(
-            self,
-            Rule(bool(self.name), "name: must not be empty"),
-            Rule(
-                self.chat_template or not self.chat_template_settings,
-                "chat_template_settings: there is no template with chat_template = false; remove one of them",
-            ),
-            Rule(
-                not (self.teacher_warm_start and self.chat_template_settings),
+        if not self.name:
+            yield "name: must not be empty"
+        if not self.chat_template and self.chat_template_settings:
+            yield (
+                "chat_template_settings: there is no template with chat_template = false; remove one of them"
+            )
+        if self.teacher_warm_start and self.chat_template_settings:
+            yield (
                 "chat_template_settings: a teacher's warm start does not read them; warm it up in a run of "
-                "its own, and export it",
-            ),
-            Rule(
-                self.weights in ("float32", self.dtype),
-                f'weights: {self.weights} weights are computed with as such; set dtype = "{self.weights}"',
-            ),
-            Rule(
-                bool(self.teacher) or not self.teacher_warm_start,
-                "teacher_warm_start: there is no teacher; set teacher or teacher_warm_start = 0",
-            ),
-            Rule(
-                known,
+                "its own, and export it"
+            )
+        if self.weights not in ("float32", self.dtype):
+            yield f'weights: {self.weights} weights are computed with as such; set dtype = "{self.weights}"'
+        if not self.teacher and self.teacher_warm_start:
+            yield "teacher_warm_start: there is no teacher; set teacher or teacher_warm_start = 0"
+        if not known:
+            yield (
                 f"warm_start_answers: must be {', '.join(ANSWERS)} or the path of a .jsonl file, not "
-                f"{self.warm_start_answers!r}",
-            ),
-        )
+                f"{self.warm_start_answers!r}"
+            )
 
     @property
     def template(self) -> bool | Mapping[str, Any]:
@@ -127,14 +121,8 @@ SAMPLERS = ("hf", "vllm", "vllm-server", "replay", "preferences")
 """The kinds of the suite."""
 
 
-def unknown_sampler(kind: str) -> str:
-    guess = strict.nearest(kind, SAMPLERS)
-    did = f"; did you mean {guess!r}?" if guess else ", or module:Name"
-    return f"kind: must be one of {', '.join(map(repr, SAMPLERS))}, not the string {kind!r}{did}"
-
-
 @dataclass(frozen=True)
-class SamplerConfig:
+class SamplerConfig(Settings):
     """Where rollouts come from."""
 
     kind: str = "hf"
@@ -205,8 +193,11 @@ class SamplerConfig:
     """Whether the corrected weights of an update are divided by their weighted mean (self-normalized
     importance sampling); with `rejection`, averages are then over what is left."""
 
-    def __post_init__(self) -> None:
-        demand(self, Rule(self.kind in SAMPLERS or self.foreign, unknown_sampler(self.kind)))
+    def clashes(self) -> Iterator[str]:
+        if self.kind not in SAMPLERS and not self.foreign:
+            did = strict.did_you_mean(self.kind, SAMPLERS, "or module:Name", "{!r}")
+            kinds = ", ".join(map(repr, SAMPLERS))
+            yield f"kind: must be one of {kinds}, not the string {self.kind!r}; {did}"
 
     @property
     def foreign(self) -> bool:
@@ -242,7 +233,7 @@ COMPONENTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class RewardConfig:
+class RewardConfig(Settings):
     """What is rewarded. Every part is logged as ``reward/<component>``, whatever its weight, and so are the
     task's own scores, whatever is rewarded."""
 
@@ -289,22 +280,19 @@ class RewardConfig:
     outlier_size: Annotated[float, Interval(gt=0, lt=math.inf)] = 20.0
     """Size of the outliers."""
 
-    def __post_init__(self) -> None:
+    def clashes(self) -> Iterator[str]:
         used = self.weights if self.kind == "sum" else (self.kind,)
-        demand(
-            self,
-            Rule(self.kind != "sum" or bool(self.weights), "weights: kind sum needs at least one"),
-            Rule(
-                bool(self.model) or "model" not in used,
-                'model: must name the reward model; "tiny" is one that the suite trains itself',
-            ),
-            Rule(
-                self.model_learns == "correct" or self.model == TINY,
+        if self.kind == "sum" and not self.weights:
+            yield "weights: kind sum needs at least one"
+        if not self.model and "model" in used:
+            yield 'model: must name the reward model; "tiny" is one that the suite trains itself'
+        if self.model_learns != "correct" and self.model != TINY:
+            yield (
                 f"model_learns: only the model {TINY!r} is trained here; remove it, or set reward.model to "
-                f"{TINY!r}",
-            ),
-            Rule(bool(self.proxy) or "proxy" not in used, "proxy: must name at least one feature"),
-        )
+                f"{TINY!r}"
+            )
+        if not self.proxy and "proxy" in used:
+            yield "proxy: must name at least one feature"
 
     @property
     def doses(self) -> list[str]:
@@ -337,7 +325,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Settings):
     """The update."""
 
     steps: NonNegativeInt = 40
@@ -407,67 +395,57 @@ class TrainConfig:
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""
 
-    def __post_init__(self) -> None:
+    def clashes(self) -> Iterator[str]:
         rows = self.prompts_per_step * self.group_size
-        demand(
-            self,
-            Rule(
-                rows <= MOST_COMPLETIONS,
+        if rows > MOST_COMPLETIONS:
+            yield (
                 f"prompts_per_step: {self.prompts_per_step:,} in groups of {self.group_size:,} are {rows:,} "
-                f"completions, too many",
-            ),
-            Rule(
-                not self.curriculum or registries.is_plugin_name("curriculum", self.curriculum),
-                f"curriculum: must be module:Name or what a package calls one, not {self.curriculum!r}",
-            ),
-            Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
-            Rule(
-                self.experts == REFERENCES or self.experts.endswith(".jsonl"),
-                f"experts: must be {REFERENCES} or the path of a .jsonl file, not {self.experts!r}",
-            ),
-            Rule(
-                self.master_weights or not self.offload_optimizer,
+                f"completions, too many"
+            )
+        if self.curriculum and not registries.is_plugin_name("curriculum", self.curriculum):
+            yield f"curriculum: must be module:Name or what a package calls one, not {self.curriculum!r}"
+        if "policy" not in self.learning_rate:
+            yield "learning_rate: must hold a value for policy"
+        if self.experts != REFERENCES and not self.experts.endswith(".jsonl"):
+            yield f"experts: must be {REFERENCES} or the path of a .jsonl file, not {self.experts!r}"
+        if not self.master_weights and self.offload_optimizer:
+            yield (
                 "master_weights: an optimizer on the CPU has them there; set master_weights = true or "
-                "offload_optimizer = false",
-            ),
-            *self.choices(),
-        )
+                "offload_optimizer = false"
+            )
+        yield from self.choices()
 
-    def choices(self) -> Iterator[Rule]:
+    def choices(self) -> Iterator[str]:
         """That optimizer and schedule are chosen by a name that can be one, with settings that they have."""
         foreign = ":" in self.schedule
-        guess = strict.nearest(self.schedule, SCHEDULES)
-        did = f"did you mean {guess!r}?" if guess else "or torch:NAME, transformers:NAME, module:Name"
-        known = foreign or self.schedule in SCHEDULES
-        yield Rule(known, f"schedule: must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}; {did}")
-        yield Rule(
-            foreign or not self.schedule_settings,
-            f"schedule_settings: {self.schedule} has none; remove them (its own are floor and warmup_steps)",
-        )
-        yield Rule(
-            not self.floor or self.schedule in ("linear", "cosine"),
-            f"floor: is where linear and cosine end, and schedule is {self.schedule!r}; set floor = 0",
-        )
-        other = ":" in self.optimizer
-        yield Rule(
-            other or self.optimizer == "adamw",
-            f"optimizer: must be adamw, torch:NAME or module:Name, not {self.optimizer!r}",
-        )
-        yield Rule(
-            other or not self.optimizer_settings,
-            "optimizer_settings: those of adamw are betas and weight_decay; write train.betas, or choose "
-            'optimizer = "torch:AdamW"',
-        )
-        plain = self.betas == (0.9, 0.95) and not self.weight_decay
-        yield Rule(
-            plain or not other,
-            f"betas: betas and weight_decay are those of adamw, and optimizer is {self.optimizer!r}; write "
-            "them in optimizer_settings",
-        )
+        if not foreign and self.schedule not in SCHEDULES:
+            others = "or torch:NAME, transformers:NAME, module:Name"
+            did = strict.did_you_mean(self.schedule, SCHEDULES, others, "{!r}")
+            yield f"schedule: must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}; {did}"
+        if not foreign and self.schedule_settings:
+            yield (
+                f"schedule_settings: {self.schedule} has none; remove them (its own are floor and "
+                "warmup_steps)"
+            )
+        if self.floor and self.schedule not in ("linear", "cosine"):
+            yield f"floor: is where linear and cosine end, and schedule is {self.schedule!r}; set floor = 0"
+        adamw = ":" not in self.optimizer
+        if adamw and self.optimizer != "adamw":
+            yield f"optimizer: must be adamw, torch:NAME or module:Name, not {self.optimizer!r}"
+        if adamw and self.optimizer_settings:
+            yield (
+                "optimizer_settings: those of adamw are betas and weight_decay; write train.betas, or choose "
+                'optimizer = "torch:AdamW"'
+            )
+        if not adamw and (self.betas != (0.9, 0.95) or self.weight_decay):
+            yield (
+                f"betas: betas and weight_decay are those of adamw, and optimizer is {self.optimizer!r}; "
+                "write them in optimizer_settings"
+            )
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
+class EvaluateConfig(Settings):
     """Evaluation on problems that are never trained on."""
 
     every: NonNegativeInt = 10
@@ -496,12 +474,9 @@ class EvaluateConfig:
     """Further tasks, each with its settings, that are evaluated beside the run's own and never trained on:
     what is forgotten, or carried over. Logged as `also/<task>/<split>/<mode>/<metric>`."""
 
-    def __post_init__(self) -> None:
-        demand(self)
-
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Settings):
     """What a killed run restarts from."""
 
     every: NonNegativeInt = 10
@@ -515,9 +490,6 @@ class CheckpointConfig:
     """Whether a finished run keeps its final weights, which `grpobench eval` and `grpobench export` read.
     Without them it keeps no optimizer state either: its logs alone, which are all that a report needs.
     Weights of earlier runs may then be deleted. Runs of `grpobench search` never keep any."""
-
-    def __post_init__(self) -> None:
-        demand(self)
 
     @property
     def continues(self) -> bool:

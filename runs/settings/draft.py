@@ -11,32 +11,35 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Interval
 
-from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.entries import (
     Arm,
-    TaskLayer,
     Tasks,
+    classes_of,
     read_arms,
     read_tasks,
     select_arms,
     select_tasks,
 )
-from grpobench.runs.settings.layers import ELSEWHERE, Layer, read_base, renamed_keys
+from grpobench.runs.settings.layers import ELSEWHERE, Layer, Scope, renamed_keys
 from grpobench.runs.settings.observe import Entry
-from grpobench.runs.settings.overrides import Overrides, read_sets
+from grpobench.runs.settings.overrides import read_assignment, read_sets
 from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, Rule, demand
+from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, Settings
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict), "stop_on": (str,)}
 """Lists that `--set` may give a single entry of."""
+TABLES = ("tasks", "arm", "over", "search", "searched")
+"""Keys at the top of a recipe that are neither plain nor sections."""
+FORMS = ("algorithm.FIELD", "arm.NAME.settings.FIELD")
+"""What the other assignments look like, for a message."""
 MOST_SEEDS = 10_000
 """More seeds than that are a slip of the keyboard, and would take minutes only to be listed."""
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Settings):
     """The plain top-level keys of a recipe."""
 
     name: str
@@ -58,25 +61,21 @@ class Head:
     observe: tuple[Entry, ...] = ()
     """Callbacks that are told of every run: names, or tables with name and settings."""
 
-    def __post_init__(self) -> None:
-        demand(
-            self,
-            Rule(
-                bool(NAME.fullmatch(self.name)), f"name: must be letters, digits, - and _, not {self.name!r}"
-            ),
-            *(Rule(False, fault) for fault in stop_faults(self.stop_on)),
-            Rule(bool(self.seeds), "seeds: must not be empty"),
-            Rule(len(set(self.seeds)) == len(self.seeds), "seeds: must differ from each other"),
-            *(
-                Rule(0 <= seed < 2**63, f"seeds: must be from 0 to 2^63 - 1, not {seed}")
-                for seed in self.seeds[:MOST_SEEDS]
-            ),
-            Rule(
-                len(self.seeds) <= MOST_SEEDS,
-                f"seeds: {len(self.seeds):,} are more than an experiment can run; give at most "
-                f"{MOST_SEEDS:,}",
-            ),
-        )
+    def clashes(self) -> Iterator[str]:
+        if not NAME.fullmatch(self.name):
+            yield f"name: must be letters, digits, - and _, not {self.name!r}"
+        yield from stop_faults(self.stop_on)
+        if not self.seeds:
+            yield "seeds: must not be empty"
+        if len(set(self.seeds)) != len(self.seeds):
+            yield "seeds: must differ from each other"
+        for seed in self.seeds[:MOST_SEEDS]:
+            if not 0 <= seed < 2**63:
+                yield f"seeds: must be from 0 to 2^63 - 1, not {seed}"
+        if len(self.seeds) > MOST_SEEDS:
+            yield (
+                f"seeds: {len(self.seeds):,} are more than an experiment can run; give at most {MOST_SEEDS:,}"
+            )
 
 
 def stop_faults(kinds: Sequence[str]) -> Iterator[str]:
@@ -92,8 +91,7 @@ def stop_faults(kinds: Sequence[str]) -> Iterator[str]:
         if kind in DETECTORS:
             yield f"stop_on: {kind} says nothing against the policy; stop on {', '.join(known)}"
             continue
-        guess = strict.nearest(kind, known)
-        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}"
+        did = strict.did_you_mean(kind, known, f"known: {', '.join(known)}", "{!r}")
         yield f"stop_on: unknown event {kind!r}; {did}"
     if len(set(kinds)) < len(kinds):
         yield "stop_on: lists an event twice"
@@ -103,25 +101,21 @@ def read_head(
     table: Mapping[str, Any], stem: str, assigned: Mapping[str, Any], faults: list[str]
 ) -> Head | Bad:
     """The head of a recipe in a file called `stem`, with what `--set` assigns to keys without a dot."""
-    plain = set(strict.hints(Head))
-    known = plain | set(SECTIONS) | {"tasks", "arm", "on", "over", "search", "searched"}
+    plain = strict.hints(Head)
+    valid = {*plain, "tasks", "arms"}
+    elsewhere = {key: f"--set {where}" for key, where in ELSEWHERE.items()}
     faults += [
-        strict.unknown("", key, known, ELSEWHERE, renamed_keys("")) for key in table if key not in known
+        strict.unknown("--set ", key, {*valid, *FORMS}, elsewhere, renamed_keys("", "--set "))
+        for key in assigned
+        if key not in valid
     ]
-    for key in assigned:
-        if key not in plain | {"tasks", "arms"}:
-            valid = plain | {"tasks", "arms", "algorithm.FIELD", "arm.NAME.settings.FIELD"}
-            elsewhere = {field: f"--set {where}" for field, where in ELSEWHERE.items()}
-            faults.append(strict.unknown("--set ", key, valid, elsewhere, renamed_keys("", "--set ")))
     before = len(faults)
-    given = {key: value for key, value in table.items() if key in plain}
-    values = {"name": stem} | strict.check(Head, given, "", faults)
-    chosen = {
-        key: [value] if isinstance(value, ALONE.get(key, ())) else value
-        for key, value in assigned.items()
-        if key in plain
+    listed = {
+        key: [value] if isinstance(value, ALONE.get(key, ())) else value for key, value in assigned.items()
     }
-    values |= strict.check(Head, chosen, "", faults)
+    values = {"name": stem}
+    for given in (table, listed):
+        values |= strict.check(Head, {key: given[key] for key in given if key in plain}, "", faults)
     return BAD if len(faults) > before else strict.construct(Head, values, faults, str)
 
 
@@ -150,12 +144,8 @@ class Draft:
     head: Head | Bad
     arms: Sequence[Arm]
     tasks: Tasks
-    base: Sequence[Layer]
-    """The recipe's own sections."""
-    overrides: Sequence[Layer]
-    """Assignments to sections, in the order given."""
-    task_overrides: Sequence[TaskLayer]
-    """Assignments to settings of tasks, in the order given."""
+    layers: Sequence[Layer]
+    """The recipe's own sections, those of arms, and assignments, in their order; later ones win."""
 
 
 def read_draft(
@@ -173,14 +163,14 @@ def read_draft(
             del tops["seeds"]
     head = read_head(table, stem, tops, faults)
     listed_tasks = read_tasks(table, folder, faults)
+    layers = Scope(tasks=classes_of(listed_tasks)).read(table, faults, [*strict.hints(Head), *TABLES])
     listed_arms = read_arms(table, listed_tasks, folder, faults)
-    base = read_base(table, listed_tasks, faults)
+    layers += [layer for arm in listed_arms.values() for layer in arm.layers]
     arms = select_arms(tops.get("arms"), listed_arms, folder, faults)
     if isinstance(head, Head) and arms and head.control not in ("", *(arm.name for arm in arms)):
         faults.append(no_such("arm", head.control, "control", [arm.name for arm in arms]))
     tasks = select_tasks(tops.get("tasks"), listed_tasks, folder, faults)
-    overrides = Overrides(arms, listed_arms, tasks, faults)
-    for keys, value in assignments:
-        if len(keys) > 1:
-            overrides.assign(keys, value)
-    return Draft(folder, head, arms, tasks, base, overrides.layers, overrides.task_layers)
+    for assignment in assignments:
+        if len(assignment[0]) > 1:
+            layers += read_assignment(assignment, arms, listed_arms, classes_of(tasks), faults)
+    return Draft(folder, head, arms, tasks, layers)

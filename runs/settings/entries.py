@@ -4,23 +4,14 @@ with settings of its own."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.settings import registries
-from grpobench.runs.settings.config import SECTIONS
-from grpobench.runs.settings.layers import (
-    ELSEWHERE,
-    SETTINGS,
-    Layer,
-    Scope,
-    read_layer,
-    read_on,
-    renamed_keys,
-)
+from grpobench.runs.settings.layers import SETTINGS, TASK, Layer, Scope, checked
 from grpobench.runs.settings.registries import find_class, find_dialect, name_list, no_such
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD, KeyPath
@@ -39,7 +30,8 @@ class Chosen:
     """A task of a recipe."""
 
     cls: type[Task]
-    settings: Mapping[str, Any]
+    layer: Layer
+    """Its entry's settings."""
 
 
 Tasks = dict[str, Chosen]
@@ -50,18 +42,6 @@ OTHER_FORMATS = ("csv", "parquet")
 """Keys for files that a task does not read, and that pandas converts."""
 HUB = "hub"
 """The key of an entry that makes a task of a data set of the hub."""
-
-
-@dataclass(frozen=True)
-class TaskLayer:
-    """Settings of one task, in one arm or (None) in all."""
-
-    task: str
-    values: Mapping[str, Any]
-    arm: str | None = None
-
-    def holds(self, arm: str, task: str) -> bool:
-        return self.task == task and self.arm in (None, arm)
 
 
 def read_tasks(table: Mapping[str, Any], folder: Path | None, faults: list[str]) -> Tasks:
@@ -117,10 +97,14 @@ def read_registered(
         if key not in ("name", SETTINGS)
     ]
     cls = find_class("task", entry["name"], folder, path, faults)
-    if cls is None:
-        return None
-    settings = strict.check(cls, entry.get(SETTINGS, {}), f"task.{cls.name}.settings", faults)
-    return cls.name, Chosen(cls, settings)
+    return None if cls is None else (cls.name, chosen(cls, entry.get(SETTINGS, {}), faults))
+
+
+def chosen(cls: type[Task], settings: Any, faults: list[str], name: str = "", path: KeyPath = "") -> Chosen:
+    """A task with settings that stand at `path`; without one they stand under the task's name."""
+    name = name or cls.name
+    label = path or f"{TASK}.{name}.{SETTINGS}"
+    return Chosen(cls, Layer({TASK: checked(cls, settings, label, faults)}, task=name, labels={TASK: label}))
 
 
 def read_data(
@@ -138,48 +122,24 @@ def read_data(
         faults.append(f"{path}.name: the suite has another task {name!r}; choose another name")
         return None
     settings = {key: value for key, value in entry.items() if key != "verify"}
-    cls = classes[verify]
-    return name, Chosen(cls, strict.check(cls, settings, path, faults))
+    return name, chosen(classes[verify], settings, faults, name, path)
 
 
-def select_tasks(chosen: Any, listed: Tasks, folder: Path | None, faults: list[str]) -> Tasks:
+def select_tasks(names: Any, listed: Tasks, folder: Path | None, faults: list[str]) -> Tasks:
     """The tasks to run. A task that the recipe does not list may be chosen with its defaults."""
-    if chosen is None:
+    if names is None:
         if not listed and not faults:
             faults.append('tasks: the recipe has no tasks; write tasks = ["NAME", ...]')
         return dict(listed)
     selected: Tasks = {}
-    for name in name_list(chosen, "--set tasks", faults):
+    for name in name_list(names, "--set tasks", faults):
         if name in listed:
             selected[name] = listed[name]
         elif name.startswith(registries.HUB):
             selected |= read_tasks({"tasks": [name]}, folder, faults)
         elif (cls := find_class("task", name, folder, "--set tasks", faults)) is not None:
-            selected[cls.name] = listed.get(cls.name, Chosen(cls, {}))
+            selected[cls.name] = listed.get(cls.name) or chosen(cls, {}, faults)
     return selected
-
-
-def fields_of(tasks: Tasks) -> set[str]:
-    """The settings that at least one of the tasks has."""
-    return {field for task in tasks.values() for field in strict.hints(task.cls)}
-
-
-def task_table(table: Any, path: KeyPath, tasks: Tasks, faults: list[str]) -> Mapping[str, Any]:
-    """A table of settings, each of which one of the tasks has."""
-    if not isinstance(table, Mapping):
-        faults.append(f"{path}: must be a table, not {strict.describe(table)}")
-        return {}
-    valid = fields_of(tasks)
-    faults += [strict.unknown(path, key, valid) for key in table if key not in valid]
-    return {key: value for key, value in table.items() if key in valid}
-
-
-def settings_of(
-    table: Mapping[str, Any], cls: type[Task], path: KeyPath, faults: list[str]
-) -> dict[str, Any]:
-    """Those settings of a table that a task has, converted."""
-    known = strict.hints(cls)
-    return strict.check(cls, {key: value for key, value in table.items() if key in known}, path, faults)
 
 
 # Arms
@@ -189,6 +149,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+@.-]*")
 """What an arm may be called. Folders bear its name, so that it begins with a letter or digit."""
 EVERY = "*"
 """In the place of an arm's algorithm: an optional arm of every one that has no entry of its own."""
+KEYS = ("algorithm", "name", "tasks", TASK, "optional")
+"""Keys of an arm that are no sections."""
 
 
 @dataclass(frozen=True)
@@ -198,13 +160,18 @@ class Arm:
     tasks: tuple[str, ...] | None = None
     """Those it is restricted to."""
     layers: tuple[Layer, ...] = ()
-    task: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of those of its tasks that have them."""
     dialect: Dialect | None = None
-    presets: tuple[Layer, ...] = ()
-    """What its dialect says, under everything else."""
     optional: bool = False
     """Whether it is left out, without an error, on a task that does not fit it."""
+    origin: str = ""
+    """The recipe's arm that it is at sweep values; empty: it is one of the recipe's."""
+
+    def presets(self, faults: list[str]) -> list[Layer]:
+        """What its dialect says, under everything else."""
+        if self.dialect is None:
+            return []
+        scope = Scope(f"{self.dialect.name}.", self.name, None, self.algorithm)
+        return scope.read(self.dialect.values, faults)
 
 
 def read_arms(
@@ -263,18 +230,16 @@ def read_arm(
         faults.append(f"{path}.name: must be letters, digits, -, _, ., + and @, not {strict.describe(name)}")
         return None
     path = f"arm.{name}"
-    known = {"algorithm", "name", "tasks", "task", "optional", SETTINGS, "on", *SECTIONS}
-    elsewhere = {key: f"{path}.{where}" for key, where in ELSEWHERE.items()}
-    elsewhere |= {key: f"{path}.settings.{key}" for key in strict.hints(cls)}
-    renamed = renamed_keys("", f"{path}.")
-    faults += [strict.unknown(path, key, known, elsewhere, renamed) for key in entry if key not in known]
-    scope = Scope(f"{path}.", name, None, cls)
-    layers = [read_layer(entry, scope, faults), *read_on(entry.get("on", {}), scope, tasks, faults)]
-    task = task_table(entry.get("task", {}), f"{path}.task", tasks, faults)
+    layers = Scope(f"{path}.", name, None, cls, classes_of(tasks)).read(entry, faults, KEYS)
     optional = strict.convert(entry.get("optional", False), bool, f"{path}.optional", faults)
-    presets = read_presets(dialect, cls, faults)
-    only = read_restriction(entry, path, tasks, faults)
-    return Arm(name, cls, only, tuple(layers), task, dialect, presets, optional is True)
+    only = strict.convert(entry.get("tasks", ()), tuple[str, ...], f"{path}.tasks", faults)
+    only = only if "tasks" in entry and only is not BAD else None
+    faults += [no_such("task", task, f"{path}.tasks", tasks) for task in only or () if task not in tasks]
+    return Arm(name, cls, only, tuple(layers), dialect, optional is True)
+
+
+def classes_of(tasks: Tasks) -> dict[str, type[Task]]:
+    return {name: task.cls for name, task in tasks.items()}
 
 
 def find_algorithm(
@@ -288,43 +253,23 @@ def find_algorithm(
     return None if dialect is None else (registries.algorithms()[dialect.base], dialect)
 
 
-def read_presets(dialect: Dialect | None, cls: type[Algorithm[Any]], faults: list[str]) -> tuple[Layer, ...]:
-    """What a dialect says, as layers."""
-    if dialect is None:
-        return ()
-    return (read_layer(dialect.values, Scope(f"{dialect.name}.", algorithm=cls), faults),)
-
-
-def read_restriction(
-    entry: Mapping[str, Any], path: KeyPath, tasks: Collection[str], faults: list[str]
-) -> tuple[str, ...] | None:
-    """The tasks that an entry restricts its arm to; None: it does not."""
-    if "tasks" not in entry:
-        return None
-    names = strict.convert(entry["tasks"], tuple[str, ...], f"{path}.tasks", faults)
-    if names is BAD:
-        return None
-    faults += [no_such("task", name, f"{path}.tasks", tasks) for name in names if name not in tasks]
-    return tuple(names)
-
-
-def select_arms(chosen: Any, listed: Mapping[str, Arm], folder: Path | None, faults: list[str]) -> list[Arm]:
+def select_arms(names: Any, listed: Mapping[str, Arm], folder: Path | None, faults: list[str]) -> list[Arm]:
     """The arms to run. An algorithm that is no arm of the recipe may be chosen with its defaults."""
     path = "--set arms"
-    if chosen is None:
+    if names is None:
         if not listed and not faults:
             faults.append("arm: the recipe has no arms; write [[arm]] with algorithm = ...")
         return list(listed.values())
     selected = []
     registry = registries.algorithms()
-    for name in name_list(chosen, path, faults):
+    for name in name_list(names, path, faults):
         if name in listed:
             selected.append(listed[name])
         elif name in registry or "@" in name or registries.is_plugin_name("algorithm", name):
             if kind := find_algorithm(name, path, folder, faults):
                 cls, dialect = kind
-                label, presets = dialect.name if dialect else cls.name, read_presets(dialect, cls, faults)
-                selected.append(listed.get(label) or Arm(label, cls, dialect=dialect, presets=presets))
+                label = dialect.name if dialect else cls.name
+                selected.append(listed.get(label) or Arm(label, cls, dialect=dialect))
         else:
             faults.append(no_such("arm", name, path, dict.fromkeys([*listed, *registry])))
     return selected

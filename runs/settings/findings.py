@@ -6,17 +6,15 @@ tables `nano`, `small` and `full` are recipes as any other, without a name of th
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.findings.rule import Check, Control, Finding, Test, covers
-from grpobench.runs.settings.recipe import RECIPES, Recipe, read_table
-from grpobench.runs.tools import strict, toml
+from grpobench.runs.settings.recipe import RECIPES, Recipe, locate, read_table
+from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data import bounded
 
 FINDINGS = RECIPES / "findings"
 SCALES = ("nano", "small", "full")
@@ -75,16 +73,9 @@ def findings() -> dict[str, Path]:
 
 def read_finding(source: str) -> Study:
     """The finding of a name or path. Raises ConfigError with every fault of it."""
-    path = locate(source)
-    try:
-        text = bounded.read_text(path)
-        table = toml.read(text)
-    except FileNotFoundError as error:
-        raise ConfigError([f"cannot read the finding: {error.strerror}"], str(path)) from None
-    except bounded.FileError as error:
-        raise ConfigError([error.reason], str(path)) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"not TOML: {error}"], str(path)) from None
+    path = locate(source, "finding", findings())
+    text = strict.read_text(path, "finding")
+    table = strict.read_toml(text, str(path))
     faults: list[str] = []
     scales = {name: table.pop(name) for name in SCALES if name in table}
     for name, own in scales.items():
@@ -123,15 +114,3 @@ def _about(given: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, st
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
-
-
-def locate(source: str) -> Path:
-    """A finding by path (anything with a slash or ending in .toml) or by name."""
-    if source.endswith(".toml") or "/" in source:
-        return Path(source).expanduser()
-    known = findings()
-    if source not in known:
-        guess = strict.nearest(source, known)
-        did = f"did you mean {guess}?" if guess else f"known: {', '.join(known)}"
-        raise ConfigError([f"unknown finding {source!r}; {did}; or give the path of a TOML file"])
-    return known[source]

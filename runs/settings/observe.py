@@ -6,10 +6,12 @@ import importlib.metadata
 import importlib.util
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from grpobench.runs.settings import plugins
 from grpobench.runs.tools import strict, toml
@@ -35,15 +37,26 @@ Entry = str | dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Observe:
+class Observe(strict.Settings):
     """One callback of a recipe."""
 
     name: str
     """A tracker, a name that a package gives, or `module:Name`."""
     settings: Mapping[str, Any]
     """What its class or factory is called with."""
-    seconds: float = SECONDS
+    seconds: Annotated[float, Interval(gt=0, lt=math.inf)] = SECONDS
     """Most seconds that it gets after the last step, before its process is ended."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            toml.value(self.settings)
+        except TypeError as error:
+            raise ValueError(f"{error} as run.toml keeps it; write a string") from None
+
+    def clashes(self) -> Iterator[str]:
+        if not self.name:
+            yield "name: must not be empty"
 
     @property
     def reference(self) -> str:
@@ -75,22 +88,10 @@ def read(entries: Sequence[Entry], place: str, faults: list[str]) -> tuple[Obser
 
 
 def parse(table: Mapping[str, Any], place: str, faults: list[str]) -> Observe | None:
-    name, seconds = table.get("name"), table.get("seconds", SECONDS)
-    if not isinstance(name, str) or not name:
-        faults.append(f"{place}: must be a callback's name or a table with name and settings")
-        return None
-    found = strict.convert(seconds, float, f"{place}.seconds", faults)
-    if found is strict.BAD or not 0 < found < math.inf:
-        if found is not strict.BAD:
-            faults.append(f"{place}.seconds: must be above 0, not {found}")
-        return None
     settings = {key: value for key, value in table.items() if key not in ENTRY_KEYS}
-    try:
-        toml.value(settings)
-    except TypeError as error:
-        faults.append(f"{place}: {error} as run.toml keeps it; write a string")
-        return None
-    return Observe(name, settings, found)
+    head = {key: table[key] for key in ENTRY_KEYS if key in table}
+    one = strict.build(Observe, {**head, "settings": settings}, place, faults)
+    return None if isinstance(one, strict.Bad) else one
 
 
 def demand(callbacks: Sequence[Observe], folder: Path | None, place: str, faults: list[str]) -> bool:
@@ -117,9 +118,8 @@ def unknown(name: str) -> str:
     """Why there is no callback of a name without a colon on this machine; empty when there is."""
     known = names()
     if name not in known:
-        guess = strict.nearest(name, known)
-        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(known))}; or module:Name"
-        return f"unknown callback {name!r}; {did}"
+        others = f"known: {', '.join(sorted(known))}; or module:Name"
+        return f"unknown callback {name!r}; {strict.did_you_mean(name, known, others, '{!r}')}"
     if name in TRACKERS and importlib.util.find_spec(name) is None:
         return f'{name} is not installed: pip install ".[{name}]" in a checkout'
     return ""

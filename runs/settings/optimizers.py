@@ -18,7 +18,7 @@ from typing import Any
 
 from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import TrainConfig
-from grpobench.runs.tools.strict import ConfigError, nearest
+from grpobench.runs.tools.strict import ConfigError, did_you_mean
 
 DECAYS: Mapping[str, Callable[[float], float]] = {
     "linear": lambda progress: 1.0 - progress,
@@ -93,7 +93,7 @@ def of_torch(name: str) -> type:
 
     known = [key for key in lr_scheduler.__all__ if key != "LRScheduler"]
     if name not in known:
-        raise fault(f"torch has no schedule {name!r}; {did_you_mean(name, known, 'torch')}")
+        raise no_schedule("torch", name, known)
     found: type = getattr(lr_scheduler, name)
     return found
 
@@ -116,7 +116,7 @@ def of_transformers(name: str, train: TrainConfig) -> list[float]:
 
     known = [kind.value for kind in SchedulerType]
     if name not in known:
-        raise fault(f"transformers has no schedule {name!r}; {did_you_mean(name, known, 'transformers')}")
+        raise no_schedule("transformers", name, known)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     made = get_scheduler(
         name,
@@ -140,9 +140,9 @@ def advanced(scheduler: Any, optimizer: Any, steps: int) -> list[float]:
     return found
 
 
-def did_you_mean(name: str, known: Sequence[str], library: str) -> str:
-    guess = nearest(name, known)
-    return f"did you mean {library}:{guess}?" if guess else f"it has {', '.join(sorted(known))}"
+def no_schedule(library: str, name: str, known: Sequence[str]) -> ConfigError:
+    did = did_you_mean(name, known, f"it has {', '.join(sorted(known))}", f"{library}:{{}}")
+    return fault(f"{library} has no schedule {name!r}; {did}")
 
 
 def fault(message: str) -> ConfigError:

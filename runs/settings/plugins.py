@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from grpobench.runs.tools.frames import describe_error, innermost
-from grpobench.runs.tools.strict import ConfigError, nearest
+from grpobench.runs.tools.strict import ConfigError, did_you_mean
 from grpobench.tasks.data import bounded
 
 BESIDE = "beside:"
@@ -58,8 +58,7 @@ def load(reference: str, folder: Path | None, place: str = "") -> object:
     if hasattr(found, name):
         return getattr(found, name)
     public = [key for key in vars(found) if not key.startswith("_")]
-    guess = nearest(name, public)
-    did = f"did you mean {module}:{guess}?" if guess else f"it has {', '.join(sorted(public)) or 'no names'}"
+    did = did_you_mean(name, public, f"it has {', '.join(sorted(public)) or 'no names'}", f"{module}:{{}}")
     raise fault(place, f"{getattr(found, '__file__', None) or module} has no {name!r}; {did}")
 
 
@@ -207,8 +206,7 @@ def absent(module: str, folder: Path | None) -> str:
     if folder is None:
         return f"no installed package has a module {module!r}; install it, or put its file beside the recipe"
     known = sorted({path.stem for path in folder.glob("*.py")})
-    guess = nearest(module, known)
-    did = f"did you mean {guess} ({guess}.py)?" if guess else "write the file, or install the package"
+    did = did_you_mean(module, known, "write the file, or install the package", "{0} ({0}.py)")
     return f"no module {module!r}: no {folder.resolve() / module}.py, and no installed package has it; {did}"
 
 

@@ -7,7 +7,6 @@ mechanism, the outcome and the controls are those of its nano twin, and the file
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -64,14 +63,7 @@ def read_probe(path: Path, *over: Path) -> Probe:
     """The probe of a file, with the tables of others laid over it. Raises ConfigError with every fault."""
     table: dict[str, Any] = {}
     for file in (path, *over):
-        try:
-            table = merged(table, toml.read(bounded.read_text(file)))
-        except FileNotFoundError as error:
-            raise ConfigError([f"cannot read the probe: {error.strerror}"], str(file)) from None
-        except bounded.FileError as error:
-            raise ConfigError([error.reason], str(file)) from None
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError([f"not TOML: {error}"], str(file)) from None
+        table = merged(table, strict.read_toml(strict.read_text(file, "probe"), str(file)))
     faults: list[str] = []
     probe = strict.build(Probe, {"name": path.stem, **table}, "", faults)
     if isinstance(probe, strict.Bad) or faults:

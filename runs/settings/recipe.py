@@ -11,7 +11,6 @@ arm's ``[arm.task]``, ``--set task.FIELD`` and ``--set arm.NAME.task.FIELD``.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +22,8 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
 from grpobench.runs.settings.expand import SweepPoint, apply_sweep_values, expand, read_over
 from grpobench.runs.settings.search import Search, load_record, read_search, read_searched, seed_faults
-from grpobench.runs.tools import strict, toml
+from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data import bounded
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -106,12 +104,7 @@ def open_recipe(source: str) -> tuple[Path, str, Path]:
     """The file of a recipe's name or path, its text, and the folder of what it names. Raises ConfigError for
     a file that cannot be read."""
     path = locate(source)
-    try:
-        text = bounded.read_text(path)
-    except FileNotFoundError as error:
-        raise ConfigError([f"cannot read the recipe: {error.strerror}"], str(path)) from None
-    except bounded.FileError as error:
-        raise ConfigError([error.reason], str(path)) from None
+    text = strict.read_text(path, "recipe")
     return path, text, Path.cwd() if source in recipes() else path.parent  # the suite's: where the user is
 
 
@@ -125,11 +118,7 @@ def read_text(
 ) -> Recipe:
     """The recipe that a text in TOML is, as `read_recipe` reads it from a file called `stem` in `folder`;
     `source` stands before the errors."""
-    try:
-        table = toml.read(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"not TOML: {error}"], source) from None
-    return read_table(table, text, stem, folder, sets, source, over)
+    return read_table(strict.read_toml(text, source), text, stem, folder, sets, source, over)
 
 
 def read_table(
@@ -190,20 +179,15 @@ def open_plugins(
     return opened
 
 
-def locate(source: str) -> Path:
-    """A recipe by path (anything with a slash or ending in .toml) or by name."""
+def locate(source: str, kind: str = "recipe", by_name: Mapping[str, Path] | None = None) -> Path:
+    """A recipe, or what else `kind` is, by path (anything with a slash or ending in .toml) or by name."""
     if source.endswith(".py"):
         compare = f"grpobench compare {Path(source).stem}:CLASS --with grpo --task arithmetic"
         raise ConfigError([f"{source} is Python and no recipe; to compare a class in it: {compare}"])
     if source.endswith(".toml") or "/" in source:
         return Path(source).expanduser()
-    known = recipes()
-    if source not in known:
-        guess = strict.nearest(source, known)
-        did = (
-            f"did you mean {guess}?"
-            if guess
-            else f"known: {', '.join(known)}; or give the path of a TOML file"
-        )
-        raise ConfigError([f"unknown recipe {source!r}; {did}"])
-    return known[source]
+    by_name = recipes() if by_name is None else by_name
+    if source not in by_name:
+        others = f"known: {', '.join(by_name)}; or give the path of a TOML file"
+        raise ConfigError([f"unknown {kind} {source!r}; {strict.did_you_mean(source, by_name, others)}"])
+    return by_name[source]

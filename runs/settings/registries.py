@@ -6,7 +6,6 @@ installed packages: ``grpobench.algorithms``, ``.tasks``, ``.rewards``, ``.curri
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import inspect
 import re
@@ -41,27 +40,6 @@ def dialects() -> Mapping[str, Dialect]:
     return {name: one for name, one in DIALECTS.items() if one.algorithm in known and one.base in known}
 
 
-def dialects_note() -> str:
-    """What the page on dialects says of an example."""
-    from grpobench.algorithms.libraries.dialects import NOTE
-
-    return NOTE
-
-
-def distillation_meanings() -> list[dict[str, str]]:
-    """What libraries mean by on-policy distillation, a row each."""
-    from grpobench.algorithms.libraries.dialects import MEANINGS
-
-    return [dataclasses.asdict(meaning) for meaning in MEANINGS]
-
-
-def self_teachers() -> list[dict[str, str]]:
-    """How libraries let a policy teach itself, for the page of dialects."""
-    from grpobench.algorithms.libraries.dialects import SELF_TEACHERS
-
-    return [dataclasses.asdict(teacher) for teacher in SELF_TEACHERS]
-
-
 def tasks() -> Mapping[str, type[Task]]:
     """The registry of tasks, imported at the first use."""
     from grpobench.tasks import TASKS
@@ -70,8 +48,7 @@ def tasks() -> Mapping[str, type[Task]]:
 
 
 def miss(kind: str, name: str, valid: Mapping[str, Any]) -> str:
-    guess = strict.nearest(name, valid)
-    did = f"did you mean {guess}?" if guess else f"`grpobench list {kind}s` shows the known ones"
+    did = strict.did_you_mean(name, valid, f"`grpobench list {kind}s` shows the known ones")
     return f"unknown {kind} {name!r}; {did}"
 
 
@@ -254,8 +231,7 @@ def find_dialect(name: str, key_path: KeyPath, faults: list[str]) -> Dialect | N
 
 def no_such(kind: str, name: str, key_path: KeyPath, valid: Iterable[str]) -> str:
     """The message for an arm or task that the recipe lacks."""
-    guess = strict.nearest(name, valid)
-    did = f"did you mean {guess!r}?" if guess else f"this recipe has {', '.join(valid) or 'none'}"
+    did = strict.did_you_mean(name, valid, f"this recipe has {', '.join(valid) or 'none'}", "{!r}")
     return f"{key_path}: no {kind} {name!r} in this recipe; {did}"
 
 

@@ -5,7 +5,7 @@ stands in the recipe that the command writes: the chosen settings, and where the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +14,10 @@ from annotated_types import Interval
 
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
-from grpobench.runs.settings.expand import Value, read_over_table
+from grpobench.runs.settings.expand import read_over_table
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import Rule, demand
+from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.data import bounded
 
 SEARCH, SEARCHED = "search", "searched"
@@ -27,7 +27,7 @@ SUFFIX = "-searched"
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Settings):
     """The table `search`. The options of `grpobench search` come before it."""
 
     over: Mapping[str, Any] = field(default_factory=dict)
@@ -43,21 +43,18 @@ class Search:
     """What is compared, the larger the better: a measure of profiles (analysis/profile/measure.py). Empty:
     the validation accuracy at the end, in the mode in which reports compare arms."""
 
-    def __post_init__(self) -> None:
+    def clashes(self) -> Iterator[str]:
         seeds, rungs = self.seeds, self.rungs
-        demand(
-            self,
-            Rule(len(set(seeds)) == len(seeds), "seeds: must differ from each other"),
-            Rule(all(0 <= seed < 2**63 for seed in seeds), "seeds: must be from 0 to 2^63 - 1"),
-            Rule(
-                list(rungs) == sorted({*rungs}) and min(rungs, default=1) > 0,
-                "rungs: must be rising numbers of seeds, such as [1, 2, 4]",
-            ),
-        )
+        if len(set(seeds)) != len(seeds):
+            yield "seeds: must differ from each other"
+        if not all(0 <= seed < 2**63 for seed in seeds):
+            yield "seeds: must be from 0 to 2^63 - 1"
+        if list(rungs) != sorted({*rungs}) or min(rungs, default=1) <= 0:
+            yield "rungs: must be rising numbers of seeds, such as [1, 2, 4]"
 
 
 @dataclass(frozen=True)
-class Searched:
+class Searched(Settings):
     """The table `searched`."""
 
     record: str
@@ -67,13 +64,12 @@ class Searched:
     set: tuple[str, ...] = ()
     """The assignments that the search chose, as after `--set`. Those of the command line come after them."""
 
-    def __post_init__(self) -> None:
+    def clashes(self) -> Iterator[str]:
         wrong = [text for text in self.set if parse_set(text) is None]
-        demand(
-            self,
-            Rule(bool(re.fullmatch("[0-9a-f]{64}", self.sha256)), "sha256: must be 64 hexadecimal digits"),
-            Rule(not wrong, f"set: must be assignments KEY=VALUE, not {wrong[:1]}"),
-        )
+        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            yield "sha256: must be 64 hexadecimal digits"
+        if wrong:
+            yield f"set: must be assignments KEY=VALUE, not {wrong[:1]}"
 
 
 def read_search(table: Mapping[str, Any], faults: list[str]) -> Search:
@@ -82,15 +78,7 @@ def read_search(table: Mapping[str, Any], faults: list[str]) -> Search:
     read = strict.build(Search, given, SEARCH, faults)
     if isinstance(read, strict.Bad):
         return Search()
-    return replace(read, over=checked_over(read.over, f"{SEARCH}.over", faults))
-
-
-def checked_over(over: Any, key_path: str, faults: list[str]) -> dict[str, list[Value]]:
-    """Values by key, with faults at `key_path` for what is no list of different plain values."""
-    wrong: list[str] = []
-    read = read_over_table(over, wrong)
-    faults += [f"{key_path}{fault.removeprefix('over')}" for fault in wrong]
-    return read
+    return replace(read, over=read_over_table(read.over, faults, f"{SEARCH}.over"))
 
 
 def read_searched(table: Mapping[str, Any], faults: list[str]) -> Searched | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
@@ -40,21 +39,18 @@ def dump(config: RunConfig) -> str:
 
 def load(text: str) -> RunConfig:
     """The configuration that `dump` wrote. Raises `ConfigError` where the text no longer fits the code."""
-    try:
-        table = toml.read(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"not TOML: {error}"], "run.toml") from None
+    table = strict.read_toml(text, "run.toml")
     faults: list[str] = []
     found: dict[str, Any] = {}
-    for key, hint in (("experiment", str), ("arm", str), ("seed", int)):
-        found[key] = strict.convert(table.get(key), hint, key, faults)
-    found["beside"] = strict.convert(table.get("beside", ""), str, "beside", faults)
+    plain: Mapping[str, Any] = {"experiment": str, "arm": str, "seed": int, "beside": str}
+    for key, hint in {**plain, "stop_on": tuple[str, ...]}.items():
+        default = {"beside": "", "stop_on": []}.get(key)
+        found[key] = strict.convert(table.get(key, default), hint, key, faults)
     parts: tuple[Kind, ...] = ("algorithm", "task")
     for part in parts:
         found[part] = built(part, table.get(part, {}), table.get("beside", ""), faults)
     dialect = table.get("algorithm", {}).get("dialect", "")
     found["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
-    found["stop_on"] = strict.convert(table.get("stop_on", []), tuple[str, ...], "stop_on", faults)
     entries = strict.convert(table.get("observe", []), list[observe.Entry], "observe", faults)
     found["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
     for section, cls in SECTIONS.items():
@@ -84,10 +80,8 @@ def built(part: Kind, entry: Mapping[str, Any], beside: str, faults: list[str]) 
     except ConfigError as error:
         faults += error.faults
         return strict.BAD
-    path, renamed = f"{part}.settings", renamed_keys("settings", "algorithm.") if part == "algorithm" else {}
-    settings = strict.check(cls, entry.get("settings", {}), path, faults, renamed=renamed)
-    placed = {key: Path(beside, one) if isinstance(one, Path) else one for key, one in settings.items()}
-    return strict.construct(cls, placed, faults, lambda name: f"{path}.{name}".rstrip("."))
+    renamed = renamed_keys("settings", "algorithm.") if part == "algorithm" else {}
+    return strict.build(cls, entry.get("settings", {}), f"{part}.settings", faults, renamed, Path(beside))
 
 
 def differences(old: str, new: str, defaults: Mapping[str, str] = MappingProxyType({})) -> list[str]:

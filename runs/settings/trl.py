@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import STAY, TABLE, Splitting
 from grpobench.runs.settings.truncation import truncation_of
-from grpobench.runs.tools.strict import Rule, unmet
 from grpobench.tasks.data.messages import Prompt, as_messages, as_text
 
 if TYPE_CHECKING:
@@ -53,111 +52,87 @@ def refusals(config: RunConfig) -> list[str]:
     if entry is None:
         return faults
     rules = [*(of_pairs(config) if entry.pairs else of_samples(config)), *of_memory(config)]
-    return faults + [f"TRL's {entry.trainer}Trainer {message}, or {STAY}" for message in unmet(rules)]
+    return faults + [f"TRL's {entry.trainer}Trainer {message}, or {STAY}" for message in rules]
 
 
-def of_pairs(config: RunConfig) -> list[Rule]:
+def of_pairs(config: RunConfig) -> Iterator[str]:
     """What a trainer of recorded pairs demands."""
     sampler, cut = config.sampler, config.train.micro_batch_tokens
-    return [
-        Rule(
-            not sampler.on_policy,
+    if sampler.on_policy:
+        yield (
             f'trains on recorded pairs, and sampler.kind is "{sampler.kind}"; set sampler.kind = "replay" '
-            'or "preferences"',
-        ),
-        Rule(
-            sampler.temperature == 1,
-            f"knows no temperature, and sampler.temperature is {sampler.temperature}; set it to 1",
-        ),
-        Rule(
-            not cut,
+            'or "preferences"'
+        )
+    if sampler.temperature != 1:
+        yield f"knows no temperature, and sampler.temperature is {sampler.temperature}; set it to 1"
+    if cut:
+        yield (
             f"gets each minibatch whole, and train.micro_batch_tokens is {cut}; set it to 0 and raise "
-            "train.num_minibatches",
-        ),
-    ]
+            "train.num_minibatches"
+        )
 
 
-def of_samples(config: RunConfig) -> list[Rule]:
+def of_samples(config: RunConfig) -> Iterator[str]:
     """What a trainer that samples demands."""
     task, sampler, train = config.task, config.sampler, config.train
     completions, parts = train.prompts_per_step * train.group_size, train.num_minibatches
-    return [
-        Rule(
-            sampler.kind == "hf",
-            f'samples with transformers, and sampler.kind is "{sampler.kind}"; set sampler.kind = "hf"',
-        ),
-        Rule(
-            task.turns == 1,
+    if sampler.kind != "hf":
+        yield f'samples with transformers, and sampler.kind is "{sampler.kind}"; set sampler.kind = "hf"'
+    if task.turns != 1:
+        yield (
             f"plays one turn, and {task.name} has {task.turns}; restrict the arm with `tasks = [...]` to "
-            "tasks of one turn",
-        ),
-        Rule(
-            train.group_size >= 2,
+            "tasks of one turn"
+        )
+    if train.group_size < 2:
+        yield (
             f"compares at least 2 completions, and train.group_size is {train.group_size}; set "
-            f"train.group_size = 2",
-        ),
-        Rule(
-            completions <= sampler.max_batch_size,
+            f"train.group_size = 2"
+        )
+    if completions > sampler.max_batch_size:
+        yield (
             f"decodes all {completions} completions of a step at once, and sampler.max_batch_size allows "
             f"{sampler.max_batch_size}; set sampler.max_batch_size = {completions} or lower "
-            f"train.prompts_per_step",
-        ),
-        Rule(
-            completions % parts == 0,
+            f"train.prompts_per_step"
+        )
+    if completions % parts != 0:
+        yield (
             f"makes minibatches of one size, and train.num_minibatches = {parts} does not divide "
             f"{completions} "
-            f"completions; set it to {nearest_divisor(completions, parts)}",
-        ),
-        Rule(
-            not train.curriculum,
+            f"completions; set it to {nearest_divisor(completions, parts)}"
+        )
+    if train.curriculum:
+        yield (
             f"is given all problems before its first step, and train.curriculum is {train.curriculum!r}; "
-            "leave it away",
-        ),
-        Rule(
-            sampler.old_logp != "sampler",
-            'recomputes its old log-probabilities, and sampler.old_logp is "sampler"; set it to "auto"',
-        ),
-        Rule(
-            sampler.correction == "none",
-            f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"',
-        ),
-        Rule(
-            not (truncation_of(sampler).active or sampler.stop),
-            "draws from all tokens up to an end token; remove sampler.top_k, top_p, min_p and stop",
-        ),
-        Rule(
-            sampler.router_replay == "none",
-            f'replays no routes, and sampler.router_replay is "{sampler.router_replay}"; set it to "none"',
-        ),
-        Rule(
-            not sampler.lag,
-            f"samples with its current weights, and sampler.lag is {sampler.lag}; set it to 0",
-        ),
-    ]
+            "leave it away"
+        )
+    if sampler.old_logp == "sampler":
+        yield 'recomputes its old log-probabilities, and sampler.old_logp is "sampler"; set it to "auto"'
+    if sampler.correction != "none":
+        yield f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"'
+    if truncation_of(sampler).active or sampler.stop:
+        yield "draws from all tokens up to an end token; remove sampler.top_k, top_p, min_p and stop"
+    if sampler.router_replay != "none":
+        yield f'replays no routes, and sampler.router_replay is "{sampler.router_replay}"; set it to "none"'
+    if sampler.lag:
+        yield f"samples with its current weights, and sampler.lag is {sampler.lag}; set it to 0"
 
 
-def of_memory(config: RunConfig) -> list[Rule]:
+def of_memory(config: RunConfig) -> Iterator[str]:
     """What no trainer of TRL's does to save memory."""
-    return [
-        Rule(
-            config.model.dtype != "float16",
+    if config.model.dtype == "float16":
+        yield (
             'does not get the loss scale of our loop, and model.dtype is "float16"; set it to "bfloat16" or '
-            '"float32"',
-        ),
-        Rule(
-            not config.train.gradient_noise,
+            '"float32"'
+        )
+    if config.train.gradient_noise:
+        yield (
             "measures no gradient noise, and train.gradient_noise is "
-            f"{config.train.gradient_noise}; set it to 0",
-        ),
-        Rule(
-            config.model.weights == "float32",
-            f'has no master weights, and model.weights is "{config.model.weights}"; set it to "float32"',
-        ),
-        Rule(
-            not config.train.offload_optimizer,
-            "keeps its optimizer beside the model; set train.offload_optimizer = false",
-        ),
-    ]
+            f"{config.train.gradient_noise}; set it to 0"
+        )
+    if config.model.weights != "float32":
+        yield f'has no master weights, and model.weights is "{config.model.weights}"; set it to "float32"'
+    if config.train.offload_optimizer:
+        yield "keeps its optimizer beside the model; set train.offload_optimizer = false"
 
 
 def nearest_divisor(whole: int, wanted: int) -> int:

@@ -15,13 +15,16 @@ import operator
 import os
 import re
 import sys
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
+from grpobench.runs.tools import toml
 from grpobench.runs.tools.frames import describe_error, innermost
+from grpobench.tasks.data import bounded
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -45,6 +48,24 @@ class ConfigError(Exception):
         head = f"{self.source}: " if self.source else ""
         lines = "".join(f"\n  {fault}" for fault in self.faults)
         return f"{head}{count} error{'s' if count > 1 else ''}{lines}"
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file that holds `what`, such as a recipe. Raises ConfigError if it cannot be read."""
+    try:
+        return bounded.read_text(path)
+    except FileNotFoundError as error:
+        raise ConfigError([f"cannot read the {what}: {error.strerror}"], str(path)) from None
+    except bounded.FileError as error:
+        raise ConfigError([error.reason], str(path)) from None
+
+
+def read_toml(text: str, source: str) -> dict[str, Any]:
+    """The tables of a text; `source` names it in messages. Raises ConfigError for what is not TOML."""
+    try:
+        return toml.read(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"not TOML: {error}"], source) from None
 
 
 def user_seconds(variable: str, default: float) -> float:
@@ -80,6 +101,12 @@ def nearest(word: str, valid: Iterable[str]) -> str | None:
     alike = [difflib.SequenceMatcher(None, match, word).ratio() for match in matches]
     ties = [match for match, ratio in zip(matches, alike, strict=True) if ratio == alike[0]]
     return min(ties, key=lambda match: slips(word, match))
+
+
+def did_you_mean(word: str, valid: Iterable[str], otherwise: str = "", form: str = "{}") -> str:
+    """A question for the nearest valid word, in a `form` such as ``{!r}``; `otherwise` if none is near."""
+    guess = nearest(word, valid)
+    return f"did you mean {form.format(guess)}?" if guess else otherwise
 
 
 def slips(word: str, other: str) -> int:
@@ -300,12 +327,6 @@ def sentences_of(error: ErrorDetails, bounds: Mapping[str, float]) -> list[str]:
     return [f"must be {WANTED[kind]}, not {describe(value)}" if kind in WANTED else error["msg"]]
 
 
-def is_table(hint: Any) -> bool:
-    """Whether a type is that of a table with keys of its own, or such a table or none."""
-    choices = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    return any(dataclasses.is_dataclass(one) for one in choices)
-
-
 def quoted(expected: str) -> list[str]:
     """The words that a value may be; pydantic's errors hold them only in a sentence."""
     return re.findall(r"'([^']*)'", expected)
@@ -362,13 +383,24 @@ def build(
     key_path: KeyPath,
     faults: list[str],
     renamed: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> T | Bad:
-    """A dataclass from a whole table; `renamed` as in `check`."""
+    """A dataclass from a whole table; `renamed` as in `check`. Its paths are relative to `folder`."""
     before = len(faults)
-    values = check(cls, table, key_path, faults, renamed=renamed)
+    values = in_folder(check(cls, table, key_path, faults, renamed=renamed), folder)
     if len(faults) > before:
         return BAD
     return construct(cls, values, faults, lambda name: join(key_path, name) if name else key_path)
+
+
+def in_folder(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Settings whose relative paths are those of a folder (None: they stay)."""
+    if folder is None:
+        return dict(values)
+    return {
+        key: folder / value.expanduser() if isinstance(value, Path) else value
+        for key, value in values.items()
+    }
 
 
 def construct(
@@ -438,18 +470,6 @@ def blame(message: str, fields: Iterable[str]) -> tuple[str, str, str]:
 # What a dataclass demands of its fields
 
 
-class Rule(NamedTuple):
-    """A condition that must hold, and the message if it does not."""
-
-    holds: bool
-    message: str
-
-
-def unmet(rules: Iterable[Rule]) -> list[str]:
-    """The messages of the rules that do not hold."""
-    return [rule.message for rule in rules if not rule.holds]
-
-
 @functools.cache
 def bounded_hints(cls: type) -> dict[str, Any]:
     """The type hints with bounds of a dataclass's fields, such as ``Annotated[int, Ge(1)]``."""
@@ -457,18 +477,26 @@ def bounded_hints(cls: type) -> dict[str, Any]:
     return {name: whole[name] for name in bare if whole[name] != bare[name]}
 
 
-def demand(settings: object, *rules: Rule) -> None:
-    """Raise one ValueError with a message for each bound of the dataclass's fields and each of the `rules`
-    that does not hold, in the order of the fields. A message starts with its field: "field: must be ...".
-    Bounds are checked here and not when a value is read, because only the last layer's value counts."""
-    cls: Any = type(settings)
-    messages: list[str] = []
-    for name, hint in bounded_hints(cls).items():
-        convert(getattr(settings, name), hint, name, messages)
-    messages += unmet(rules)
-    order = list(hints(cls))
-    if messages:
-        raise ValueError(*sorted(messages, key=lambda text: order.index(re.split(r"\W", text)[0])))
+class Settings:
+    """Base of a dataclass of settings. Its constructor raises one ValueError with a message for each bound of
+    its fields that does not hold, such as ``Annotated[int, Ge(1)]``, and for each of its clashes.
+
+    Bounds are checked there and not when a value is read, because only the last layer's value counts.
+    """
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        messages: list[str] = []
+        for name, hint in bounded_hints(cls).items():
+            convert(getattr(self, name), hint, name, messages)
+        messages += self.clashes()
+        order = list(hints(cls))
+        if messages:
+            raise ValueError(*sorted(messages, key=lambda text: order.index(re.split(r"\W", text)[0])))
+
+    def clashes(self) -> Iterator[str]:
+        """What is wrong with fields together. A message starts with its field: "field: must be ..."."""
+        yield from ()
 
 
 def plain(value: Any) -> Any:

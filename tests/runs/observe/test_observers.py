@@ -327,10 +327,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_extra(
         ('observe = ["mine:Keeper"]', "mine:Keeper takes (path): missing a required argument: 'path'"),
         ('observe = [{ name = "mine:Keeper", pth = "x" }]', "observe[0]: mine:Keeper takes (path)"),
         ('observe = [{ name = "mine:Keeper", path = 1979-05-27 }]', "observe[0]: TOML cannot hold date"),
-        (
-            "observe = [{ path = 1 }]",
-            "observe[0]: must be a callback's name or a table with name and settings",
-        ),
+        ("observe = [{ path = 1 }]", "observe[0]: missing name"),
         ('observe = ["mine:json"]', "mine:json is module, no class or function that makes a callback"),
         ('observe = ["mine:OnlySteps", "mine:OnlySteps"]', "observe[1]: mine:OnlySteps is listed twice"),
         (

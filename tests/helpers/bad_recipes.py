@@ -1,0 +1,670 @@
+"""Bad recipes of every kind, made from the settings that there are, and what is said of each.
+
+`python -m helpers.bad_recipes` in tests/ prints every case with its messages as JSON: it wrote
+`tests/runs/settings/refusals.json`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+from unittest import mock
+
+from grpobench.runs.settings import probes, recipe, stored
+from grpobench.runs.settings.config import SECTIONS
+from grpobench.runs.settings.findings import read_finding
+from grpobench.runs.settings.layers import RENAMED_KEYS
+from grpobench.runs.settings.registries import algorithms
+from grpobench.runs.tools import strict, toml
+from grpobench.runs.tools.strict import ConfigError
+
+GOOD: Mapping[str, Any] = {
+    "tasks": ["arithmetic"],
+    "arm": [{"algorithm": "grpo"}, {"algorithm": "ppo", "name": "critic"}],
+}
+REFUSALS = Path(__file__).parents[1] / "runs" / "settings" / "refusals.json"
+MODULE = """
+class Nameless: pass
+def reward(prompts): return []
+COUNT = 3
+raise_here = None
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A bad recipe, or a good one with bad assignments."""
+
+    name: str
+    table: Mapping[str, Any]
+    text: str = ""
+    """In place of `table`."""
+    sets: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+
+
+def recipe_with(**keys: Any) -> dict[str, Any]:
+    """`GOOD` with other keys at the top; None takes a key out."""
+    table = copy.deepcopy({**GOOD, **keys})
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def arm(**keys: Any) -> dict[str, Any]:
+    return recipe_with(arm=[{"algorithm": "grpo", **keys}])
+
+
+def cases() -> Iterator[Case]:
+    """Every case, in the same order each time."""
+    yield from of_sections()
+    yield from of_layers()
+    yield from of_head()
+    yield from of_tasks()
+    yield from of_arms()
+    yield from of_assignments()
+    yield from of_sweeps()
+    yield from of_rules()
+    yield from of_texts()
+
+
+def wrong_value(hint: Any) -> Any:
+    """A value of another type than a field's."""
+    if hint in (int, float, bool):
+        return "many"
+    return 3 if hint is str or get_origin(hint) is Literal else "many"
+
+
+def of_sections() -> Iterator[Case]:
+    """Types, bounds, choices and spelling of every setting of a section."""
+    for section, cls in SECTIONS.items():
+        for index, (name, hint) in enumerate(strict.hints(cls).items()):
+            value = wrong_value(hint)
+            yield Case(f"{section}.{name} = {value!r}", recipe_with(**{section: {name: value}}))
+            if get_origin(hint) is Literal and isinstance(get_args(hint)[0], str):
+                near = get_args(hint)[-1][:-1] + "_"
+                yield Case(f"{section}.{name} = {near!r}", recipe_with(**{section: {name: near}}))
+            if hint is int:
+                yield Case(f"{section}.{name} = -1", recipe_with(**{section: {name: -1}}))
+            if hint is int and index % 4 == 0:
+                yield Case(f"{section}.{name} = 1.5", recipe_with(**{section: {name: 1.5}}))
+            if hint is float:
+                for bad in (-0.5, math.nan, math.inf) if index % 2 else (math.nan, math.inf, -math.inf):
+                    yield Case(f"{section}.{name} = {bad}", recipe_with(**{section: {name: bad}}))
+            if index % 3 == 0:
+                slip = name[:-2] + name[-1]
+                yield Case(f"{section}.{slip} = 1", recipe_with(**{section: {slip: 1}}))
+            if index % 5 == 0:
+                yield Case(f"{name} = 1 at the top", recipe_with(**{name: 1}))
+        yield Case(f"{section} = 3", recipe_with(**{section: 3}))
+    for old in RENAMED_KEYS:
+        section, _, key = old.partition(".")
+        yield Case(f"{old} = 1", recipe_with(**{section: {key: 1}}))
+    for path, value in NESTED:
+        section, _, key = path.partition(".")
+        yield Case(f"{path} = {value!r}", recipe_with(**{section: {key: value}}))
+
+
+NESTED: tuple[tuple[str, Any], ...] = (
+    ("train.betas", [0.9]),
+    ("train.betas", [0.9, "x"]),
+    ("train.betas", [0.9, 1.5]),
+    ("train.learning_rate", {"polcy": 1e-4}),
+    ("train.learning_rate", {"critic": 2.0}),
+    ("train.learning_rate", 2.0),
+    ("train.learning_rate", "fast"),
+    ("model.adapter", {"rank": 0}),
+    ("model.adapter", {"rnk": 8}),
+    ("model.adapter", {"rank": "x", "alpha": True}),
+    ("model.adapter", "lora"),
+    ("model.chat_template_settings", [1]),
+    ("reward.weights", {"correct": "much"}),
+    ("reward.weights", {"correct": math.inf}),
+    ("reward.proxy", {"digts": 1.0}),
+    ("reward.proxy", {"digits": "x"}),
+    ("sampler.stop", ["a", 2]),
+    ("sampler.stop", "a"),
+    ("evaluate.also", {"arithmetic": 3}),
+    ("evaluate.also", {"arithmetc": {}}),
+    ("evaluate.also", {"letters": {"kindd": 3}}),
+    ("evaluate.samples", 10_000_000),
+    ("train.group_size", 10_000_000),
+)
+
+
+def of_layers() -> Iterator[Case]:
+    """Where settings may stand: for a task, in an arm, in both, over each other."""
+    for sections in (
+        {"train": {"step": 3}},
+        {"train": {"steps": "x"}},
+        {"train": {"steps": -1}},
+        {"trian": {}},
+    ):
+        yield Case(f"on.arithmetic: {sections}", recipe_with(on={"arithmetic": sections}))
+        yield Case(f"arm: {sections}", arm(**sections))
+        yield Case(f"arm on: {sections}", arm(on={"arithmetic": sections}))
+    for value in (3, [], {"arithmetc": {}}, {"arithmetic": 3}, {"arithmetic": {"settings": {"beta": 1}}}):
+        yield Case(f"on = {value}", recipe_with(on=value))
+        yield Case(f"arm.on = {value}", arm(on=value))
+    yield Case("on.arithmetic: algorithm's field", recipe_with(on={"arithmetic": {"steps": 3}}))
+    yield Case("arm.on: settings' field", arm(on={"arithmetic": {"settings": {"bta": 0.1}}}))
+    yield Case("arm.on: old section's key", arm(on={"arithmetic": {"train": {"group": 3}}}))
+    yield Case("settings at the top", recipe_with(settings={"beta": 0.1}))
+    yield Case("algorithm at the top", recipe_with(algorithm="grpo"))
+    overridden = arm(train={"steps": 3})
+    yield Case("a wrong value under a right one", {**overridden, "train": {"steps": "x"}})
+    yield Case("a value out of bounds under a right one, and another", {**overridden, "train": {"epochs": 0}})
+    yield Case(
+        "two layers of a learning rate",
+        {**arm(train={"learning_rate": {"critic": 3}}), "train": {"learning_rate": 2}},
+    )
+    yield Case(
+        "an adapter of two layers",
+        {**arm(model={"adapter": {"dropout": 2}}), "model": {"adapter": {"rank": 0}}},
+    )
+    yield Case(
+        "many mistakes at once",
+        {**arm(nme="x", train={"stps": 3}), "seeds": [], "modl": {}, "tasks": ["arithmetc"]},
+    )
+    yield Case("equal mistakes of two arms", recipe_with(train={"steps": -1, "num_minibatches": 99}))
+
+
+def of_head() -> Iterator[Case]:
+    """The plain keys at the top."""
+    for key, values in HEAD.items():
+        for value in values:
+            yield Case(f"{key} = {value!r}", recipe_with(**{key: value}))
+
+
+HEAD: Mapping[str, tuple[Any, ...]] = {
+    "name": (3, "", "a b", "x" * 170),
+    "summary": (3,),
+    "seeds": (3, [], ["a"], [0, 0], [-1], [2**63 - 1, 1.5], list(range(10_001))),
+    "workers": ("x", -1),
+    "fail_on_divergence": ("yes",),
+    "margin": (0, 100, "x", math.nan),
+    "control": (3, "grop", "nobody"),
+    "stop_on": ("collapse", ["colapse"], [3], ["reward_collapse", "reward_collapse"]),
+    "observe": (
+        "wandb",
+        [3],
+        ["wndb"],
+        ["none_such"],
+        [{"seconds": 3}],
+        [{"name": "tensorboard", "seconds": 0}],
+        [{"name": "tensorboard", "seconds": "x"}],
+        [{"name": "mine:Nobody"}],
+        [{"name": "mine:COUNT"}],
+        [{"name": "mine:reward", "size": 3}],
+        ["mine:reward", "mine:reward"],
+    ),
+    "sumary": ("x",),
+    "seed": (3,),
+    "task": (["arithmetic"],),
+    "arms": ([],),
+    "search": (
+        3,
+        {"keep": 0},
+        {"seeds": [1, 1]},
+        {"seeds": [-1]},
+        {"rungs": [2, 1]},
+        {"kep": 1},
+        {"over": {"a": 3}},
+    ),
+    "searched": (
+        3,
+        {},
+        {"record": "x.json", "sha256": "0"},
+        {"record": "x.json", "sha256": "0" * 64},
+        {"record": "mine.py", "sha256": "0" * 64},
+        {"record": "x.json", "sha256": "0" * 64, "set": ["train"]},
+    ),
+}
+
+
+def of_tasks() -> Iterator[Case]:
+    """The list of tasks."""
+    entries: tuple[Any, ...] = (
+        3,
+        "arithmetc",
+        "nothing at all",
+        "mine:Nameless",
+        "mine:COUNT",
+        "nowhere:Task",
+        "hf:owner",
+        {},
+        {"name": 3},
+        {"name": "arithmetic", "settings": 3},
+        {"name": "arithmetic", "settings": {"largest": "x"}},
+        {"name": "arithmetic", "settings": {"largst": 3}},
+        {"name": "arithmetic", "largest": 3},
+        {"name": "letters", "settings": {"letters": -1}},
+        {"name": "x", "csv": "x.csv"},
+        {"name": "x", "jsonl": "x.jsonl"},
+        {"name": "x", "jsonl": "x.jsonl", "verify": "mth"},
+        {"name": "arithmetic", "jsonl": "x.jsonl", "verify": "math"},
+        {"name": "x", "jsonl": 3, "verify": "math"},
+        {"name": "x", "jsonl": "x.jsonl", "verify": "math", "promt": "{q}"},
+        {"name": "x", "hub": "owner/name", "verify": "maths"},
+    )
+    for entry in entries:
+        yield Case(f"tasks = [{entry!r}]", recipe_with(tasks=[entry]))
+    for tasks in (
+        None,
+        [],
+        "arithmetic",
+        ["arithmetic", "arithmetic"],
+        ["arithmetic", {"name": "arithmetic"}],
+    ):
+        yield Case(f"tasks = {tasks!r}", recipe_with(tasks=tasks))
+    for table in (3, {"largst": 3}, {"problems": "x"}, {"name": "x"}):
+        yield Case(f"arm.task = {table!r}", arm(task=table))
+
+
+def of_arms() -> Iterator[Case]:
+    """The list of arms."""
+    for arms in (None, [], 3, ["grpo"], {"algorithm": "grpo"}):
+        yield Case(f"arm = {arms!r}", recipe_with(arm=arms))
+    entries: tuple[Mapping[str, Any], ...] = (
+        {},
+        {"name": "x"},
+        {"algorithm": 3},
+        {"algorithm": "gpro"},
+        {"algorithm": "nothing at all"},
+        {"algorithm": "grpo@trll"},
+        {"algorithm": "nobody@nowhere"},
+        {"algorithm": "mine:Nameless"},
+        {"algorithm": "mine:Nmeless"},
+        {"algorithm": "min:Nameless"},
+        {"algorithm": "mine:not a name"},
+        {"algorithm": "__main__:Mine"},
+        {"algorithm": "broken:Mine"},
+        {"algorithm": "grpo", "name": "a b"},
+        {"algorithm": "grpo", "name": 3},
+        {"algorithm": "grpo", "name": "x" * 150},
+        {"algorithm": "grpo", "tasks": "arithmetic"},
+        {"algorithm": "grpo", "tasks": ["arithmetc"]},
+        {"algorithm": "grpo", "optional": "x"},
+        {"algorithm": "grpo", "settings": 3},
+        {"algorithm": "grpo", "beta": 0.1},
+        {"algorithm": "grpo", "steps": 3},
+        {"algorithm": "grpo", "setings": {}},
+        {"algorithm": "grpo", "seeds": [1]},
+        {"algorithm": "*", "name": "x"},
+        {"algorithm": "*", "settings": {}},
+        {"algorithm": "*", "optional": True},
+    )
+    for entry in entries:
+        yield Case(f"arm = [{entry!r}]", recipe_with(arm=[entry]))
+    yield Case("two arms of one name", recipe_with(arm=[{"algorithm": "grpo"}, {"algorithm": "grpo"}]))
+    yield Case("every algorithm twice", recipe_with(arm=[{"algorithm": "*"}, {"algorithm": "*"}]))
+    yield Case("no arm on a task", recipe_with(arm=[{"algorithm": "grpo", "tasks": []}]))
+    yield Case(
+        "control on another task",
+        recipe_with(
+            control="critic",
+            arm=[{"algorithm": "grpo"}, {"algorithm": "ppo", "name": "critic", "tasks": ["letters"]}],
+            tasks=["arithmetic", "letters"],
+        ),
+    )
+    for name in ("grpo", "ppo", "dapo", "dpo", "gspo"):
+        for field, hint in list(strict.hints(algorithms()[name]).items())[:4]:
+            for value in (wrong_value(hint), -1):
+                entry = {"algorithm": name, "settings": {field: value}}
+                yield Case(f"{name}.settings.{field} = {value!r}", recipe_with(arm=[entry]))
+
+
+def of_assignments() -> Iterator[Case]:
+    """`--set`."""
+    texts = (
+        "train",
+        "=3",
+        "train.=3",
+        "train.steps=x",
+        "train.steps=-1",
+        "train.stps=3",
+        "train.steps.more=3",
+        "trian.steps=3",
+        "steps=3",
+        "group=3",
+        "train.group=3",
+        "train.steps=3,epochs=2",
+        "train.steps=3,train.epochs=2",
+        "train.steps=99999999999999999999",
+        "train.learning_rate=fast",
+        "train.learning_rate.polcy=1e-4",
+        "train.learning_rate.critic=2.0",
+        "train=3",
+        "seeds=x",
+        "seeds=5-1",
+        "seeds=0-99999",
+        "seeds=",
+        "seeds=-1",
+        "seeds=0,0",
+        "name=a b",
+        "workers=x",
+        "sede=3",
+        "margn=3",
+        "arms=grop",
+        "arms=nobody",
+        "arms=3",
+        "arms=grpo@trll",
+        "arms=grpo,critc",
+        "tasks=arithmetc",
+        "tasks=3",
+        "tasks=nobody",
+        "arm=3",
+        "arm.grpo=3",
+        "arm.grpo.train=3",
+        "arm.grpo.name=x",
+        "arm.gpro.train.steps=3",
+        "arm.grpo.train.steps=x",
+        "arm.grpo.train.stps=3",
+        "arm.grpo.trian.steps=3",
+        "arm.grpo.settings.bta=0.1",
+        "arm.grpo.settings.beta=x",
+        "arm.grpo.settings.beta=-1",
+        "arm.grpo.beta.x=1",
+        "arm.grpo.on.arithmetic=3",
+        "arm.grpo.on.arithmetic.train=3",
+        "arm.grpo.on.arithmetc.train.steps=3",
+        "arm.grpo.on.arithmetic.train.stps=3",
+        "arm.grpo.on.arithmetic.trian.steps=3",
+        "arm.grpo.task.largst=3",
+        "arm.grpo.task.problems=x",
+        "on.arithmetic=3",
+        "on.arithmetic.train=3",
+        "on.arithmetc.train.steps=3",
+        "on.arithmetic.train.steps=x",
+        "on.arithmetic.trian.steps=x",
+        "on.arithmetic.settings.beta=1",
+        "algorithm.bta=0.1",
+        "algorithm.beta=x",
+        "algorithm.beta=-1",
+        "algorithm.steps=3",
+        "algorithm.nothing_at_all=3",
+        "settings.beta=0.1",
+        "task.largst=3",
+        "task.problems=x",
+        "task.arithmetic.settings.largst=3",
+        "task.arithmetc.settings.largest=3",
+        "task.arithmetic.settings.largest=x",
+        "modify.dynamic_samplng=3",
+        "model.adapter.rank=0",
+        "model.adapter.rnk=8",
+        "model.adapter=lora",
+        "evaluate.samples=-1",
+        "observe=wndb",
+        "stop_on=colapse",
+        "control=critc",
+    )
+    for text in texts:
+        yield Case(f"--set {text}", GOOD, sets=(text,))
+    yield Case("--set over a bad value", recipe_with(train={"steps": "x"}), sets=("train.steps=3",))
+    yield Case("--set over a value out of bounds", recipe_with(train={"steps": -1}), sets=("train.steps=-2",))
+    yield Case(
+        "a bad arm that does not run",
+        recipe_with(arm=[*GOOD["arm"], {"algorithm": "grpo", "name": "x", "train": {"steps": "x"}}]),
+        sets=("arms=grpo",),
+    )
+    yield Case("two assignments", GOOD, sets=("train.stps=3", "sede=3"))
+
+
+def of_sweeps() -> Iterator[Case]:
+    """The table `over` and `--over`."""
+    tables: tuple[Any, ...] = (
+        3,
+        {"train": {"steps": [1]}},
+        {"steps": [1]},
+        {"train.steps": 3},
+        {"train.steps": []},
+        {"train.steps": [[1]]},
+        {"train.steps": [1, 1]},
+        {"train.steps": ["x"]},
+        {"train.stps": [1]},
+        {"train.steps": [-1, 1]},
+        {"algorithm.bta": [0.1]},
+        {"task.largst": [1]},
+        {"arm.grpo.settings.beta": ["x"]},
+        {"train.steps": list(range(300))},
+    )
+    for table in tables:
+        yield Case(f"over = {table if table != tables[-1] else '300 values'}", recipe_with(over=table))
+    for text in ("x", "train.steps=", "steps=1", "train.steps=a,b", "train.stps=1,2", "train.steps=1,1"):
+        yield Case(f"--over {text}", GOOD, over=(text,))
+
+
+def of_rules() -> Iterator[Case]:
+    """Settings that are right alone and wrong together."""
+    for assignments in CLASHES:
+        yield Case(" ".join(f"--set {text}" for text in assignments), arm(), sets=tuple(assignments))
+
+
+CLASHES: tuple[tuple[str, ...], ...] = (
+    ("sampler.kind=replay",),
+    ("sampler.kind=preferences",),
+    ("sampler.kind=preferences", "sampler.path=nowhere.jsonl", "arms=dpo"),
+    ("sampler.kind=preferences", "sampler.path=.", "arms=dpo"),
+    ("sampler.kind=vlm",),
+    ("sampler.kind=x",),
+    ("sampler.kind=vllm-server",),
+    ("sampler.kind=mine:COUNT",),
+    ("sampler.kind=vllm", "arms=ngrpo"),
+    ("arms=dpo", "sampler.kind=replay", "sampler.correction=tis"),
+    ("arms=dpo", "sampler.kind=replay", "sampler.lag=1"),
+    ("sampler.correction=tis", "sampler.old_logp=sampler"),
+    ("sampler.kind=replay", "arms=remax"),
+    ("sampler.kind=replay", "sampler.top_k=3", "arms=dpo"),
+    ("sampler.top_p=0.9", "sampler.min_p=0.1"),
+    ("sampler.top_k=3", "sampler.correction=tis"),
+    ("sampler.top_k=3", "sampler.old_logp=sampler"),
+    ("sampler.top_k=3", "modify.off_policy_mask=1.0"),
+    ('sampler.stop=[""]',),
+    ('sampler.stop=["a"]', "sampler.kind=replay", "arms=dpo"),
+    ("sampler.router_replay=R3", "sampler.kind=replay", "arms=dpo"),
+    ("sampler.router_replay=R3", "sampler.kind=vllm"),
+    ("sampler.router_replay=R2", "sampler.old_logp=sampler"),
+    ("modify.reference_every=3",),
+    ("modify.off_policy_mask=1.0", "arms=dpo"),
+    ("modify.schedule=ads", "train.curriculum=mine:reward"),
+    ("modify.dynamic_sampling=2", "sampler.kind=replay", "arms=dpo"),
+    ("modify.entropy_target=0.2", "sampler.kind=replay", "arms=dpo"),
+    ("modify.dynamic_sampling=2", "reward.kind=constant"),
+    ("modify.zero_variance_filter=true", "reward.kind=constant"),
+    ("modify.reference_mix=0",),
+    ("model.adapter.rank=4", "modify.reference_every=3", "algorithm.beta=0.1"),
+    ("model.adapter.rank=4", "train.backend=trl"),
+    ("arms=opd",),
+    ("arms=opd", "train.backend=trl"),
+    ("arms=cora", "train.curriculum=mine:reward"),
+    ("arms=chord", "train.gradient_noise=1"),
+    ("arms=chord", "train.experts=nowhere.jsonl"),
+    ("train.experts=x",),
+    ("train.group_size=1",),
+    ("train.group_size=1", "arms=reinforce_pp", "modify.dynamic_sampling=1"),
+    ("train.group_size=1", "arms=reinforce_pp", "modify.zero_variance_filter=true"),
+    ("train.num_minibatches=99",),
+    ("train.master_weights=false",),
+    ("train.master_weights=false", "train.offload_optimizer=true"),
+    ("sampler.ahead=true",),
+    ("sampler.ahead=true", "sampler.lag=1", "sampler.kind=vllm"),
+    ("sampler.ahead=true", "sampler.lag=1", "sampler.router_replay=R2"),
+    ("sampler.ahead=true", "sampler.lag=1", "train.backend=trl"),
+    ("train.devices=2", "sampler.kind=vllm"),
+    ("train.devices=2", "sampler.lag=1"),
+    ("train.devices=2", "sampler.router_replay=R2"),
+    ("train.devices=2", "train.backend=trl"),
+    ("train.devices=2", "model.attention=flex"),
+    ("train.devices=2", "train.gradient_noise=1"),
+    ("train.devices=2", "train.offload_optimizer=true"),
+    ("train.devices=2", "model.weights=bfloat16", "model.dtype=bfloat16", "train.master_weights=false"),
+    ("train.devices=2", "train.optimizer=torch:Muon"),
+    ("reward.flip=0.1", "sampler.kind=preferences", "arms=dpo"),
+    ("reward.flip=0.1", "arms=gdpo"),
+    ("reward.scale=2.0", "arms=gdpo", "train.backend=trl"),
+    ("arms=vapo", "algorithm.critic_warmup=99"),
+    ("reward.kind=sum",),
+    ("reward.kind=sum", "reward.weights.correc=1.0"),
+    ("reward.kind=sum", "reward.weights.nothing=1.0"),
+    ("reward.kind=task", "reward.weights.random=1.0"),
+    ("reward.kind=sum", "reward.weights.mine:reward=1.0"),
+    ("reward.kind=model",),
+    ("reward.kind=model", "reward.model=./nowhere"),
+    ("reward.kind=model", "reward.model=tiny", "reward.model_learns=corect"),
+    ("reward.model_learns=format",),
+    ("reward.kind=proxy", "reward.proxy={}"),
+    ("model.name=",),
+    ("model.name=nanoo",),
+    ("model.name=./nowhere",),
+    ("model.chat_template=false", "model.chat_template_settings.a=1"),
+    ("model.teacher=nano", "model.teacher_warm_start=2", "model.chat_template_settings.a=1"),
+    ("model.teacher_warm_start=2",),
+    ("model.weights=bfloat16",),
+    ("model.warm_start_answers=x",),
+    ("train.curriculum=x",),
+    ("train.curriculum=mine:COUNT",),
+    ("train.schedule=cosin",),
+    ("train.schedule=x",),
+    ("train.schedule=torch:StepL",),
+    ("train.schedule=torch:StepLR",),
+    ("train.schedule=transformers:cosin",),
+    ("train.schedule=mine:COUNT",),
+    ("train.schedule_settings.a=1",),
+    ("train.floor=0.1",),
+    ("train.optimizer=sgd",),
+    ("train.optimizer=torch:SDG",),
+    ("train.optimizer=torch:SGD", "train.optimizer_settings.momentm=1"),
+    ("train.optimizer=torch:SGD", "train.weight_decay=0.1"),
+    ("train.optimizer_settings.a=1",),
+    ("train.backend=trl", "train.group_size=1"),
+    ("train.backend=trl", "sampler.max_batch_size=3"),
+    ("train.backend=trl", "train.num_minibatches=3"),
+    ("train.backend=trl", "model.dtype=float16"),
+    ("train.backend=trl", "sampler.top_k=3", "sampler.lag=1", "sampler.temperature=2.0"),
+    ("train.backend=trl", "arms=dpo", "train.micro_batch_tokens=9"),
+    ("train.backend=trl", "arms=spo"),
+    ("tasks=crows_pairs",),
+    ("tasks=winogender",),
+    ("arms=ngrpo", "tasks=horizon"),
+    ('sampler.stop=["a"]', "tasks=horizon"),
+    ("sampler.router_replay=R3", "tasks=horizon"),
+    ("arms=chord", "algorithm.expert_answers=1", "train.epochs=9"),
+    ("evaluate.also.letters.letters=x",),
+)
+
+
+def of_texts() -> Iterator[Case]:
+    """What is no TOML."""
+    texts = (
+        "name = ",
+        "name = x",
+        "[train\nsteps = 3",
+        "[train]\nsteps = 3\n[train]\n",
+        "a = 1\na = 2",
+        "seeds = [0, 1",
+        "x = 1e",
+        'name = "a\nb"',
+        "train.steps = 3\ntrain = 4",
+        "x = 99999999999999999999999",
+        "\x00",
+        "[[arm]]\nalgorithm = 'grpo'\n[arm]\n",
+    )
+    for text in texts:
+        yield Case(f"text {text!r}", {}, text)
+
+
+def refusal(case: Case, folder: Path) -> list[str]:
+    """What is said of a case whose recipe is in `folder`; nothing of a recipe that is accepted."""
+    text = case.text or toml.write(case.table)
+    try:
+        recipe.read_text(text, "bad", folder, case.sets, over=case.over)
+    except ConfigError as error:
+        hidden = re.compile(r"\S*/site-packages/")
+        return [
+            hidden.sub("PACKAGES/", fault.replace(str(folder.resolve()), "FOLDER")) for fault in error.faults
+        ]
+    return []
+
+
+def of_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """What is said of bad run.toml files, findings and probes."""
+    for name, edit in RUNS.items():
+        text = stored.dump(recipe.read_table(GOOD, "", "good", folder).runs()[0])
+        old, new = edit
+        assert old in text, old
+        yield f"run.toml: {name}", messages_of(stored.load, text.replace(old, new, 1))
+    finding = (recipe.RECIPES / "findings" / "averaging.toml").read_text(encoding="utf-8")
+    probe = (probes.PROBES / "learn.toml").read_text(encoding="utf-8")
+    for kind, text, read in (("finding", finding, read_finding), ("probe", probe, probes.read_probe)):
+        for name, edited in (
+            ("an unknown key", "mine = 3\n" + text),
+            (
+                "a wrong type",
+                "title = 3\nsummary = 3\nclaim = 3\n"
+                + "\n".join(
+                    line for line in text.splitlines() if not line.startswith(("title", "summary", "claim"))
+                ),
+            ),
+            ("nothing", ""),
+            ("no TOML", "x ="),
+        ):
+            path = folder / f"{kind}.toml"
+            path.write_text(edited, encoding="utf-8")
+            source: Any = str(path) if kind == "finding" else path
+            yield (
+                f"{kind}: {name}",
+                [text.replace(str(folder), "FOLDER") for text in messages_of(read, source)],
+            )
+
+
+RUNS: Mapping[str, tuple[str, str]] = {
+    "no TOML": ("[train]", "[train"),
+    "an unknown key": ("experiment =", "experimnt ="),
+    "an unknown section": ("[train]", "[trian]"),
+    "an unknown setting": ("steps =", "stps ="),
+    "an old setting": ("group_size =", "group ="),
+    "a wrong type": ("steps = 40", "steps = 'x'"),
+    "out of bounds": ("steps = 40", "steps = -1"),
+    "an unknown algorithm": ('name = "grpo"', 'name = "gpro"'),
+    "an unknown task": ('name = "arithmetic"', 'name = "arithmetc"'),
+    "an algorithm's unknown setting": ("clip_low", "clip_lo"),
+    "a seed": ("seed = 0", "seed = 'x'"),
+    "observe": ("observe = []", "observe = [3]"),
+}
+
+
+def messages_of(read: Any, source: Any) -> list[str]:
+    try:
+        read(source)
+    except ConfigError as error:
+        return error.faults
+    return []
+
+
+def refusals(folder: Path) -> dict[str, list[str]]:
+    """Every case with what is said of it. The data and packages of this machine play no part."""
+    (folder / "mine.py").write_text(MODULE, encoding="utf-8")
+    (folder / "broken.py").write_text("import nothing_that_exists\n", encoding="utf-8")
+    messages: dict[str, list[str]] = {}
+    with (
+        mock.patch("grpobench.runs.settings.rules.missing_data", lambda task: ""),
+        mock.patch("grpobench.runs.settings.trl.missing", lambda: ""),
+    ):
+        for case in cases():
+            if case.name not in messages:
+                messages[case.name] = refusal(case, folder)
+        messages.update(of_files(folder))
+    return messages
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        json.dump(refusals(Path(folder)), sys.stdout, indent=0, ensure_ascii=False)
+        print()
