@@ -115,6 +115,7 @@ def test_guide_followed_to_the_letter_passes_the_gates(copy: Path) -> None:
     call("grpobench", "docs")
     call("ruff", "check", ".")
     call("ruff", "format", "--check", ".")
+    call("mypy")
     call("pytest", "-q", "tests/test_rooms.py")
     call("pytest", "-q", "tests/algorithms/test_batch_reinforce.py")
     general = "tests/algorithms/test_conformance.py", "tests/runs/inventory/test_pages.py"
