@@ -13,10 +13,27 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib import font_manager
 from matplotlib.backends import _backend_pdf_ps
 from matplotlib.ft2font import FT2Font
+
+
+def use_bundled_fonts() -> None:
+    """Prefer the fonts that come with matplotlib. Its cache of fonts may lack them, if another installation
+    of the same version wrote it; figures then have other letters, or warn for every text."""
+    manager, folder = font_manager.fontManager, Path(matplotlib.get_data_path(), "fonts", "ttf")
+    cached = {font.fname for font in manager.ttflist}
+    for path in sorted(folder.glob("*.ttf")):
+        if str(path) not in cached:
+            manager.addfont(path)
+    manager.ttflist.sort(key=lambda font: not Path(font.fname).is_relative_to(folder))
+
+
+use_bundled_fonts()
 
 INK = ".15"
 """The color of text."""

@@ -24,7 +24,7 @@ from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, 
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
 from grpobench.analysis.runfolder.search import SearchRecord, record_of
 from grpobench.analysis.tools.processes import pause_garbage_collection
-from grpobench.analysis.tools.text import why_no_folder
+from grpobench.analysis.tools.text import experiments_in, why_no_experiment
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.bounded import object_or_empty
 
@@ -110,10 +110,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     folder_names = {path.parent.name for path in folder.glob("*/run.toml")}
     names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(folder_names)]))
     if not names:
-        causes = "".join(f"; {fault}" for fault in damage)
-        raise LogError(
-            f"{folder}: holds no run; a run is a folder with run.toml, which `grpobench run` writes{causes}"
-        )
+        raise LogError(_why_no_run(folder, damage))
     planned = set(map(str, described.get("runs", names)))
     folders = {name: Folder(folder / name, described, name in planned) for name in names}
     strangers = {name: one.stranger for name, one in folders.items() if one.stranger}
@@ -159,12 +156,19 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     )
 
 
+def _why_no_run(folder: Path, damage: Sequence[str]) -> str:
+    """Why nothing in a folder can be read as a run; of a folder of experiments, the first few of them."""
+    if experiments := experiments_in(folder):
+        more = f" and {len(experiments) - 8} more" if len(experiments) > 8 else ""
+        return f"{folder}: holds experiments; give one of them: {', '.join(map(str, experiments[:8]))}{more}"
+    remedy = "a run is a folder with run.toml, which `grpobench run` writes"
+    return "; ".join([f"{folder}: holds no run; {remedy}", *damage])
+
+
 def _demand_experiment(folder: Path) -> None:
     """Raise LogError for a path that is not a folder, and for the folder of a single run."""
     if not folder.is_dir():
-        raise LogError(
-            f"{folder}: {why_no_folder(folder)}; pass the folder of an experiment, results/<experiment>"
-        )
+        raise LogError(why_no_experiment(folder))
     if (folder / "run.toml").exists():
         raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
 

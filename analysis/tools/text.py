@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os.path
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -247,3 +248,21 @@ def shorten_paths(text: str) -> str:
 def why_no_folder(path: Path) -> str:
     """Why a path is not a folder: it does not exist, or it is a file."""
     return "a file, not a folder" if path.exists() else "no such folder"
+
+
+def why_no_experiment(path: Path) -> str:
+    """Why a path is not the folder of an experiment, with the most similar one beside it or in results/."""
+    folders = [str(folder) for parent in {path.parent, Path("results")} for folder in experiments_in(parent)]
+    near = difflib.get_close_matches(path.name, map(os.path.basename, folders), n=1)
+    if path.exists() or not near:
+        return f"{path}: {why_no_folder(path)}; give an experiment folder such as results/quickstart"
+    likely = min(folder for folder in folders if os.path.basename(folder) == near[0])
+    return f"{path}: no such folder; did you mean {likely}?"
+
+
+def experiments_in(folder: Path) -> list[Path]:
+    """The folders of experiments in a folder, by name; none if it cannot be read."""
+    try:
+        return sorted(path.parent for path in folder.glob("*/experiment.json"))
+    except OSError:
+        return []

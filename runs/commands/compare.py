@@ -23,7 +23,7 @@ SEEDS = "8"
 @click.argument(
     "algorithm",
     metavar="ALGORITHM",
-    help="One of grpobench list algorithms, or FILE:Class.",
+    help="One of grpobench list algorithms, or MODULE:Class.",
     shell_complete=names_of("algorithms"),
 )
 @click.option(
@@ -50,7 +50,7 @@ SEEDS = "8"
 @set_option("Override a value, as with run: train.steps=100, arm.NAME.train.learning_rate=1e-4.")
 @running_options
 def compare_command(options: Options) -> int:
-    """ALGORITHM is a name of grpobench list algorithms, or FILE:Class for a class of a file in this folder.
+    """ALGORITHM is a name of grpobench list algorithms, or MODULE:Class for a class of a file in this folder.
     The results go to OUT/compare-NAME. The same command with other algorithms or more seeds runs only what is
     not there yet."""
     from grpobench.runs.commands.run import carry_out

@@ -64,7 +64,7 @@ def show_command(options: Options) -> int:
     "names", nargs=-1, required=True, metavar="NAME...", help="Names of grpobench data list, or all."
 )
 def fetch_command(options: Options) -> int:
-    """Exits with 0 when everything asked for is here with the right sums, with 70 when pip fails."""
+    """Exits with 0 when all that packages have of it is here with the right sums, with 70 when pip fails."""
     from grpobench.runs.inventory import data
 
     try:

@@ -43,7 +43,7 @@ EXIT = {True: PREEMPTED, False: DONE}
     "algorithms",
     nargs=-1,
     metavar="[ALGORITHM]...",
-    help="Of grpobench list algorithms, or FILE:Class.",
+    help="Of grpobench list algorithms, or MODULE:Class.",
     shell_complete=names_of("algorithms"),
 )
 @out_option("results/profile")

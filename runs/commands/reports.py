@@ -37,14 +37,13 @@ CALIBRATE = "grpobench calibrate"
     help="Call arms equivalent within so many points of accuracy. Default: the recipe's, else 2.",
 )
 def report_command(options: Options) -> int:
-    from grpobench.analysis.tools.text import why_no_folder
+    from grpobench.analysis.tools.text import why_no_experiment
     from grpobench.runs.tools.strict import ConfigError
 
     formats = [part.strip() for part in options.format.split(",") if part.strip()]
     faults = [unknown("--format", name, FORMATS) for name in formats if name not in FORMATS]
     if not options.folder.is_dir():
-        why = why_no_folder(options.folder)
-        faults.append(f"{options.folder}: {why}; give an experiment folder such as results/quickstart")
+        faults.append(why_no_experiment(options.folder))
     if faults:
         raise ConfigError(faults)
     say(f"report: {write_report(options.folder, formats, options.margin, options.strict)[0]}")
@@ -140,7 +139,7 @@ def figure_command(options: Options) -> int:
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
     from grpobench.analysis.runfolder.several import combine_experiments
-    from grpobench.analysis.tools.text import why_no_folder
+    from grpobench.analysis.tools.text import why_no_experiment
     from grpobench.runs.api.results import Results
     from grpobench.runs.tools.strict import ConfigError
     from grpobench.tasks.data.tables import DataError
@@ -153,8 +152,7 @@ def figure_command(options: Options) -> int:
     faults += [unknown("figure", name, ("all", *FIGURES)) for name in asked if name not in ("all", *FIGURES)]
     for folder in options.folders:
         if not folder.is_dir():
-            why = why_no_folder(folder)
-            faults.append(f"{folder}: {why}; give an experiment folder such as results/quickstart")
+            faults.append(why_no_experiment(folder))
     if faults:
         raise ConfigError(faults)
     names = FIGURES if "all" in asked else asked

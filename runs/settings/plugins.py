@@ -206,8 +206,11 @@ def absent(module: str, folder: Path | None) -> str:
     if folder is None:
         return f"no installed package has a module {module!r}; install it, or put its file beside the recipe"
     known = sorted({path.stem for path in folder.glob("*.py")})
-    did = did_you_mean(module, known, "write the file, or install the package", "{0} ({0}.py)")
-    return f"no module {module!r}: no {folder.resolve() / module}.py, and no installed package has it; {did}"
+    stem = module.removesuffix(".py")
+    if stem != module and stands_beside(stem, folder):
+        return f"no module {module!r}: a module has no .py in its name; write {stem}:NAME"
+    did = did_you_mean(stem, known, "write the file, or install the package", "{0} ({0}.py)")
+    return f"no module {module!r}: no {folder.resolve() / stem}.py, and no installed package has it; {did}"
 
 
 def broken(module: str, error: BaseException, folder: Path | None) -> str:

@@ -188,6 +188,8 @@ def locate(source: str, kind: str = "recipe", by_name: Mapping[str, Path] | None
         return Path(source).expanduser()
     by_name = recipes() if by_name is None else by_name
     if source not in by_name:
+        file = strict.nearest_file(source)
         others = f"known: {', '.join(by_name)}; or give the path of a TOML file"
+        others = f"did you mean {file}?" if file else others
         raise ConfigError([f"unknown {kind} {source!r}; {strict.did_you_mean(source, by_name, others)}"])
     return by_name[source]

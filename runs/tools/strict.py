@@ -55,7 +55,9 @@ def read_text(path: Path, what: str) -> str:
     try:
         return bounded.read_text(path)
     except FileNotFoundError as error:
-        raise ConfigError([f"cannot read the {what}: {error.strerror}"], str(path)) from None
+        guess = nearest_file(path)
+        did = f"; did you mean {guess}?" if guess else ""
+        raise ConfigError([f"cannot read the {what}: {error.strerror}{did}"], str(path)) from None
     except bounded.FileError as error:
         raise ConfigError([error.reason], str(path)) from None
 
@@ -107,6 +109,15 @@ def did_you_mean(word: str, valid: Iterable[str], otherwise: str = "", form: str
     """A question for the nearest valid word, in a `form` such as ``{!r}``; `otherwise` if none is near."""
     guess = nearest(word, valid)
     return f"did you mean {form.format(guess)}?" if guess else otherwise
+
+
+def nearest_file(source: str | Path, suffix: str = ".toml") -> str | None:
+    """The file with this suffix that is most similar to a path that does not exist, from the path's folder:
+    pets.tml and pets are pets.toml. None if there is none."""
+    path = Path(source).expanduser()
+    known = {file.stem: str(file) for file in path.parent.glob(f"*{suffix}") if file.is_file()}
+    guess = path.stem if path.stem in known else nearest(path.stem, known)
+    return known[guess] if guess else None
 
 
 def slips(word: str, other: str) -> int:

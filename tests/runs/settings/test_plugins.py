@@ -110,6 +110,7 @@ def test_an_absent_module_is_named_with_the_nearest_file(tmp_path: Path) -> None
     assert fault.startswith("observe[0]: no module 'mien'")
     assert str(tmp_path / "mien.py") in fault and "did you mean mine (mine.py)?" in fault
     assert "no installed package has a module 'mien'" in complaint("mien:Thing", None)
+    assert complaint("mine.py:Thing", tmp_path).endswith("a module has no .py in its name; write mine:NAME")
 
 
 def test_program_definitions_are_refused_and_fileless_module_is_named() -> None:
