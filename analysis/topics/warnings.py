@@ -110,8 +110,8 @@ def warn_of_saturation(experiment: Experiment, runs: pd.DataFrame) -> Iterator[R
             lines,
             Gravity.DOUBT,
             f"An accuracy of {CEILING:.0%} or more, or of {FLOOR:.0%} or less, hides what an algorithm does. "
-            "A small difference on such a task says little about the algorithms. Where a policy knows nothing of "
-            "a task, model.warm_start teaches it the task's form first.",
+            "A small difference on such a task says little about the algorithms. model.warm_start teaches a "
+            "policy that knows nothing of a task.",
         )
 
 
