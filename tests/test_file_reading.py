@@ -41,7 +41,7 @@ MODULES = {"gzip", "tarfile", "zipfile", "lzma", "bz2", "zstandard", "pickle", "
 PARSERS = {"json.load", "json.loads", "tomllib.load", "tomllib.loads", "numpy.load", "np.load", "torch.load"}
 UNPACKERS = {"open", "load", "loads", "decompress", "GzipFile", "TarFile", "ZipFile", "ZstdDecompressor"}
 METHODS = {"read_text", "read_bytes", "read_parquet", "read_csv", "read_json", "unpack_archive"}
-OURS = {"bounded", "files", "RunFolder", "self", "cls", "os", "columns"}
+OURS = {"bounded", "files", "strict", "RunFolder", "self", "cls", "os", "columns"}
 """Names before a dot that are no path: modules of ours, which are checked themselves, and `os`, whose `open`
 gives a descriptor."""
 

@@ -31,7 +31,7 @@ INTEGERS = {
     "runs/metrics/ratios.py": ("completion_mask.cumsum(-1)",),
     "runs/sample/decoding.py": ("seen.cumsum(-1)", "count.cumsum(0)"),
     "runs/sample/draws.py": ("integers(probability).cumsum(-1)", "mass.cumsum(-1)"),
-    "runs/train/trl/trainer.py": ("np.cumsum([len(items) for items in self.steps.values()])",),
+    "runs/train/trl/work.py": ("np.cumsum([len(items) for items in self.steps.values()])",),
 }
 """Sums of integers or masks, which a GPU computes under deterministic operators too, and one of a list."""
 REFUSED = {"cumsum", "kthvalue", "histc"}

@@ -214,7 +214,7 @@ def test_the_first_screen_has_sentence_overview_doubts_and_figure(browser: Brows
     browser.show(page, 1400, "light")
     parts = (".headline", "#table-overview", ".doubts", "#figure-final_accuracy .wide")
     ends = [browser.ask(f"document.querySelector('{part}').getBoundingClientRect().bottom") for part in parts]
-    assert all(0 < end <= 900 for end in ends)
+    assert all(0 < end <= 900 for end in ends), dict(zip(parts, ends, strict=True))
     browser.ask("scrollTo(0, document.documentElement.scrollHeight)")
     top = browser.ask("document.querySelector('nav').getBoundingClientRect().top")
     assert abs(top) < 1  # it stays

@@ -319,7 +319,7 @@ def test_a_scale_or_an_arm_that_is_missing_is_exit_2_and_the_remedy(empty: Path,
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "registration.json: not JSON"),
+        ("{", "registration.json, line 1: not JSON"),
         ("{}", "registration.json: no registration ('version'); run the finding anew in another folder"),
     ],
 )

@@ -312,7 +312,7 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
             "--out there: results of runs go to their own",
         ),
         (["torn", "--task", "arithmetic"], "experiment.json is damaged"),
-        (["cut", "--task", "arithmetic"], "run.toml is damaged"),
+        (["cut", "--task", "arithmetic"], "run.toml: not TOML"),
     ],
 )
 def test_mistakes_give_exit_2_and_the_remedy(

@@ -31,13 +31,19 @@ CONNECTIONS = 60
 SLACK = 4.0
 """Seconds that a busy machine may need more."""
 VOCABULARY = tiny(seed=1).config.vocab_size
+BROKEN = 13
+"""The token at which the engine fails."""
 PROGRAM = f"""
 from helpers.toys import Copy, tiny
 from grpobench.runs.sample.engines import server
 server.PATIENCE, server.CONNECTIONS = {PATIENCE}, {CONNECTIONS}
+class Failing(Copy):
+    def sample(self, jobs, *more):
+        self.broken = any({BROKEN} in prompt for prompt, seed in jobs)
+        return super().sample(jobs, *more)
 model = tiny(seed=1)
 shapes = {{name: tuple(tensor.shape) for name, tensor in model.named_parameters()}}
-with server.Server(Copy(model), "tiny", shapes=shapes, vocabulary=model.config.vocab_size) as it:
+with server.Server(Failing(model), "tiny", shapes=shapes, vocabulary=model.config.vocab_size) as it:
     print(it.server_address[1], flush=True)
     it.serve_forever(0.05)
 """
@@ -167,7 +173,7 @@ def test_weights_that_are_not_the_models_are_answered_400(port: int) -> None:
 
 
 def test_an_error_ends_the_lease_of_the_run_that_holds_it(port: int) -> None:
-    for body, status in ((b"{}", 400), (SAMPLE | {"prompts": [[10**6]]}, 500)):  # the engine knows 40 tokens
+    for body, status in ((b"{}", 400), (SAMPLE | {"prompts": [[BROKEN]]}, 500)):
         with connect(port) as connection:
             assert [post(connection, SAMPLE)[0] for _ in range(3)] == [200] * 3
             with connect(port) as other:
