@@ -24,25 +24,27 @@ def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
     text = loaded.decode(rollout.completion)
     start = text.rfind(marker) if marker else -1
     length = len(rollout.completion)
-    places = [match.start() for match in BREAK.finditer(text, 0, start if start >= 0 else len(text))]
-    wanted = sorted({*places, *([start] if start >= 0 else [])} - {0})
-    tokens = dict(zip(wanted, begins(loaded, rollout.completion, wanted), strict=True))
+    breaks = [match.start() for match in BREAK.finditer(text, 0, start if start >= 0 else len(text))]
+    positions = sorted({*breaks, *([start] if start >= 0 else [])} - {0})
+    tokens = dict(zip(positions, begins(loaded, rollout.completion, positions), strict=True))
     answer = length if start < 0 else tokens.get(start, 0)
-    return Located(answer, tuple(sorted({tokens[p] for p in places if p} - {0, answer, length})))
+    return Located(
+        answer, tuple(sorted({tokens[position] for position in breaks if position} - {0, answer, length}))
+    )
 
 
-def begins(loaded: Loaded, completion: tuple[int, ...], places: Sequence[int]) -> list[int]:
+def begins(loaded: Loaded, completion: tuple[int, ...], positions: Sequence[int]) -> list[int]:
     """For each of these ascending positions in the text, the token that holds the character."""
-    if not places:
+    if not positions:
         return []
     pieces = [loaded.decode((token,)) for token in completion]
     ends = list(itertools.accumulate(map(len, pieces)))
     if "".join(pieces) != loaded.decode(completion):  # characters of several tokens, or spaces left out
         ends = []
-        while not ends or (ends[-1] <= places[-1] and len(ends) < len(completion)):
+        while not ends or (ends[-1] <= positions[-1] and len(ends) < len(completion)):
             ends.append(len(loaded.decode(completion[: len(ends) + 1])))
         ends = list(itertools.accumulate(ends, max))
-    return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in places]
+    return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in positions]
 
 
 def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | None:
@@ -53,11 +55,11 @@ def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | 
     ends: dict[int, bool] = {}
     last = marker[-1]
 
-    def said(tokens: Sequence[int]) -> bool:
+    def states_marker(tokens: Sequence[int]) -> bool:
         token = tokens[-1]
         if token not in ends:
             text = loaded.decode((token,))
             ends[token] = last in text or "\ufffd" in text or last.isspace()
         return ends[token] and marker in loaded.decode(tokens)
 
-    return said
+    return states_marker

@@ -107,8 +107,9 @@ class Base:
 
 def evaluate(trainer: Trainer, evaluator: Evaluator, step: int, split: Split) -> Evaluation:
     """The rows and numbers of an evaluation that all ranks make."""
-    found: Evaluation = together(trainer, "evaluate", trainer.parts.evaluators.index(evaluator), step, split)
-    return found
+    number = trainer.parts.evaluators.index(evaluator)
+    evaluation: Evaluation = together(trainer, "evaluate", number, step, split)
+    return evaluation
 
 
 def read(path: Path) -> dict[str, Any]:
