@@ -36,7 +36,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    outside = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "ARGS"))}
     return subprocess.run(
         ["make", "demo", "PYTHON=./python"],
         cwd=folder,
