@@ -31,7 +31,13 @@ PREFLIGHT = "quickstart"
 
 
 @out_option("results", "Where results would go. Default: ./results.")
-@click.option("--deep", is_flag=False, flag_value=PREFLIGHT, metavar="[RECIPE]", help=".")
+@click.option(
+    "--deep",
+    is_flag=False,
+    flag_value=PREFLIGHT,
+    metavar="[RECIPE]",
+    help=f"Plan the memory of a recipe and try small runs of it. Default: {PREFLIGHT}.",
+)
 @click.option(
     "--device",
     type=click.Choice(("cpu", "cuda")),
@@ -50,11 +56,10 @@ def doctor_command(options: Options) -> int:
 
     if options.deep:
         return deep_command(options)
-    if options.sets:
-        raise ConfigError(["--set: belongs to --deep RECIPE"])
-    if options.device:
-        raise ConfigError(["--device: belongs to --deep RECIPE"])
-    findings = doctor.examine(options.out, options.gpu_memory)
+    deep = {"--set": options.sets, "--device": options.device, "--gpu-memory": options.gpu_memory}
+    if faults := [f"{name}: belongs to --deep RECIPE" for name, value in deep.items() if value]:
+        raise ConfigError(faults)
+    findings = doctor.examine(options.out)
     if options.json:
         say(as_json(doctor.as_rows(findings)))
     else:

@@ -32,15 +32,10 @@ from grpobench.runs.tools.lock import FolderError, Lock
 from grpobench.runs.tools.progress import duration
 from grpobench.runs.train.rollouts import demand_problems
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.task import Split, Task
+from grpobench.tasks.task import Split
 
 LINES = 40
 """Maximum number of lines of a prompt that are shown."""
-
-
-RUN, ROW, ANSWER, TOKEN = 250_000, 6_000, 600, 8
-"""Bytes of a run's settings, provenance and digests of problems, of a step's row in metrics.jsonl, of an
-answer's row in eval.jsonl, and of a token's text: each more than those of the suite's own recipes."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Estimate:
     disk_during: int | None = None
     """Upper bound on the bytes of checkpoints beside these while the runs work."""
     disk_logs: int = 0
-    """Upper bound on the bytes of logs, evaluations, completions and rollouts (`log_bytes`)."""
+    """Upper bound on the bytes of logs, evaluations, completions and rollouts (`preflight.log_bytes`)."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +194,8 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
     return Estimate(
         disk_after=after if len(sized) == len(todo) else None,
         disk_during=during if len(sized) == len(todo) else None,
-        disk_logs=sum(log_bytes(run.config) for run in todo),
-        training_tokens_at_most=sum(step_tokens(run.config) * left[run.name] for run in todo)
+        disk_logs=sum(preflight.log_bytes(run.config) for run in todo),
+        training_tokens_at_most=sum(preflight.step_tokens(run.config) * left[run.name] for run in todo)
         + sum(tokens_before(run.config) for run in todo),
         evaluation_tokens_at_most=sum(evaluation_tokens(run.config) for run in todo),
         training_tokens=round(sum(pace[1] * steps for pace, steps in timed)) if whole else None,
@@ -225,20 +220,6 @@ def paces(runs: Sequence[Run]) -> dict[tuple[str, str], tuple[float, float]]:
     }
 
 
-def limit_of(config: RunConfig) -> int:
-    """Longest completion in tokens."""
-    return config.sampler.max_completion_tokens or config.task.max_completion_tokens
-
-
-def step_tokens(config: RunConfig) -> int:
-    """Upper bound on the tokens that a step samples."""
-    if not config.sampler.on_policy:
-        return 0
-    train = config.train
-    answers = train.group_size + config.algorithm.greedy_baseline
-    return train.prompts_per_step * answers * limit_of(config) * (1 + config.modify.dynamic_sampling)
-
-
 def tokens_before(config: RunConfig) -> int:
     """Upper bound on the tokens that the base policy samples once, before training."""
     replayed, asked = config.sampler.kind == "replay", config.algorithm.base_rollouts
@@ -246,50 +227,13 @@ def tokens_before(config: RunConfig) -> int:
         return 0
     count = len(config.task.problems("train"))
     if replayed:
-        return min(config.sampler.problems, count) * config.train.group_size * limit_of(config)
-    return count * asked * limit_of(config)
+        return min(config.sampler.problems, count) * config.train.group_size * preflight.limit_of(config)
+    return count * asked * preflight.limit_of(config)
 
 
 def evaluation_tokens(config: RunConfig) -> int:
     """Upper bound on the tokens that the evaluations of a whole run sample."""
-    return sum(tokens_of_task(config, task) for task in (config.task, *also.tasks_beside(config)))
-
-
-def tokens_of_task(config: RunConfig, task: Task) -> int:
-    """Upper bound on the tokens that a run samples to evaluate one task."""
-    settings = config.evaluate
-    answers = settings.samples * ("sampled" in task.modes) + (settings.greedy and "greedy" in task.modes)
-    longest = config.sampler.max_completion_tokens or task.max_completion_tokens
-    return evaluated_problems(config, task) * answers * longest
-
-
-def evaluated_problems(config: RunConfig, task: Task) -> int:
-    """How often a run evaluates a problem of a task."""
-    settings, steps = config.evaluate, config.train.steps
-    edges = 1 + settings.before
-    between = (steps - 1) // settings.every if settings.every and steps else 0
-    times: dict[Split, tuple[int, int]] = {
-        "validation": (settings.problems, edges + between),
-        "test": (settings.test_problems, edges),
-    }
-    asked = 0
-    for split, (count, often) in times.items():
-        if count and split in task.splits:
-            asked += min(count, len(task.problems(split))) * often
-    return asked
-
-
-def log_bytes(config: RunConfig) -> int:
-    """Upper bound on the bytes of a whole run's logs, evaluations, completions and rollouts, if no row is
-    longer than `ROW` or `ANSWER` and no token has more than `TOKEN` bytes. Compression is not counted."""
-    settings, steps, modes = config.evaluate, config.train.steps, config.task.modes
-    answers = settings.samples * ("sampled" in modes) + (settings.greedy and "greedy" in modes)
-    answers += settings.likelihood and "likelihood" in modes
-    evaluated = evaluated_problems(config, config.task) * answers
-    texts = tokens_of_task(config, config.task) if settings.completions else 0
-    evaluations = range(settings.every, steps + 1, settings.every) if settings.every else ()
-    rollouts = len({1, *evaluations, steps}) * step_tokens(config) if steps else 0
-    return RUN + ROW * (steps + 1) + ANSWER * evaluated + TOKEN * (texts + rollouts)
+    return sum(preflight.tokens_of_task(config, task) for task in (config.task, *also.tasks_beside(config)))
 
 
 # Prompts
@@ -319,7 +263,7 @@ def prompts(configs: Sequence[RunConfig]) -> tuple[Prompt, ...]:
 def prompt(config: RunConfig, loaded: Loaded) -> Prompt:
     """The run's first problem as its model reads it. Raises DataError for prompts that would stop the run."""
     dropped(config, loaded)
-    limit, kind = limit_of(config), config.sampler.kind
+    limit, kind = preflight.limit_of(config), config.sampler.kind
     split: Split = "validation" if kind == "preferences" else "train"
     problems = Room(loaded, limit, config.model.long_prompts).fitting(config.task.problems(split), split)
     if not problems:

@@ -26,6 +26,7 @@ from grpobench.runs.models.token_budgets import MICRO_BATCH_TOKENS, ModelError
 from grpobench.runs.settings import also
 from grpobench.runs.settings.config import TINY, RunConfig, TrainConfig
 from grpobench.runs.settings.optimizers import ADAMW, maker
+from grpobench.runs.settings.truncation import FULL, Truncation, truncation_of
 from grpobench.tasks.data.messages import Prompt, as_text
 
 BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -149,36 +150,42 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
         teacher=shape_of(config.model.teacher) if config.reads_teacher else None,
         divergence=algorithm.teacher_divergence,
         taught=taught(config, facts),
-        **decoding_of(facts, compute, sampling, evaluating),
+        **decoding_of(facts, compute, sampling, evaluating, truncation_of(config.sampler)),
     )
 
 
-def decoding_of(facts: Facts, compute: int, sampling: Decoded, evaluating: Decoded) -> dict[str, Any]:
+def decoding_of(
+    facts: Facts, compute: int, sampling: Decoded, evaluating: Decoded, truncation: Truncation
+) -> dict[str, Any]:
     """How a model is decoded in this process. The copy of a Llama-like model's weights counts where it always
     is; in bfloat16 decoding does without it where memory lacks."""
     shape, small = facts.shape, compute == FLOAT32 and facts.shape.trunk <= most_copied()
     fuses = shape.llama_like and (small or compute < FLOAT32) and (sampling.rows or evaluating.rows)
+    graphs = recorded(shape, 2 * compute, sampling, evaluating, truncation) if facts.gpu and fuses else None
     return {
         "fused_copy": shape.llama_like and small,
         "cache_bytes": 2 * compute,
-        "recorded": recorded(shape, 2 * compute, sampling, evaluating) if facts.gpu and fuses else None,
+        "recorded": graphs,
     }
 
 
-def recorded(shape: ModelShape, cache_bytes: int, sampling: Decoded, evaluating: Decoded) -> Recorded:
+def recorded(
+    shape: ModelShape, cache_bytes: int, sampling: Decoded, evaluating: Decoded, truncation: Truncation
+) -> Recorded:
     """The buffers of CUDA graphs for batches whose completions all have the maximum length, so that none
-    moves to a smaller grid."""
+    moves to a smaller grid. Only rollouts are drawn from a truncated distribution."""
     from grpobench.runs.sample.graphs import KEPT, grid_for
 
-    def buffers(work: Decoded) -> Buffers:
+    def buffers(work: Decoded, limits: Truncation) -> Buffers:
         if not work.rows:
             return Buffers()
         most = math.ceil(work.rows / work.prompts)
         grid = grid_for(work.prompts, most, work.prompt_tokens, work.completion_tokens, 1.0, False)
+        grid = replace(grid, truncation=limits)
         token_bytes = shape.layers * shape.keys * cache_bytes
         return Buffers(grid.cache_bytes(token_bytes), grid.graph_bytes(shape.vocabulary))
 
-    return Recorded(buffers(sampling), buffers(evaluating), KEPT)
+    return Recorded(buffers(sampling, truncation), buffers(evaluating, FULL), KEPT)
 
 
 def notes_of(config: RunConfig, facts: Facts) -> tuple[str, ...]:
@@ -324,7 +331,8 @@ def sampled(config: RunConfig, facts: Facts) -> Decoded:
     if config.sampler.kind not in ("hf", "replay"):
         return NOTHING
     answers = config.train.group_size + config.algorithm.greedy_baseline
-    return decoded(config, facts, config.train.prompts_per_step, answers, completion_tokens(config))
+    work = decoded(config, facts, config.train.prompts_per_step, answers, completion_tokens(config))
+    return replace(work, truncated=truncation_of(config.sampler).active)
 
 
 def evaluated(config: RunConfig, facts: Facts) -> Decoded:

@@ -16,6 +16,7 @@ from grpobench.runs.models.sizes import held, shapes
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL, beside, remove, sync_folder
 from grpobench.runs.tools.lock import FolderError
+from grpobench.tasks.task import Split, Task
 
 BYTES = 4
 """Bytes of a float32 weight, and of each moment of an optimizer."""
@@ -23,6 +24,9 @@ WEIGHT = {"float32": BYTES, "bfloat16": 2}
 """Bytes of a weight by `model.weights`."""
 MOMENTS = 2
 """AdamW's."""
+RUN, ROW, ANSWER, TOKEN = 250_000, 6_000, 600, 8
+"""Bytes of a run's settings, provenance and digests of problems, of a step's row in metrics.jsonl, of an
+answer's row in eval.jsonl, and of a token's text: each more than those of the suite's own recipes."""
 
 
 def demand(runs: Sequence[Run], folder: Path, workers: int, say: Callable[[str], None]) -> None:
@@ -74,10 +78,8 @@ def probe(folder: Path) -> None:
 def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable[[str], None]) -> None:
     """Compare the free space with what the runs keep. Raises FolderError without room for one."""
     known = counted(waiting)
-    if not known:
-        return
     free = shutil.disk_usage(folder).free
-    least = min(2 * BYTES * count * config.checkpoint.weights for config, count in known)
+    least = min((2 * BYTES * count * config.checkpoint.weights for config, count in known), default=0)
     remedy = "free space, or name another --out"
     if free < least:
         raise FolderError(
@@ -85,11 +87,14 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
             f"{size(least)}; {remedy}"
         )
     kept, working = disk(known, workers)
-    if free < kept + working:
+    logs = sum(log_bytes(config, count_problems=False) for config in waiting)
+    if free < kept + working + logs:
+        unknown = f" ({len(waiting) - len(known)} of unknown size)" if len(known) < len(waiting) else ""
         say(
-            f"{folder} has {size(free)} free; {len(known)} runs keep about {size(kept)}, "
-            f"with up to {size(working)} of checkpoints while they run; {remedy}, or set "
-            "checkpoint.keep = 1, or checkpoint.weights = false, which keeps logs alone"
+            f"{folder} has {size(free)} free; {len(waiting)} runs{unknown} keep about {size(kept)} of "
+            f"weights and up to {size(logs)} of logs, with up to {size(working)} of checkpoints while they "
+            f"run; {remedy}, or set checkpoint.keep = 1, or checkpoint.weights = false, which keeps logs "
+            "alone"
         )
 
 
@@ -142,6 +147,58 @@ def result(config: RunConfig, count: int) -> int:
     kept = config.checkpoint
     weights = WEIGHT[config.model.weights] * count if kept.weights else 0
     return weights + (state(config, count) if kept.continues else 0)
+
+
+def limit_of(config: RunConfig) -> int:
+    """Longest completion in tokens."""
+    return config.sampler.max_completion_tokens or config.task.max_completion_tokens
+
+
+def step_tokens(config: RunConfig) -> int:
+    """Upper bound on the tokens that a step samples."""
+    if not config.sampler.on_policy:
+        return 0
+    train = config.train
+    answers = train.group_size + config.algorithm.greedy_baseline
+    return train.prompts_per_step * answers * limit_of(config) * (1 + config.modify.dynamic_sampling)
+
+
+def tokens_of_task(config: RunConfig, task: Task, count_problems: bool = True) -> int:
+    """Upper bound on the tokens that a run samples to evaluate one task."""
+    settings = config.evaluate
+    answers = settings.samples * ("sampled" in task.modes) + (settings.greedy and "greedy" in task.modes)
+    longest = config.sampler.max_completion_tokens or task.max_completion_tokens
+    return evaluated_problems(config, task, count_problems) * answers * longest
+
+
+def evaluated_problems(config: RunConfig, task: Task, count_problems: bool) -> int:
+    """How often a run evaluates a problem of a task. Without `count_problems` nothing is loaded, and every
+    split has as many problems as the settings ask for."""
+    settings, steps = config.evaluate, config.train.steps
+    edges = 1 + settings.before
+    between = (steps - 1) // settings.every if settings.every and steps else 0
+    times: dict[Split, tuple[int, int]] = {
+        "validation": (settings.problems, edges + between),
+        "test": (settings.test_problems, edges),
+    }
+    asked = 0
+    for split, (count, often) in times.items():
+        if count and split in task.splits:
+            asked += (min(count, len(task.problems(split))) if count_problems else count) * often
+    return asked
+
+
+def log_bytes(config: RunConfig, count_problems: bool = True) -> int:
+    """Upper bound on the bytes of a whole run's logs, evaluations, completions and rollouts, if no row is
+    longer than `ROW` or `ANSWER` and no token has more than `TOKEN` bytes. Compression is not counted."""
+    settings, steps, modes = config.evaluate, config.train.steps, config.task.modes
+    answers = settings.samples * ("sampled" in modes) + (settings.greedy and "greedy" in modes)
+    answers += settings.likelihood and "likelihood" in modes
+    evaluated = evaluated_problems(config, config.task, count_problems) * answers
+    texts = tokens_of_task(config, config.task, count_problems) if settings.completions else 0
+    evaluations = range(settings.every, steps + 1, settings.every) if settings.every else ()
+    rollouts = len({1, *evaluations, steps}) * step_tokens(config) if steps else 0
+    return RUN + ROW * (steps + 1) + ANSWER * evaluated + TOKEN * (texts + rollouts)
 
 
 def size(count: int) -> str:

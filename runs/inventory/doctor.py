@@ -1,15 +1,13 @@
-"""`grpobench doctor`: find out what this machine can run, by trying it."""
+"""`grpobench doctor`: what this machine can run, found out in seconds. `--deep` tries what takes longer."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,13 +23,13 @@ from grpobench.tasks.data import sources
 from grpobench.tasks.task import Task, family
 from grpobench.tasks.workers.pool import cores
 
-Health = Literal["ok", "absent", "broken"]
+Health = Literal["ok", "absent", "broken", "not tried"]
 LEAST_FREE_GB = 2.0
 WAYS = ". Any of these helps"
 """Begins the ways to missing data, which the table leaves to `grpobench data list`."""
 ENGINE_SECONDS = 300
-TRIED = "tasks=arithmetic"
-"""The part of the recipe `quickstart` that is planned and tried."""
+DEEP = "grpobench doctor --deep"
+"""The command that tries what this one leaves out."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,13 @@ class Finding:
     needed: bool = False
 
 
-def examine(out: Path, gpu_gib: float | None = None) -> list[Finding]:
-    """All results. Failed checks do not raise. `gpu_gib` is the memory of the GPU to plan for, if not of the
-    one that is here."""
+def examine(out: Path) -> list[Finding]:
+    """All results. Failed checks do not raise."""
     probes: list[Callable[[], Finding | list[Finding]]] = [python, threads, workers]
     if not installed.version_of("torch"):
         probes.append(without_torch)
     else:
-        probes += [torch_device, lambda: memory(gpu_gib), training, vllm]
+        probes += [torch_device, memory, training, vllm]
     probes += [packages, models, sandboxes, data_sets, task_readiness, lambda: disk(out)]
     found: list[Finding] = []
     for probe in probes:
@@ -110,57 +107,16 @@ def torch_device() -> list[Finding]:
     return found
 
 
-def memory(gpu_gib: float | None = None) -> Finding:
-    """What the run takes that `training` tries, at all its steps and sizes, and whether it fits. Problems of
-    one task are generated: those of the recipe's others take longer than all other checks."""
-    from grpobench.runs.experiment import memory as plan
-    from grpobench.runs.experiment.engines import HERE
-    from grpobench.runs.settings.recipe import read_recipe
-
-    device = plan.device(gpu_gib, HERE)
-    found = plan.plans(read_recipe("quickstart", [TRIED]).runs(), device)[0]
-    limit = "" if found.limit is None else f", {found.verdict} into {plan.gib(found.limit)}"
-    peak = f"{plan.gib(found.plan.peak)} ({found.plan.largest.name})"
-    detail = f"a run of quickstart on arithmetic takes up to {peak}{limit}"
-    return Finding("memory", "broken" if found.verdict == "does not fit" else "ok", detail)
+def memory() -> Finding:
+    return Finding("memory", "not tried", f"{DEEP} RECIPE plans what its runs take")
 
 
 def training() -> Finding:
-    """A run of three steps on the device that runs use, interrupted after the first and resumed."""
-    import torch
-    from transformers.utils import logging
-
-    from grpobench.runs.runfolder.folder import RunFolder
-    from grpobench.runs.settings.recipe import read_recipe
-    from grpobench.runs.train.execute import execute
-    from grpobench.runs.train.progress import Preempted
-
-    logging.disable_progress_bar()  # of the weights: the table has what a reader wants
-    settings = (
-        "train.steps=3",
-        "train.prompts_per_step=2",
-        "train.group_size=4",
-        "train.num_minibatches=1",
-        "checkpoint.every=0",
-        TRIED,
-    )
-    quiet = ("evaluate.problems=0", "evaluate.test_problems=0")
-    config = read_recipe("quickstart", [*settings, *quiet]).runs()[0]
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    ends = []
-    try:
-        with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
-            for stop in (True, False):
-                with RunFolder.open(Path(place), config, threads=threads) as folder:
-                    halt = (lambda folder=folder: folder.step == 1) if stop else (lambda: False)
-                    with contextlib.suppress(Preempted):
-                        execute(config, folder, lambda _: None, halt)
-                    ends.append((folder.step, folder.state))
-    finally:
-        torch.use_deterministic_algorithms(strict)
-    works: Health = "ok" if ends == [(1, "running"), (3, "finished")] else "broken"
-    return Finding("training", works, f"a step, a checkpoint and resumed steps on {device}", True)
+    """Whether every package is here that training needs, without importing them. Steps are not tried."""
+    if lacks := installed.lacks("train"):
+        detail = f"training needs {', '.join(lacks)}; pip install '.[train]' in a checkout"
+        return Finding("training", "broken", detail, True)
+    return Finding("training", "not tried", f"{DEEP} takes steps, stops a run and resumes it")
 
 
 def packages() -> list[Finding]:
@@ -285,15 +241,15 @@ def as_rows(findings: list[Finding]) -> list[dict[str, object]]:
 
 
 def healthy(findings: list[Finding]) -> bool:
-    """Whether everything that is needed works."""
-    return all(finding.health == "ok" for finding in findings if finding.needed)
+    """Whether everything that is needed works, as far as it was tried."""
+    return all(finding.health in ("ok", "not tried") for finding in findings if finding.needed)
 
 
 def runnable(findings: list[Finding]) -> list[tuple[str, str]]:
-    """Commands that work on this machine, each with what it does; then those that make more possible."""
+    """Commands for this machine, each with what it does; then those that make more possible."""
     health = {finding.subject: finding.health for finding in findings}
     lines = [("grpobench report DIR", "reports, figures and imports of runs made here or elsewhere")]
-    if health.get("torch") != "ok" or health.get("training") != "ok":
+    if health.get("torch") != "ok" or health.get("training", "broken") == "broken":
         return [*lines, ("pip install '.[train]'", "in a checkout, to train: torch and what belongs to it")]
     gpu = any(finding.subject == "gpu" and finding.health == "ok" for finding in findings)
     lines += [
@@ -319,7 +275,7 @@ def show(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    colors = {"ok": "green", "absent": "yellow", "broken": "red"}
+    colors = {"ok": "green", "absent": "yellow", "broken": "red", "not tried": "cyan"}
     table = Table(box=None, pad_edge=False)
     for heading in ("what", "state", "detail"):
         table.add_column(heading, overflow="fold")

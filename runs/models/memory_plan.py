@@ -35,6 +35,9 @@ probabilities, the difference, and its product with them."""
 DRAW_BYTES: Final = 36
 """Bytes per logit while tokens are drawn: three tensors in float32 (logits, tempered, log-probabilities) and
 three in float64 (log-probabilities, probabilities, their sum; on a CPU of some rows at a time)."""
+TRUNCATED_BYTES: Final = 20
+"""More of them where the distribution is truncated: the truncated log-probabilities, and while they are made
+the sorted ones with three tensors in float64, on a CPU too of all rows at a time."""
 ENGINE: Final = ("engine weights", "engine cache")
 """Parts that an engine gives back while it sleeps."""
 TEMPORARY_WEIGHTS: Final = 3
@@ -71,6 +74,8 @@ class Decoded:
     """Different prompts among them."""
     prompt_tokens: int
     completion_tokens: int
+    truncated: bool = False
+    """Whether improbable tokens are excluded before a token is drawn."""
 
 
 NOTHING: Final = Decoded(0, 0, 0, 0)
@@ -558,7 +563,7 @@ def decoding(given: MemoryInput, decoded: Decoded) -> dict[str, int]:
             "key-value cache": first,
             "working memory": forward_workspace(given, at_once * before, at_once * before**2) + logits,
         },
-        {"key-value cache": last, "working memory": token_workspace(given, rows, before + behind)},
+        {"key-value cache": last, "working memory": token_workspace(given, decoded, before + behind)},
     ]
     return _some(max(moments, key=lambda parts: sum(parts.values())) | casts)
 
@@ -587,13 +592,14 @@ def decoding_graphs(given: MemoryInput, phase: PhaseName | None = None) -> dict[
     return _some({"decoding graphs": cache, GRAPH_WORKSPACE: sum(one.workspace for one in held)})
 
 
-def token_workspace(given: MemoryInput, rows: int, columns: int) -> int:
+def token_workspace(given: MemoryInput, decoded: Decoded, columns: int) -> int:
     """What one token of each row holds: the choice among all logits, and attention over so many columns."""
-    shape = given.shape
+    shape, rows = given.shape, decoded.rows
     scores = 3 * FLOAT32 * rows * shape.heads * columns
     # Autocast casts the cache of a layer, for attention in one type.
     cache = given.casts * 2 * given.compute_bytes * rows * columns * shape.keys
-    return DRAW_BYTES * rows * shape.vocabulary + scores + cache + forward_workspace(given, rows, 0)
+    draw = DRAW_BYTES + TRUNCATED_BYTES * decoded.truncated
+    return draw * rows * shape.vocabulary + scores + cache + forward_workspace(given, rows, 0)
 
 
 def _some(parts: Mapping[str, int]) -> dict[str, int]:

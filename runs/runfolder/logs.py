@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import read_provenance, read_status
+from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.files import line, read_json, size
@@ -64,12 +65,42 @@ def result_faults(path: Path, weights: bool = True) -> list[str]:
         kept = checksums.read_sums(path)
         if not settled(path):
             return []
-        read_provenance(path)
+        provenance = read_provenance(path)
+        if not kept and not provenance.get("imported") and (lack := missing_end(path)):
+            return [lack]
     except (LogError, ValueError) as error:
         return [str(error)]
     needed = {name: one for name, one in kept.items() if name.startswith(NEEDED)}
     gone = {name for name in needed if name.startswith(WEIGHTS) and not (path / name).exists()}
     return checksums.absent(path, {name: one for name, one in needed.items() if weights or name not in gone})
+
+
+def missing_end(path: Path) -> str:
+    """What a run that says `finished` lacks of its end, by the settings in its run.toml: the row of its last
+    step in metrics.jsonl, with the evaluations that are due there. Empty if it lacks nothing. Sums prove
+    more, but the first versions wrote none. Raises ValueError if run.toml is damaged."""
+    if status(path).get("state") != "finished" or not (path / "run.toml").exists():
+        return ""
+    config = formats.current_settings(bounded.read_toml(path / "run.toml"))
+    steps, evaluate = config.get("train", {}).get("steps"), config.get("evaluate", {})
+    if not isinstance(steps, int):
+        return ""
+    last = (last_rows(path / "metrics.jsonl") or [{}])[-1]
+    lacking = []
+    if (step := last.get("step", 0)) != steps:
+        lacking.append(f"its log ends at step {step} of {steps}")
+    elif evaluate.get("samples") or evaluate.get("greedy"):
+        for split, key in (("validation", "problems"), ("test", "test_problems")):
+            if evaluate.get(key) and not any(name.startswith(f"eval/{split}/") for name in last):
+                lacking.append(
+                    f"its log has no evaluation of {evaluate[key]} {split} problems at step {steps}"
+                )
+    if not lacking:
+        return ""
+    return (
+        f"{path / 'status.json'}: says `finished`, but {' and '.join(lacking)}; restore metrics.jsonl, or "
+        "write `running` as the state to resume the run"
+    )
 
 
 def mark(path: Path, state: State, why: str) -> None:

@@ -22,16 +22,32 @@ def version_of(*names: str) -> str:
 
 def extra_of(module: str) -> str:
     """The first extra of grpobench that brings the distribution of an imported name; empty if none does."""
-    try:
-        needs = importlib.metadata.requires("grpobench") or []
-    except importlib.metadata.PackageNotFoundError:  # used from a folder on sys.path
-        return ""
-    for need in needs:
+    for need in requirements():
         name = re.match(r"[A-Za-z0-9_.-]+", need)
         extra = re.search(r"""extra *== *["']([\w-]+)["']""", need)
         if name and extra and normalized(name[0]) == normalized(module):
             return extra[1]
     return ""
+
+
+def requirements() -> list[str]:
+    """What grpobench's packages and extras need; empty if it is used from a folder on sys.path."""
+    try:
+        return importlib.metadata.requires("grpobench") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def lacks(extra: str) -> list[str]:
+    """The packages of an extra of grpobench that are not installed, with the versions that it needs."""
+    from packaging.requirements import Requirement
+
+    wanted = [
+        need
+        for need in map(Requirement, requirements())
+        if need.marker and need.marker.evaluate({"extra": extra})
+    ]
+    return [f"{need.name}{need.specifier}" for need in wanted if not version_of(need.name)]
 
 
 def normalized(name: str) -> str:

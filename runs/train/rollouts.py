@@ -32,7 +32,7 @@ from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.answer_locations import announces, locate
 from grpobench.tasks.data import bounded
-from grpobench.tasks.data.messages import parse_prompt
+from grpobench.tasks.data.messages import PAIR, parse_pair
 from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
@@ -250,7 +250,8 @@ class Replay:
 
 
 class Preferences:
-    """Pairs from a JSONL file of ``{"prompt": …, "chosen": …, "rejected": …}``; chosen is rewarded 1."""
+    """Pairs from a JSONL file of ``{"prompt": …, "chosen": …, "rejected": …}``, as texts or messages; chosen
+    is rewarded 1."""
 
     on_policy = False
 
@@ -286,17 +287,16 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 def preference(row: Any, location: str, loaded: Loaded) -> Group:
     """A preference pair, from FILE:LINE, as a group of two rollouts that another policy wrote."""
-    keys = ("prompt", "chosen", "rejected")
-    if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in keys[1:]):
-        raise DataError(f"{location}: needs the texts {', '.join(keys)}; mend or remove the line")
+    if not isinstance(row, dict) or not all(key in row for key in PAIR):
+        raise DataError(f"{location}: needs the keys prompt, {', '.join(PAIR)}; mend or remove the line")
     try:
-        asked = parse_prompt(row.get("prompt"))
+        asked, *completions = parse_pair(row)
     except ValueError as error:
-        raise DataError(f"{location}: the prompt: {error}; mend or remove the line") from None
+        raise DataError(f"{location}: {error}; mend or remove the line") from None
     prompt = loaded.encode(asked)
     rollouts = []
-    for key in ("chosen", "rejected"):
-        completion = (*loaded.tokenizer.encode(row[key], add_special_tokens=False), loaded.end[0])
+    for key, text in zip(PAIR, completions, strict=True):
+        completion = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
         if (length := len(prompt) + len(completion)) > loaded.context:
             raise DataError(
                 f"{location}: prompt and {key} completion have {length} tokens, beyond the model's "
@@ -305,6 +305,6 @@ def preference(row: Any, location: str, loaded: Loaded) -> Group:
         unknown = np.zeros(len(completion), dtype=np.float32)  # nobody recorded the log-probabilities
         rollouts.append(Rollout(prompt, completion, unknown, stopped=True))
     verdicts = [
-        Verdict({"preferred": reward}, row[key]) for key, reward in (("chosen", 1.0), ("rejected", 0.0))
+        Verdict({"preferred": reward}, text) for text, reward in zip(completions, (1.0, 0.0), strict=True)
     ]
     return Group(Problem(str(row.get("id", location)), asked, None), rollouts, verdicts, [1.0, 0.0])

@@ -28,6 +28,8 @@ class Message:
 
 
 Prompt = str | tuple[Message, ...]
+PAIR: Final = ("chosen", "rejected")
+"""Keys of the two completions of a preference pair."""
 
 
 def holds_messages(value: Any) -> bool:
@@ -40,15 +42,18 @@ def holds_messages(value: Any) -> bool:
 def parse_prompt(value: Any) -> Prompt:
     """The prompt in a value of a data file: a text, a list of messages, or a text with such a list as JSON.
     Raises ValueError with the fault and its remedy."""
-    if not isinstance(value, str):
-        return parse_messages(value)
-    if not AS_TEXT.match(value):
+    read = from_text(value)
+    return read if isinstance(read, str) else parse_messages(read)
+
+
+def from_text(value: Any) -> Any:
+    """The list of messages that a text holds as JSON; any other value as it is. Raises ValueError."""
+    if not isinstance(value, str) or not AS_TEXT.match(value):
         return value
     try:
-        listed = bounded.parse_json(value)
+        return bounded.parse_json(value)
     except ValueError as error:
         raise ValueError(f"is a list of messages, but not JSON ({error}); write it with json.dumps") from None
-    return parse_messages(listed)
 
 
 def parse_messages(value: Any) -> tuple[Message, ...]:
@@ -68,6 +73,41 @@ def parse_messages(value: Any) -> tuple[Message, ...]:
             "an answer to a column of its own"
         )
     return messages
+
+
+def parse_pair(row: Mapping[str, Any]) -> tuple[Prompt, str, str]:
+    """Prompt, chosen and rejected completion of a row of preference data.
+
+    Completions are texts or, in TRL's conversational format, lists of messages that end with the assistant's
+    answer. Messages before the answers, the same in both, are the prompt, which the row may then lack. Raises
+    ValueError with the fault and its remedy."""
+    (before, chosen), (other, rejected) = (parse_answer(row.get(key), key) for key in PAIR)
+    if before != other:
+        raise ValueError("chosen and rejected answer different messages; a pair has one prompt")
+    asked = row.get("prompt")
+    try:
+        prompt = parse_messages(before) if before else parse_prompt(asked)
+        if before and asked is not None and parse_prompt(asked) not in (prompt, before[-1].content):
+            raise ValueError("differs from the messages that chosen and rejected begin with; remove one")
+    except ValueError as error:
+        raise ValueError(f"the prompt: {error}") from None
+    return prompt, chosen, rejected
+
+
+def parse_answer(value: Any, name: str) -> tuple[tuple[Message, ...], str]:
+    """(the messages before it, the completion) of one side of a pair. Raises ValueError."""
+    try:
+        read = from_text(value)
+        if isinstance(read, str):
+            return (), read
+        if not isinstance(read, list | tuple) or not read:
+            raise ValueError(f"must be text or messages that end with an answer, not {value!r:.80}")
+        messages = tuple(parse_message(part, number) for number, part in enumerate(read, 1))
+        if messages[-1].role != "assistant":
+            raise ValueError(f"the last message has the role {messages[-1].role}, not assistant")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return messages[:-1], messages[-1].content
 
 
 def parse_message(value: Any, number: int) -> Message:

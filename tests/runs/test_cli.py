@@ -23,9 +23,9 @@ from grpobench.runs import cli
 from grpobench.runs.commands.inventory import KINDS
 from grpobench.runs.commands.options import seed_list
 from grpobench.runs.commands.reports import write_report
-from grpobench.runs.inventory import listing, showing
+from grpobench.runs.inventory import doctor, listing, showing
 from grpobench.runs.metrics import catalog
-from grpobench.runs.tools import machine
+from grpobench.runs.tools import installed, machine
 from grpobench.runs.tools.strict import ConfigError
 
 BAD = """
@@ -415,8 +415,9 @@ def test_the_device_of_deep_checks_is_chosen_before_torch_is_loaded(
     monkeypatch.setattr(machine, "SIGNS", ("/no/such/device",))
     assert cli.main(["doctor", "--deep", "--device", "cuda"]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
-    assert cli.main(["doctor", "--device", "cpu"]) == 2
-    assert "--device: belongs to --deep RECIPE" in capsys.readouterr().err
+    assert cli.main(["doctor", "--device", "cpu", "--gpu-memory", "24", "--set", "seeds=[0]"]) == 2
+    told = capsys.readouterr().err
+    assert all(f"{name}: belongs to --deep RECIPE" in told for name in ("--device", "--gpu-memory", "--set"))
     monkeypatch.setenv(machine.VISIBLE, "3")
     assert cli.main(["doctor", "--deep", "no-such-recipe", "--device", "cpu"]) == 2
     assert os.environ[machine.VISIBLE] == ""
@@ -506,7 +507,29 @@ def test_doctor_tries_what_it_reports(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "%|" not in err  # no bars of libraries around the table
     found = {row["subject"]: row for row in json.loads(out)}
     assert found["torch"]["health"] == found["sandbox"]["health"] == found["disk"]["health"] == "ok"
+    for subject in ("memory", "training"):
+        assert (
+            found[subject]["health"] == "not tried" and "grpobench doctor --deep" in found[subject]["detail"]
+        )
     assert str(tmp_path) in found["disk"]["detail"]
+
+
+def test_doctor_offers_training_only_where_all_that_it_needs_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered = [command for command, _ in doctor.runnable([*doctor.torch_device(), doctor.training()])]
+    assert "grpobench run quickstart" in offered
+    versions = installed.version_of
+
+    def without_transformers(*names: str) -> str:
+        return "" if names[0] == "transformers" else versions(*names)
+
+    monkeypatch.setattr(installed, "version_of", without_transformers)
+    lacks = doctor.training()
+    assert (lacks.health, doctor.healthy([lacks])) == ("broken", False)
+    assert lacks.detail.startswith("training needs transformers<6,>=5.23; pip install '.[train]'")
+    offered = [command for command, _ in doctor.runnable([*doctor.torch_device(), lacks])]
+    assert offered == ["grpobench report DIR", "pip install '.[train]'"]
 
 
 # Without a command, and Tab

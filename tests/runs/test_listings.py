@@ -31,8 +31,9 @@ print("imported", [name for name in {slow} if name in sys.modules and not unused
             (*SLOW_IMPORTS, "matplotlib", "scipy", "zstandard", "grpobench.analysis.findings.rule"),
         ),
         ([["--help"], ["list", "--help"]], (*SLOW_IMPORTS, "numpy", "grpobench.tasks.arithmetic")),
+        ([["doctor"]], (*(name for name in SLOW_IMPORTS if name != "torch"), "matplotlib")),
     ],
-    ids=["findings and data", "list", "help"],
+    ids=["findings and data", "list", "help", "doctor"],
 )
 def test_a_listing_imports_nothing_slow_that_it_does_not_need(
     lists: list[list[str]], slow: tuple[str, ...]

@@ -14,7 +14,6 @@ from helpers import stand_ins
 from helpers.experiments import launch, places, recipe
 from helpers.toys import tiny
 
-from grpobench.runs.inventory import doctor
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.past_weights import PastWeights
@@ -164,11 +163,3 @@ def test_worker_processes_get_their_gpus_and_a_fresh_one_that_of_the_dead(
     assert places(outcome)["kill"] == "crashed"
     told = [re.findall(r"on GPU (\S+)", (run.path / "log.txt").read_text()) for run in outcome.runs]
     assert {gpu for run in told for gpu in run} == {"0", "1"}
-
-
-def test_doctor_trains_a_step_and_resumes() -> None:
-    before = torch.are_deterministic_algorithms_enabled()
-    found = doctor.training()
-    assert (found.health, found.needed) == ("ok", True)
-    assert found.detail == "a step, a checkpoint and resumed steps on cpu"
-    assert torch.are_deterministic_algorithms_enabled() == before

@@ -9,7 +9,7 @@ import pytest
 from helpers.logs import rows
 
 from grpobench.runs import cli
-from grpobench.runs.experiment import dry_run
+from grpobench.runs.experiment import dry_run, preflight
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.recipe import read_recipe
 
@@ -191,7 +191,7 @@ def test_evaluations_are_counted_as_the_loop_makes_them(place: Path) -> None:
 
 def test_completions_before_training_are_counted_once(place: Path) -> None:
     one = read_recipe("zoo", ["arms=a_star_po", "tasks=arithmetic"]).runs()[0]
-    assert dry_run.tokens_before(one) == 64 * 2 * dry_run.limit_of(one)  # problems × samples × longest
+    assert dry_run.tokens_before(one) == 64 * 2 * preflight.limit_of(one)  # problems × samples × longest
     other = read_recipe("zoo", ["arms=grpo", "tasks=arithmetic"]).runs()[0]
     assert dry_run.tokens_before(other) == 0
 

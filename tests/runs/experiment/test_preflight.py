@@ -90,7 +90,8 @@ def test_what_runs_keep_is_held_against_the_free_space(
     ppo = configure("nano", PPO(critic="separate"), checkpoint=CheckpointConfig(keep=2, final=True))
     assert preflight.state(configure("nano", sampler=SamplerConfig(lag=3)), 10) == (12 + 3 * 4) * 10
     runs = [Run(grpo, tmp_path / "a"), Run(ppo, tmp_path / "b")]
-    need = (4 + 12) * NANO + (4 + 24) * NANO + 3 * 24 * NANO
+    logs = preflight.log_bytes(grpo) + preflight.log_bytes(ppo)
+    need = (4 + 12) * NANO + (4 + 24) * NANO + 3 * 24 * NANO + logs
     said: list[str] = []
     for free, told in ((need, 0), (need - 1, 1)):
         left(monkeypatch, free)
@@ -98,11 +99,16 @@ def test_what_runs_keep_is_held_against_the_free_space(
         assert len(said) == told
     assert "checkpoint.keep = 1" in said[0] and "checkpoint.weights = false" in said[0]
     logs_alone = [Run(configure("nano", checkpoint=CheckpointConfig(keep=2, weights=False)), tmp_path / "c")]
-    for free, told in ((3 * 12 * NANO, 0), (3 * 12 * NANO - 1, 1)):
+    need = 3 * 12 * NANO + preflight.log_bytes(logs_alone[0].config)
+    for free, told in ((need, 0), (need - 1, 1)):
         left(monkeypatch, free)
         said.clear()
         preflight.demand(logs_alone, tmp_path, 1, said.append)
         assert len(said) == told
+    unknown = [Run(configure("owner/of-the-hub"), tmp_path / "d")]
+    left(monkeypatch, preflight.log_bytes(unknown[0].config) - 1)
+    preflight.demand(unknown, tmp_path, 1, said.append)
+    assert "1 runs (1 of unknown size) keep about 0.0 MB of weights and up to" in said[-1]
     left(monkeypatch, 8 * NANO - 1)
     with pytest.raises(FolderError, match=r"MB free, but the weights of one run and their temporary copy"):
         preflight.demand(runs, tmp_path, 1, said.append)

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,6 +162,49 @@ def test_files_of_pairs_and_of_expert_answers_may_have_messages(tmp_path: Path) 
         assert one.rollouts[0].prompt == chat.encode(PROBLEM.prompt)
     with pytest.raises(DataError, match="f:1: the prompt: the last message has the role assistant"):
         preference({"prompt": CHAT[:3], "chosen": "6", "rejected": "7"}, "f:1", chat)
+
+
+SIX, SEVEN = ([{"role": "assistant", "content": digit}] for digit in "67")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": CHAT, "chosen": SIX, "rejected": SEVEN},
+        {"chosen": [*CHAT, *SIX], "rejected": [*CHAT, *SEVEN]},
+        {"prompt": CHAT, "chosen": [*CHAT, *SIX], "rejected": [*CHAT, *SEVEN]},
+        {"prompt": CHAT[-1]["content"], "chosen": [*CHAT, *SIX], "rejected": [*CHAT, *SEVEN]},
+        {"prompt": json.dumps(CHAT), "chosen": json.dumps(SIX), "rejected": "7"},
+    ],
+    ids=["explicit", "implicit", "both", "text beside", "as JSON"],
+)
+def test_conversational_preferences_are_the_pairs_that_texts_are(row: dict[str, Any]) -> None:
+    """TRL's formats, with and without a prompt of its own."""
+    chat = model(MARKED)
+    ours = preference({"prompt": CHAT, "chosen": "6", "rejected": "7"}, "f:1", chat)
+    theirs = preference(row, "f:1", chat)
+    assert theirs.problem.prompt == ours.problem.prompt
+    assert [one.completion for one in theirs.rollouts] == [one.completion for one in ours.rollouts]
+    assert [one.prompt for one in theirs.rollouts] == [one.prompt for one in ours.rollouts]
+    assert [one.answer for one in theirs.verdicts] == ["6", "7"]
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"chosen": [*CHAT, *SIX], "rejected": SEVEN}, "chosen and rejected answer different messages"),
+        ({"prompt": CHAT, "chosen": [], "rejected": SEVEN}, "chosen: must be text or messages that end"),
+        ({"prompt": CHAT, "chosen": 6, "rejected": SEVEN}, "chosen: must be text or messages that end"),
+        ({"prompt": CHAT, "chosen": SIX, "rejected": CHAT}, "rejected: the last message has the role user"),
+        ({"prompt": "3", "chosen": [*CHAT, *SIX], "rejected": [*CHAT, *SEVEN]}, "the prompt: differs from"),
+        ({"chosen": SIX, "rejected": SEVEN}, "the prompt: must be text or a list of messages, not None"),
+        ({"chosen": [*SIX, *SIX], "rejected": [*SIX, *SEVEN]}, "the prompt: the last message has the role"),
+        ({"prompt": CHAT, "chosen": '[{"role": ', "rejected": "7"}, "chosen: is a list of messages, but not"),
+    ],
+)
+def test_a_pair_that_is_none_names_place_and_fault(row: dict[str, Any], fault: str) -> None:
+    with pytest.raises(DataError, match=f"^f:1: {re.escape(fault)}.*; mend or remove the line$"):
+        preference(row, "f:1", model(MARKED))
 
 
 @pytest.mark.parametrize("template", ["", MARKED])

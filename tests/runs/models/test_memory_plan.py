@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpobench.benchmarks.memory_peaks import most_allocated
+from grpobench.runs.experiment.memory_input import facts_of, input_of
+from grpobench.runs.experiment.memory_input import recorded as recorded_of
 from grpobench.runs.models import model_shape
 from grpobench.runs.models.head import token_divergence
 from grpobench.runs.models.memory_plan import (
     DIVERGENCE_COPIES,
+    DRAW_BYTES,
     GRAPH_WORKSPACE,
+    TRUNCATED_BYTES,
     AdapterSize,
     Buffers,
     Decoded,
@@ -35,6 +39,9 @@ from grpobench.runs.models.memory_plan import (
     saved_for_backward,
 )
 from grpobench.runs.models.packing import Cost, pack, packed_size
+from grpobench.runs.sample.draws import choose
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.truncation import FULL, Truncation
 
 PARAMETERS = 7_615_616_512
 SMALL: dict[str, Any] = {
@@ -130,6 +137,36 @@ def test_the_key_value_cache_by_hand() -> None:
     token = 28 * 512 * 8
     shared = plan(large(sampling=decoded)).phase("sampling").parts["key-value cache"]
     assert shared == (2 * 100 + 8 * 50) * token
+
+
+@pytest.mark.parametrize(
+    "limits", [Truncation(top_k=20), Truncation(min_p=0.1), Truncation(top_k=500, top_p=0.9)], ids=str
+)
+def test_a_truncated_draw_holds_no_more_than_the_plan_says(limits: Truncation) -> None:
+    """Beside the log-probabilities that it gets, the logits and the tempered ones of 4 bytes each."""
+    rows, vocabulary = 4, 10_000
+    logp = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    uniform = torch.full((rows,), 0.5, dtype=torch.float64)
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profiler:
+        choose(logp, uniform, None, limits)
+    most = most_allocated(profiler) / (rows * vocabulary)
+    assert DRAW_BYTES < 12 + most <= DRAW_BYTES + TRUNCATED_BYTES
+
+
+def test_a_truncated_distribution_takes_more_while_rollouts_are_sampled() -> None:
+    recorded = recorded_of(large().shape, 8, DECODED, DECODED, Truncation(top_p=0.9))
+    full = recorded_of(large().shape, 8, DECODED, DECODED, FULL)
+    assert recorded.sampling.workspace == 2 * full.sampling.workspace  # 40 bytes a logit, and as many more
+    assert recorded.evaluating == full.evaluating
+    phases = [plan(large(sampling=dataclasses.replace(DECODED, truncated=one))) for one in (False, True)]
+    more = [phase.phase("sampling").parts["working memory"] for phase in phases]
+    assert more[1] - more[0] == 4 * TRUNCATED_BYTES * large().shape.vocabulary
+    assert phases[0].phase("evaluating") == phases[1].phase("evaluating")
+    config = read_recipe("quickstart", ["tasks=arithmetic", "arms=grpo", "sampler.top_k=5"]).runs()[0]
+    made = input_of(config, facts_of(config, gpu=False))
+    assert made.sampling.truncated and not made.evaluating.truncated
 
 
 def test_an_engine_has_weights_and_a_cache_of_its_own() -> None:

@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from helpers.folders import CONFIG
+from helpers import folders
 from helpers.whole_runs import rows
 
 import grpobench
@@ -34,10 +34,16 @@ from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import run_status
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import Log, State, mark, result_damage, settled, status
-from grpobench.runs.settings.config import CheckpointConfig
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig
 from grpobench.runs.tools import files
 
 STEPS = 6
+CONFIG = dataclasses.replace(
+    folders.CONFIG,
+    train=dataclasses.replace(folders.CONFIG.train, steps=STEPS),
+    evaluate=EvaluateConfig(problems=0, test_problems=0),
+)
 
 
 def place(folder: Path) -> Path:
@@ -360,6 +366,43 @@ def test_a_result_that_was_never_written_is_not_believed(tmp_path: Path) -> None
     assert found.damage[0].startswith(fault) and [run.state for run in found.experiment.runs] == ["damaged"]
     (path / "status.json").write_text(json.dumps(content))
     assert not result_damage(path) and not grpobench.load(tmp_path).damage
+
+
+@pytest.mark.parametrize(
+    ("last", "lack"),
+    [
+        ({}, "its log ends at step 0 of 6"),
+        ({"step": 5, "eval/test/greedy/correct": 1.0}, "its log ends at step 5 of 6"),
+        (
+            {"step": 6},
+            "has no evaluation of 4 validation problems at step 6 and its log has no evaluation of 8",
+        ),
+        ({"step": 6, "eval/validation/greedy/correct": 1.0}, "no evaluation of 8 test problems at step 6"),
+        ({"step": 6, "eval/test/greedy/correct": None, "eval/validation/greedy/correct": 1.0}, ""),
+    ],
+)
+def test_a_result_of_the_first_versions_has_the_evaluations_of_its_last_step(
+    last: dict[str, Any], lack: str, tmp_path: Path
+) -> None:
+    """They left no sums. A status that was edited is told from a result by the run's own settings."""
+    config = dataclasses.replace(
+        CONFIG, evaluate=dataclasses.replace(CONFIG.evaluate, problems=4, test_problems=8)
+    )
+    path = finished(tmp_path)
+    without_sums(path)
+    (path / "run.toml").write_text(stored.dump(config))
+    (path / "metrics.jsonl").write_text(json.dumps(last) + "\n" if last else "")
+    if not lack:
+        assert not result_damage(path) and run_status(path).state == "finished"
+        return
+    (refusal,) = result_damage(path)
+    assert refusal.startswith(f"{path / 'status.json'}: says `finished`, but its log ") and lack in refusal
+    assert run_status(path).state == "damaged" and lack in run_status(path).why
+    with pytest.raises(FolderError, match="says `finished`"), RunFolder.open(path, config):
+        pass
+    table = json.loads((path / "provenance.json").read_text())
+    (path / "provenance.json").write_text(json.dumps(table | {"imported": {"format": "trl"}}))
+    assert not result_damage(path)  # other libraries do not evaluate at the end
 
 
 def test_what_a_status_can_say_is_the_same_to_those_who_write_and_read_it() -> None:
