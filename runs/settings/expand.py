@@ -14,7 +14,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,8 @@ from typing import Any
 from grpobench.analysis.tools.text import sweep_value
 from grpobench.runs.settings import also, rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
-from grpobench.runs.settings.draft import Draft, Head
-from grpobench.runs.settings.entries import Arm, classes_of
-from grpobench.runs.settings.layers import SETTINGS, TASK, Field, fields_of, lay
-from grpobench.runs.settings.overrides import read_assignment
+from grpobench.runs.settings.draft import Arm, Draft, Head, classes_of
+from grpobench.runs.settings.layers import SETTINGS, TASK, fields_of, lay, read_assignment
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import Bad, KeyPath, join
 
@@ -110,26 +108,25 @@ def apply_sweep_values(
     if not over:
         return draft, {}
     arms: list[Arm] = []
-    layers = list(draft.layers)
+    settings = list(draft.settings)
     sweep_values: dict[str, SweepPoint] = {}
     prefix = "over." if in_recipe else "--over "
+    algorithms, tasks = {arm.name: arm.algorithm for arm in draft.arms}, classes_of(draft.tasks)
     combinations = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
     for arm, values in itertools.product(draft.arms, combinations):
         name = "+".join([arm.name, *(f"{key.rpartition('.')[2]}-{written(v)}" for key, v in values.items())])
         sweep_values[name] = SweepPoint(arm.name, values)
         arms.append(dataclasses.replace(arm, name=name, origin=arm.name))
-        layers += [
-            dataclasses.replace(layer, arm=name)
+        settings += [
+            dataclasses.replace(setting, arm=name)
             for key, value in values.items()
-            for layer in read_assignment(
-                (key.split("."), value), draft.arms, (), classes_of(draft.tasks), faults, prefix
-            )
-            if layer.arm in (None, arm.name)
+            for setting in read_assignment((key.split("."), value), algorithms, (), tasks, faults, prefix)
+            if setting.arm in (None, arm.name)
         ]
     head = draft.head
     if isinstance(head, Head) and not in_recipe and not head.name.endswith(SUFFIX):
         head = dataclasses.replace(head, name=head.name + SUFFIX)  # its runs are not those of the recipe
-    return dataclasses.replace(draft, head=head, arms=arms, layers=layers), sweep_values
+    return dataclasses.replace(draft, head=head, arms=arms, settings=settings), sweep_values
 
 
 def written(value: Value) -> str:
@@ -183,12 +180,10 @@ def without_control(draft: Draft, configs: Sequence[RunConfig], left_out: Sequen
 def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[RunConfig]:
     """The runs of one arm on one task, one per seed; none, with faults, where a section is wrong."""
     cls, head, before = draft.tasks[task].cls, draft.head, len(faults)
+    every = [*draft.tasks[task].settings, *arm.presets(faults), *draft.settings]
+    arms = (None, arm.name, arm.origin)
     values, paths = lay(
-        [
-            layer
-            for layer in (draft.tasks[task].layer, *arm.presets(faults), *draft.layers)
-            if layer.arm in (None, arm.name, arm.origin) and layer.task in (None, task)
-        ],
+        [setting for setting in every if setting.arm in arms and setting.task in (None, task)],
         below={"modify": arm.algorithm.modifiers},
     )
     values[TASK] = fields_of(cls, values.get(TASK, {}))
@@ -197,11 +192,14 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
         values["train"]["learning_rate"] = {"policy": 1e-5} | rates_of_roles
     folder = (draft.folder or Path()).absolute()
     labels = {TASK: f"task.{task}.settings", SETTINGS: f"arm.{arm.name}.settings"}
-    built = {
-        section: build(
-            own, section, values.get(section, {}), paths, labels.get(section, section), folder, faults
-        )
-        for section, own in {TASK: cls, **SECTIONS, SETTINGS: arm.algorithm}.items()
+
+    def path_in(section: str) -> Callable[[str], KeyPath]:
+        label = labels.get(section, section)
+        return lambda key: paths.get((section, key), join(label, key) if key else label)
+
+    built: dict[str, Any] = {
+        section: strict.convert(values.get(section, {}), kind, path_in(section), faults, folder=folder)
+        for section, kind in {TASK: cls, **SECTIONS, SETTINGS: arm.algorithm}.items()
     }
     if len(faults) > before or isinstance(head, Bad):
         return []
@@ -214,29 +212,6 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
     built["beside"] = str(draft.folder.resolve()) if draft.folder else ""
     built["stop_on"] = head.stop_on
     return [RunConfig(experiment=head.name, arm=arm.name, seed=seed, **built) for seed in head.seeds]
-
-
-def build(
-    cls: type,
-    section: str,
-    table: Mapping[str, Any],
-    paths: Mapping[Field, KeyPath],
-    label: KeyPath,
-    folder: Path,
-    faults: list[str],
-) -> Any:
-    """A section as its dataclass, or `BAD`. What `paths` lacks stands at `label`. A task's paths are relative
-    to the recipe's folder."""
-
-    def path_of(key: str) -> KeyPath:
-        return paths.get((section, key), join(label, key) if key else label)
-
-    fields = strict.hints(cls)
-    values = {key: strict.convert(value, fields[key], path_of(key), faults) for key, value in table.items()}
-    if any(value is strict.BAD for value in values.values()):
-        return strict.BAD
-    placed = strict.in_folder(values, folder if section == TASK else None)
-    return strict.construct(cls, placed, faults, path_of)
 
 
 def unserved(config: RunConfig) -> str:

@@ -15,7 +15,7 @@ from annotated_types import Interval
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.settings.expand import read_over_table
-from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.settings.layers import parse_set
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.data import bounded

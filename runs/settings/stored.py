@@ -55,7 +55,7 @@ def load(text: str) -> RunConfig:
     found["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
     for section, cls in SECTIONS.items():
         renamed = renamed_keys(section)
-        found[section] = strict.build(cls, table.get(section, {}), section, faults, renamed)
+        found[section] = strict.build(cls, table.get(section, {}), section, faults, renamed=renamed)
     known = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
     faults += [strict.unknown("", key, known, renamed=renamed_keys("")) for key in table if key not in known]
     if faults:
@@ -81,7 +81,8 @@ def built(part: Kind, entry: Mapping[str, Any], beside: str, faults: list[str]) 
         faults += error.faults
         return strict.BAD
     renamed = renamed_keys("settings", "algorithm.") if part == "algorithm" else {}
-    return strict.build(cls, entry.get("settings", {}), f"{part}.settings", faults, renamed, Path(beside))
+    settings, path = entry.get("settings", {}), f"{part}.settings"
+    return strict.build(cls, settings, path, faults, renamed=renamed, folder=Path(beside))
 
 
 def differences(old: str, new: str, defaults: Mapping[str, str] = MappingProxyType({})) -> list[str]:
