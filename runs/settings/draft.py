@@ -19,7 +19,6 @@ from grpobench.runs.settings.layers import (
     TASK,
     Scope,
     Setting,
-    fields_of,
     read_assignment,
     read_sets,
     renamed_keys,
@@ -153,17 +152,12 @@ class Arm:
     """Those it is restricted to."""
     settings: Sequence[Setting] = ()
     dialect: Dialect | None = None
+    presets: Sequence[Setting] = ()
+    """What its dialect says, under everything else."""
     optional: bool = False
     """Whether it is left out, without an error, on a task that does not fit it."""
     origin: str = ""
     """The recipe's arm that it is at sweep values; empty: it is one of the recipe's."""
-
-    def presets(self, faults: list[str]) -> list[Setting]:
-        """What its dialect says, under everything else."""
-        if self.dialect is None:
-            return []
-        scope = Scope(f"{self.dialect.name}.", self.name, None, self.algorithm)
-        return scope.read(self.dialect.values, faults)
 
 
 def read_arms(
@@ -226,7 +220,12 @@ def read_arm(
     only = strict.convert(entry.get("tasks", ()), tuple[str, ...], f"{path}.tasks", faults)
     only = only if "tasks" in entry and only is not BAD else None
     faults += [no_such("task", task, f"{path}.tasks", tasks) for task in only or () if task not in tasks]
-    return Arm(name, cls, only, settings, dialect, optional is True)
+    return Arm(name, cls, only, settings, dialect, presets(cls, dialect, name, faults), optional is True)
+
+
+def presets(cls: type[Algorithm[Any]], dialect: Dialect | None, arm: str, faults: list[str]) -> list[Setting]:
+    """What the dialect of an arm says."""
+    return Scope(f"{dialect.name}.", arm, None, cls).read(dialect.values, faults) if dialect else []
 
 
 def classes_of(tasks: Tasks) -> dict[str, type[Task]]:
@@ -263,7 +262,8 @@ def select_arms(names: Any, listed: Mapping[str, Arm], folder: Path | None, faul
             if kind := find_algorithm(name, path, folder, faults):
                 cls, dialect = kind
                 label = dialect.name if dialect else cls.name
-                selected.append(listed.get(label) or Arm(label, cls, dialect=dialect))
+                below = presets(cls, dialect, label, faults)
+                selected.append(listed.get(label) or Arm(label, cls, dialect=dialect, presets=below))
         else:
             faults.append(no_such("arm", name, path, dict.fromkeys([*listed, *registry])))
     return selected
@@ -356,8 +356,9 @@ def read_head(
         key: [value] if isinstance(value, ALONE.get(key, ())) else value for key, value in assigned.items()
     }
     values = {"name": stem}
-    for given in (table, listed):
-        values |= strict.check(Head, fields_of(Head, given), "", faults)
+    for layer in (table, listed):
+        own = {key: layer[key] for key in layer if key in strict.hints(Head)}
+        values |= strict.check(Head, own, "", faults)
     return BAD if len(faults) > before else strict.build(Head, values, "", faults)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.tools.text import sweep_value
-from grpobench.runs.settings import also, rules
+from grpobench.runs.settings import rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Arm, Draft, Head, classes_of
 from grpobench.runs.settings.layers import SETTINGS, TASK, fields_of, lay, read_assignment
@@ -99,18 +99,19 @@ def checked(key: str, values: Any, key_path: KeyPath, faults: list[str]) -> dict
     return {}
 
 
-def apply_sweep_values(
-    draft: Draft, over: Mapping[str, Sequence[Value]], in_recipe: bool, faults: list[str]
+def sweep(
+    draft: Draft, table: Any, texts: Sequence[str], faults: list[str]
 ) -> tuple[Draft, dict[str, SweepPoint]]:
-    """The draft with an arm for every combination of values, and where each comes from. A plain learning rate
-    is the policy's; rates of other roles stay the arm's own. Where the sweep values are not those
-    `in_recipe`, the experiment has a name of its own."""
+    """The draft with an arm for every combination of values, those of the recipe's `table` with those of
+    `--over` in their place, and where each comes from. A plain learning rate is the policy's; rates of other
+    roles stay the arm's own. With `--over` the experiment has a name of its own."""
+    over = read_over(table, texts, faults)
     if not over:
         return draft, {}
     arms: list[Arm] = []
     settings = list(draft.settings)
     sweep_values: dict[str, SweepPoint] = {}
-    prefix = "over." if in_recipe else "--over "
+    prefix = "--over " if texts else "over."
     algorithms, tasks = {arm.name: arm.algorithm for arm in draft.arms}, classes_of(draft.tasks)
     combinations = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
     for arm, values in itertools.product(draft.arms, combinations):
@@ -124,7 +125,7 @@ def apply_sweep_values(
             if setting.arm in (None, arm.name)
         ]
     head = draft.head
-    if isinstance(head, Head) and not in_recipe and not head.name.endswith(SUFFIX):
+    if isinstance(head, Head) and texts and not head.name.endswith(SUFFIX):
         head = dataclasses.replace(head, name=head.name + SUFFIX)  # its runs are not those of the recipe
     return dataclasses.replace(draft, head=head, arms=arms, settings=settings), sweep_values
 
@@ -143,7 +144,7 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
     left_out: list[str] = []
     for arm, task in itertools.product(draft.arms, draft.tasks):
         runs = build_runs(draft, arm, task, faults) if arm.tasks is None or task in arm.tasks else []
-        if runs and arm.optional and (why := unserved(runs[0])):
+        if runs and arm.optional and (why := rules.left_out(runs[0])):
             left_out.append(f"{arm.name} on {task}: {why}")
         elif runs:
             reasons = [*rules.incompatible(runs[0]), *overlong(runs)]
@@ -157,7 +158,7 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
         why = f" ({'; '.join(left_out)})" if left_out else ""
         faults.append(f"no runs: no chosen arm runs on a chosen task{why}")
     if not faults:  # Last, because a task may have to ask the hub.
-        faults += missing(configs)
+        faults += rules.lacking(configs)
     return configs, left_out
 
 
@@ -180,7 +181,7 @@ def without_control(draft: Draft, configs: Sequence[RunConfig], left_out: Sequen
 def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[RunConfig]:
     """The runs of one arm on one task, one per seed; none, with faults, where a section is wrong."""
     cls, head, before = draft.tasks[task].cls, draft.head, len(faults)
-    every = [*draft.tasks[task].settings, *arm.presets(faults), *draft.settings]
+    every = [*draft.tasks[task].settings, *arm.presets, *draft.settings]
     arms = (None, arm.name, arm.origin)
     values, paths = lay(
         [setting for setting in every if setting.arm in arms and setting.task in (None, task)],
@@ -214,13 +215,6 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
     return [RunConfig(experiment=head.name, arm=arm.name, seed=seed, **built) for seed in head.seeds]
 
 
-def unserved(config: RunConfig) -> str:
-    """Why an optional arm is left out: its task does not fit it, it would never update its policy in so few
-    steps, or it distills a teacher and there is none. Empty where none is so."""
-    reasons = itertools.chain(rules.unserved(config), rules.untrained(config), rules.untaught(config))
-    return next(reasons, "")
-
-
 def overlong(runs: Sequence[RunConfig]) -> list[str]:
     """What is wrong with the names of the folders of an arm's runs."""
     longest = max(len(config.folder.encode()) for config in runs)
@@ -228,10 +222,3 @@ def overlong(runs: Sequence[RunConfig]) -> list[str]:
         return []
     limit = f"names of {longest} bytes, and arm, task and seed may have {LONGEST}"
     return [f"its runs' folders would have {limit}; give the arm a shorter `name`"]
-
-
-def missing(configs: Sequence[RunConfig]) -> list[str]:
-    """What this machine lacks for runs."""
-    tasks = {str(task): task for one in configs for task in (one.task, *also.tasks_beside(one))}
-    lacking = [why for why in map(rules.missing_data, tasks.values()) if why]
-    return lacking + list(dict.fromkeys(why for config in configs for why in rules.missing(config)))

@@ -96,7 +96,7 @@ class Scope:
         renamed = renamed_keys(section, self.prefix)
         fields = strict.check(cls, widen(section, table), path, faults, elsewhere, renamed)
         return [
-            Setting(section, key, value, strict.join(path, key), self.arm, self.task)
+            Setting(section, key, value, f"{path}.{key}", self.arm, self.task)
             for key, value in fields.items()
         ]
 
@@ -126,7 +126,7 @@ class Scope:
         faults += [strict.unknown(path, key, valid) for key in table if key not in valid]
         for cls in self.tasks.values():
             self.section(TASK, cls, fields_of(cls, table), faults)
-        return [Setting(TASK, key, table[key], strict.join(path, key), self.arm, self.task) for key in table]
+        return [Setting(TASK, key, table[key], f"{path}.{key}", self.arm, self.task) for key in table]
 
     def unknown(self, key: str, allowed: Collection[str]) -> str:
         """The message for a key that does not stand in such a table."""
