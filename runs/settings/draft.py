@@ -21,7 +21,6 @@ from grpobench.runs.settings.layers import (
     Setting,
     read_assignment,
     read_sets,
-    renamed_keys,
 )
 from grpobench.runs.settings.observe import Entry
 from grpobench.runs.settings.registries import find_class, name_list, no_such
@@ -347,9 +346,7 @@ def read_head(
     valid = {*strict.hints(Head), "tasks", "arms"}
     elsewhere = {key: f"--set {where}" for key, where in ELSEWHERE.items()}
     faults += [
-        strict.unknown("--set ", key, {*valid, *FORMS}, elsewhere, renamed_keys("", "--set "))
-        for key in assigned
-        if key not in valid
+        strict.unknown("--set ", key, {*valid, *FORMS}, elsewhere) for key in assigned if key not in valid
     ]
     before = len(faults)
     listed = {

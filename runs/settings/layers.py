@@ -18,6 +18,7 @@ from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import KeyPath
 
+NO_ARM = "no arm has this setting"
 SETTINGS = "settings"
 """The section of an arm that holds the fields of its algorithm."""
 TASK = "task"
@@ -39,11 +40,27 @@ RENAMED_KEYS: Mapping[str, KeyPath] = {
 section at the top. A recipe or an assignment with an old key is refused, and the message has the new one."""
 
 
-def renamed_keys(section: str, prefix: str = "") -> dict[str, KeyPath]:
-    """The old keys of a section, or with "" of the top of a recipe, to their new paths. `prefix` is what
-    stands before a section, such as ``arm.second.``."""
-    parts = {old: old.rpartition(".") for old in RENAMED_KEYS}
-    return {key: prefix + RENAMED_KEYS[old] for old, (inside, _, key) in parts.items() if inside == section}
+def with_new_names(faults: Iterable[str]) -> list[str]:
+    """Faults, those of unknown keys that are keys of older versions, or nearly, with the new key."""
+    own, of_all = f"{SETTINGS}.", "algorithm."  # as an arm and as an assignment to all arms write them
+    keys = {old.replace(own, of_all): new.replace(own, of_all) for old, new in RENAMED_KEYS.items()}
+    return [with_new_name(fault, keys | dict(RENAMED_KEYS)) for fault in faults]
+
+
+def with_new_name(fault: str, keys: Mapping[str, KeyPath]) -> str:
+    path, _, text = fault.partition(": ")
+    table, _, word = f".{path}".replace(" ", ".").rpartition(".")
+    parts = {old: old.rpartition(".") for old in keys}
+    names = {
+        key: old for old, (section, dot, key) in parts.items() if f"{table}.".endswith(f".{section}{dot}")
+    }
+    guess = strict.nearest(word, [*names, *re.findall(r"(\w+)\?$", text)])
+    if guess not in names or not text.startswith(("unknown key", NO_ARM)):
+        return fault
+    new = path.removesuffix(word).removesuffix(names[guess].removesuffix(guess)) + keys[names[guess]]
+    return (
+        f"{path}: was renamed; write {new}" if guess == word else f"{path}: unknown key; did you mean {new}?"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,8 +110,7 @@ class Scope:
         """The fields of a section, which is called `label` if not by its name, that its class can take."""
         path = self.prefix + (label or section)
         elsewhere = {key: self.prefix + where for key, where in ELSEWHERE.items() if section != TASK}
-        renamed = renamed_keys(section, self.prefix)
-        fields = strict.check(cls, widen(section, table), path, faults, elsewhere, renamed)
+        fields = strict.check(cls, widen(section, table), path, faults, elsewhere)
         return [
             Setting(section, key, value, f"{path}.{key}", self.arm, self.task)
             for key, value in fields.items()
@@ -135,8 +151,7 @@ class Scope:
             return f"{self.prefix}{key}: are those of an algorithm; {remedy}"
         own = {name: f"{SETTINGS}.{name}" for name in strict.hints(self.algorithm)} if self.algorithm else {}
         elsewhere = {name: self.prefix + where for name, where in {**ELSEWHERE, **own}.items()}
-        path = self.prefix.removesuffix(".")
-        return strict.unknown(path, key, allowed, elsewhere, renamed_keys("", self.prefix))
+        return strict.unknown(self.prefix.removesuffix("."), key, allowed, elsewhere)
 
 
 def fields_of(cls: type, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,10 +295,8 @@ def of_algorithms(
     path = f"{prefix}algorithm"
     valid = {key for cls in arms.values() for key in strict.hints(cls)}
     if name not in valid:
-        renamed = {old: new.replace(SETTINGS, path, 1) for old, new in renamed_keys(SETTINGS).items()}
         elsewhere = {key: f"{prefix}{where}" for key, where in ELSEWHERE.items()}
-        message = strict.unknown(path, name, valid, elsewhere, renamed)
-        faults.append(message.replace("unknown key", "no arm has this setting"))
+        faults.append(strict.unknown(path, name, valid, elsewhere).replace("unknown key", NO_ARM))
     return [
         setting
         for arm, cls in arms.items()

@@ -21,6 +21,7 @@ from grpobench.runs.settings import observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
 from grpobench.runs.settings.expand import SweepPoint, expand, sweep
+from grpobench.runs.settings.layers import with_new_names
 from grpobench.runs.settings.search import Search, load_record, read_search, seed_faults
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
@@ -141,7 +142,7 @@ def read_table(
     if record and isinstance(draft.head, Head):
         faults += seed_faults(record, draft.head.seeds)
     if faults or isinstance(draft.head, strict.Bad):
-        raise ConfigError(faults, source)
+        raise ConfigError(with_new_names(faults), source)
     return Recipe(
         draft.head,
         draft.head.summary,

@@ -97,14 +97,14 @@ NONE: Final = "none"
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """The valid word that is most similar to `word`, if any is similar; of equally similar ones that with the
-    fewest slips of the keyboard, so that gpro is grpo and not gspo."""
+    """The valid word that is most similar to `word`, if any is similar; of equally similar ones that of the
+    same letters, so that gpro is grpo and not gspo."""
+
+    def likeness(match: str) -> tuple[float, bool]:
+        return difflib.SequenceMatcher(None, match, word).ratio(), sorted(match) == sorted(word)
+
     matches = difflib.get_close_matches(word, sorted(set(valid)), n=8, cutoff=0.6)
-    if not matches:
-        return None
-    alike = [difflib.SequenceMatcher(None, match, word).ratio() for match in matches]
-    ties = [match for match, ratio in zip(matches, alike, strict=True) if ratio == alike[0]]
-    return min(ties, key=lambda match: slips(word, match))
+    return max(matches, key=likeness, default=None)
 
 
 def did_you_mean(word: str, valid: Iterable[str], otherwise: str = "", form: str = "{}") -> str:
@@ -122,42 +122,17 @@ def nearest_file(source: str | Path, suffix: str = ".toml") -> str | None:
     return known[guess] if guess else None
 
 
-def slips(word: str, other: str) -> int:
-    """Letters to insert, delete, replace or swap with their neighbor to turn a word into another (optimal
-    string alignment)."""
-    rows = [list(range(len(other) + 1))]
-    for i, letter in enumerate(word, 1):
-        row = [i]
-        for j, target in enumerate(other, 1):
-            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != target))
-            if i > 1 and j > 1 and letter == other[j - 2] and word[i - 2] == target:
-                best = min(best, rows[-2][j - 2] + 1)
-            row.append(best)
-        rows.append(row)
-    return rows[-1][-1]
-
-
 def unknown(
-    key_path: KeyPath,
-    key: str,
-    valid: Iterable[str],
-    elsewhere: Mapping[str, KeyPath] | None = None,
-    renamed: Mapping[str, KeyPath] | None = None,
+    key_path: KeyPath, key: str, valid: Iterable[str], elsewhere: Mapping[str, KeyPath] | None = None
 ) -> str:
-    """The message for an unknown key. `elsewhere` maps keys of other tables to their path, `renamed` maps
-    keys of older versions to their current path."""
+    """The message for an unknown key. `elsewhere` maps keys of other tables to their path."""
     valid, elsewhere = sorted(set(valid)), elsewhere or {}
-    here = join(key_path, key)
-    if renamed and key in renamed:
-        return f"{here}: was renamed; write {renamed[key]}"
-    if key in elsewhere:
-        return f"{here}: unknown key; did you mean {elsewhere[key]}?"
-    if guess := nearest(key, [*valid, *(renamed or {})]):
-        meant = join(key_path, guess) if guess in valid else (renamed or {})[guess]
-        return f"{here}: unknown key; did you mean {meant}?"
-    if guess := nearest(key, elsewhere):
-        return f"{here}: unknown key; did you mean {elsewhere[guess]}?"
-    return f"{here}: unknown key; valid here: {', '.join(valid) or 'none'}"
+    guess = nearest(key, valid)
+    meant = elsewhere.get(key) or (
+        join(key_path, guess) if guess else elsewhere.get(nearest(key, elsewhere) or "")
+    )
+    remedy = f"did you mean {meant}?" if meant else f"valid here: {', '.join(valid) or 'none'}"
+    return f"{join(key_path, key)}: unknown key; {remedy}"
 
 
 def join(key_path: KeyPath, key: str) -> KeyPath:
@@ -188,27 +163,26 @@ def convert(
     hint: Any,
     path: Where,
     faults: list[str],
-    renamed: Mapping[str, KeyPath] | None = None,
     folder: Path | None = None,
 ) -> Any:
     """`value` as the type `hint`; on an error, append to `faults` and return `BAD`. Integers convert to
     floats, lists to tuples, strings to paths, tables to dataclasses, and the string "none" to None. Nothing
     else is converted, and NaN is refused.
 
-    `path` is where the value stands, or gives the path of each key of a table, "" being the table itself. For
-    `renamed` see `unknown`. Paths in a table are relative to `folder` (None: they stay).
+    `path` is where the value stands, or gives the path of each key of a table, "" being the table itself.
+    Paths in a table are relative to `folder` (None: they stay).
     """
     try:
         read = adapter(hint).validate_python(value, context=folder)
         return construct(hint, read) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else read
     except ValueError as error:  # pydantic's errors are of this class
-        faults += explain(error, hint, value, path, {}, renamed or {})
+        faults += explain(error, hint, value, path, {})
         return BAD
 
 
-def build(cls: type[T], table: Any, path: KeyPath, faults: list[str], **options: Any) -> T | Bad:
-    """A dataclass from a whole table; `options` as those of `convert`."""
-    built: T | Bad = convert(table, cls, path, faults, **options)
+def build(cls: type[T], table: Any, path: KeyPath, faults: list[str], folder: Path | None = None) -> T | Bad:
+    """A dataclass from a whole table; `folder` as in `convert`."""
+    built: T | Bad = convert(table, cls, path, faults, folder)
     return built
 
 
@@ -218,17 +192,16 @@ def check(
     path: KeyPath,
     faults: list[str],
     elsewhere: Mapping[str, KeyPath] | None = None,
-    renamed: Mapping[str, KeyPath] | None = None,
 ) -> dict[str, Any]:
     """The entries, as they are written, of a table that may leave out fields of `cls`; those that `cls` does
     not have or cannot take are left out, with a fault. Bounds are checked in `build`, because only the last
-    layer's value counts. For `elsewhere` and `renamed` see `unknown`."""
+    layer's value counts. For `elsewhere` see `unknown`."""
     from pydantic import ValidationError
 
     try:
         adapter(cls).validate_python(table)
     except ValidationError as error:
-        faults += explain(error, cls, table, path, elsewhere or {}, renamed or {})
+        faults += explain(error, cls, table, path, elsewhere or {})
         wrong = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
         return {key: table[key] for key in table if key not in wrong} if wrong else {}
     return dict(table)
@@ -396,7 +369,6 @@ def explain(
     value: Any,
     path: Where,
     elsewhere: Mapping[str, KeyPath],
-    renamed: Mapping[str, KeyPath],
 ) -> Iterator[str]:
     """A message for each error, with its path and what was given, in the order of the table."""
     from pydantic import ValidationError
@@ -411,8 +383,8 @@ def explain(
         location = detail["loc"]
         if detail["type"] == "extra_forbidden":
             *parts, key = location
-            others = () if parts else (elsewhere, renamed)  # of the table itself
-            yield unknown(path_to(path, parts), key, hints(inside(hint, parts)), *others)
+            valid = hints(inside(hint, parts))
+            yield unknown(path_to(path, parts), key, valid, {} if parts else elsewhere)
         elif location[-1:] == ("[key]",):
             *parts, key, _ = location
             yield unknown(path_to(path, parts), str(key), quoted(detail["ctx"]["expected"]))
