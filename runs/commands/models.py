@@ -205,7 +205,7 @@ def chosen_task(options: Options) -> Task:
 
 def assignments(sets: Sequence[str]) -> dict[str, Any]:
     """``FIELD=VALUE`` texts as a table. Raises `ConfigError`."""
-    from grpobench.runs.settings.overrides import parse_set
+    from grpobench.runs.settings.layers import parse_set
     from grpobench.runs.tools.strict import ConfigError
 
     table = {}

@@ -11,7 +11,7 @@ from grpobench.runs.inventory.folders import results_folder
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.settings.layers import parse_set
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.tasks.data.bounded import read_object_if_any
 

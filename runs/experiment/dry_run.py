@@ -24,7 +24,7 @@ from grpobench.runs.runfolder.folder import grows
 from grpobench.runs.runfolder.logs import RESULTS, settled, status
 from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.sample.context import Room, dropped
-from grpobench.runs.settings import also
+from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
@@ -233,7 +233,7 @@ def tokens_before(config: RunConfig) -> int:
 
 def evaluation_tokens(config: RunConfig) -> int:
     """Upper bound on the tokens that the evaluations of a whole run sample."""
-    return sum(preflight.tokens_of_task(config, task) for task in (config.task, *also.tasks_beside(config)))
+    return sum(preflight.tokens_of_task(config, task) for task in (config.task, *others.tasks_beside(config)))
 
 
 # Prompts

@@ -23,7 +23,7 @@ from grpobench.runs.models.memory_plan import (
 )
 from grpobench.runs.models.model_shape import ModelShape, shape_of
 from grpobench.runs.models.token_budgets import MICRO_BATCH_TOKENS, ModelError
-from grpobench.runs.settings import also
+from grpobench.runs.settings import others
 from grpobench.runs.settings.config import TINY, RunConfig, TrainConfig
 from grpobench.runs.settings.optimizers import ADAMW, maker
 from grpobench.runs.settings.truncation import FULL, Truncation, truncation_of
@@ -342,7 +342,7 @@ def evaluated(config: RunConfig, facts: Facts) -> Decoded:
     answers = settings.samples + settings.greedy
     if config.sampler.kind in ("vllm", "vllm-server") or config.sampler.foreign or not problems * answers:
         return NOTHING
-    tasks = (config.task, *also.tasks_beside(config))
+    tasks = (config.task, *others.tasks_beside(config))
     most = max(config.sampler.max_completion_tokens or task.max_completion_tokens for task in tasks)
     return decoded(config, facts, problems, answers, most)
 

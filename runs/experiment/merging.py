@@ -24,7 +24,7 @@ from grpobench.analysis.runfolder.load import Folder
 from grpobench.analysis.tools.text import why_no_experiment
 from grpobench.runs.runfolder.logs import result_faults, settled, status
 from grpobench.runs.settings import stored
-from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.settings.layers import parse_set
 from grpobench.runs.tools import files, toml
 from grpobench.runs.tools.files import read_json
 from grpobench.runs.tools.lock import FolderError, living

@@ -24,7 +24,7 @@ from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.remote import LOOK, Board, Post, carry_out, extend_search, surroundings
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.worker import Ended
-from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.settings.layers import parse_set
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.process import environment
 from grpobench.runs.tools.strict import ConfigError

@@ -117,7 +117,7 @@ def rule_of(
     fits = not seeds or table.rungs[-1:] == (len(chosen),)
     rungs = tuple(rungs) or (table.rungs if fits else ()) or doubling(len(chosen))
     values = {"seeds": chosen, "rungs": rungs, "keep": keep or table.keep, "outcome": table.outcome}
-    read = strict.construct(Search, values, faults, lambda name: f"--{name}")
+    read: Search | strict.Bad = strict.convert(values, Search, lambda name: f"--{name}", faults)
     if isinstance(read, strict.Bad):
         raise ConfigError(faults)
     return read

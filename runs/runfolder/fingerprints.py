@@ -17,7 +17,7 @@ from typing import Any
 import zstandard
 
 from grpobench.runs.models import model_files
-from grpobench.runs.settings import also
+from grpobench.runs.settings import others
 from grpobench.runs.settings.config import REFERENCES, RunConfig
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded
@@ -64,7 +64,7 @@ class Today:
             if key not in self.hashed:
                 self.hashed[key] = whole(used)
             found[f"{split} problems"] = self.hashed[key]
-        for task in also.tasks_beside(config):
+        for task in others.tasks_beside(config):
             for split in EVALUATED:
                 if split in task.splits:
                     found[f"{further(task, split)} problems"] = whole(task.problems(split))

@@ -20,9 +20,8 @@ from typing import Any
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.config import SECTIONS
-from grpobench.runs.settings.entries import EVERY, find_algorithm
-from grpobench.runs.settings.layers import widen
-from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.settings.draft import EVERY, find_algorithm
+from grpobench.runs.settings.layers import parse_set, widen
 from grpobench.runs.settings.recipe import Recipe, open_recipe, read_text, recipes
 from grpobench.runs.settings.stored import flatten
 from grpobench.runs.tools import strict, toml

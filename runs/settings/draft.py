@@ -1,5 +1,5 @@
-"""A recipe as its parts, before anybody knows whether they fit together: the plain keys at its top, arms,
-tasks, sections, and what the command line assigns."""
+"""A recipe as its parts, before anybody knows whether they fit together: the plain keys at its top, tasks,
+arms, each an algorithm with settings of its own, sections, and what the command line assigns."""
 
 from __future__ import annotations
 
@@ -7,27 +7,269 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Interval
 
-from grpobench.runs.settings.entries import (
-    Arm,
-    Tasks,
-    classes_of,
-    read_arms,
-    read_tasks,
-    select_arms,
-    select_tasks,
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.runs.settings import registries
+from grpobench.runs.settings.layers import (
+    ELSEWHERE,
+    SETTINGS,
+    TASK,
+    Scope,
+    Setting,
+    read_assignment,
+    read_sets,
 )
-from grpobench.runs.settings.layers import ELSEWHERE, Layer, Scope, renamed_keys
 from grpobench.runs.settings.observe import Entry
-from grpobench.runs.settings.overrides import read_assignment, read_sets
-from grpobench.runs.settings.registries import no_such
+from grpobench.runs.settings.registries import find_class, name_list, no_such
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, Settings
+from grpobench.tasks.kinds.hub import FROM_HUB, name_of
+from grpobench.tasks.kinds.jsonl import FROM_DATA, Rows
+from grpobench.tasks.task import Task
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
+if TYPE_CHECKING:
+    from grpobench.algorithms.libraries.dialect import Dialect
+
+# Tasks
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A task of a recipe."""
+
+    cls: type[Task]
+    settings: Sequence[Setting]
+    """Of its entry."""
+
+
+Tasks = dict[str, Chosen]
+"""By the names that arms, sections and folders call them."""
+DATA = "jsonl"
+"""The key of an entry that makes a task of a file of problems."""
+OTHER_FORMATS = ("csv", "parquet")
+"""Keys for files that a task does not read, and that pandas converts."""
+HUB = "hub"
+"""The key of an entry that makes a task of a data set of the hub."""
+
+
+def read_tasks(table: Mapping[str, Any], folder: Path | None, faults: list[str]) -> Tasks:
+    """The tasks that a recipe in `folder` lists."""
+    entries = table.get("tasks", [])
+    if not isinstance(entries, list):
+        faults.append(f"tasks: must be a list, not {strict.describe(entries)}")
+        return {}
+    listed: Tasks = {}
+    for index, entry in enumerate(entries):
+        for name, task in read_task(entry, f"tasks[{index}]", folder, faults).items():
+            if name in listed:
+                faults.append(f"tasks[{index}]: the task {name} is listed twice; remove one")
+            listed.setdefault(name, task)
+    return listed
+
+
+def read_task(entry: Any, path: KeyPath, folder: Path | None, faults: list[str]) -> Tasks:
+    """The task of an entry, by its name; none, with a fault, where there is no such task. An entry that is a
+    file of problems or a data set of the hub names its class by `verify`."""
+    table = as_entry(entry) if isinstance(entry, str) else entry
+    name = table.get("name") if isinstance(table, Mapping) else None
+    if not isinstance(name, str):
+        faults.append(f"{path}: must be a task's name or a table with name and settings")
+    elif other := [key for key in OTHER_FORMATS if key in table]:
+        convert = f"pandas.read_{other[0]}(FILE).to_json('FILE.jsonl', orient='records', lines=True)"
+        faults.append(f"{path}.{other[0]}: tasks read JSONL; convert the file: {convert}")
+    elif DATA in table or HUB in table:
+        classes: Mapping[str, type[Rows]] = FROM_HUB if HUB in table else FROM_DATA
+        verify = table.get("verify")
+        if not isinstance(verify, str) or verify not in classes:
+            ways = ", ".join(map(repr, classes))
+            faults.append(f"{path}.verify: must be one of {ways}, not {strict.describe(verify)}")
+        elif name in registries.tasks():
+            faults.append(f"{path}.name: the suite has another task {name!r}; choose another name")
+        else:
+            fields = {key: value for key, value in table.items() if key != "verify"}
+            scope = Scope(task=name)
+            return {name: Chosen(classes[verify], scope.section(TASK, classes[verify], fields, faults, path))}
+    else:
+        faults += [
+            strict.unknown(path, key, ("name", SETTINGS, DATA, HUB), {key: f"{path}.settings.{key}"})
+            for key in table
+            if key not in ("name", SETTINGS)
+        ]
+        if (cls := find_class("task", name, folder, path, faults)) is not None:
+            label = f"{TASK}.{cls.name}.{SETTINGS}"
+            fields = table.get(SETTINGS, {})
+            return {cls.name: Chosen(cls, Scope(task=cls.name).section(TASK, cls, fields, faults, label))}
+    return {}
+
+
+def as_entry(name: str) -> dict[str, Any]:
+    """The entry of a task's name. A data set of the hub, ``hf:OWNER/NAME``, is the suite's task of it, or
+    else a task of its own that is graded by value."""
+    if not name.startswith(registries.HUB):
+        return {"name": name}
+    hub = name.removeprefix(registries.HUB)
+    for known, cls in registries.tasks().items():
+        if cls.tables and all(table.hub and table.hub.dataset == hub for table in cls.tables):
+            return {"name": known}
+    label = name_of(hub)
+    label = label if label not in registries.tasks() else name_of(hub.replace("/", "-"))
+    return {"name": label, HUB: hub, "verify": "math"}
+
+
+def select_tasks(names: Any, listed: Tasks, folder: Path | None, faults: list[str]) -> Tasks:
+    """The tasks to run. A task that the recipe does not list may be chosen with its defaults."""
+    if names is None:
+        if not listed and not faults:
+            faults.append('tasks: the recipe has no tasks; write tasks = ["NAME", ...]')
+        return listed
+    selected: Tasks = {}
+    for name in name_list(names, "--set tasks", faults):
+        read = {name: listed[name]} if name in listed else read_task(name, "--set tasks", folder, faults)
+        selected |= {label: listed.get(label, task) for label, task in read.items()}
+    return selected
+
+
+# Arms
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+@.-]*")
+"""What an arm may be called. Folders bear its name, so that it begins with a letter or digit."""
+EVERY = "*"
+"""In the place of an arm's algorithm: an optional arm of every one that has no entry of its own."""
+KEYS = ("algorithm", "name", "tasks", TASK, "optional")
+"""Keys of an arm that are no sections."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    name: str
+    algorithm: type[Algorithm[Any]]
+    tasks: tuple[str, ...] | None = None
+    """Those it is restricted to."""
+    settings: Sequence[Setting] = ()
+    dialect: Dialect | None = None
+    presets: Sequence[Setting] = ()
+    """What its dialect says, under everything else."""
+    optional: bool = False
+    """Whether it is left out, without an error, on a task that does not fit it."""
+    origin: str = ""
+    """The recipe's arm that it is at sweep values; empty: it is one of the recipe's."""
+
+
+def read_arms(
+    table: Mapping[str, Any], tasks: Tasks, folder: Path | None, faults: list[str]
+) -> dict[str, Arm]:
+    """The arms of a recipe in `folder` by name; `tasks` are those that it lists."""
+    entries = table.get("arm", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        faults.append("arm: must be a list of tables; write [[arm]]")
+        return {}
+    read: dict[str, Arm] = {}
+    for index, entry in each_entry(entries, faults):
+        arm = read_arm(entry, f"arm[{index}]", tasks, folder, faults)
+        if arm is not None and arm.name in read:
+            remedy = 'give one of them its own `name = "..."`'
+            faults.append(f"arm[{index}]: two arms are named {arm.name}; {remedy}")
+        elif arm is not None:
+            read[arm.name] = arm
+    return read
+
+
+def each_entry(
+    entries: Sequence[Mapping[str, Any]], faults: list[str]
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The entries in order; one of `EVERY` algorithm becomes an arm for each that has no other entry."""
+    listed = [entry.get("algorithm") for entry in entries]
+    for index, entry in enumerate(entries):
+        if entry.get("algorithm") != EVERY:
+            yield index, entry
+        elif EVERY in listed[:index]:
+            faults.append(f"arm[{index}]: another entry is of every algorithm already; remove one")
+        elif alone := [key for key in ("name", "optional", SETTINGS) if key in entry]:
+            faults.append(
+                f"arm[{index}]: {alone[0]} cannot be that of every algorithm; give one its own [[arm]]"
+            )
+        else:
+            for name in registries.algorithms():
+                if name not in listed:
+                    yield index, {**entry, "algorithm": name, "optional": True}
+
+
+def read_arm(
+    entry: Mapping[str, Any], path: KeyPath, tasks: Tasks, folder: Path | None, faults: list[str]
+) -> Arm | None:
+    """The arm of an entry; None, with a fault, without an algorithm or a name."""
+    if "algorithm" not in entry:
+        faults.append(f'{path}: missing algorithm; write algorithm = "NAME"')
+        return None
+    kind = find_algorithm(entry["algorithm"], f"{path}.algorithm", folder, faults)
+    if kind is None:
+        return None
+    cls, dialect = kind
+    name = entry.get("name", dialect.name if dialect else cls.name)
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        faults.append(f"{path}.name: must be letters, digits, -, _, ., + and @, not {strict.describe(name)}")
+        return None
+    path = f"arm.{name}"
+    settings = Scope(f"{path}.", name, None, cls, classes_of(tasks)).read(entry, faults, KEYS)
+    optional = strict.convert(entry.get("optional", False), bool, f"{path}.optional", faults)
+    only = strict.convert(entry.get("tasks", ()), tuple[str, ...], f"{path}.tasks", faults)
+    only = only if "tasks" in entry and only is not BAD else None
+    faults += [no_such("task", task, f"{path}.tasks", tasks) for task in only or () if task not in tasks]
+    return Arm(name, cls, only, settings, dialect, presets(cls, dialect, name, faults), optional is True)
+
+
+def presets(cls: type[Algorithm[Any]], dialect: Dialect | None, arm: str, faults: list[str]) -> list[Setting]:
+    """What the dialect of an arm says."""
+    return Scope(f"{dialect.name}.", arm, None, cls).read(dialect.values, faults) if dialect else []
+
+
+def classes_of(tasks: Tasks) -> dict[str, type[Task]]:
+    return {name: task.cls for name, task in tasks.items()}
+
+
+def find_algorithm(
+    name: Any, path: KeyPath, folder: Path | None, faults: list[str]
+) -> tuple[type[Algorithm[Any]], Dialect | None] | None:
+    """The algorithm of a name, and the dialect of one such as ``ALGORITHM@LIBRARY``."""
+    if not isinstance(name, str) or "@" not in name:
+        cls = find_class("algorithm", name, folder, path, faults)
+        return None if cls is None else (cls, None)
+    known = registries.dialects()
+    if name not in known:
+        faults.append(f"{path}: {registries.miss('dialect', name, known)}")
+        return None
+    return registries.algorithms()[known[name].base], known[name]
+
+
+def select_arms(names: Any, listed: Mapping[str, Arm], folder: Path | None, faults: list[str]) -> list[Arm]:
+    """The arms to run. An algorithm that is no arm of the recipe may be chosen with its defaults."""
+    path = "--set arms"
+    if names is None:
+        if not listed and not faults:
+            faults.append("arm: the recipe has no arms; write [[arm]] with algorithm = ...")
+        return list(listed.values())
+    selected = []
+    registry = registries.algorithms()
+    for name in name_list(names, path, faults):
+        if name in listed:
+            selected.append(listed[name])
+        elif name in registry or "@" in name or registries.is_plugin_name("algorithm", name):
+            if kind := find_algorithm(name, path, folder, faults):
+                cls, dialect = kind
+                label = dialect.name if dialect else cls.name
+                below = presets(cls, dialect, label, faults)
+                selected.append(listed.get(label) or Arm(label, cls, dialect=dialect, presets=below))
+        else:
+            faults.append(no_such("arm", name, path, dict.fromkeys([*listed, *registry])))
+    return selected
+
+
+# The whole recipe
+
 ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict), "stop_on": (str,)}
 """Lists that `--set` may give a single entry of."""
 TABLES = ("tasks", "arm", "over", "search", "searched")
@@ -62,7 +304,7 @@ class Head(Settings):
     """Callbacks that are told of every run: names, or tables with name and settings."""
 
     def clashes(self) -> Iterator[str]:
-        if not NAME.fullmatch(self.name):
+        if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_+-]*", self.name):
             yield f"name: must be letters, digits, - and _, not {self.name!r}"
         yield from stop_faults(self.stop_on)
         if not self.seeds:
@@ -101,22 +343,20 @@ def read_head(
     table: Mapping[str, Any], stem: str, assigned: Mapping[str, Any], faults: list[str]
 ) -> Head | Bad:
     """The head of a recipe in a file called `stem`, with what `--set` assigns to keys without a dot."""
-    plain = strict.hints(Head)
-    valid = {*plain, "tasks", "arms"}
+    valid = {*strict.hints(Head), "tasks", "arms"}
     elsewhere = {key: f"--set {where}" for key, where in ELSEWHERE.items()}
     faults += [
-        strict.unknown("--set ", key, {*valid, *FORMS}, elsewhere, renamed_keys("", "--set "))
-        for key in assigned
-        if key not in valid
+        strict.unknown("--set ", key, {*valid, *FORMS}, elsewhere) for key in assigned if key not in valid
     ]
     before = len(faults)
     listed = {
         key: [value] if isinstance(value, ALONE.get(key, ())) else value for key, value in assigned.items()
     }
     values = {"name": stem}
-    for given in (table, listed):
-        values |= strict.check(Head, {key: given[key] for key in given if key in plain}, "", faults)
-    return BAD if len(faults) > before else strict.construct(Head, values, faults, str)
+    for layer in (table, listed):
+        own = {key: layer[key] for key in layer if key in strict.hints(Head)}
+        values |= strict.check(Head, own, "", faults)
+    return BAD if len(faults) > before else strict.build(Head, values, "", faults)
 
 
 def read_seeds(text: str, key_path: KeyPath) -> list[int]:
@@ -144,8 +384,8 @@ class Draft:
     head: Head | Bad
     arms: Sequence[Arm]
     tasks: Tasks
-    layers: Sequence[Layer]
-    """The recipe's own sections, those of arms, and assignments, in their order; later ones win."""
+    settings: Sequence[Setting]
+    """Those of the recipe's own sections, of arms, and of assignments, in their order; later ones win."""
 
 
 def read_draft(
@@ -163,14 +403,17 @@ def read_draft(
             del tops["seeds"]
     head = read_head(table, stem, tops, faults)
     listed_tasks = read_tasks(table, folder, faults)
-    layers = Scope(tasks=classes_of(listed_tasks)).read(table, faults, [*strict.hints(Head), *TABLES])
+    scope = Scope(tasks=classes_of(listed_tasks))
+    settings = scope.read(table, faults, [*strict.hints(Head), *TABLES])
     listed_arms = read_arms(table, listed_tasks, folder, faults)
-    layers += [layer for arm in listed_arms.values() for layer in arm.layers]
+    settings += [setting for arm in listed_arms.values() for setting in arm.settings]
     arms = select_arms(tops.get("arms"), listed_arms, folder, faults)
-    if isinstance(head, Head) and arms and head.control not in ("", *(arm.name for arm in arms)):
-        faults.append(no_such("arm", head.control, "control", [arm.name for arm in arms]))
+    names = [arm.name for arm in arms]
+    if isinstance(head, Head) and arms and head.control not in ("", *names):
+        faults.append(no_such("arm", head.control, "control", names))
     tasks = select_tasks(tops.get("tasks"), listed_tasks, folder, faults)
+    algorithms = {arm.name: arm.algorithm for arm in arms}
     for assignment in assignments:
         if len(assignment[0]) > 1:
-            layers += read_assignment(assignment, arms, listed_arms, classes_of(tasks), faults)
-    return Draft(folder, head, arms, tasks, layers)
+            settings += read_assignment(assignment, algorithms, listed_arms, classes_of(tasks), faults)
+    return Draft(folder, head, arms, tasks, settings)

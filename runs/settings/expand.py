@@ -14,18 +14,16 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.tools.text import sweep_value
-from grpobench.runs.settings import also, rules
+from grpobench.runs.settings import rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
-from grpobench.runs.settings.draft import Draft, Head
-from grpobench.runs.settings.entries import Arm, classes_of
-from grpobench.runs.settings.layers import SETTINGS, TASK, Field, fields_of, lay
-from grpobench.runs.settings.overrides import read_assignment
+from grpobench.runs.settings.draft import Arm, Draft, Head, classes_of
+from grpobench.runs.settings.layers import SETTINGS, TASK, fields_of, lay, read_assignment
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import Bad, KeyPath, join
 
@@ -101,35 +99,35 @@ def checked(key: str, values: Any, key_path: KeyPath, faults: list[str]) -> dict
     return {}
 
 
-def apply_sweep_values(
-    draft: Draft, over: Mapping[str, Sequence[Value]], in_recipe: bool, faults: list[str]
+def sweep(
+    draft: Draft, table: Any, texts: Sequence[str], faults: list[str]
 ) -> tuple[Draft, dict[str, SweepPoint]]:
-    """The draft with an arm for every combination of values, and where each comes from. A plain learning rate
-    is the policy's; rates of other roles stay the arm's own. Where the sweep values are not those
-    `in_recipe`, the experiment has a name of its own."""
+    """The draft with an arm for every combination of values, those of the recipe's `table` with those of
+    `--over` in their place, and where each comes from. A plain learning rate is the policy's; rates of other
+    roles stay the arm's own. With `--over` the experiment has a name of its own."""
+    over = read_over(table, texts, faults)
     if not over:
         return draft, {}
     arms: list[Arm] = []
-    layers = list(draft.layers)
+    settings = list(draft.settings)
     sweep_values: dict[str, SweepPoint] = {}
-    prefix = "over." if in_recipe else "--over "
+    prefix = "--over " if texts else "over."
+    algorithms, tasks = {arm.name: arm.algorithm for arm in draft.arms}, classes_of(draft.tasks)
     combinations = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
     for arm, values in itertools.product(draft.arms, combinations):
         name = "+".join([arm.name, *(f"{key.rpartition('.')[2]}-{written(v)}" for key, v in values.items())])
         sweep_values[name] = SweepPoint(arm.name, values)
         arms.append(dataclasses.replace(arm, name=name, origin=arm.name))
-        layers += [
-            dataclasses.replace(layer, arm=name)
+        settings += [
+            dataclasses.replace(setting, arm=name)
             for key, value in values.items()
-            for layer in read_assignment(
-                (key.split("."), value), draft.arms, (), classes_of(draft.tasks), faults, prefix
-            )
-            if layer.arm in (None, arm.name)
+            for setting in read_assignment((key.split("."), value), algorithms, (), tasks, faults, prefix)
+            if setting.arm in (None, arm.name)
         ]
     head = draft.head
-    if isinstance(head, Head) and not in_recipe and not head.name.endswith(SUFFIX):
+    if isinstance(head, Head) and texts and not head.name.endswith(SUFFIX):
         head = dataclasses.replace(head, name=head.name + SUFFIX)  # its runs are not those of the recipe
-    return dataclasses.replace(draft, head=head, arms=arms, layers=layers), sweep_values
+    return dataclasses.replace(draft, head=head, arms=arms, settings=settings), sweep_values
 
 
 def written(value: Value) -> str:
@@ -146,7 +144,7 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
     left_out: list[str] = []
     for arm, task in itertools.product(draft.arms, draft.tasks):
         runs = build_runs(draft, arm, task, faults) if arm.tasks is None or task in arm.tasks else []
-        if runs and arm.optional and (why := unserved(runs[0])):
+        if runs and arm.optional and (why := rules.left_out(runs[0])):
             left_out.append(f"{arm.name} on {task}: {why}")
         elif runs:
             reasons = [*rules.incompatible(runs[0]), *overlong(runs)]
@@ -160,7 +158,7 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
         why = f" ({'; '.join(left_out)})" if left_out else ""
         faults.append(f"no runs: no chosen arm runs on a chosen task{why}")
     if not faults:  # Last, because a task may have to ask the hub.
-        faults += missing(configs)
+        faults += rules.lacking(configs)
     return configs, left_out
 
 
@@ -183,12 +181,10 @@ def without_control(draft: Draft, configs: Sequence[RunConfig], left_out: Sequen
 def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[RunConfig]:
     """The runs of one arm on one task, one per seed; none, with faults, where a section is wrong."""
     cls, head, before = draft.tasks[task].cls, draft.head, len(faults)
+    every = [*draft.tasks[task].settings, *arm.presets, *draft.settings]
+    arms = (None, arm.name, arm.origin)
     values, paths = lay(
-        [
-            layer
-            for layer in (draft.tasks[task].layer, *arm.presets(faults), *draft.layers)
-            if layer.arm in (None, arm.name, arm.origin) and layer.task in (None, task)
-        ],
+        [setting for setting in every if setting.arm in arms and setting.task in (None, task)],
         below={"modify": arm.algorithm.modifiers},
     )
     values[TASK] = fields_of(cls, values.get(TASK, {}))
@@ -197,11 +193,14 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
         values["train"]["learning_rate"] = {"policy": 1e-5} | rates_of_roles
     folder = (draft.folder or Path()).absolute()
     labels = {TASK: f"task.{task}.settings", SETTINGS: f"arm.{arm.name}.settings"}
-    built = {
-        section: build(
-            own, section, values.get(section, {}), paths, labels.get(section, section), folder, faults
-        )
-        for section, own in {TASK: cls, **SECTIONS, SETTINGS: arm.algorithm}.items()
+
+    def path_in(section: str) -> Callable[[str], KeyPath]:
+        label = labels.get(section, section)
+        return lambda key: paths.get((section, key), join(label, key) if key else label)
+
+    built: dict[str, Any] = {
+        section: strict.convert(values.get(section, {}), kind, path_in(section), faults, folder=folder)
+        for section, kind in {TASK: cls, **SECTIONS, SETTINGS: arm.algorithm}.items()
     }
     if len(faults) > before or isinstance(head, Bad):
         return []
@@ -216,36 +215,6 @@ def build_runs(draft: Draft, arm: Arm, task: str, faults: list[str]) -> list[Run
     return [RunConfig(experiment=head.name, arm=arm.name, seed=seed, **built) for seed in head.seeds]
 
 
-def build(
-    cls: type,
-    section: str,
-    table: Mapping[str, Any],
-    paths: Mapping[Field, KeyPath],
-    label: KeyPath,
-    folder: Path,
-    faults: list[str],
-) -> Any:
-    """A section as its dataclass, or `BAD`. What `paths` lacks stands at `label`. A task's paths are relative
-    to the recipe's folder."""
-
-    def path_of(key: str) -> KeyPath:
-        return paths.get((section, key), join(label, key) if key else label)
-
-    fields = strict.hints(cls)
-    values = {key: strict.convert(value, fields[key], path_of(key), faults) for key, value in table.items()}
-    if any(value is strict.BAD for value in values.values()):
-        return strict.BAD
-    placed = strict.in_folder(values, folder if section == TASK else None)
-    return strict.construct(cls, placed, faults, path_of)
-
-
-def unserved(config: RunConfig) -> str:
-    """Why an optional arm is left out: its task does not fit it, it would never update its policy in so few
-    steps, or it distills a teacher and there is none. Empty where none is so."""
-    reasons = itertools.chain(rules.unserved(config), rules.untrained(config), rules.untaught(config))
-    return next(reasons, "")
-
-
 def overlong(runs: Sequence[RunConfig]) -> list[str]:
     """What is wrong with the names of the folders of an arm's runs."""
     longest = max(len(config.folder.encode()) for config in runs)
@@ -253,10 +222,3 @@ def overlong(runs: Sequence[RunConfig]) -> list[str]:
         return []
     limit = f"names of {longest} bytes, and arm, task and seed may have {LONGEST}"
     return [f"its runs' folders would have {limit}; give the arm a shorter `name`"]
-
-
-def missing(configs: Sequence[RunConfig]) -> list[str]:
-    """What this machine lacks for runs."""
-    tasks = {str(task): task for one in configs for task in (one.task, *also.tasks_beside(one))}
-    lacking = [why for why in map(rules.missing_data, tasks.values()) if why]
-    return lacking + list(dict.fromkeys(why for config in configs for why in rules.missing(config)))

@@ -1,11 +1,13 @@
-"""Layers of settings: the tables of one place of a recipe or of the command line, for some runs or for all.
+"""Settings as a recipe and the command line write them: each with its place, for some runs or for all.
 
-A layer is checked where it is read and keeps its values as they are written. `lay` puts layers over each
-other, and remembers the place that each value comes from.
+Every table is checked where it is read, and its values stay as they are written. `lay` puts settings over
+each other. `--set KEY=VALUE` is a table with one value.
 """
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,9 +15,10 @@ from typing import Any
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.registries import no_such
-from grpobench.runs.tools import strict
+from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import KeyPath
 
+NO_ARM = "no arm has this setting"
 SETTINGS = "settings"
 """The section of an arm that holds the fields of its algorithm."""
 TASK = "task"
@@ -35,35 +38,41 @@ RENAMED_KEYS: Mapping[str, KeyPath] = {
 }
 """Keys of older versions to the key that each is now: SECTION.FIELD, settings.FIELD of an arm, or a key or
 section at the top. A recipe or an assignment with an old key is refused, and the message has the new one."""
-Field = tuple[str, str]
-"""(section, field)."""
-Tables = Mapping[str, Mapping[str, Any]]
-"""Fields by section."""
 
 
-def renamed_keys(section: str, prefix: str = "") -> dict[str, KeyPath]:
-    """The old keys of a section, or with "" of the top of a recipe, to their new paths. `prefix` is what
-    stands before a section, such as ``arm.second.``."""
-    parts = {old: old.rpartition(".") for old in RENAMED_KEYS}
-    return {key: prefix + RENAMED_KEYS[old] for old, (inside, _, key) in parts.items() if inside == section}
+def with_new_names(faults: Iterable[str]) -> list[str]:
+    """Faults, those of unknown keys that are keys of older versions, or nearly, with the new key."""
+    own, of_all = f"{SETTINGS}.", "algorithm."  # as an arm and as an assignment to all arms write them
+    keys = {old.replace(own, of_all): new.replace(own, of_all) for old, new in RENAMED_KEYS.items()}
+    return [with_new_name(fault, keys | dict(RENAMED_KEYS)) for fault in faults]
+
+
+def with_new_name(fault: str, keys: Mapping[str, KeyPath]) -> str:
+    path, _, text = fault.partition(": ")
+    table, _, word = f".{path}".replace(" ", ".").rpartition(".")
+    parts = {old: old.rpartition(".") for old in keys}
+    names = {
+        key: old for old, (section, dot, key) in parts.items() if f"{table}.".endswith(f".{section}{dot}")
+    }
+    guess = strict.nearest(word, [*names, *re.findall(r"(\w+)\?$", text)])
+    if guess not in names or not text.startswith(("unknown key", NO_ARM)):
+        return fault
+    new = path.removesuffix(word).removesuffix(names[guess].removesuffix(guess)) + keys[names[guess]]
+    return (
+        f"{path}: was renamed; write {new}" if guess == word else f"{path}: unknown key; did you mean {new}?"
+    )
 
 
 @dataclass(frozen=True)
-class Layer:
-    """Fields from one place, as they are written, and the arm and task that they hold for (None: all)."""
+class Setting:
+    """A value from one place, and the arm and task that it holds for (None: all)."""
 
-    tables: Tables
-    prefix: str = ""
-    """What stands before a section in the path of a value, such as ``arm.second.``."""
+    section: str
+    key: str
+    value: Any
+    path: KeyPath
     arm: str | None = None
     task: str | None = None
-    labels: Mapping[str, KeyPath] = field(default_factory=dict)
-    """How a section is called in the path of a value, where it is not called by its name."""
-
-    def path(self, section: str, key: str = "") -> KeyPath:
-        """Where a section or one of its fields stands."""
-        path = self.prefix + self.labels.get(section, section)
-        return strict.join(path, key) if key else path
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,7 @@ class Scope:
     """Where tables stand, what they hold for, and which may stand there."""
 
     prefix: str = ""
+    """What stands before a section in the path of a value, such as ``arm.second.``."""
     arm: str | None = None
     task: str | None = None
     algorithm: type[Algorithm[Any]] | None = None
@@ -78,48 +88,61 @@ class Scope:
     tasks: Mapping[str, type] = field(default_factory=dict)
     """The classes of the tasks, whose fields the section `TASK` holds."""
 
-    def read(self, table: Mapping[str, Any], faults: list[str], others: Collection[str] = ()) -> list[Layer]:
-        """The layers of a table: its sections, then those of `on`, task by task. `others` are keys that stand
-        beside them and are read elsewhere."""
+    def read(
+        self, table: Mapping[str, Any], faults: list[str], others: Collection[str] = ()
+    ) -> list[Setting]:
+        """The settings of a table: its sections, then those of `on`, task by task. `others` are keys that
+        stand beside them and are read elsewhere."""
         sections = {**SECTIONS, **({SETTINGS: self.algorithm} if self.algorithm else {})}
         allowed = {*sections, *others, *(() if self.task else ("on",))}
         faults += [self.unknown(key, allowed) for key in table if key not in allowed]
-        layer = Layer({}, self.prefix, self.arm, self.task)
-        tables: dict[str, Mapping[str, Any]] = {
-            section: checked(cls, widen(section, table[section]), layer.path(section), faults, self.prefix)
-            for section, cls in sections.items()
-            if section in table
-        }
+        settings: list[Setting] = []
+        for section, cls in sections.items():
+            if section in table:
+                settings += self.section(section, cls, table[section], faults)
         if TASK in others and TASK in table:
-            tables[TASK] = self.of_tasks(table[TASK], layer.path(TASK), faults)
-        return [replace(layer, tables=tables), *self.read_on(table.get("on", {}), faults)]
+            settings += self.of_tasks(table[TASK], faults)
+        return settings + self.read_on(table.get("on", {}), faults)
 
-    def read_on(self, table: Any, faults: list[str]) -> list[Layer]:
-        """The layers of `on.TASK`, task by task."""
+    def section(
+        self, section: str, cls: type, table: Any, faults: list[str], label: str = ""
+    ) -> list[Setting]:
+        """The fields of a section, which is called `label` if not by its name, that its class can take."""
+        path = self.prefix + (label or section)
+        elsewhere = {key: self.prefix + where for key, where in ELSEWHERE.items() if section != TASK}
+        fields = strict.check(cls, widen(section, table), path, faults, elsewhere)
+        return [
+            Setting(section, key, value, f"{path}.{key}", self.arm, self.task)
+            for key, value in fields.items()
+        ]
+
+    def read_on(self, table: Any, faults: list[str]) -> list[Setting]:
+        """The settings of `on.TASK`, task by task."""
         path = f"{self.prefix}on"
         if not isinstance(table, Mapping):
             faults.append(f"{path}: must be a table of tasks, not {strict.describe(table)}")
             return []
-        layers = []
+        settings: list[Setting] = []
         for task, sections in table.items():
             if task not in self.tasks:
                 faults.append(no_such("task", task, path, self.tasks))
             elif not isinstance(sections, Mapping):
                 faults.append(f"{path}.{task}: must be a table of sections, not {strict.describe(sections)}")
             else:
-                layers += replace(self, prefix=f"{path}.{task}.", task=task).read(sections, faults)
-        return layers
+                settings += replace(self, prefix=f"{path}.{task}.", task=task).read(sections, faults)
+        return settings
 
-    def of_tasks(self, table: Any, path: KeyPath, faults: list[str]) -> Mapping[str, Any]:
+    def of_tasks(self, table: Any, faults: list[str]) -> list[Setting]:
         """The fields of a table that holds for several tasks, each of which at least one of them has."""
+        path = self.prefix + TASK
         if not isinstance(table, Mapping):
             faults.append(f"{path}: must be a table, not {strict.describe(table)}")
-            return {}
+            return []
         valid = {key for cls in self.tasks.values() for key in strict.hints(cls)}
         faults += [strict.unknown(path, key, valid) for key in table if key not in valid]
         for cls in self.tasks.values():
-            checked(cls, fields_of(cls, table), path, faults)
-        return table
+            self.section(TASK, cls, fields_of(cls, table), faults)
+        return [Setting(TASK, key, table[key], f"{path}.{key}", self.arm, self.task) for key in table]
 
     def unknown(self, key: str, allowed: Collection[str]) -> str:
         """The message for a key that does not stand in such a table."""
@@ -128,20 +151,7 @@ class Scope:
             return f"{self.prefix}{key}: are those of an algorithm; {remedy}"
         own = {name: f"{SETTINGS}.{name}" for name in strict.hints(self.algorithm)} if self.algorithm else {}
         elsewhere = {name: self.prefix + where for name, where in {**ELSEWHERE, **own}.items()}
-        path = self.prefix.removesuffix(".")
-        return strict.unknown(path, key, allowed, elsewhere, renamed_keys("", self.prefix))
-
-
-def checked(
-    cls: type, table: Any, path: KeyPath, faults: list[str], prefix: str | None = None
-) -> dict[str, Any]:
-    """The fields of a table that its class has and can take, as they are written. For a section, `prefix` is
-    what stands before it."""
-    elsewhere, renamed = {}, {}
-    if prefix is not None:
-        elsewhere = {key: prefix + where for key, where in ELSEWHERE.items()}
-        renamed = renamed_keys(path.removeprefix(prefix), prefix)
-    return {key: table[key] for key in strict.check(cls, table, path, faults, elsewhere, renamed)}
+        return strict.unknown(self.prefix.removesuffix("."), key, allowed, elsewhere)
 
 
 def fields_of(cls: type, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,16 +159,28 @@ def fields_of(cls: type, table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key in strict.hints(cls)}
 
 
-def lay(layers: Iterable[Layer], below: Tables) -> tuple[dict[str, dict[str, Any]], dict[Field, KeyPath]]:
-    """Fields by section, of layers that are put over `below` in their order, and the path that each comes
+def lay(
+    settings: Iterable[Setting], below: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], KeyPath]]:
+    """Fields by section, of settings that are put over `below` in their order, and the path that each comes
     from. Tables merge key by key; everything else is replaced."""
     values: dict[str, dict[str, Any]] = {section: dict(table) for section, table in below.items()}
-    paths: dict[Field, KeyPath] = {}
-    for layer in layers:
-        for section, table in layer.tables.items():
-            values[section] = merge(values.get(section, {}), table)
-            paths |= {(section, key): layer.path(section, key) for key in table}
+    paths: dict[tuple[str, str], KeyPath] = {}
+    for setting in settings:
+        section, key = setting.section, setting.key
+        values[section] = merge(values.get(section, {}), {key: setting.value})
+        paths[section, key] = setting.path
     return values, paths
+
+
+def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """`new` over `old`, tables merged key by key."""
+    merged = dict(old)
+    for key, value in new.items():
+        before = merged.get(key)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(before, value) if both and isinstance(before, Mapping) else value
+    return merged
 
 
 def widen(section: str, table: Any) -> Any:
@@ -170,18 +192,121 @@ def widen(section: str, table: Any) -> Any:
     return table
 
 
+# Assignments of the command line
+
+SHOWN = 80
+"""Characters of an assignment that a message repeats."""
+Assignment = tuple[list[str], Any]
+"""(the parts of a dotted key, the value)."""
+PAIR = re.compile(r"[A-Za-z_][\w.@+-]*=[^=\"'\[{]*")
+"""An assignment, as far as its text shows."""
+FORMS = {"arm": "arm.NAME.settings.FIELD", "on": "on.TASK.SECTION.FIELD"}
+"""What assignments to one arm or task look like."""
+
+
+def read_sets(texts: Iterable[str], faults: list[str]) -> list[Assignment]:
+    """The assignments of `--set`; what is none becomes a fault."""
+    assignments = []
+    for text in texts:
+        parsed = parse_set(text)
+        if (pairs := text.split(","))[1:] and all(PAIR.fullmatch(pair.strip()) for pair in pairs):
+            separate = " ".join(f"--set {pair.strip()}" for pair in pairs)
+            faults.append(f"--set {text}: one --set takes one assignment; write {separate}")
+        elif parsed is None:
+            faults.append(f"--set {text}: write --set KEY=VALUE, such as --set train.steps=100")
+        else:
+            assignments.append(parsed)
+    return assignments
+
+
+def parse_set(text: str) -> Assignment | None:
+    """Dotted key and value of KEY=VALUE; a value that is not TOML is a string. None: no assignment. Raises
+    ConfigError for a value that nothing holds."""
+    key, equals, value = text.partition("=")
+    keys = [part.strip() for part in key.split(".")]
+    if not equals or not all(keys):
+        return None
+    try:
+        return keys, toml.read(f"value = {value}")["value"]
+    except toml.Unholdable as error:
+        shown = text if len(text) <= SHOWN else text[:SHOWN] + " …"
+        raise strict.ConfigError([f"{shown}: {error}"]) from None
+    except (tomllib.TOMLDecodeError, KeyError):
+        return keys, value.strip()
+
+
+def split_arm(keys: Sequence[str], arms: Collection[str]) -> tuple[str, list[str]]:
+    """(the arm that a dotted key begins with, the other parts). An arm's name may have dots: of several arms
+    that the key could begin with, the one with the longest name. Without any, the first part."""
+    counts = [count for count in range(1, len(keys) + 1) if ".".join(keys[:count]) in arms]
+    count = max(counts, default=1)
+    return ".".join(keys[:count]), list(keys[count:])
+
+
+def read_assignment(
+    assignment: Assignment,
+    arms: Mapping[str, type[Algorithm[Any]]],
+    listed: Collection[str],
+    tasks: Mapping[str, type],
+    faults: list[str],
+    prefix: str = "--set ",
+) -> list[Setting]:
+    """The settings of an assignment with a dot; `prefix` is what stands before it.
+
+    `arms`, with their algorithms, and `tasks` are those that run, `listed` the arms of the recipe: one that
+    does not run may be assigned to, without an effect.
+    """
+    (first, *rest), value = assignment
+    name, inner = split_arm(rest, [*arms, *listed])
+    path = prefix + ".".join([first, *rest])
+    if first in FORMS and len(inner) < 2:
+        faults.append(f"{path}: write --set {FORMS[first]}=VALUE")
+    elif first == "arm":
+        if name in arms:
+            scope = Scope(f"{prefix}arm.{name}.", name, None, arms[name], tasks)
+            return scope.read(nest(inner, value), faults, [TASK])
+        if name not in listed:
+            faults.append(no_such("arm", name, path, arms))
+    elif first == "algorithm":
+        return of_algorithms(nest(rest, value), arms, prefix, faults)
+    elif first == SETTINGS:
+        key = ".".join(rest)
+        faults.append(
+            f"{path}: write --set algorithm.{key}=VALUE for every arm that has it, "
+            f"or --set arm.NAME.settings.{key}=VALUE"
+        )
+    elif first == TASK and rest[1:2] == [SETTINGS] and rest[2:]:
+        name, _, *inner = rest
+        label = f"{TASK}.{name}.{SETTINGS}"
+        if name in tasks:
+            return Scope(prefix, task=name).section(TASK, tasks[name], nest(inner, value), faults, label)
+        faults.append(no_such("task", name, path, tasks))
+    else:
+        keys = ["algorithm", "arm", TASK]
+        return Scope(prefix, tasks=tasks).read(nest([first, *rest], value), faults, keys)
+    return []
+
+
+def of_algorithms(
+    table: Mapping[str, Any], arms: Mapping[str, type[Algorithm[Any]]], prefix: str, faults: list[str]
+) -> list[Setting]:
+    """`algorithm.FIELD`: a setting for every arm whose algorithm has the field."""
+    (name,) = table
+    path = f"{prefix}algorithm"
+    valid = {key for cls in arms.values() for key in strict.hints(cls)}
+    if name not in valid:
+        elsewhere = {key: f"{prefix}{where}" for key, where in ELSEWHERE.items()}
+        faults.append(strict.unknown(path, name, valid, elsewhere).replace("unknown key", NO_ARM))
+    return [
+        setting
+        for arm, cls in arms.items()
+        if name in strict.hints(cls)
+        for setting in Scope(prefix, arm).section(SETTINGS, cls, table, faults, "algorithm")
+    ]
+
+
 def nest(keys: Sequence[str], value: Any) -> Any:
     """{"a": {"b": value}} for keys a, b."""
     for key in reversed(keys):
         value = {key: value}
     return value
-
-
-def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` over `old`, tables merged key by key."""
-    merged = dict(old)
-    for key, value in new.items():
-        before = merged.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(before, value) if both and isinstance(before, Mapping) else value
-    return merged

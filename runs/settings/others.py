@@ -1,4 +1,4 @@
-"""Others' code in a run: what its configuration names that is no part of the suite, checked and found."""
+"""What a run names beside its algorithm and task: others' code, and the tasks of `evaluate.also`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,33 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.algorithms.returned import ReturnError
-from grpobench.runs.settings import also, optimizers, plugins, registries
+from grpobench.runs.settings import optimizers, plugins, registries
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.registries import Kind, Resolved
+from grpobench.runs.tools import strict
 from grpobench.runs.tools.frames import Frame, describe_error, innermost
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.task import Task
+
+ALSO = "evaluate.also"
+
+
+def tasks_beside(config: RunConfig) -> tuple[Task, ...]:
+    """The tasks of `evaluate.also` with their settings, in the recipe's order, but the run's own, which is
+    evaluated anyway: a recipe of several tasks may list them all. Raises ConfigError with every fault."""
+    wrong: list[str] = []
+    tasks: list[Task] = []
+    for name, settings in config.evaluate.also.items():
+        cls = registries.find_class("task", name, folder(config), f"{ALSO}.{name}", wrong)
+        if cls is not None:
+            task = strict.build(cls, settings, f"{ALSO}.{name}", wrong, folder=Path(config.beside))
+            tasks += [task] if isinstance(task, Task) and task != config.task else []
+    names = [task.name for task in tasks]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    wrong += [f"{ALSO}: the task {name} is listed twice; remove one" for name in twice]
+    if wrong:
+        raise ConfigError(wrong)
+    return tuple(tasks)
 
 
 def names_to_resolve(config: RunConfig) -> dict[str, tuple[Kind, str]]:
@@ -23,19 +45,19 @@ def names_to_resolve(config: RunConfig) -> dict[str, tuple[Kind, str]]:
         found["train.curriculum"] = ("curriculum", config.train.curriculum)
     if config.sampler.foreign:
         found["sampler.kind"] = ("sampler", config.sampler.kind)
-    return found | {f"evaluate.also.{name}": ("task", name) for name in config.evaluate.also}
+    return found | {f"{ALSO}.{name}": ("task", name) for name in config.evaluate.also}
 
 
 def faults(config: RunConfig) -> list[str]:
     """Why something that a run names cannot be had, each with its place."""
-    lacking = also.faults(config)
+    lacking: list[str] = []
+    try:
+        tasks_beside(config)
+    except ConfigError as error:
+        lacking += error.faults
     for place, (kind, name) in names_to_resolve(config).items():
-        if kind == "task":
-            continue  # with its settings, above
-        try:
-            registries.find(kind, name, folder(config), place)
-        except ConfigError as error:
-            lacking += error.faults
+        if kind != "task":  # those are made with their settings, above
+            registries.find_class(kind, name, folder(config), place, lacking)
     return lacking
 
 
@@ -89,7 +111,7 @@ def folder(config: RunConfig) -> Path | None:
 
 def stands_beside(config: RunConfig) -> bool:
     """Whether a run needs its recipe's folder: for code, or for a file that a setting of its task names."""
-    tasks = (config.task, *also.tasks_beside(config))
+    tasks = (config.task, *tasks_beside(config))
     return any(plugins.stands_in_file(one.cls) for one in others(config).values()) or any(
         path.is_relative_to(config.beside) for task in tasks for path in paths(task).values()
     )

@@ -20,8 +20,9 @@ from grpobench.analysis.runfolder.search import SearchRecord
 from grpobench.runs.settings import observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
-from grpobench.runs.settings.expand import SweepPoint, apply_sweep_values, expand, read_over
-from grpobench.runs.settings.search import Search, load_record, read_search, read_searched, seed_faults
+from grpobench.runs.settings.expand import SweepPoint, expand, sweep
+from grpobench.runs.settings.layers import with_new_names
+from grpobench.runs.settings.search import Search, load_record, read_search, seed_faults
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
 
@@ -132,25 +133,22 @@ def read_table(
 ) -> Recipe:
     """The recipe that a table is; `text` is kept of the file that it stands in."""
     faults: list[str] = []
-    search, searched = read_search(table, faults), read_searched(table, faults)
+    search, searched = read_search(table, faults)
     draft = read_draft(table, stem, folder, [*(searched.set if searched else ()), *sets], faults)
-    draft, sweep_values = apply_sweep_values(
-        draft, read_over(table.get("over", {}), over, faults), not over, faults
-    )
+    draft, sweep_values = sweep(draft, table.get("over", {}), over, faults)
     configs, left_out = expand(draft, faults)
     configs = open_plugins(draft.head, configs, folder, faults)
     record = load_record(searched, folder, faults) if searched else None
     if record and isinstance(draft.head, Head):
         faults += seed_faults(record, draft.head.seeds)
     if faults or isinstance(draft.head, strict.Bad):
-        raise ConfigError(faults, source)
-    head, runs = draft.head, tuple(configs)
+        raise ConfigError(with_new_names(faults), source)
     return Recipe(
-        head,
-        head.summary,
+        draft.head,
+        draft.head.summary,
         text,
         tuple(sets),
-        runs,
+        tuple(configs),
         tuple(left_out),
         folder,
         sweep_values,

@@ -221,14 +221,6 @@ def find_class(kind: Kind, name: Any, folder: Path | None, key_path: KeyPath, fa
         return None
 
 
-def find_dialect(name: str, key_path: KeyPath, faults: list[str]) -> Dialect | None:
-    """The preset of a name such as ``ALGORITHM@LIBRARY``; None, with a fault, where there is none."""
-    known = dialects()
-    if name not in known:
-        faults.append(f"{key_path}: {miss('dialect', name, known)}")
-    return known.get(name)
-
-
 def no_such(kind: str, name: str, key_path: KeyPath, valid: Iterable[str]) -> str:
     """The message for an arm or task that the recipe lacks."""
     did = strict.did_you_mean(name, valid, f"this recipe has {', '.join(valid) or 'none'}", "{!r}")

@@ -3,7 +3,7 @@ remedy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -26,9 +26,9 @@ def unserved(config: RunConfig) -> Iterator[str]:
             f"{task.name} has no training split, only {', '.join(task.splits)}; take it out of `tasks` and "
             f"run `grpobench eval MODEL --task {task.name}`"
         )
-    if lacking := sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task))):
+    if absent := sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task))):
         yield (
-            f"needs the task scores {', '.join(lacking)}, and {task.name} gives {', '.join(task.scores)}; "
+            f"needs the task scores {', '.join(absent)}, and {task.name} gives {', '.join(task.scores)}; "
             "restrict the arm with `tasks = [...]` to tasks that give them"
         )
     if task.turns != 1 and algorithm.mixer() is not None:
@@ -41,6 +41,12 @@ def unserved(config: RunConfig) -> Iterator[str]:
             f"locates the final answer in a completion, and {task.name} has no marker for it or several "
             "turns; restrict the arm with `tasks = [...]` to tasks of one turn with one"
         )
+
+
+def left_out(config: RunConfig) -> str:
+    """Why an optional arm is left out: its task does not fit it, it would never update its policy in so few
+    steps, or it distills a teacher and there is none. Empty where none is so."""
+    return next(chain(unserved(config), untrained(config), untaught(config)), "")
 
 
 def incompatible(config: RunConfig) -> list[str]:
@@ -471,6 +477,13 @@ def unrewarded(reward: RewardConfig, task: Task, gives: str) -> Iterator[str]:
             remedy = f'set reward.kind = "sum" to weigh {name} too'
         remedy = remedy or "move the weights to `[on.TASK.reward]` of a task that gives them"
         yield f"reward.weights names {name}, and {gives}; {remedy}"
+
+
+def lacking(configs: Sequence[RunConfig]) -> list[str]:
+    """What this machine lacks for runs."""
+    tasks = {str(task): task for config in configs for task in (config.task, *others.tasks_beside(config))}
+    data = [why for why in map(missing_data, tasks.values()) if why]
+    return data + list(dict.fromkeys(why for config in configs for why in missing(config)))
 
 
 def missing(config: RunConfig) -> list[str]:

@@ -15,7 +15,7 @@ from annotated_types import Interval
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.settings.expand import read_over_table
-from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.settings.layers import parse_set
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.data import bounded
@@ -72,21 +72,16 @@ class Searched(Settings):
             yield f"set: must be assignments KEY=VALUE, not {wrong[:1]}"
 
 
-def read_search(table: Mapping[str, Any], faults: list[str]) -> Search:
-    """The table `search` of a recipe; the default where it has none or a wrong one."""
-    given = table.get(SEARCH, {})
-    read = strict.build(Search, given, SEARCH, faults)
-    if isinstance(read, strict.Bad):
-        return Search()
-    return replace(read, over=read_over_table(read.over, faults, f"{SEARCH}.over"))
-
-
-def read_searched(table: Mapping[str, Any], faults: list[str]) -> Searched | None:
-    """The table `searched` of a recipe; None where it has none or a wrong one."""
-    if SEARCHED not in table:
-        return None
-    read = strict.build(Searched, table[SEARCHED], SEARCHED, faults)
-    return None if isinstance(read, strict.Bad) else read
+def read_search(table: Mapping[str, Any], faults: list[str]) -> tuple[Search, Searched | None]:
+    """The tables of a recipe; the default and None where it has none or a wrong one."""
+    if isinstance(values := table.get(SEARCH, {}), Mapping) and "over" in values:
+        values = {**values, "over": read_over_table(values["over"], faults, f"{SEARCH}.over")}
+    search = strict.build(Search, values, SEARCH, faults)
+    searched = strict.build(Searched, table[SEARCHED], SEARCHED, faults) if SEARCHED in table else None
+    return (
+        search if isinstance(search, Search) else Search(),
+        searched if isinstance(searched, Searched) else None,
+    )
 
 
 def load_record(searched: Searched, folder: Path, faults: list[str]) -> SearchRecord | None:

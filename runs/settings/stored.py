@@ -11,7 +11,7 @@ from typing import Any
 
 from grpobench.runs.settings import observe, plugins, registries
 from grpobench.runs.settings.config import SECTIONS, RunConfig
-from grpobench.runs.settings.layers import renamed_keys
+from grpobench.runs.settings.layers import with_new_names
 from grpobench.runs.settings.registries import Kind
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
@@ -54,12 +54,11 @@ def load(text: str) -> RunConfig:
     entries = strict.convert(table.get("observe", []), list[observe.Entry], "observe", faults)
     found["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
     for section, cls in SECTIONS.items():
-        renamed = renamed_keys(section)
-        found[section] = strict.build(cls, table.get(section, {}), section, faults, renamed)
+        found[section] = strict.build(cls, table.get(section, {}), section, faults)
     known = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
-    faults += [strict.unknown("", key, known, renamed=renamed_keys("")) for key in table if key not in known]
+    faults += [strict.unknown("", key, known) for key in table if key not in known]
     if faults:
-        raise ConfigError(faults, "run.toml")
+        raise ConfigError(with_new_names(faults), "run.toml")
     return RunConfig(**found)
 
 
@@ -80,8 +79,7 @@ def built(part: Kind, entry: Mapping[str, Any], beside: str, faults: list[str]) 
     except ConfigError as error:
         faults += error.faults
         return strict.BAD
-    renamed = renamed_keys("settings", "algorithm.") if part == "algorithm" else {}
-    return strict.build(cls, entry.get("settings", {}), f"{part}.settings", faults, renamed, Path(beside))
+    return strict.build(cls, entry.get("settings", {}), f"{part}.settings", faults, Path(beside))
 
 
 def differences(old: str, new: str, defaults: Mapping[str, str] = MappingProxyType({})) -> list[str]:

@@ -27,12 +27,14 @@ from grpobench.runs.tools.frames import describe_error, innermost
 from grpobench.tasks.data import bounded
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter, ValidationInfo
     from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 KeyPath = str
 """The dotted path of a value as the user would type it, such as ``arm.grpo.train.steps``."""
+Where = KeyPath | Callable[[str], KeyPath]
+"""The path of a value, or of a table by its keys, "" being the table itself."""
 
 
 class ConfigError(Exception):
@@ -95,14 +97,14 @@ NONE: Final = "none"
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """The valid word that is most similar to `word`, if any is similar; of equally similar ones that with the
-    fewest slips of the keyboard, so that gpro is grpo and not gspo."""
+    """The valid word that is most similar to `word`, if any is similar; of equally similar ones that of the
+    same letters, so that gpro is grpo and not gspo."""
+
+    def likeness(match: str) -> tuple[float, bool]:
+        return difflib.SequenceMatcher(None, match, word).ratio(), sorted(match) == sorted(word)
+
     matches = difflib.get_close_matches(word, sorted(set(valid)), n=8, cutoff=0.6)
-    if not matches:
-        return None
-    alike = [difflib.SequenceMatcher(None, match, word).ratio() for match in matches]
-    ties = [match for match, ratio in zip(matches, alike, strict=True) if ratio == alike[0]]
-    return min(ties, key=lambda match: slips(word, match))
+    return max(matches, key=likeness, default=None)
 
 
 def did_you_mean(word: str, valid: Iterable[str], otherwise: str = "", form: str = "{}") -> str:
@@ -120,42 +122,17 @@ def nearest_file(source: str | Path, suffix: str = ".toml") -> str | None:
     return known[guess] if guess else None
 
 
-def slips(word: str, other: str) -> int:
-    """Letters to insert, delete, replace or swap with their neighbor to turn a word into another (optimal
-    string alignment)."""
-    rows = [list(range(len(other) + 1))]
-    for i, letter in enumerate(word, 1):
-        row = [i]
-        for j, target in enumerate(other, 1):
-            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != target))
-            if i > 1 and j > 1 and letter == other[j - 2] and word[i - 2] == target:
-                best = min(best, rows[-2][j - 2] + 1)
-            row.append(best)
-        rows.append(row)
-    return rows[-1][-1]
-
-
 def unknown(
-    key_path: KeyPath,
-    key: str,
-    valid: Iterable[str],
-    elsewhere: Mapping[str, KeyPath] | None = None,
-    renamed: Mapping[str, KeyPath] | None = None,
+    key_path: KeyPath, key: str, valid: Iterable[str], elsewhere: Mapping[str, KeyPath] | None = None
 ) -> str:
-    """The message for an unknown key. `elsewhere` maps keys of other tables to their path, `renamed` maps
-    keys of older versions to their current path."""
+    """The message for an unknown key. `elsewhere` maps keys of other tables to their path."""
     valid, elsewhere = sorted(set(valid)), elsewhere or {}
-    here = join(key_path, key)
-    if renamed and key in renamed:
-        return f"{here}: was renamed; write {renamed[key]}"
-    if key in elsewhere:
-        return f"{here}: unknown key; did you mean {elsewhere[key]}?"
-    if guess := nearest(key, [*valid, *(renamed or {})]):
-        meant = join(key_path, guess) if guess in valid else (renamed or {})[guess]
-        return f"{here}: unknown key; did you mean {meant}?"
-    if guess := nearest(key, elsewhere):
-        return f"{here}: unknown key; did you mean {elsewhere[guess]}?"
-    return f"{here}: unknown key; valid here: {', '.join(valid) or 'none'}"
+    guess = nearest(key, valid)
+    meant = elsewhere.get(key) or (
+        join(key_path, guess) if guess else elsewhere.get(nearest(key, elsewhere) or "")
+    )
+    remedy = f"did you mean {meant}?" if meant else f"valid here: {', '.join(valid) or 'none'}"
+    return f"{join(key_path, key)}: unknown key; {remedy}"
 
 
 def join(key_path: KeyPath, key: str) -> KeyPath:
@@ -178,56 +155,102 @@ def hints(cls: Any) -> dict[str, Any]:
     return {f.name: every[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
-def convert(value: Any, hint: Any, key_path: KeyPath, faults: list[str]) -> Any:
-    """`value` as the type `hint`; on an error, append to `faults` and return `BAD`. Integers convert to
-    floats, lists to tuples, strings to paths, and the string "none" to None. Nothing else is converted, and
-    NaN is refused."""
-    from pydantic import ValidationError
+# Reading values
 
+
+def convert(
+    value: Any,
+    hint: Any,
+    path: Where,
+    faults: list[str],
+    folder: Path | None = None,
+) -> Any:
+    """`value` as the type `hint`; on an error, append to `faults` and return `BAD`. Integers convert to
+    floats, lists to tuples, strings to paths, tables to dataclasses, and the string "none" to None. Nothing
+    else is converted, and NaN is refused.
+
+    `path` is where the value stands, or gives the path of each key of a table, "" being the table itself.
+    Paths in a table are relative to `folder` (None: they stay).
+    """
     try:
-        return adapter(hint).validate_python(value)
-    except ValidationError as error:
-        faults += explain(error, hint, key_path)
+        read = adapter(hint).validate_python(value, context=folder)
+        return construct(hint, read) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else read
+    except ValueError as error:  # pydantic's errors are of this class
+        faults += explain(error, hint, value, path, {})
         return BAD
 
 
-# Types as pydantic reads them
+def build(cls: type[T], table: Any, path: KeyPath, faults: list[str], folder: Path | None = None) -> T | Bad:
+    """A dataclass from a whole table; `folder` as in `convert`."""
+    built: T | Bad = convert(table, cls, path, faults, folder)
+    return built
+
+
+def check(
+    cls: type,
+    table: Any,
+    path: KeyPath,
+    faults: list[str],
+    elsewhere: Mapping[str, KeyPath] | None = None,
+) -> dict[str, Any]:
+    """The entries, as they are written, of a table that may leave out fields of `cls`; those that `cls` does
+    not have or cannot take are left out, with a fault. Bounds are checked in `build`, because only the last
+    layer's value counts. For `elsewhere` see `unknown`."""
+    from pydantic import ValidationError
+
+    try:
+        adapter(cls).validate_python(table)
+    except ValidationError as error:
+        faults += explain(error, cls, table, path, elsewhere or {})
+        wrong = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+        return {key: table[key] for key in table if key not in wrong} if wrong else {}
+    return dict(table)
 
 
 @functools.cache
 def adapter(hint: Any) -> TypeAdapter[Any]:
-    """pydantic's validator of a type. It is cached, because creating one takes longer than using it a hundred
-    times."""
+    """pydantic's validator of a type; for a dataclass, of a table of some of its fields. It is cached,
+    because creating one takes longer than using it a hundred times."""
     from pydantic import ConfigDict, TypeAdapter
     from pydantic.errors import PydanticUserError
 
+    plain = table_of(hint) if dataclasses.is_dataclass(hint) else as_plain_data(hint)
     try:
-        return TypeAdapter(as_plain_data(hint), config=ConfigDict(strict=True))
+        return TypeAdapter(plain, config=None if dataclasses.is_dataclass(hint) else ConfigDict(strict=True))
     except PydanticUserError as error:
         raise TypeError(f"a setting cannot have the type {hint}") from error
 
 
+def table_of(cls: Any) -> Any:
+    """The type of a table that holds fields of a dataclass."""
+    from pydantic import ConfigDict, with_config
+    from typing_extensions import TypedDict
+
+    typed_dict: Any = TypedDict  # Type checkers cannot follow types that are created here.
+    fields = {name: as_plain_data(hint) for name, hint in hints(cls).items()}
+    return with_config(ConfigDict(strict=True, extra="forbid"))(typed_dict(cls.__name__, fields, total=False))
+
+
 def as_plain_data(hint: Any) -> Any:
     """A type hint with what pydantic's strict mode needs to read plain data."""
-    from pydantic import AfterValidator, BeforeValidator, PlainValidator, Strict, WrapValidator
+    from pydantic import AfterValidator, BeforeValidator, Strict, WrapValidator
 
     annotated: Any = Annotated  # Type checkers cannot follow types that are created here.
     origin, arguments = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
-        cls: Any = hint
-        return Annotated[Any, PlainValidator(functools.partial(read_nested, cls))]
+        return annotated[table_of(hint), AfterValidator(functools.partial(construct, hint))]
     if hint is float:
-        return Annotated[float, AfterValidator(refuse_nan)]
+        return annotated[float, AfterValidator(refuse_nan)]
     if hint is Path:
-        return Annotated[Path, BeforeValidator(path_of_text)]
+        return annotated[Path, BeforeValidator(path_of_text)]
     if hint is list:
-        return Annotated[list, Strict(False)]
+        return annotated[list, Strict(False)]
     if origin is None or origin is Literal:
         return hint
     if origin is Annotated:
         return annotated[as_plain_data(arguments[0]), *hint.__metadata__]
     inner = tuple(one if one is Ellipsis else as_plain_data(one) for one in arguments)
-    if origin in (typing.Union, types.UnionType):
+    if origin in UNIONS:
         union = functools.reduce(operator.or_, inner)
         return annotated[union, WrapValidator(functools.partial(read_union, types.NoneType in arguments))]
     # Strict mode accepts only tuples for a tuple, and TOML has only lists.
@@ -237,15 +260,21 @@ def as_plain_data(hint: Any) -> Any:
     return lenient
 
 
+UNIONS = (typing.Union, types.UnionType)
+
+
 def refuse_nan(value: float) -> float:
     if math.isnan(value):
         raise ValueError("must be a number, not nan")
     return value
 
 
-def path_of_text(value: Any) -> Any:
-    """An empty string is not a path: Python would take it for the current folder."""
-    return Path(value) if isinstance(value, str) and value else value
+def path_of_text(value: Any, info: ValidationInfo) -> Any:
+    """An empty string is not a path: Python would take it for the current folder. A relative path is one of
+    the folder in the context, if there is one."""
+    if not isinstance(value, (str, Path)) or not value:
+        return value
+    return info.context / Path(value).expanduser() if info.context else Path(value)
 
 
 def demand_length(length: int, value: Any) -> Any:
@@ -257,7 +286,7 @@ def demand_length(length: int, value: Any) -> Any:
 
 def read_union(optional: bool, value: Any, read: Callable[[Any], Any]) -> Any:
     """The first type that fits. pydantic reports one error per type, at a path that names the type and is not
-    a key of a recipe; this makes one message of them."""
+    a key of a recipe; this makes one message of them, except of what is wrong inside a table."""
     from pydantic import ValidationError
 
     if optional and (value is None or value == NONE):
@@ -265,22 +294,54 @@ def read_union(optional: bool, value: Any, read: Callable[[Any], Any]) -> Any:
     try:
         return read(value)
     except ValidationError as error:
-        sentences = [text for one in error.errors() for text in sentences_of(one, {})]
-        if inside := [text for text in sentences if HERE in text]:
-            raise ValueError(*inside) from None  # it is a table, and these are the places in it
+        if isinstance(value, Mapping):
+            raise
+        sentences = [sentence(detail, {}) for detail in error.errors()]
         raise ValueError(", ".join([*sentences, *([f'or "{NONE}"'] * optional)])) from None
 
 
-def read_nested(cls: type, value: Any) -> Any:
-    """A dataclass inside a value. Unknown keys are reported with the nearest one, as in a section."""
-    faults: list[str] = []
-    built = build(cls, value, HERE, faults)
-    if faults:
-        raise ValueError(*faults)
-    return built
+def construct(cls: Any, values: Mapping[str, Any]) -> Any:
+    """Call the constructor of a dataclass with values of its fields' types. Raises ValueError with a message
+    for each fault: "field: must be ...", or ": ..." about the whole table."""
+    absent = [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.init and f.name not in values and f.default is f.default_factory is dataclasses.MISSING
+    ]
+    if absent:
+        others = f", which {whose(cls)} gives no default" if foreign(cls) else ""
+        raise ValueError(f": missing {', '.join(absent)}{others}")
+    try:
+        return cls(**values)
+    except ValueError:
+        raise
+    except Exception as error:
+        if not foreign(cls):
+            raise
+        frame = innermost(error, files_of(cls))
+        why = f"{whose(cls)} cannot be made with its settings: {describe_error(error)}"
+        raise ValueError(f": {frame.message if frame else why}") from error
 
 
-# pydantic's errors in words of a recipe
+def foreign(cls: type) -> bool:
+    """Whether a class is others' code."""
+    return not cls.__module__.startswith("grpobench.")
+
+
+def files_of(cls: type) -> set[Path]:
+    """The files of a class of others and of its bases."""
+    modules = [sys.modules.get(base.__module__) for base in cls.__mro__ if foreign(base)]
+    return {Path(file).resolve() for module in modules if (file := getattr(module, "__file__", None))}
+
+
+def whose(cls: type) -> str:
+    """A class of others with its file and line."""
+    from grpobench.algorithms.returned import line_of  # which loads torch
+
+    return f"{line_of(cls)} {cls.__name__}".lstrip()
+
+
+# Errors in words of a recipe
 
 
 WANTED: Mapping[str, str] = {
@@ -300,42 +361,79 @@ WANTED: Mapping[str, str] = {
 a list in TOML, and a dictionary a table."""
 SIDES = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
-HERE = "\0"
-"""Placeholder for the path of a nested table, which only knows what is inside it."""
 
 
-def explain(error: ValidationError, hint: Any, key_path: KeyPath) -> Iterator[str]:
-    """A message for each of pydantic's errors, with its path and the given value."""
-    bounds = bounds_of(hint)
-    for one in error.errors(include_url=False):
-        if one["type"] == "literal_error" and one["loc"][-1:] == ("[key]",):
-            *parts, key, _ = one["loc"]
-            yield unknown(key_path + steps(parts), str(key), quoted(one["ctx"]["expected"]))
-            continue
-        path = key_path + steps(one["loc"])
-        for text in sentences_of(one, bounds):
-            yield text.replace(HERE, path) if HERE in text else f"{path}: {text}"
+def explain(
+    error: ValueError,
+    hint: Any,
+    value: Any,
+    path: Where,
+    elsewhere: Mapping[str, KeyPath],
+) -> Iterator[str]:
+    """A message for each error, with its path and what was given, in the order of the table."""
+    from pydantic import ValidationError
+
+    ranks = {key: index for index, key in enumerate(value)} if isinstance(value, Mapping) else {}
+    details: list[Any] = [{"type": "value_error", "loc": (), "ctx": {"error": error}}]
+    if isinstance(error, ValidationError):
+        details = sorted(
+            error.errors(include_url=False), key=lambda each: ranks.get((*each["loc"], "")[0], 0)
+        )
+    for detail in details:
+        location = detail["loc"]
+        if detail["type"] == "extra_forbidden":
+            *parts, key = location
+            valid = hints(inside(hint, parts))
+            yield unknown(path_to(path, parts), key, valid, {} if parts else elsewhere)
+        elif location[-1:] == ("[key]",):
+            *parts, key, _ = location
+            yield unknown(path_to(path, parts), str(key), quoted(detail["ctx"]["expected"]))
+        elif detail["type"] == "value_error":
+            yield from of_constructor(detail["ctx"]["error"], inside(hint, location), path, location)
+        else:
+            yield f"{path_to(path, location)}: {sentence(detail, bounds_of(hint))}"
 
 
-def steps(location: Iterable[int | str]) -> str:
-    """pydantic's location inside a value, appended to the path of the value."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+def of_constructor(error: ValueError, cls: Any, path: Where, location: Sequence[int | str]) -> Iterator[str]:
+    """The messages of a dataclass's constructor, or of a validator, each with the path of its field."""
+    for message in map(str, error.args):
+        field, inner, text = blame(message, hints(cls) if dataclasses.is_dataclass(cls) else ())
+        at = path_to(path, [*location, field] if field else location) + inner
+        yield f"{at or cls.__name__}: {text}"
 
 
-def sentences_of(error: ErrorDetails, bounds: Mapping[str, float]) -> list[str]:
-    """What is wrong, without the path. There are several messages only if one of our validators raised
-    several."""
+def path_to(path: Where, location: Sequence[int | str]) -> KeyPath:
+    """The path of a location inside a value."""
+    if callable(path):
+        path, location = path(str(location[0]) if location else ""), location[1:]
+    for step in location:
+        path = f"{path}[{step}]" if isinstance(step, int) else join(path, step)
+    return path
+
+
+def inside(hint: Any, location: Sequence[int | str]) -> Any:
+    """The type at a location inside a type. Where a type has several types for what is in it, the last one,
+    as of a mapping."""
+    if dataclasses.is_dataclass(hint):
+        return inside(hints(hint)[str(location[0])], location[1:]) if location else hint
+    inner = [kind for kind in get_args(hint) if kind not in (types.NoneType, Ellipsis)]
+    if get_origin(hint) in UNIONS:
+        return inside(inner[0], location)
+    return inside(inner[-1], location[1:]) if location and inner else hint
+
+
+def sentence(error: ErrorDetails, bounds: Mapping[str, float]) -> str:
+    """What is wrong, without the path."""
     kind, value = error["type"], error["input"]
     if kind == "value_error":
-        return [str(argument) for argument in error["ctx"]["error"].args]
+        return ", ".join(map(str, error["ctx"]["error"].args))
     if kind == "literal_error":
         expected = error["ctx"]["expected"]
-        guess = nearest(value, quoted(expected)) if isinstance(value, str) else None
-        remedy = f"; did you mean {guess!r}?" if guess else ""
-        return [f"must be {expected}, not {describe(value)}{remedy}"]
+        did = did_you_mean(value, quoted(expected), form="{!r}") if isinstance(value, str) else ""
+        return f"must be {expected}, not {describe(value)}{f'; {did}' if did else ''}"
     if kind in OUT_OF_BOUNDS:
-        return [f"must be {within(bounds, value)}, not {describe(value)}"]
-    return [f"must be {WANTED[kind]}, not {describe(value)}" if kind in WANTED else error["msg"]]
+        return f"must be {within(bounds, value)}, not {describe(value)}"
+    return f"must be {WANTED[kind]}, not {describe(value)}" if kind in WANTED else error["msg"]
 
 
 def quoted(expected: str) -> list[str]:
@@ -360,120 +458,11 @@ def within(bounds: Mapping[str, float], value: float) -> str:
     return " and ".join(f"{SIDES[side]} {bound:,}" for side, bound in finite.items())
 
 
-# Tables and dataclasses
-
-
-def check(
-    cls: type,
-    table: Any,
-    key_path: KeyPath,
-    faults: list[str],
-    elsewhere: Mapping[str, str] | None = None,
-    renamed: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Convert the entries of a table that may leave out fields of `cls`; bad entries are left out. For
-    `elsewhere` and `renamed` see `unknown`."""
-    if not isinstance(table, Mapping):
-        faults.append(f"{key_path}: must be a table, not {describe(table)}")
-        return {}
-    known = hints(cls)
-    values = {}
-    for key, value in table.items():
-        if key not in known:
-            faults.append(unknown(key_path, key, known, elsewhere, renamed))
-            continue
-        result = convert(value, known[key], join(key_path, key), faults)
-        if result is not BAD:
-            values[key] = result
-    return values
-
-
-def build(
-    cls: type[T],
-    table: Any,
-    key_path: KeyPath,
-    faults: list[str],
-    renamed: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-) -> T | Bad:
-    """A dataclass from a whole table; `renamed` as in `check`. Its paths are relative to `folder`."""
-    before = len(faults)
-    values = in_folder(check(cls, table, key_path, faults, renamed=renamed), folder)
-    if len(faults) > before:
-        return BAD
-    return construct(cls, values, faults, lambda name: join(key_path, name) if name else key_path)
-
-
-def in_folder(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Settings whose relative paths are those of a folder (None: they stay)."""
-    if folder is None:
-        return dict(values)
-    return {
-        key: folder / value.expanduser() if isinstance(value, Path) else value
-        for key, value in values.items()
-    }
-
-
-def construct(
-    cls: type[T], values: Mapping[str, Any], faults: list[str], path_of: Callable[[str], KeyPath]
-) -> T | Bad:
-    """Call the constructor. Each argument of its ValueError is one fault, at the path of the field that the
-    message begins with: "field: must be ...". `path_of("")` is the path of the table itself."""
-    kind: Any = cls  # A dataclass; `type[T]` cannot say so.
-    required = [
-        f.name
-        for f in dataclasses.fields(kind)
-        if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    absent = [name for name in required if name not in values]
-    if absent:
-        others = f", which {whose(cls)} gives no default" if foreign(cls) else ""
-        faults.append(f"{path_of('') or cls.__name__}: missing {', '.join(absent)}{others}")
-        return BAD
-    try:
-        return cls(**values)
-    except ValueError as error:
-        for message in map(str, error.args):
-            field, inner, text = blame(message, hints(kind))
-            path = path_of(field) + inner
-            faults.append(f"{path}: {text}" if path else text)
-        return BAD
-    except Exception as error:
-        if not foreign(cls):
-            raise
-        frame = innermost(error, files_of(cls))
-        told = (
-            frame.message
-            if frame
-            else f"{whose(cls)} cannot be made with its settings: {describe_error(error)}"
-        )
-        faults.append(f"{path_of('') or cls.__name__}: {told}")
-        return BAD
-
-
-def foreign(cls: type) -> bool:
-    """Whether a class is others' code."""
-    return not cls.__module__.startswith("grpobench.")
-
-
-def files_of(cls: type) -> set[Path]:
-    """The files of a class of others and of its bases."""
-    modules = [sys.modules.get(base.__module__) for base in cls.__mro__ if foreign(base)]
-    return {Path(file).resolve() for module in modules if (file := getattr(module, "__file__", None))}
-
-
-def whose(cls: type) -> str:
-    """A class of others with its file and line."""
-    from grpobench.algorithms.returned import line_of  # which loads torch
-
-    return f"{line_of(cls)} {cls.__name__}".lstrip()
-
-
 def blame(message: str, fields: Iterable[str]) -> tuple[str, str, str]:
     """(field, path inside it, text) of a message such as "field[1]: must be ...". A message without a field
     at its start is about the first field that it names, or else about the table."""
-    match = re.match(r"(\w+)([.\[][^:\s]*)?: (.*)", message, re.DOTALL)
-    if match and match[1] in fields:
+    match = re.match(r"(\w*)([.\[][^:\s]*)?: (.*)", message, re.DOTALL)
+    if match and match[1] in ("", *fields):
         return match[1], match[2] or "", match[3]
     return next((word for word in re.findall(r"\w+", message) if word in fields), ""), "", message
 

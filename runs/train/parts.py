@@ -36,7 +36,7 @@ from grpobench.runs.sample.drawn import demand_sampler
 from grpobench.runs.sample.engines.sampler import connect
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import Sampler
-from grpobench.runs.settings import also, others, registries
+from grpobench.runs.settings import others, registries
 from grpobench.runs.settings.config import RunConfig, rates
 from grpobench.runs.settings.optimizers import Schedule, maker, schedule
 from grpobench.runs.tools.determinism import determinism
@@ -211,7 +211,7 @@ def evaluators_for(
     for a prompt of these that leaves no room for a completion."""
     found: list[Evaluator] = []
     splits: tuple[Split, ...] = ("validation", "test")
-    for task in (config.task, *also.tasks_beside(config)):
+    for task in (config.task, *others.tasks_beside(config)):
         limit = config.sampler.max_completion_tokens or task.max_completion_tokens
         evaluator = Evaluator(
             task,
@@ -239,7 +239,7 @@ def warmstart_reporter(tell: Tell) -> Callable[[int, int, float], None]:
 def provenance_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
     """Where model and data come from, the task's caveat and sandbox, and the prompts that were dropped."""
     provenance: dict[str, Any] = {"model": loaded.provenance, "deterministic": determinism()}
-    tasks = (config.task, *also.tasks_beside(config))
+    tasks = (config.task, *others.tasks_beside(config))
     data = {source for task in tasks for split in task.splits for source in task.sources(split)}
     if data:
         ordered = sorted(data, key=lambda source: (source.table, source.location))

@@ -28,7 +28,7 @@ from grpobench.runs.commands.compare import seeds_of
 from grpobench.runs.experiment.experiment import run_experiment, write_experiment
 from grpobench.runs.settings.comparing import Wish, compose, shared_settings
 from grpobench.runs.tools import toml
-from grpobench.runs.tools.strict import ConfigError, nearest, slips
+from grpobench.runs.tools.strict import ConfigError, nearest
 
 MINE = """
 from grpobench.algorithms.grpo import GRPO
@@ -185,11 +185,9 @@ def test_a_slip_of_the_keyboard_is_grpo_everywhere(mine: Path, words: list[str],
         assert "--task: unknown task arithmetik; did you mean arithmetic?" in told
 
 
-def test_the_nearest_word_is_that_with_the_fewest_slips() -> None:
+def test_of_equally_near_words_that_of_the_same_letters_is_meant() -> None:
     words = ["gspo", "grpo", "gdpo", "ppo"]  # gpro shares three letters in order with three of them
     assert nearest("gpro", words) == "grpo"
-    assert [slips("gpro", word) for word in words] == [2, 1, 2, 2]
-    assert (slips("", "abc"), slips("ca", "abc"), slips("kitten", "sitting")) == (3, 3, 3)
 
 
 def test_a_number_is_the_first_seeds_and_a_list_those_in_it() -> None:

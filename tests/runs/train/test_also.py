@@ -16,8 +16,8 @@ from grpobench.runs.experiment.dry_run import evaluation_tokens
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.runfolder.fingerprints import Today
 from grpobench.runs.settings import stored
-from grpobench.runs.settings.also import tasks_beside
 from grpobench.runs.settings.config import EvaluateConfig, RunConfig
+from grpobench.runs.settings.others import tasks_beside
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.progress import Preempted
