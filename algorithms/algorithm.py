@@ -20,7 +20,9 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, T
 import torch
 
 from grpobench.algorithms.curriculum import Curriculum, Study
+from grpobench.analysis.tools import metrics
 
+Metric = metrics.Metric
 Tokenwise: TypeAlias = "torch.Tensor"
 """Float (B, T)."""
 Rowwise: TypeAlias = "torch.Tensor"
@@ -33,23 +35,6 @@ Role = Literal["policy", "critic", "value_head", "reference", "teacher"]
 """What a model is for. `critic` is a separate copy of the initial policy with a value head; `value_head`
 is a value head on the policy's own trunk; `reference` is the frozen initial policy; `teacher` is a frozen
 model of its own with the policy's tokenizer (`model.teacher`)."""
-
-Reduction = Literal["mean", "min", "max", "sum", "tail"]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One logged number, declared once.
-
-    `better` is the direction of improvement; `reduce` turns unreduced values into the number.
-    """
-
-    name: str
-    unit: str
-    definition: str
-    better: Literal["higher", "lower", "neither"] = "neither"
-    reduce: Reduction = "mean"
-
 
 WHOLE: Mapping[str, bool] = {"whole": True}
 """Metadata of a field that belongs to all rows together, so that slicing leaves it as it is."""

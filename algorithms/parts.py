@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from grpobench.algorithms.algorithm import Batch, Metric, Rowwise, Tokenwise
+from grpobench.analysis.tools import metrics
 
 Baseline = Literal["mean", "median", "leave_one_out", "none"]
 Scale = Literal["group", "leave_one_out", "batch", "batch_centered", "none"]
@@ -17,26 +18,7 @@ Averaging = Literal["sequence_mean", "sequence_sum", "token_mean", "prompt_mean"
 Estimator = Literal["k1", "k2", "k3", "k3_unbiased"]
 Placement = Literal["loss", "reward"]
 
-CLIP_METRICS = (
-    Metric(
-        "policy/clip_low", "share of tokens", "mean of [ratio < 1 - clip_low and A < 0] over written tokens"
-    ),
-    Metric(
-        "policy/clip_high", "share of tokens", "mean of [ratio > 1 + clip_high and A > 0] over written tokens"
-    ),
-)
-KL_METRICS = (
-    Metric("policy/kl_reference_k1", "nats/token", "mean of log π − log π_ref over written tokens", "lower"),
-    Metric(
-        "policy/kl_reference_k2", "nats/token", "mean of ½(log π − log π_ref)² over written tokens", "lower"
-    ),
-    Metric(
-        "policy/kl_reference_k3",
-        "nats/token",
-        "mean of x − 1 − log x, x = π_ref/π, over written tokens",
-        "lower",
-    ),
-)
+CLIP_METRICS, KL_METRICS = metrics.CLIP_METRICS, metrics.KL_METRICS
 ADVANTAGE_METRIC = Metric(
     "advantage/magnitude", "advantage", "mean |A| over the written tokens that are trained on"
 )

@@ -20,6 +20,7 @@ from grpobench.algorithms.algorithm import (
     Signal,
     Tokenwise,
 )
+from grpobench.analysis.tools.metrics import CRITIC_METRICS
 
 
 @dataclass(frozen=True)
@@ -68,27 +69,7 @@ class PPO(Algorithm[Valued]):
         *parts.KL_METRICS,
         Metric("critic/loss", "reward²", "mean value loss, ½ of the squared error after clipping", "lower"),
         Metric("critic/value_clip", "share of tokens", "tokens whose clipped value error is the larger one"),
-        Metric(
-            "critic/explained_variance",
-            "share",
-            "1 − Var(R − V)/Var(R) over written tokens, before the update",
-            "higher",
-        ),
-        Metric(
-            "critic/group_explained",
-            "share",
-            "1 − Var(G − b)/Var(G), G the rewards to go and b the mean reward of the group's other rollouts, "
-            "the baseline of critic-free methods; over groups of at least two, before the update; −1/(n − 1) "
-            "in groups of n whose prompts do not tell outcomes apart, since b has noise of its own",
-            "higher",
-        ),
-        Metric(
-            "critic/outcome_explained",
-            "share",
-            "1 − Var(G − V)/Var(G) over the same tokens: the critic beside the group's baseline; unlike R, G "
-            "does not hold the critic's values",
-            "higher",
-        ),
+        *CRITIC_METRICS,
         Metric("critic/value", "reward", "mean value that the critic gave before the update"),
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    *("algorithms", "analysis/tools", "tasks/data", "tasks/thoughts.py", "tasks/task.py"),
+    *("analysis/tools", "algorithms", "tasks/data", "tasks/thoughts.py", "tasks/task.py"),
     *("tasks/workers", "tasks/sandbox", "tasks/grading", "tasks/prompts", "tasks/kinds", "tasks"),
     *(
         "analysis/runfolder",

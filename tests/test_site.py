@@ -18,7 +18,7 @@ from helpers import browser
 ROOT = Path(__file__).resolve().parents[1]
 RESOURCES = {"script": "src", "link": "href", "img": "src", "source": "src", "iframe": "src"}
 """Tags that load something, and the attribute with its address."""
-LOOKED_AT = ("index", "algorithms/grpo", "start", "findings", "profiles")
+LOOKED_AT = ("index", "algorithms/grpo", "start", "findings", "findings/critic-cost", "profiles")
 LOOKED_AT += ("reference/python", "reference/commands", "reference/settings")
 """Pages that axe reads: one of each kind."""
 

@@ -21,6 +21,7 @@ from grpobench.analysis.findings.outcomes import Outcome
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import VERDICTS, Judged, Result, Verdict, test_row
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
+from grpobench.analysis.tools.metrics import find
 from grpobench.analysis.tools.text import human, percent
 from grpobench.analysis.topics.budgets import AXES
 from grpobench.analysis.topics.captions import counted
@@ -234,13 +235,6 @@ def _strip(axes: Axes, place: int, one: ArmMean, factor: float) -> None:
         axes.plot(mean.value, place, marker="|", markersize=9, markeredgewidth=1.6, color=INK)
 
 
-METRICS: Mapping[str, str] = {
-    "policy/entropy": "policy entropy",
-    "groups/zero_signal": "groups without signal",
-    "time/forward+time/backward+time/optimize": "seconds of forward, backward and optimizer",
-    "length/mean": "completion length",
-}
-"""Metrics of training by their names on axes; others are their own words."""
 REDUCED = {
     "first": "at the first update",
     "last": "last tenth of updates",
@@ -251,19 +245,25 @@ REDUCED = {
 }
 
 
+def metric_words(name: str) -> str:
+    """A metric of training, or the sum of several, as the catalog labels it."""
+    if name == "time/forward+time/backward+time/optimize":
+        return "seconds of forward, backward and optimizer"
+    metric = find(name)
+    return metric.label if metric and metric.label else human(name.replace("/", " ").replace("+", " and "))
+
+
 def axis_words(outcome: str, unit: str) -> str:
     """An outcome as an axis has it: `final accuracy, sampled (%)`."""
     asked = Outcome.read(outcome)
     kind, what = asked.kind, asked.what
     mode, _, metric = what.partition("/")
     if kind == "training":
-        name = METRICS.get(what) or human(what.replace("/", " ").replace("+", " and "))
-        words = f"{name}, {REDUCED[asked.reduction]}"
+        words = f"{metric_words(what)}, {REDUCED[asked.reduction]}"
         return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
     if kind == "when":
         first, other, level = what.split(":")
-        name = METRICS.get(first) or human(first.replace("/", " "))
-        words = f"{name} where {human(other.replace('/', ' '))} reaches {level}"
+        words = f"{metric_words(first)} where {human(other.replace('/', ' '))} reaches {level}"
         return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
     if kind in ("also", "also_shift"):
         task, mode, metric = what.split("/", 2)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from grpobench.analysis.figures.drawing import DEFINITIONS, Drawing
+from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.style import TEXT, Sheet
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment
@@ -98,9 +97,6 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
 
 # Figures
 
-Definitions: TypeAlias = Mapping[str, str]
-"""Metric -> what it means."""
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -108,19 +104,16 @@ class Kind:
 
     about: str
     """What it shows, in a line."""
-    make: Callable[[Numbers, Definitions, Sheet], Drawing | None]
+    make: Callable[[Numbers, Sheet], Drawing | None]
     """Draws the figure; returns None where the logs lack its metrics."""
     logs_alone: bool = False
     """Whether it shows logged values only, and no numbers computed over runs."""
 
-    def __call__(
-        self, experiment: Experiment | Numbers, definitions: Definitions | None = None, sheet: Sheet = TEXT
-    ) -> Drawing | None:
-        """The figure with title, caption and layout; None where the logs lack its metrics. The caption quotes
-        `definitions`, which take precedence over `DEFINITIONS`."""
+    def __call__(self, experiment: Experiment | Numbers, sheet: Sheet = TEXT) -> Drawing | None:
+        """The figure with title, caption and layout; None where the logs lack its metrics."""
         numbers, left_out = (experiment if isinstance(experiment, Numbers) else Numbers(experiment)).drawn
         with matplotlib.rc_context(sheet.style):
-            drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})}, sheet)
+            drawing = self.make(numbers, sheet)
             if drawing is None:
                 return None
             lay_out(drawing.figure)
@@ -131,7 +124,7 @@ class Kind:
         """Whether the logs contain anything to draw."""
         numbers, _ = (experiment if isinstance(experiment, Numbers) else Numbers(experiment)).drawn
         with matplotlib.rc_context(TEXT.style):
-            return self.make(numbers, DEFINITIONS, TEXT) is not None
+            return self.make(numbers, TEXT) is not None
 
 
 def lay_out(figure: Figure) -> None:
@@ -143,35 +136,35 @@ def lay_out(figure: Figure) -> None:
     figure.set_layout_engine("none")
 
 
-def _validation(axis: str, numbers: Numbers, definitions: Definitions, sheet: Sheet) -> Drawing | None:
-    return draw_validation(numbers.experiment, axis, definitions, sheet)
+def _validation(axis: str, numbers: Numbers, sheet: Sheet) -> Drawing | None:
+    return draw_validation(numbers.experiment, axis, sheet)
 
 
-def _training(name: str, numbers: Numbers, definitions: Definitions, sheet: Sheet) -> Drawing | None:
+def _training(name: str, numbers: Numbers, sheet: Sheet) -> Drawing | None:
     title, rows = TRAINING[name]
-    return draw_training(numbers.experiment, name, title, rows, definitions, sheet)
+    return draw_training(numbers.experiment, name, title, rows, sheet)
 
 
 FIGURES: Mapping[str, Kind] = {
     "map": Kind(
         "where each arm learns, stalls, drifts and collapses over the sweep values of a map",
-        lambda numbers, _, sheet: draw_map(numbers.experiment, numbers.grid, sheet),
+        lambda numbers, sheet: draw_map(numbers.experiment, numbers.grid, sheet),
     ),
     "final_accuracy": Kind(
         "final accuracy of every seed and arm, with the level before training",
-        lambda numbers, _, sheet: draw_final_accuracy(numbers.experiment, numbers.runs, sheet),
+        lambda numbers, sheet: draw_final_accuracy(numbers.experiment, numbers.runs, sheet),
     ),
     "sampling": Kind(
         "pass@k and majority votes against k, before and after training",
-        lambda numbers, _, sheet: draw_sampling(numbers.experiment, numbers.curves, sheet),
+        lambda numbers, sheet: draw_sampling(numbers.experiment, numbers.curves, sheet),
     ),
     "survival": Kind(
         "share of runs that have not collapsed, by step, of tasks and sweep values at which one did",
-        lambda numbers, _, sheet: draw_survival(numbers.experiment, numbers.findings, sheet),
+        lambda numbers, sheet: draw_survival(numbers.experiment, numbers.findings, sheet),
     ),
     "differences": Kind(
         "paired differences of final accuracy between arms",
-        lambda numbers, _, sheet: draw_differences(numbers.experiment, numbers.compared, sheet),
+        lambda numbers, sheet: draw_differences(numbers.experiment, numbers.compared, sheet),
     ),
     **{
         f"accuracy_{axis}": Kind(f"validation accuracy against {meaning}", partial(_validation, axis), True)
@@ -179,7 +172,7 @@ FIGURES: Mapping[str, Kind] = {
     },
     "compute_curve": Kind(
         "accuracy against tokens, FLOPs and seconds, with curves fitted on the first half",
-        lambda numbers, _, sheet: draw_compute_curves(numbers.experiment, numbers.compute, sheet),
+        lambda numbers, sheet: draw_compute_curves(numbers.experiment, numbers.compute, sheet),
     ),
     **{
         name: Kind(f"{title[0].lower()}{title[1:]}, against updates", partial(_training, name), True)
@@ -187,30 +180,30 @@ FIGURES: Mapping[str, Kind] = {
     },
     "components": Kind(
         "every part of the reward, and the verifier's verdict on the same rollouts",
-        lambda numbers, known, sheet: draw_components(numbers.experiment, known, sheet),
+        lambda numbers, sheet: draw_components(numbers.experiment, sheet),
         True,
     ),
     "gradient": Kind(
         "gradient norm of every trained role, against updates",
-        lambda numbers, known, sheet: draw_gradients(numbers.experiment, known, sheet),
+        lambda numbers, sheet: draw_gradients(numbers.experiment, sheet),
         True,
     ),
     "bias": Kind(
         "bias scores by category",
-        lambda numbers, _, sheet: draw_bias(numbers.experiment, numbers.bias, sheet),
+        lambda numbers, sheet: draw_bias(numbers.experiment, numbers.bias, sheet),
     ),
     "bias_updates": Kind(
         "bias on the validation split against updates",
-        lambda numbers, _, sheet: draw_bias_updates(numbers.experiment, sheet),
+        lambda numbers, sheet: draw_bias_updates(numbers.experiment, sheet),
         True,
     ),
     "seconds": Kind(
         "seconds per update, by phase",
-        lambda numbers, _, sheet: draw_seconds(numbers.experiment, numbers.costs, sheet),
+        lambda numbers, sheet: draw_seconds(numbers.experiment, numbers.costs, sheet),
     ),
     "rates": Kind(
         "tokens per second and peak memory",
-        lambda numbers, _, sheet: draw_rates(numbers.experiment, numbers.costs, sheet),
+        lambda numbers, sheet: draw_rates(numbers.experiment, numbers.costs, sheet),
     ),
 }
 """All figures, in the order of the report."""

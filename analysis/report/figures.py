@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -70,9 +70,7 @@ class Underway:
         return Figures(wide, embedded)
 
 
-def begin(
-    numbers: Numbers, definitions: Mapping[str, str] | None, formats: Sequence[str], crew: Crew
-) -> Underway:
+def begin(numbers: Numbers, formats: Sequence[str], crew: Crew) -> Underway:
     """Let helpers draw the figures that need only logs, while this process computes all numbers. This process
     later draws the figures of these numbers itself, because each helper would compute them again."""
     names = names_of(numbers) if NEEDS & {*formats} else []
@@ -80,7 +78,7 @@ def begin(
     jobs = [(name, width) for width in widths for name in names]
     local_jobs = [job for job in jobs if not FIGURES[job[0]].logs_alone]
     helper_jobs = [job for job in jobs if FIGURES[job[0]].logs_alone]
-    draw = partial(draw_one, numbers, definitions, frozenset(formats))
+    draw = partial(draw_one, numbers, frozenset(formats))
     if helper_jobs:
         _ = (
             numbers.chosen
@@ -89,12 +87,10 @@ def begin(
     return Underway(formats, names, draw, local_jobs, helper_jobs, crew)
 
 
-def draw_one(
-    numbers: Numbers, definitions: Mapping[str, str] | None, formats: frozenset[str], job: Job
-) -> Drawn | None:
+def draw_one(numbers: Numbers, formats: frozenset[str], job: Job) -> Drawn | None:
     """Draw a figure at one width; None where the logs lack its metrics."""
     name, width = job
-    drawing = FIGURES[name](numbers, definitions, SHEETS[width])
+    drawing = FIGURES[name](numbers, SHEETS[width])
     if drawing is None:
         return None
     svg = svg_text(drawing) if formats & {"html", "svg"} else ""

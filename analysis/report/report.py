@@ -24,18 +24,17 @@ from grpobench.tasks.data.bounded import FileError
 def write_report(
     folder: Path,
     formats: Sequence[str] = FORMATS,
-    definitions: Mapping[str, str] | None = None,
     processes: int = 1,
 ) -> Path:
     """Build `<folder>/report/` and return its index.html, or the report folder where html is not asked for.
 
-    `definitions` are metric name -> definition, which captions quote; `processes` draw the figures.
-    Raises ValueError for an unknown format and LogError for logs that cannot be read.
+    `processes` draw the figures. Raises ValueError for an unknown format and LogError for logs that cannot be
+    read.
     """
     demand_known(formats)  # before logs that may take long to read
     with drawing_crew(formats, processes) as drawers:
         numbers = Numbers(load(Path(folder)))
-        figures = begin(numbers, definitions, formats, drawers)
+        figures = begin(numbers, formats, drawers)
         return write(gather(numbers), figures, formats)
 
 

@@ -5,7 +5,7 @@ The numbers and tables behind them are in `topics.accuracy` and `topics.comparis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from grpobench.analysis.figures.drawing import Drawing, meaning
+from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import (
     GAIN_AXIS,
     Extent,
@@ -28,6 +28,7 @@ from grpobench.analysis.figures.panels import (
 from grpobench.analysis.figures.style import BASE_COLOR, BASE_DASH, Sheet, look
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison
+from grpobench.analysis.tools.metrics import meaning
 from grpobench.analysis.tools.text import number
 from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
 from grpobench.analysis.topics.budgets import AXES, unit_of, with_axis
@@ -50,9 +51,7 @@ MOST_ARMS = 6
 """With more arms, a figure of all pairs would not fit a page."""
 
 
-def draw_validation(
-    experiment: Experiment, axis: str, definitions: Mapping[str, str], sheet: Sheet
-) -> Drawing | None:
+def draw_validation(experiment: Experiment, axis: str, sheet: Sheet) -> Drawing | None:
     """Validation accuracy against `updates`, `tokens` or `seconds`."""
     frames = []
     modes = set()
@@ -71,7 +70,7 @@ def draw_validation(
     problems = problems_in_words(experiment, {str(task): "validation" for task in frame["task"].unique()})
     caption = joined(
         [
-            f"Validation accuracy in % ({how}; {problems}): {meaning(CORRECT, definitions)}.",
+            f"Validation accuracy in % ({how}; {problems}): {meaning(CORRECT)}.",
             means_in_words(seeds_of(frame), _intervals(frame) + CUT, "Markers"),
             PLACES.get(axis, ""),
             *drawn.notes,

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.figures.drawing import Drawing, family, meaning
+from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import Sheet
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
+from grpobench.analysis.tools.metrics import Metric, find, meaning
 from grpobench.analysis.tools.text import NONE, each_seed, interval, percent, two
 from grpobench.analysis.topics.budgets import LAST_TENTH, with_axis
 from grpobench.analysis.topics.captions import (
@@ -199,70 +200,48 @@ def critic_table(experiment: Experiment) -> Table:
 # Figures
 
 
+SHARE = (0.0, 1.0)
+
+
 @dataclass(frozen=True)
 class Panel:
-    """One logged metric as a row of panels."""
+    """One logged metric as a row of panels. The catalog has its label, scale and bounds."""
 
     metric: str
-    label: str
-    log: bool = False
-    """Whether a logarithmic axis may be used where the values span more than two decades."""
     shared: Literal["panel", "row", "figure"] = "row"
     """Which panels share a scale; `panel` where tasks have different units."""
-    bounds: tuple[float, float] = (-math.inf, math.inf)
-    """The values that are possible."""
+    named: str = ""
+    """Its label where the catalog has none, because the metric is one of many."""
 
+    @property
+    def declared(self) -> Metric:
+        return find(self.metric) or Metric(self.metric, "", "")
 
-ABOVE_ZERO, SHARE, EXPLAINABLE = (0.0, math.inf), (0.0, 1.0), (-math.inf, 1.0)
+    @property
+    def label(self) -> str:
+        return self.named or self.declared.axis
 
 
 TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
-    "reward": ("Training reward", (Panel("reward/mean", "mean reward", shared="panel"),)),
-    "entropy": (
-        "Policy entropy",
-        (
-            Panel("policy/entropy", "entropy, all sampled\n(nats/token)", bounds=ABOVE_ZERO),
-            Panel("trained/entropy", "entropy, trained on\n(nats/token)", bounds=ABOVE_ZERO),
-        ),
-    ),
+    "reward": ("Training reward", (Panel("reward/mean", shared="panel"),)),
+    "entropy": ("Policy entropy", (Panel("policy/entropy"), Panel("trained/entropy"))),
     "kl": (
         "Divergence of the policy",
-        (
-            Panel("trained/kl_old", "KL to old policy\n(nats/token)", log=True, shared="figure"),
-            Panel("policy/kl_reference_k3", "KL to reference, k3\n(nats/token)", log=True, shared="figure"),
-        ),
+        (Panel("trained/kl_old", shared="figure"), Panel("policy/kl_reference_k3", shared="figure")),
     ),
-    "clip": (
-        "Clipped tokens",
-        (
-            Panel("policy/clip_low", "clipped low\n(share of tokens)", bounds=SHARE),
-            Panel("policy/clip_high", "clipped high\n(share of tokens)", bounds=SHARE),
-        ),
-    ),
-    "length": (
-        "Completion length",
-        (Panel("length/mean", "length (tokens)", shared="panel", bounds=ABOVE_ZERO),),
-    ),
-    "zero_signal": (
-        "Groups without signal",
-        (
-            Panel("groups/zero_signal", "no signal, all sampled\n(share of groups)", bounds=SHARE),
-            Panel("trained/zero_signal", "no signal, trained on\n(share of groups)", bounds=SHARE),
-        ),
-    ),
+    "clip": ("Clipped tokens", (Panel("policy/clip_low"), Panel("policy/clip_high"))),
+    "length": ("Completion length", (Panel("length/mean", shared="panel"),)),
+    "zero_signal": ("Groups without signal", (Panel("groups/zero_signal"), Panel("trained/zero_signal"))),
     "sampled": (
         "Sampled groups, and the share of rollouts trained on",
-        (
-            Panel("groups/sampled", "groups sampled", bounds=ABOVE_ZERO),
-            Panel("trained/share", "rollouts trained on\n(share)", bounds=SHARE),
-        ),
+        (Panel("groups/sampled"), Panel("trained/share")),
     ),
     "explained_variance": (
         "Variance that the critic explains",
         (
-            Panel("critic/explained_variance", "returns,\nby critic (share)", bounds=EXPLAINABLE),
-            Panel("critic/outcome_explained", "rewards to go,\nby critic (share)", bounds=EXPLAINABLE),
-            Panel("critic/group_explained", "rewards to go,\nby group (share)", bounds=EXPLAINABLE),
+            Panel("critic/explained_variance"),
+            Panel("critic/outcome_explained"),
+            Panel("critic/group_explained"),
         ),
     ),
 }
@@ -274,7 +253,6 @@ def draw_training(
     name: str,
     title: str,
     rows: Sequence[Panel],
-    definitions: Mapping[str, str],
     sheet: Sheet,
 ) -> Drawing | None:
     """Metrics of training against updates, one row of panels each. Metrics that no run logged are left out,
@@ -287,17 +265,18 @@ def draw_training(
     drawn = [panel for panel in logged if constants[panel] is None]
     if not drawn:
         return None
-    drawn = [replace(panel, bounds=_bounds(experiment, panel)) for panel in drawn]
-    panels = [Row(p.label, frames[p.metric], p.log, p.shared, bounds=p.bounds) for p in drawn]
+    bounds = [_bounds(experiment, panel) for panel in drawn]
+    panels = [
+        Row(panel.label, frames[panel.metric], panel.declared.scale == "log", panel.shared, bounds=ends)
+        for panel, ends in zip(drawn, bounds, strict=True)
+    ]
     finished = draw_curves(experiment, panels, "updates", sheet)
     labels: dict[str, str] = {}
     for panel in drawn:
-        labels.setdefault(
-            meaning(family(panel.metric, definitions), definitions), panel.label.replace("\n", " ")
-        )
+        labels.setdefault(meaning(panel.metric), panel.label.replace("\n", " "))
     text = "; ".join(f"{label}: {text}" for text, label in labels.items())
     tasks = [task for task in experiment.tasks if any((f["task"] == task).any() for f in frames.values())]
-    cut = CUT if any(math.isfinite(end) for panel in drawn for end in panel.bounds) else ""
+    cut = CUT if any(math.isfinite(end) for ends in bounds for end in ends) else ""
     caption = joined(
         [
             f"{text[0].upper()}{text[1:]}."
@@ -316,8 +295,9 @@ def _bounds(experiment: Experiment, panel: Panel) -> tuple[float, float]:
     """The values that are possible. Those of a reward are known only where it is the verdict."""
     if panel.metric == "reward/mean":
         reward, verdict = (experiment.select(name)["value"].to_numpy() for name in (panel.metric, VERDICT))
-        return SHARE if reward.shape == verdict.shape and np.allclose(reward, verdict) else panel.bounds
-    return SHARE if panel.metric == VERDICT else panel.bounds
+        if reward.shape == verdict.shape and np.allclose(reward, verdict):
+            return SHARE
+    return SHARE if panel.metric == VERDICT else panel.declared.bounds
 
 
 def constant_note(constants: Mapping[str, float]) -> str:
@@ -348,19 +328,19 @@ def words(label: str) -> str:
     return label.replace("\n", " ").partition(" (")[0].strip()
 
 
-def draw_components(experiment: Experiment, definitions: Mapping[str, str], sheet: Sheet) -> Drawing | None:
+def draw_components(experiment: Experiment, sheet: Sheet) -> Drawing | None:
     """Every part of the reward, and the verifier's verdict on the same rollouts."""
     parts = reward_components(experiment)
-    rows = [Panel(f"reward/{part}", f"{part.replace('_', ' ')}\n(mean)", shared="panel") for part in parts]
-    rows.append(Panel(VERDICT, "verdict\n(share correct)", shared="panel"))
+    rows = [Panel(f"reward/{part}", "panel", f"{part.replace('_', ' ')}\n(mean)") for part in parts]
+    rows.append(Panel(VERDICT, "panel", "verdict\n(share correct)"))
     title = "What was rewarded, and the verifier's verdict on the same rollouts"
-    return draw_training(experiment, "components", title, rows, definitions, sheet) if parts else None
+    return draw_training(experiment, "components", title, rows, sheet) if parts else None
 
 
-def draw_gradients(experiment: Experiment, definitions: Mapping[str, str], sheet: Sheet) -> Drawing | None:
+def draw_gradients(experiment: Experiment, sheet: Sheet) -> Drawing | None:
     """Gradient norm of every trained role."""
     rows = [
-        Panel(name, f"gradient norm\n({name.removeprefix('grad_norm/').replace('_', ' ')})", log=True)
+        Panel(name, named=f"gradient norm\n({name.removeprefix('grad_norm/').replace('_', ' ')})")
         for name in experiment.names("grad_norm/")
     ]
-    return draw_training(experiment, "gradient", "Gradient norm by role", rows, definitions, sheet)
+    return draw_training(experiment, "gradient", "Gradient norm by role", rows, sheet)

@@ -38,7 +38,6 @@ from grpobench.analysis.topics.runs import run_settings
 from grpobench.analysis.topics.training import list_constant
 from grpobench.runs.inventory.labels import labels_of
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.deferred import deferred
 
 DPI = 150
 """Dots per inch on the screen."""
@@ -310,7 +309,7 @@ class Results:
     def _drawing(self, name: str, sheet: Sheet, numbers: Numbers) -> Drawing | None:
         if name not in FIGURES:
             raise ValueError(unknown("figure", name, FIGURES))
-        return FIGURES[name](numbers, self._definitions, sheet)
+        return FIGURES[name](numbers, sheet)
 
     def write_figures(
         self,
@@ -344,13 +343,6 @@ class Results:
         constant = list_constant(numbers.drawn[0].experiment, asked)
         return f"{text}, or only constant values. {' '.join(constant)}" if constant else text
 
-    @property
-    def _definitions(self) -> Mapping[str, str]:
-        with deferred("torch"):  # Modules of algorithms import it; their definitions do not use it.
-            from grpobench.runs.metrics.catalog import catalog
-
-        return {name: metric.definition for name, metric in catalog().items()}
-
     def report(self, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS) -> Path:
         """Write the report, byte for byte as ``grpobench report`` does (except for links to the files of
         runs, whose relative paths differ in another folder), and return its index.html, or the folder if html
@@ -367,7 +359,7 @@ class Results:
         """`report` whose figures are drawn by `drawers` processes."""
         from grpobench.runs.settings.registries import algorithms
 
-        figures = begin(self._numbers, self._definitions, formats, drawers)
+        figures = begin(self._numbers, formats, drawers)
         papers = {name: cls.paper for name, cls in algorithms().items()}
         return write(self.facts, figures, formats, None if path is None else Path(path), papers)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpobench.analysis.findings.record import FOLDER, Registration, joined, read_kept
+from grpobench.analysis.findings.record import Registration, joined, read_kept
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.inventory import folders
 from grpobench.runs.settings.config import RunConfig
@@ -29,7 +29,7 @@ def part_path(name: str, scale: str) -> Path | None:
         docs = folders.docs_folder()
     except ConfigError:
         return None
-    return docs / folders.FOLDER / folders.PARTS / FOLDER / f"{name}-{scale}.json"
+    return folders.kept_finding(docs / folders.FOLDER, name, scale, folders.PARTS)
 
 
 def read_part(name: str, scale: str) -> Record | None:

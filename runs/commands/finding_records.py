@@ -197,10 +197,8 @@ def is_of(kept: Record, runs: Record) -> bool:
 
 def kept_path(study: Study, scale: str) -> Path | None:
     """A finding's kept table; None where none is kept."""
-    from grpobench.analysis.findings.record import FOLDER
-
     results = folders.results_folder()
-    place = results and results / FOLDER / f"{study.finding.name}-{scale}.json"
+    place = results and folders.kept_finding(results, study.finding.name, scale)
     return place if place and place.exists() else None
 
 

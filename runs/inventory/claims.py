@@ -269,9 +269,9 @@ def standing_cell(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def link(row: Mapping[str, Any]) -> str:
-    """From an algorithm's page to the finding's part of docs/findings.md."""
-    scale = "" if row["scale"] == "nano" else f"-{row['scale']}-scale"
-    return f"../findings.md#{row['finding']}{scale}"
+    """From an algorithm's page to the finding's."""
+    anchor = "" if row["scale"] == "nano" else f"#{row['scale']}-scale"
+    return f"../findings/{row['finding']}.md{anchor}"
 
 
 def folded(text: str) -> list[str]:

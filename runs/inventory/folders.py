@@ -16,6 +16,14 @@ FOLDER = "results"
 """Folder of the kept tables, below the documents."""
 
 
+def kept_finding(results: Path, name: str, scale: str, beside: str = "") -> Path:
+    """The kept table of a finding at a scale, below the folder of result tables; `beside` is `AGAIN`,
+    `SET_ASIDE` or `PARTS`. The finding's page and figures are `docs/findings/NAME*`."""
+    from grpobench.analysis.findings.record import FOLDER as FINDINGS  # which loads pandas
+
+    return results / beside / FINDINGS / f"{name}-{scale}.json"
+
+
 def docs_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
     """The folder `docs` of the project's checkout. Raises ConfigError for an installed package."""
     root = Path(__file__).resolve().parents[2]

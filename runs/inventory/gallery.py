@@ -1,4 +1,4 @@
-"""The gallery of findings: docs/findings.md and its figures, from kept tables."""
+"""The index of findings, docs/findings.md, and a page with figures for each, from kept tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment
 
 from grpobench.runs.inventory import profiles_page, transfer_page
-from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE
+from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE, kept_finding
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
 from grpobench.runs.publishing.contributed import ContributedRecord, contributed_records
 from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from grpobench.analysis.findings.result import Result
 
 PAGE = "findings.md"
-FIGURES = "figures/findings"
-"""Folder of figures below the documents: one for each kept table, and `all.svg`."""
+"""The index of the findings, below the documents."""
+PAGES = "findings"
+"""Folder of the findings below the documents: for each its page and its figures."""
+FIGURE = "figures/findings.svg"
+"""The figure of the index."""
 
 TITLES = {
     "a-a": "A/A",
@@ -69,49 +72,71 @@ class FindingEntry:
 
 
 def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
-    """Text by path under the folder of documents; `tables` are the kept tables of findings. Empty if there
-    are none. Raises ConfigError for a damaged table."""
-    found = finding_entries(tables)
-    if not found:
+    """Pages and figures by path under the folder of documents; `tables` are the kept tables of findings.
+    Empty if there are none. Raises ConfigError for a damaged table."""
+    entries = finding_entries(tables)
+    if not entries:
         return {}
+    nano, small = (at_scale(entries, scale) for scale in ("nano", "small"))
+    probes = profiles_page.scale_transfers()
+    transfer = transfer_page.transfer_pages(
+        environment,
+        [entry.result for entry in nano],
+        [entry.result for entry in small],
+        probes,
+        profiles_page.uncompared_probes(probes),
+    )
+    return finding_pages(environment, entries) | finding_figures(entries) | transfer
+
+
+def at_scale(entries: Sequence[FindingEntry], scale: str) -> list[FindingEntry]:
+    return [entry for entry in entries if entry.record.registration.scale == scale]
+
+
+def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> dict[str, str]:
+    """The index, and the page of each finding with all its scales."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        by_name.setdefault(entry.study.finding.name, []).append(row(entry))
+    nano = at_scale(entries, "nano")
+    changes = {entry.study.finding.name: change(entry) for entry in nano if entry.earlier}
+    template = environment.get_template("finding.md.j2")
+    pages = {
+        f"{PAGES}/{name}.md": template.render(name=name, scales=scales, change=changes.get(name))
+        for name, scales in by_name.items()
+    }
+    pages[PAGE] = environment.get_template("findings.md.j2").render(
+        rows=[one for scales in by_name.values() for one in scales],
+        claims=len(nano),
+        counted=counted([entry.result.verdict for entry in nano]),
+        missing=[name for name in findings() if name not in by_name],
+        changes=len(changes),
+        changed=sum(one["before"] != one["now"] for one in changes.values()),
+        folder=PAGES,
+        figure=FIGURE,
+    )
+    return pages
+
+
+def finding_figures(entries: Sequence[FindingEntry]) -> dict[str, str]:
+    """The figures of all findings, and that of the index."""
     from grpobench.analysis.figures.drawing import svg_text
     from grpobench.analysis.findings.curves import draw_curves
     from grpobench.analysis.findings.figures import draw_all, draw_arms
     from grpobench.analysis.findings.survival import draw_survival
 
-    nano = [one for one in found if one.record.registration.scale == "nano"]
     drawn = {}
-    for one in found:
-        names = {name for run in one.record.states for name in run[:2]}
-        figure = draw_arms(one.record, one.result, labels_of(names))
-        drawn[f"{FIGURES}/{one.name}.svg"] = svg_text(figure)
-        if one.survival:
-            drawn[f"{FIGURES}/{one.name}-survival.svg"] = svg_text(draw_survival(one.record, one.result))
-        if one.curves:
-            drawn[f"{FIGURES}/{one.name}-curves.svg"] = svg_text(draw_curves(one.record, one.result))
-    figure = draw_all([one.result for one in nano], {**algorithm_labels(), **TITLES})
-    drawn[f"{FIGURES}/all.svg"] = svg_text(figure)
-    known = {one.study.finding.name for one in found}
-    changes = [change(one) for one in nano if one.earlier]
-    text = environment.get_template("findings.md.j2").render(
-        rows=[row(one) for one in nano],
-        others=[row(one) for one in found if one not in nano],
-        missing=[name for name in findings() if name not in known],
-        changes=changes,
-        changed=sum(one["before"] != one["now"] for one in changes),
-        counted=counted([one.result.verdict for one in nano]),
-        figures=FIGURES,
-    )
-    small = [entry.result for entry in found if entry.record.registration.scale == "small"]
-    probes = profiles_page.scale_transfers()
-    pages = transfer_page.transfer_pages(
-        environment,
-        [entry.result for entry in nano],
-        small,
-        probes,
-        profiles_page.uncompared_probes(probes),
-    )
-    return {PAGE: text, **drawn, **pages}
+    for entry in entries:
+        stem, record, result = f"{PAGES}/{entry.name}", entry.record, entry.result
+        names = {name for run in record.states for name in run[:2]}
+        drawn[f"{stem}.svg"] = svg_text(draw_arms(record, result, labels_of(names)))
+        if entry.survival:
+            drawn[f"{stem}-survival.svg"] = svg_text(draw_survival(record, result))
+        if entry.curves:
+            drawn[f"{stem}-curves.svg"] = svg_text(draw_curves(record, result))
+    nano = [entry.result for entry in at_scale(entries, "nano")]
+    drawn[FIGURE] = svg_text(draw_all(nano, {**algorithm_labels(), **TITLES}))
+    return drawn
 
 
 def counted(verdicts: Sequence[str]) -> str:
@@ -131,8 +156,7 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
     for name in findings():
         study = read_finding(name)
         for scale in SCALES:
-            folders = (tables, *(tables.parent / other / tables.name for other in (AGAIN, SET_ASIDE)))
-            places = [folder / f"{name}-{scale}.json" for folder in folders]
+            places = [kept_finding(tables.parent, name, scale, beside) for beside in ("", AGAIN, SET_ASIDE)]
             try:
                 record, again, earlier = (read_kept(place) if place.exists() else None for place in places)
                 theirs = contributed_records(tables.parent, name, scale)
@@ -174,6 +198,7 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
         "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
         "scale": registration.scale,
         "key": one.name,
+        "provenance": provenance_words(one.record),
         "doses": [series_words(series, one.result) for series in one.result.series],
         "survival": one.survival,
         "curves": one.curves,
@@ -196,6 +221,15 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
             for theirs in one.contributed
         ],
     }
+
+
+def provenance_words(record: Record) -> str:
+    """Commits, versions and machines of the runs: `at commit `x` with torch 2.13; CPU x86_64`."""
+    commits, versions, machines = (record.provenance[name] for name in ("commits", "versions", "machine"))
+    counts = {commit: f" ({runs} runs)" if len(commits) > 1 else "" for commit, runs in commits.items()}
+    at = " and ".join(f"`{commit}`{count}" for commit, count in counts.items())
+    packages = ", ".join(f"{name} {' and '.join(releases)}" for name, releases in versions.items())
+    return f"at commit {at} with {packages}; {' and '.join(machines)}"
 
 
 def change(one: FindingEntry) -> Mapping[str, str]:

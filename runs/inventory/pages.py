@@ -2,7 +2,7 @@
 
 Pages on algorithms, dialects and detectors come from docstrings, class attributes and presets, and those of
 algorithms from kept findings and profiles too; others from graded pairs and from programs in completions.
-`marked` renews the tables of results inside other pages, `gallery` the page of findings.
+`marked` renews the tables of results inside other pages, `gallery` the pages of findings.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ MARK = "<!-- Written by `grpobench docs`"
 
 def write(folder: Path, app: click.Group | None = None) -> list[Path]:
     """Write every page under a folder such as ``docs``, that of the commands of `app` among them, remove
-    pages of algorithms that no longer exist, and renew tables of results between their markers. Raises
-    ConfigError instead of overwriting a file that is not such a page."""
+    pages of algorithms and findings that no longer exist, and renew tables of results between their markers.
+    Raises ConfigError instead of overwriting a file that is not such a page."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError([f"docs {folder}: not a folder; name one to write pages to"])
     kept = folder / FOLDER / FINDINGS
     found = pages(kept if kept.is_dir() else None)
     if app:
         found[reference.COMMANDS] = reference.commands_page(templates(), app)
-    for path in (folder / name for name in found):
+    found |= gallery.gallery_pages(templates(), kept)
+    for path in (folder / name for name in found if name.endswith(".md")):
         if path.exists() and not bounded.read_text(path).startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
-    tabled = marked.documents(folder) | gallery.gallery_pages(templates(), kept)
-    for path in (folder / "algorithms").glob("*.md"):
+    tabled = marked.documents(folder)
+    for path in [*(folder / "algorithms").glob("*.md"), *(folder / gallery.PAGES).glob("*.md")]:
         ours = bounded.read_text(path).startswith(MARK)
         if ours and path.relative_to(folder).as_posix() not in found:
             path.unlink()

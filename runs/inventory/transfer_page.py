@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from grpobench.analysis.statistics.intervals import Estimate
 
 PAGE = "transfer.md"
-FIGURE = "figures/findings/transfer.svg"
-PROBES_FIGURE = "figures/findings/transfer-probes.svg"
+FIGURE = "figures/transfer.svg"
+PROBES_FIGURE = "figures/transfer-probes.svg"
 
 
 def transfer_pages(

@@ -16,57 +16,11 @@ A written token's position is (i − ½)/n, the i-th of n: the mean over any com
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 
-from grpobench.algorithms.algorithm import Metric, Rowwise, Tokenwise
-
-EXTREME = 2.0
-"""The ratio above which, or below whose inverse, a token is extreme: the usual cap of TIS."""
-TAIL = 20
-"""The tail is one token in so many."""
-FEWEST = 10
-"""Tokens that a tail must have to be estimated."""
-
-Direction = Literal["higher", "lower", "neither"]
-
-
-def of_departures(
-    prefix: str, log_ratio: str, tokens: str, index: Direction = "neither", extreme: Direction = "neither"
-) -> tuple[Metric, ...]:
-    """The declarations of what `departures` measures, with the direction of improvement of the tail
-    index and of the share."""
-    return (
-        Metric(
-            f"{prefix}tail",
-            "index",
-            f"tail index of exp|{log_ratio}| {tokens}: k/Σ(d_i − d_(k+1)), d = |{log_ratio}| in descending "
-            f"order, k a twentieth of the tokens (Hill). At most 2: their variance is infinite; NaN for "
-            f"fewer than {TAIL * FEWEST} tokens or where d_(k+1) is 0",
-            index,
-            "tail",
-        ),
-        Metric(
-            f"{prefix}extreme",
-            "share of tokens",
-            f"|{log_ratio}| above log 2 (a ratio above 2 or below 1/2), {tokens}",
-            extreme,
-        ),
-        Metric(
-            f"{prefix}extreme_at",
-            "share of completion",
-            "mean position (i − ½)/n of these tokens, each the i-th of the n written tokens of its "
-            "completion; 0.5 if they stand anywhere alike; NaN without one",
-        ),
-        Metric(
-            f"{prefix}growth",
-            "nats",
-            f"least-squares slope of |{log_ratio}| over the position (i − ½)/n, from the beginning of a "
-            "completion to its end: mean over completions with two written tokens or more; 0 if the ratio is "
-            "1 everywhere",
-        ),
-    )
+from grpobench.algorithms.algorithm import Rowwise, Tokenwise
+from grpobench.analysis.tools.metrics import EXTREME, FEWEST, TAIL
 
 
 def departures(prefix: str, log_ratio: Tokenwise, completion_mask: torch.Tensor) -> dict[str, torch.Tensor]:

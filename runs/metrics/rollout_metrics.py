@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Batch, Metric
-from grpobench.runs.metrics.catalog import GAP
+from grpobench.analysis.tools.metrics import GAP
 from grpobench.runs.metrics.ratios import departures, tail_index
 from grpobench.runs.sample.rollouts import Group
 from grpobench.tasks.task import Outcome, Problem, Verdict

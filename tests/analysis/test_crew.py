@@ -13,11 +13,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.shared_work import LONGEST, Torn, met, met_here, three_seconds
+from helpers.shared_work import LONGEST, met, met_here, three_seconds
 from helpers.synthetic import Synthetic
+from helpers.torn import TornNumbers
 
 from grpobench.analysis.report import figures
+from grpobench.analysis.report.crew import drawing_crew
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools import processes as crews
 from grpobench.analysis.tools.processes import Crew, crew
 
@@ -165,5 +168,7 @@ def test_a_figure_that_raises_in_a_helper_raises_here(
 ) -> None:
     if processes > 1:
         monkeypatch.setattr(crews, "_draw_all", idle)
-    with pytest.raises(RuntimeError, match="torn definitions"):
-        write_report(root, ["svg"], Torn(), processes)
+    with drawing_crew(["svg"], processes) as drawers:
+        underway = figures.begin(TornNumbers(load(root)), ["svg"], drawers)
+        with pytest.raises(RuntimeError, match="torn numbers"):
+            underway.finish()

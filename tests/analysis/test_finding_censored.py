@@ -151,13 +151,13 @@ def test_a_table_kept_without_its_horizon_has_that_of_its_recipe(path: Path) -> 
 
 def test_the_page_prints_no_update_beyond_the_end() -> None:
     """Of every finding whose first test is how long runs last: no number of updates above its runs'."""
-    page = (KEPT.parents[1] / "findings.md").read_text(encoding="utf-8")
     records = [read_kept(path) for path in kept_with_an_end()]
     records = [one for one in records if one.registration.finding.test[0].outcome.startswith("lasting")]
     assert len(records) >= 2
     for record in records:
         (end,) = {end for own in record.horizons.values() for end in own.values()}
-        part = page.partition(f"\n## {record.registration.finding.name}\n")[2].partition("\n## ")[0]
+        page = KEPT.parents[1] / "findings" / f"{record.registration.finding.name}.md"
+        part = page.read_text(encoding="utf-8").partition("\n## Nano scale\n")[2].partition("\n## ")[0]
         arms = next(line for line in part.splitlines() if line.startswith("- Each arm"))
         bounds = re.findall(r"\(([\d.]+) to ([\d.]+)", arms)
         assert bounds and all(0 <= float(low) <= float(high) <= end for low, high in bounds), arms

@@ -18,7 +18,7 @@ from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.checks import check_pairing
-from grpobench.analysis.figures.drawing import DEFINITIONS, pdf_bytes, svg_text
+from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
 from grpobench.analysis.figures.table import tex
 from grpobench.analysis.report.catalog import FIGURES, figure
 from grpobench.analysis.report.facts import as_json, gather, json_ready
@@ -27,6 +27,7 @@ from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.metrics import Metric, find
 from grpobench.analysis.tools.text import count, escape, points
 from grpobench.analysis.topics.accuracy import describe_decoding, finals
 from grpobench.analysis.topics.budgets import mean_at_equal_budgets, sum_costs, with_axis
@@ -52,7 +53,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ppo", "function", 3): ("running", 5),
     }
     root = Synthetic(**SMALL, states=states).write(tmp_path_factory.mktemp("results"))  # type: ignore[arg-type]
-    return write_report(root, definitions={"reward/mean": "a definition passed in"}).parent
+    return write_report(root).parent
 
 
 def test_page_stands_by_itself(report: Path) -> None:
@@ -82,7 +83,7 @@ def test_page_names_failures_and_what_the_seeds_can_decide(report: Path) -> None
     assert "0 of 18 comparisons resolved" in page
     assert "smallest two-sided p of the exact test is 0.25" in page
     assert "equal accuracy before training in 9 of 9 task × seed groups" in page
-    assert "a definition passed in" in page
+    assert "mean reward of all graded rollouts of the step, with doses" in page  # as the catalog defines it
     assert not re.search(r"grpo &gt; \w+", page)
 
 
@@ -504,10 +505,18 @@ def test_every_figure_can_be_drawn_alone_by_its_name(tmp_path: Path) -> None:
 def test_captions_define_metrics_that_are_logged() -> None:
     """A panel of a metric that was renamed would be left out without a word."""
     drawn = [panel.metric for _, panels in TRAINING.values() for panel in panels]
-    assert all(known(name) for name in drawn) and set(drawn) <= DEFINITIONS.keys()
-    named = [name.replace("<split>", "test").replace("<mode>", "greedy") for name in DEFINITIONS]
-    unknown = [name for name in named if not known(name) and "<" not in name]
-    assert not unknown
+    declared = {name: find(name) for name in drawn}
+    assert all(known(name) for name in drawn) and all(declared.values())
+    assert all(metric.label and metric.unit in metric.axis for metric in declared.values() if metric)
+
+
+def test_a_share_is_between_0_and_1_and_its_axis_says_of_what() -> None:
+    clipped, entropy = find("policy/clip_low"), find("policy/entropy")
+    assert clipped and clipped.bounds == (0.0, 1.0) and clipped.axis == "clipped low\n(share of tokens)"
+    assert entropy and entropy.bounds == (0.0, math.inf) and entropy.axis == "policy entropy\n(nats/token)"
+    explained = find("critic/explained_variance")
+    assert explained and explained.bounds == (-math.inf, 1.0)
+    assert Metric("mine/rate", "per step", "").axis == "mine rate\n(per step)"
 
 
 def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:

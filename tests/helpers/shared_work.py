@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 LONGEST = 300.0
@@ -35,16 +34,3 @@ def three_seconds(folder: Path, job: int) -> None:
     """Say who is at work, and be at it for three seconds."""
     (folder / str(os.getpid())).touch()
     time.sleep(3)
-
-
-class Torn(Mapping[str, str]):
-    """Definitions that cannot be read."""
-
-    def __getitem__(self, name: str) -> str:
-        raise RuntimeError("torn definitions")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(["reward/mean"])
-
-    def __len__(self) -> int:
-        return 1

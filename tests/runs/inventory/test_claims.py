@@ -80,9 +80,8 @@ def test_a_caveat_is_no_part_of_the_rule_and_stands_below_the_conclusion(tmp_pat
     with_caveat, without = read_finding("distillation"), read_finding(str(path))
     assert with_caveat.caveat and not without.caveat
     assert with_caveat.finding.digest == without.finding.digest
-    page = (KEPT.parents[1] / "findings.md").read_text(encoding="utf-8")
-    section = " ".join(page.split("\n## distillation\n")[1].split("\n## ")[0].split())
-    assert f"**Caveat.** {with_caveat.caveat}" in section
+    page = (KEPT.parents[1] / "findings" / "distillation.md").read_text(encoding="utf-8")
+    assert f"**Caveat.** {with_caveat.caveat}" in " ".join(page.split())
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ def test_the_index_has_conclusions_with_links_and_counts() -> None:
     line = next(line for line in index.splitlines() if line.startswith("| [`gspo`]"))
     marks = standing().scores("gspo")["marks"]
     conclusion = standing().of(ALGORITHMS["gspo"])["here"]["findings"][0]["conclusion"]
-    assert f"| [{conclusion}](../findings.md#long-run-collapse) |" in line
+    assert f"| [{conclusion}](../findings/long-run-collapse.md) |" in line
     assert f"| {len(marks['good'])} | {len(marks['bad'])} |" in line
 
 

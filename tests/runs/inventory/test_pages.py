@@ -170,7 +170,7 @@ def test_every_dialect_stands_on_its_page_with_every_source() -> None:
                 assert f"- {gap.what} ({gap.source})\n" in part
 
 
-def test_pages_of_algorithms_that_are_gone_are_removed_and_no_others(
+def test_pages_of_algorithms_and_findings_that_are_gone_are_removed_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "pages", lambda kept: dict(written()))
@@ -178,9 +178,12 @@ def test_pages_of_algorithms_that_are_gone_are_removed_and_no_others(
     folder.mkdir()
     (folder / "gone.md").write_text(f"{pages.MARK} from algorithms/gone.py; do not edit. -->\n# gone\n")
     (folder / "mine.md").write_text("# mine\n")
+    (tmp_path / "findings").mkdir()
+    (tmp_path / "findings" / "gone.md").write_text(f"{pages.MARK} from docs/results/findings. -->\n")
     assert cli.main(["docs", str(tmp_path)]) == 0
     names = {path.name for path in folder.glob("*.md")}
     assert names == {"README.md", "mine.md", *(f"{name}.md" for name in ALGORITHMS)}
+    assert not (tmp_path / "findings" / "gone.md").exists()
     assert all(text.startswith(pages.MARK) for text in written().values())
 
 

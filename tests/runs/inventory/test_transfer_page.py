@@ -52,7 +52,7 @@ def test_the_page_counts_conclusions_of_findings_without_effects_and_wider_inter
     dealt = dataclasses.replace(nano, finding=rule, tests=())
     made = transfer_page.transfer_pages(templating.templates(), [nano, dealt], [small, dealt], [])
     page = made[transfer_page.PAGE]
-    assert "| findings at both scales | 2 |" in page and "[dealt](findings.md#dealt)" in page
+    assert "| findings at both scales | 2 |" in page and "[dealt](findings/dealt.md)" in page
     assert "1 of the 1 intervals below are wider on SmolLM2" in " ".join(page.split())
 
 

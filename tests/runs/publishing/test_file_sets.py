@@ -456,7 +456,8 @@ def test_a_contributed_finding_stands_beside_ours(
     monkeypatch.setattr("grpobench.runs.inventory.folders.docs_folder", lambda remedy="": tmp_path)
     assert say("findings", "--out", tmp_path / "none") == 0
     assert "\n  contributed by Second Lab (second-lab): dose-dependent\n" in capsys.readouterr().out
-    page = gallery.gallery_pages(templating.templates(), tmp_path / "results/findings")["findings.md"]
+    entries = gallery.finding_entries(tmp_path / "results/findings")
+    page = gallery.finding_pages(templating.templates(), entries)["findings/kl-anchor.md"]
     assert "- Contributed by Second Lab (`second-lab`, seeds 40760-40767): dose-dependent, " in page
 
 

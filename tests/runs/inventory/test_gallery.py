@@ -1,0 +1,84 @@
+"""The pages of findings: one for each kept finding, in step with its table, and found from the index."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from grpobench.runs.inventory import folders, gallery, templating
+from grpobench.runs.settings.findings import findings, read_finding
+
+DOCS = Path(__file__).parents[3] / "docs"
+KEPT = sorted({path.stem.rpartition("-")[0] for path in (DOCS / "results" / "findings").glob("*.json")})
+
+
+@cache
+def entries() -> list[gallery.FindingEntry]:
+    return gallery.finding_entries(DOCS / "results" / "findings")
+
+
+@cache
+def written() -> dict[str, str]:
+    return gallery.finding_pages(templating.templates(), entries())
+
+
+def test_committed_pages_are_those_that_the_command_writes() -> None:
+    here = {path.relative_to(DOCS).as_posix() for path in (DOCS / gallery.PAGES).glob("*.md")}
+    assert {gallery.PAGE, *here} == set(written()), "run `grpobench docs`"
+    stale = [name for name, text in written().items() if (DOCS / name).read_text(encoding="utf-8") != text]
+    assert not stale, "run `grpobench docs`"
+
+
+def test_every_kept_finding_has_a_page_that_the_index_links_with_its_claim_and_conclusion() -> None:
+    index = written()[gallery.PAGE].splitlines()
+    for entry in entries():
+        name, scale = entry.study.finding.name, entry.record.registration.scale
+        anchor = "" if scale == "nano" else f"#{scale}-scale"
+        (line,) = [line for line in index if line.startswith(f"| [{name}](findings/{name}.md{anchor}) |")]
+        assert templating.cell(templating.reworded(entry.result.finding.claim)) in line
+        assert f"| {scale} | {entry.result.verdict} |" in line
+    assert {path.stem for path in map(Path, written())} == {*KEPT, "findings"}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_page_has_claim_conclusion_tests_figure_provenance_and_commands(name: str) -> None:
+    page = written()[f"{gallery.PAGES}/{name}.md"]
+    assert page.startswith("<!-- Written by `grpobench docs`") and f"\n# {name}\n" in page
+    words = " ".join(page.split())
+    assert f"`grpobench finding judge {name}`" in page and findings()[name].exists()
+    for entry in (entry for entry in entries() if entry.study.finding.name == name):
+        scale, finding = entry.record.registration.scale, entry.record.registration.finding
+        assert f"\n## {scale.capitalize()} scale\n" in page
+        assert (
+            f"`grpobench finding run {name} --scale {scale}`" in page and scale in read_finding(name).scales
+        )
+        assert " ".join(templating.reworded(finding.claim).split()) in words
+        assert f"**{entry.result.verdict.capitalize()}**" in page
+        assert all(f"| {templating.cell(test.name)}" in words for test in finding.test)
+        assert f"rule `{finding.digest}`" in page
+        assert all(commit in page for commit in entry.record.provenance["commits"])
+
+
+def test_what_a_page_shows_and_links_exists() -> None:
+    for name, text in written().items():
+        addresses = re.findall(r"\]\(([^)#\s]+)", text)
+        assert addresses
+        lost = [address for address in addresses if not (DOCS / name).parent.joinpath(address).exists()]
+        assert not lost, name
+
+
+def test_no_figure_of_a_finding_is_left_without_a_page() -> None:
+    shown = {
+        Path(address).name for text in written().values() for address in re.findall(r"\]\(([^)]+\.svg)", text)
+    }
+    assert {path.name for path in (DOCS / gallery.PAGES).glob("*.svg")} == shown - {Path(gallery.FIGURE).name}
+
+
+def test_a_kept_finding_has_one_address_by_kind() -> None:
+    results = Path("results")
+    assert folders.kept_finding(results, "a-a", "nano") == results / "findings/a-a-nano.json"
+    again = folders.kept_finding(results, "a-a", "small", folders.AGAIN)
+    assert again == results / "again/findings/a-a-small.json"
