@@ -293,6 +293,7 @@ def known_code(error: Exception) -> tuple[str, int] | None:
     """Message and exit code of an error that a user can do something about."""
     if isinstance(error, ModuleNotFoundError) and error.name and extra_of(error.name):
         return f"this command needs more than is installed: {remedy(error.name)}", INFRASTRUCTURE
+    from grpobench.analysis.runfolder.files import LogError
     from grpobench.runs.models.token_budgets import NoRoom
     from grpobench.runs.tools.files import FULL
     from grpobench.runs.tools.lock import FolderError
@@ -300,7 +301,7 @@ def known_code(error: Exception) -> tuple[str, int] | None:
     from grpobench.tasks.data.bounded import FileError
     from grpobench.tasks.data.tables import DataError
 
-    if isinstance(error, ConfigError | DataError | FileError | FolderError):
+    if isinstance(error, ConfigError | DataError | FileError | FolderError | LogError):
         return str(error), BAD_INPUT
     if isinstance(error, OSError) and error.errno in FULL:
         return f"the disk is full, or a quota: {error}; free space and start again", INFRASTRUCTURE

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.statistics.comparison import Comparison
     from grpobench.runs.api.comparing import Compared, compare
-    from grpobench.runs.api.experiments import RunError, recipe, run
+    from grpobench.runs.api.experiments import RunError, run
     from grpobench.runs.api.importing import import_logs
     from grpobench.runs.api.listing import list, show
+    from grpobench.runs.api.recipes import recipe
     from grpobench.runs.api.results import Results, load
     from grpobench.runs.api.searching import SearchResults, search
     from grpobench.runs.settings.recipe import Recipe
@@ -37,7 +38,7 @@ else:
         "run": "runs.api.experiments",
         "list": "runs.api.listing",
         "show": "runs.api.listing",
-        "recipe": "runs.api.experiments",
+        "recipe": "runs.api.recipes",
         "Results": "runs.api.results",
         "load": "runs.api.results",
         "SearchResults": "runs.api.searching",

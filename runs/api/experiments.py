@@ -1,144 +1,28 @@
-"""Recipes in Python (from a name, a path or a dict), and running an experiment in a script or a notebook."""
+"""Run an experiment in a script or a notebook."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich.console import Console
 
+from grpobench.runs.api.recipes import Sets, Source, recipe
+from grpobench.runs.experiment.dry_run import Rehearsal, rehearse
 from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
-from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until
+from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until, with_seeds
 from grpobench.runs.experiment.worker import On
 from grpobench.runs.settings import plugins
-from grpobench.runs.settings.recipe import Recipe, read_recipe, read_text
-from grpobench.runs.tools import strict, toml
+from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools.screen import print_line
 from grpobench.runs.tools.strict import ConfigError
 
-HERE = "__main__"
-"""The module of definitions in a notebook or a script."""
-
-
-def plain(value: Any, place: str, faults: list[str]) -> Any:
-    """`value` with only what TOML can hold: numbers and arrays of NumPy as Python's own, iterables as lists,
-    paths as text, None as "none". Anything else is left out, and a fault is added."""
-    if hasattr(value, "tolist") and not inspect.isclass(value):
-        value = value.tolist()
-    if value is None:
-        return strict.NONE
-    if isinstance(value, str | os.PathLike):
-        return check_picklable_name(str(value), place, faults)
-    if isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry, strict.join(place, str(key)), faults) for key, entry in value.items()}
-    if isinstance(value, Iterable) and not inspect.isclass(value):
-        return [plain(entry, f"{place}[{index}]", faults) for index, entry in enumerate(value)]
-    faults.append(f"{place}: {refused(value)}")
-    return ""
-
-
-def check_picklable_name(text: str, place: str, faults: list[str]) -> str:
-    """A text, unless it names something in the program itself, which no worker process has."""
-    module, colon, name = text.partition(":")
-    if module == HERE and colon:
-        faults.append(f"{place}: {text} {unreachable(name)}")
-    return text
-
-
-def refused(value: Any) -> str:
-    """Why a recipe cannot hold a value, and what to write instead."""
-    if not (inspect.isclass(value) or inspect.isfunction(value)):
-        return f"must be plain data such as a TOML file holds, not {type(value).__name__}"
-    if value.__module__ == HERE:
-        return f"{value.__qualname__} {unreachable(value.__name__)}"
-    return f'name it by its module: "{value.__module__}:{value.__qualname__}", not the object itself'
-
-
-def unreachable(name: str) -> str:
-    """Why a name in the program itself cannot be used, and the remedy."""
-    return (
-        "is defined in this notebook or script, which the processes that train do not run; "
-        f'write it to a file, such as mine.py, and name it "mine:{name}"'
-    )
-
-
-Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Recipe
-"""A recipe's name, its path, its structure as a dict, or a recipe that was already read."""
-Sets: TypeAlias = Mapping[str, Any] | Sequence[str]
-"""Assignments on top of a recipe: ``{"train.steps": 100}``, or ``["train.steps=100"]`` as on the command
-line."""
-UNNAMED = "unnamed"
-
-
-def recipe(
-    source: Source,
-    *,
-    set: Sets = (),
-    seeds: Iterable[int] | None = None,
-    arms: Iterable[str] | None = None,
-    tasks: Iterable[str] | None = None,
-    folder: str | os.PathLike[str] | None = None,
-) -> Recipe:
-    """Read a recipe and check all of it, without running anything or loading a model.
-
-    `source` is the name of a recipe that comes with grpobench, the path of a TOML file, a dict with the
-    structure of such a file (``{"name": ..., "tasks": [...], "arm": [{"algorithm": ...}, ...], ...}``), or a
-    recipe to be changed. `set` holds assignments as for ``--set`` of the command line; `seeds`, `arms` and
-    `tasks` choose those that run. Files of a ``"module:Name"`` in a dict are looked up in `folder` first; the
-    default is the current folder. Raises `ConfigError` with every error of the recipe and the assignments at
-    once.
-    """
-    faults: list[str] = []
-    sets = assignments(set, faults)
-    for key, chosen in (("seeds", seeds), ("arms", arms), ("tasks", tasks)):
-        if chosen is not None:
-            sets.append(f"{key}={toml.value(plain(chosen, key, faults))}")
-    if isinstance(source, Recipe):
-        home = source.folder if folder is None else Path(folder)
-        return checked(source.text, source.name, home, [*source.sets, *sets], f"recipe {source.name}", faults)
-    if isinstance(source, Mapping):
-        table = plain(source, "", faults)
-        if "name" not in table:
-            faults.append('name: missing; write "name": "mine", and the runs go to results/mine')
-        home = Path.cwd() if folder is None else Path(folder)
-        return checked(toml.write(table), UNNAMED, home, sets, "recipe of a dict", faults)
-    if faults:
-        raise ConfigError(faults, os.fspath(source))
-    return read_recipe(os.fspath(source), sets)
-
-
-def assignments(sets: Sets, faults: list[str]) -> list[str]:
-    """``KEY=VALUE`` texts as `--set` takes them."""
-    if isinstance(sets, str):
-        return [sets]
-    if isinstance(sets, Mapping):
-        return [f"{key}={toml.value(plain(value, key, faults))}" for key, value in sets.items()]
-    return list(sets)
-
-
-def checked(
-    text: str, stem: str, folder: Path, sets: Sequence[str], source: str, faults: Sequence[str]
-) -> Recipe:
-    """The recipe in a text. Raises `ConfigError` with the `faults` known so far and the recipe's own."""
-    try:
-        found = read_text(text, stem, folder, sets, source)
-    except ConfigError as error:
-        told = tuple(fault.partition(": ")[0] + ":" for fault in faults)
-        rest = [fault for fault in error.faults if not fault.startswith(told)]
-        raise ConfigError([*faults, *rest], source) from None
-    if faults:
-        raise ConfigError(faults, source)
-    return found
-
-
 if TYPE_CHECKING:
+    from grpobench.analysis.runfolder.interim import InterimPlan
     from grpobench.runs.api.results import Results
 
 Progress: TypeAlias = bool | Literal["auto", "notebook"]
@@ -213,13 +97,10 @@ def run(
     found = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
     for why in found.left_out:
         print_line(console, f"left out: {why}")
-    options: dict[str, Any] = {"allow_change": allow_change, "try_code": trial, "console": console}
+    options: dict[str, Any] = {"workers": workers, "allow_change": allow_change, "try_code": trial}
     options |= {"where": Where(on, address, gpus_per_run, cpus_per_run, tuple(job)), "gpu_memory": gpu_memory}
-    if most_seeds is None:
-        demand_unplanned(Path(out) / found.name)
-        outcome = run_experiment(found, Path(out), workers, **options)
-    else:
-        outcome = run_until(found, Path(out), plan_looks(found, most_seeds, step_seeds), workers, **options)
+    plan = interim_plan(found, most_seeds, step_seeds)
+    outcome = execute(found, Path(out), plan, console=console, **options)
     if outcome.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call resumes")
     if check and outcome.code:
@@ -228,6 +109,29 @@ def run(
     from grpobench.runs.api.results import load
 
     return load(outcome.folder)
+
+
+def interim_plan(recipe: Recipe, most_seeds: int | None, step_seeds: int = STEP) -> InterimPlan | None:
+    """The plan that adds seeds up to `most_seeds`; None without these. Raises `ConfigError` for a plan under
+    which no pair of arms could get a verdict."""
+    return None if most_seeds is None else plan_looks(recipe, most_seeds, step_seeds)
+
+
+def execute(recipe: Recipe, out: Path, plan: InterimPlan | None = None, **options: Any) -> Outcome:
+    """Run what has no result yet, with the seeds of a `plan` until every pair has a verdict, for `run` and
+    the command line; `options` are those of `run_experiment`."""
+    if plan:
+        return run_until(recipe, out, plan, **options)
+    demand_unplanned(out / recipe.name)
+    return run_experiment(recipe, out, **options)
+
+
+def preview(
+    recipe: Recipe, out: Path, plan: InterimPlan | None, show: Callable[[str], None], **options: Any
+) -> Rehearsal:
+    """What `execute` would do with the same arguments, and the memory that the runs take. Starts no run and
+    writes nothing. `show` is told the plan of the memory before an error."""
+    return rehearse([with_seeds(recipe, plan.seeds) if plan else recipe], out, show, **options)
 
 
 def log_of(path: Path) -> Path:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from grpobench.runs.api.results import Results, load
 from grpobench.runs.tools import strict as words
 from grpobench.runs.tools.deferred import deferred
 from grpobench.runs.tools.strict import ConfigError
+
+if TYPE_CHECKING:
+    from grpobench.runs.api.results import Results
+    from grpobench.runs.importing.importing import Imported
 
 Source: TypeAlias = str | os.PathLike[str]
 
@@ -42,27 +45,47 @@ def import_logs(
     Raises ConfigError for a wrong argument, an unknown metric and a missing package; DataError if nothing can
     be read and, with `strict`, if anything is damaged.
     """
-    with deferred("torch"):  # The catalog's algorithms import it; nothing here uses it.
-        from grpobench.runs.importing.folder import KeyOverrides
-        from grpobench.runs.importing.importing import Request, carry_out, unused
-        from grpobench.runs.importing.sources import FORMATS
-        from grpobench.runs.importing.translate import mapping
-
-    if format and format not in FORMATS:
-        did = words.did_you_mean(format, FORMATS, f"known: {', '.join(FORMATS)}", "{!r}")
-        raise ConfigError([f"format: unknown format {format!r}; {did}"])
-    given = [source] if isinstance(source, str | os.PathLike) else source
-    request = Request(
-        sources=[Path(one) for one in given],
-        out=Path(out),
+    sources = [source] if isinstance(source, str | os.PathLike) else source
+    imported = import_runs(
+        [Path(one) for one in sources],
+        Path(out),
         form=format,
-        mapped=mapping(f"{theirs}={ours}" for theirs, ours in (map or {}).items()),
-        overrides=KeyOverrides(arm, task, seed),
+        maps=[f"{theirs}={ours}" for theirs, ours in (map or {}).items()],
+        arm=arm,
+        task=task,
+        seed=seed,
         experiment=experiment,
         strict=strict,
         beside=[Path(one) for one in beside],
     )
-    result = carry_out(request)
-    for theirs in unused(request, result):
+    for theirs in imported.unused:
         warnings.warn(f"map: no log has {theirs!r}", stacklevel=2)
+    from grpobench.runs.api.results import load
+
     return load(out)
+
+
+def import_runs(
+    sources: Sequence[Path],
+    out: Path,
+    *,
+    form: str,
+    maps: Iterable[str],
+    arm: str,
+    task: str,
+    seed: int | None,
+    **options: Any,
+) -> Imported:
+    """What `import_logs` and the command line do: `maps` are texts as after ``--map``, and `options` further
+    fields of `Request`."""
+    with deferred("torch"):  # The catalog's algorithms import it; nothing here uses it.
+        from grpobench.runs.importing.folder import KeyOverrides
+        from grpobench.runs.importing.importing import Request, carry_out
+        from grpobench.runs.importing.sources import FORMATS
+        from grpobench.runs.importing.translate import mapping
+
+    if form and form not in FORMATS:
+        did = words.did_you_mean(form, FORMATS, f"known: {', '.join(FORMATS)}", "{!r}")
+        raise ConfigError([f"format: unknown format {form!r}; {did}"])
+    mapped, overrides = mapping(maps), KeyOverrides(arm, task, seed)
+    return carry_out(Request(sources, out, form, mapped, overrides, **options))

@@ -32,6 +32,7 @@ from grpobench.analysis.runfolder.experiment import (
     rollout_steps,
 )
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.several import combine_experiments
 from grpobench.analysis.tools.processes import Crew, usable_cores
 from grpobench.analysis.topics.numbers import Numbers, Shown
 from grpobench.analysis.topics.runs import run_settings
@@ -70,16 +71,23 @@ COMPLETION = ["mode", "problem", "sample", "completion"]
 ROLLOUT = ["problem", "sample", "prompt", "completion", "length", "stopped", "outcome", "reward"]
 
 
-def load(folder: str | os.PathLike[str], *, margin: float | None = None, strict: bool = False) -> Results:
+def load(
+    folder: str | os.PathLike[str],
+    *more: str | os.PathLike[str],
+    margin: float | None = None,
+    strict: bool = False,
+) -> Results:
     """Load the results in the folder of an experiment, such as ``results/quickstart``, whatever state its
-    runs are in.
+    runs are in. With `more` folders, the runs of all are one set of results, in which arms of different
+    experiments are not compared.
 
     A run with a damaged file has the state `damaged` and does not count; `Results.damage` gives the file, the
     line and the remedy. Raises `LogError` if there is nothing to read and, with `strict`, for any damage.
     `margin` is the difference, in points of accuracy, within which arms may be called equivalent; the default
     is the recipe's.
     """
-    results = Results(logs.load(Path(folder), margin, strict))
+    found = [logs.load(Path(path), margin, strict) for path in (folder, *more)]
+    results = Results(combine_experiments(found))
     if strict and results.damage:
         raise LogError("\n".join(results.damage))
     return results

@@ -9,22 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from grpobench.analysis.runfolder.search import SearchRecord, Value
-from grpobench.runs.api.experiments import (
-    PREEMPTED,
-    Progress,
-    RunError,
-    Sets,
-    Source,
-    console_for,
-    demand_no_import,
-    plain,
-    recipe,
-)
+from grpobench.runs.api.experiments import PREEMPTED, Progress, RunError, console_for, demand_no_import
+from grpobench.runs.api.recipes import Sets, Source, plain, recipe
 from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.experiment import line_on
 from grpobench.runs.experiment.search_plan import make_plan
 from grpobench.runs.experiment.searching import Searcher, target_of
 from grpobench.runs.experiment.worker import On
+from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import toml
 from grpobench.runs.tools.strict import ConfigError
 
@@ -117,19 +109,46 @@ def search(
     """
     demand_no_import()
     found = recipe(source, set=set, arms=arms, tasks=tasks, folder=folder)
-    plan = make_plan(found, texts_of(over), tuple(seeds), tuple(rungs), keep)
-    target = target_of(found) if to is None else Path(to)
-    where = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
     console = console_for(progress)
-    searcher = Searcher(plan, Path(out), target, found.name, workers, console, where, trial, line_on(console))
-    searcher.gpu_memory = gpu_memory
-    end = searcher.search()
+    end = searcher(
+        found,
+        found.name,
+        Path(out),
+        texts_of(over),
+        tuple(seeds),
+        tuple(rungs),
+        keep,
+        to,
+        workers=workers,
+        console=console,
+        where=Where(on, address, gpus_per_run, cpus_per_run, tuple(job)),
+        try_code=trial,
+        say=line_on(console),
+        gpu_memory=gpu_memory,
+    ).search()
     if end.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call goes on")
     if end.record is None or end.recipe is None:
         assert end.last is not None
         raise RunError(end.last)
     return SearchResults(end.record, end.recipe)
+
+
+def searcher(
+    recipe: Recipe,
+    name: str,
+    out: Path,
+    over: Sequence[str],
+    seeds: Sequence[int],
+    rungs: Sequence[int],
+    keep: float | None,
+    to: str | os.PathLike[str] | None,
+    **options: Any,
+) -> Searcher:
+    """The search of a recipe that the user calls `name`, for `search` and the command line. `options` are
+    further fields of `Searcher`. Raises `ConfigError` for a search that would not be equal."""
+    plan = make_plan(recipe, over, seeds, rungs, keep)
+    return Searcher(plan, out, target_of(recipe) if to is None else Path(to), name, **options)
 
 
 def texts_of(over: Over) -> list[str]:

@@ -9,9 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
+from grpobench.analysis.calibration import table
 from grpobench.analysis.calibration.scores import Case, Library
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.tools import files
 from grpobench.tasks.data import bounded
 
 FILE = Path(__file__).with_name("library.toml")
@@ -63,6 +66,25 @@ def case(row: Mapping[str, Any]) -> Case:
         name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
     }
     return Case(**told)
+
+
+COMMAND = "grpobench calibrate"
+
+
+def calibrate(
+    out: Path, workers: int | None, kept: Path | None = None
+) -> tuple[Outcome, dict[str, Any] | None]:
+    """Run the library in `out`, and measure how often detectors and verdicts are wrong; None in the place of
+    the numbers where runs have no result. The numbers are written to the file `kept`, if given. Raises
+    LogError for damaged logs."""
+    plan = planned()
+    outcome = run(plan, out, workers)
+    if outcome.code:
+        return outcome, None
+    content = table.calibrate(load(outcome.folder), plan.library, COMMAND)
+    if kept is not None:
+        files.write_atomic(kept, table.as_text(content).encode())
+    return outcome, content
 
 
 def run(plan: Planned, out: Path, workers: int | None) -> Outcome:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.experiments import running_options
-from grpobench.runs.commands.options import Options, seed_list, set_option
+from grpobench.runs.commands.options import Options, comma_list, set_option
 from grpobench.runs.commands.output import say
 
 if TYPE_CHECKING:
     from grpobench.runs.settings.comparing import Made
-    from grpobench.runs.settings.recipe import Recipe
 
 SEEDS = "8"
 
@@ -53,22 +51,19 @@ def compare_command(options: Options) -> int:
     """ALGORITHM is a name of grpobench list algorithms, or MODULE:Class for a class of a file in this folder.
     The results go to OUT/compare-NAME. The same command with other algorithms or more seeds runs only what is
     not there yet."""
+    from grpobench.runs.api.contrasts import contrast
     from grpobench.runs.commands.run import carry_out
-    from grpobench.runs.settings.comparing import BASE, Wish, compose
 
-    made = compose(
-        Wish(
-            candidate=options.algorithm,
-            others=names(options.others, "--with"),
-            tasks=names(options.tasks, "--task"),
-            seeds=tuple(seeds_of(options.seeds)),
-            source=options.recipe or BASE,
-            sets=tuple(options.sets),
-            command=command_of(options),
-        )
+    made = contrast(
+        options.algorithm,
+        names(options.others, "--with"),
+        names(options.tasks, "--task"),
+        options.seeds,
+        options.out,
+        source=options.recipe,
+        sets=options.sets,
+        command=command_of(options),
     )
-    demand_seeds(made.recipe, options.seeds)
-    demand_same_settings(made.recipe, options.out / made.recipe.name)
     if not options.json:
         say("\n".join(settings_lines(made)), flush=True)
     return carry_out(made.recipe, options)
@@ -78,15 +73,9 @@ def names(text: str, option: str) -> tuple[str, ...]:
     """The parts of a list. Raises ConfigError for an empty one."""
     from grpobench.runs.tools.strict import ConfigError
 
-    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not found:
+    if not (found := tuple(dict.fromkeys(comma_list(text)))):
         raise ConfigError([f"{option} {text!r}: names nothing"])
     return found
-
-
-def seeds_of(text: str) -> list[int]:
-    """The first N seeds for a number N, or the seeds of a list. Raises ConfigError."""
-    return seed_list(f"0-{int(text) - 1}" if text.isdecimal() and int(text) else text)
 
 
 def command_of(options: Options) -> str:
@@ -94,44 +83,6 @@ def command_of(options: Options) -> str:
     words = ["grpobench", "compare", options.algorithm, "--with", options.others, "--task", options.tasks]
     words += ["--seeds", options.seeds, *(["--recipe", options.recipe] if options.recipe else [])]
     return shlex.join([*words, *(part for text in options.sets for part in ("--set", text))])
-
-
-def demand_seeds(recipe: Recipe, given: str) -> None:
-    """Raise ConfigError for seeds that can never give a verdict, whatever the accuracies are."""
-    from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
-    from grpobench.analysis.statistics.verdicts import ALPHA
-    from grpobench.runs.tools.strict import ConfigError
-
-    seeds, needed = len(recipe.head.seeds), seeds_needed(ALPHA)
-    if seeds < needed:
-        count = f"{seeds} seed{'s' * (seeds != 1)}"
-        why = f"the smallest p of {count} is {smallest_p(seeds):.3g}, so that no difference could be shown"
-        raise ConfigError([f"--seeds {given}: {why} at {ALPHA:.0%}; write --seeds {needed} or more"])
-
-
-def demand_same_settings(recipe: Recipe, folder: Path) -> None:
-    """Raise ConfigError where runs of arms that this command leaves out would stand beside it with other
-    settings."""
-    from grpobench.runs.runfolder.logs import settled
-    from grpobench.runs.settings.comparing import shared_settings
-    from grpobench.runs.tools.strict import ConfigError
-    from grpobench.tasks.data.bounded import read_object_if_any
-
-    before = read_object_if_any(folder / "experiment.json") if folder.is_dir() else {}
-    ours = {config.arm for config in recipe.runs()}
-    left = [
-        str(arm)
-        for arm in before.get("arms", ())
-        if arm not in ours and any(settled(path.parent) for path in folder.glob(f"{arm}-*-s*/run.toml"))
-    ]
-    then = shared_settings(before.get("recipe", ""), before.get("sets", ()))
-    now = shared_settings(recipe.text, recipe.sets)
-    changed = [key for key in dict.fromkeys([*then, *now]) if then.get(key) != now.get(key)]
-    if left and changed:
-        what = f"{changed[0]}: {then.get(changed[0], 'not set')} -> {now.get(changed[0], 'not set')}"
-        why = f"has runs of {', '.join(left)} with other settings ({what}), with which it would be compared"
-        remedy = f"add {','.join(left)} to --with, keep the settings, or choose another --out"
-        raise ConfigError([f"{folder}: {why}; {remedy}"])
 
 
 def settings_lines(made: Made) -> list[str]:

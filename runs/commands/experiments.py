@@ -21,8 +21,8 @@ from grpobench.runs.commands.options import (
     no_trial_option,
     out_option,
     remote_options,
-    seed_list,
     set_option,
+    sets_and_seeds,
     trust_option,
     unsafe_option,
     workers_option,
@@ -113,10 +113,7 @@ def map_command(options: Options) -> int:
 def recipe_of(options: Options, over: Sequence[str] = ()) -> Recipe:
     from grpobench.runs.settings.recipe import read_recipe
 
-    sets = list(options.sets)
-    if options.seeds:
-        sets.append(f"seeds={seed_list(options.seeds)}")
-    return read_recipe(options.recipe, sets, over)
+    return read_recipe(options.recipe, sets_and_seeds(options), over)
 
 
 @click.argument(

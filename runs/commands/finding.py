@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from grpobench.runs.api.findings import announce, judge, list_row, rerun_of, summary, verdict
 from grpobench.runs.commands.beginning import names_of
-from grpobench.runs.commands.finding_parts import describe_part, read_part, without_part
-from grpobench.runs.commands.finding_records import Records, find_records, kept_path, register, rerun_words
-from grpobench.runs.commands.finding_time import Remaining, remaining, time_left
 from grpobench.runs.commands.options import (
     Options,
     combine,
@@ -22,21 +19,19 @@ from grpobench.runs.commands.options import (
     no_trial_option,
     out_option,
     remote_options,
-    seed_list,
     set_option,
+    sets_and_seeds,
     trust_option,
     unsafe_option,
     workers_option,
 )
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
-from grpobench.runs.inventory import folders
+from grpobench.runs.inventory.findings.parts import part_words
+from grpobench.runs.inventory.findings.records import rerun_words
+from grpobench.runs.inventory.findings.remaining import Remaining, remaining, time_left
 from grpobench.runs.settings.findings import Study, findings, read_finding
-from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.tables import DataError
 
 if TYPE_CHECKING:
-    from grpobench.analysis.findings.record import Record
-    from grpobench.analysis.findings.result import Result
     from grpobench.analysis.findings.rule import Check, Test
 
 ALL = "all"
@@ -73,116 +68,24 @@ run_options = combine(
 def list_command(options: Options) -> int:
     known = findings()
     if options.json:
-        say(as_json([row_of(name, options.scale, options.out) for name in known]))
+        say(as_json([list_row(name, options.scale, options.out) for name in known]))
         return DONE
     width = max(map(len, known))
     for name in known:
-        say("\n".join(lines_of(name, options.scale, options.out, width)))
+        say("\n".join(summary_lines(summary(name, options.scale, options.out), width)))
     return DONE
 
 
-def lines_of(name: str, scale: str, out: Path, width: int) -> list[str]:
-    """A finding with its verdict as text, which needs less than its row: no power is computed."""
-    study = read_finding(name)
-    records = find_records(study, scale, out)
-    verdict = judged_as_registered(study, records.listed).verdict if records.listed else "not run"
+def summary_lines(row: Mapping[str, Any], width: int) -> list[str]:
+    """A finding with its verdict, and below it what a rerun and contributions say."""
     return [
-        f"{name:<{width}}  {verdict:<12}  {study.finding.claim}",
-        *([f"  {rerun_words(records.rerun)}"] if records.rerun else []),
+        f"{row['name']:<{width}}  {row['verdict'] or 'not run':<12}  {row['claim']}",
+        *([f"  {rerun_words(row['rerun'])}"] if row["rerun"] else []),
         *(
             f"  contributed by {theirs['contributor']} ({theirs['name']}): {theirs['verdict']}"
-            for theirs in contributed(study, scale)
+            for theirs in row["contributed"]
         ),
     ]
-
-
-def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
-    """A finding with its verdict at a scale, null where it has none."""
-    study = read_finding(name)
-    row: dict[str, Any] = {
-        "name": name,
-        "claim": study.finding.claim,
-        "source": study.finding.source,
-        "scales": list(study.scales),
-        "scale": scale,
-        "verdict": None,
-        "checks": [{"name": one.name, "passed": None} for one in study.finding.check],
-        "control": [{"name": one.name, "shown": None} for one in study.finding.control],
-        "rerun": None,
-        "contributed": contributed(study, scale),
-    }
-    records = find_records(study, scale, out)
-    if records.listed is None:
-        return row
-    return row | described(study, records.listed, records)
-
-
-def contributed(study: Study, scale: str) -> list[dict[str, Any]]:
-    """What contributions say of a finding."""
-    from grpobench.runs.publishing.contributed import contributed_records
-
-    results = folders.results_folder()
-    if results is None:
-        return []
-    return [
-        {
-            "name": theirs.name,
-            "contributor": theirs.contributor,
-            "verdict": theirs.record.result().verdict,
-            "departures": theirs.record.departed(study.finding),
-        }
-        for theirs in contributed_records(results, study.finding.name, scale)
-    ]
-
-
-def described(study: Study, record: Record, records: Records) -> dict[str, Any]:
-    """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
-    beside it. Raises DataError."""
-    from grpobench.analysis.findings.result import as_row
-
-    row = as_row(judged_as_registered(study, record)) | {"rerun": records.rerun}
-    seeds = {run[2] for run in record.states}
-    row |= {
-        "scale": record.registration.scale,
-        "seeds": len(seeds),
-        "registered": record.registration.registered,
-        "commit": record.registration.commit,
-        "rule": record.registration.finding.digest,
-        "departures": record.departed(study.finding),
-        "exploratory": None,
-        "contributed": contributed(study, record.registration.scale),
-    }
-    if study.finding.digest != record.registration.finding.digest:
-        row["exploratory"] = exploratory(study, record)
-    return row
-
-
-def judged_as_registered(study: Study, record: Record) -> Result:
-    """Judge a record by its registered rule. Raises DataError."""
-    from grpobench.analysis.runfolder.files import LogError
-
-    try:
-        return record.result()
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(f"{study.finding.name}: {error}; run the finding anew in another --out") from error
-
-
-def exploratory(study: Study, record: Record) -> str:
-    """The verdict by today's rule, where what it asks for was measured."""
-    from grpobench.analysis.runfolder.files import LogError
-
-    asked = {one.name: one for one in study.finding.measured}
-    known = {one.name: one for one in record.registration.finding.measured}
-    same = all(
-        name in known and (test.outcome, test.where) == (known[name].outcome, known[name].where)
-        for name, test in asked.items()
-    )
-    if not same:
-        return "measures something else; run it anew"
-    try:
-        return record.result(study.finding).verdict
-    except LogError as error:
-        return f"{error}; run it anew"
 
 
 @name_argument
@@ -194,11 +97,8 @@ def show_command(options: Options) -> int:
         say(as_json({**study.finding.plain(), "rule": study.finding.digest, "scales": dict(study.scales)}))
         return DONE
     say("\n".join(describe_rule(study)))
-    records = find_records(study, options.scale, options.out)
-    if records.listed:
-        say("\n".join(answer(described(study, records.listed, records))))
-    else:
-        say(f"not run at scale {options.scale}")
+    row = verdict(study, options.scale, options.out, listed=True)
+    say("\n".join(answer(row)) if row else f"not run at scale {options.scale}")
     return DONE
 
 
@@ -240,31 +140,23 @@ def run_finding(options: Options) -> int:
     return run_all(options) if options.name == ALL else run_one(read_finding(options.name), options)
 
 
-def overrides(options: Options) -> list[str]:
-    """`--set` and `--seeds`."""
-    return [*options.sets, *([f"seeds={seed_list(options.seeds)}"] if options.seeds else [])]
-
-
 def run_one(study: Study, options: Options) -> int:
     """Register, run what has no result yet, write the report and say the verdict."""
-    recipe = study.recipe(options.scale, overrides(options))
-    part = None if options.sets or options.seeds else read_part(study.finding.name, options.scale)
-    if not options.dry_run:
-        register(study.finding, options.scale, recipe, options.out, part)
-    if part is not None:
-        say(describe_part(part))
-        recipe = without_part(recipe, part)
     from grpobench.runs.commands.run import carry_out  # loads what executes runs, which no listing needs
 
+    recipe, part = announce(
+        study, options.scale, options.out, sets_and_seeds(options), registers=not options.dry_run
+    )
+    if part is not None:
+        say(part_words(part))
     code = carry_out(recipe, options, by_pairs=False)  # but by the finding's rule
-    if options.dry_run or (code == PREEMPTED and not kept_path(study, options.scale)):
+    if options.dry_run:
         return code
-    records = find_records(study, options.scale, options.out)
     if code == PREEMPTED:
-        if rerun := records.rerun:
+        if rerun := rerun_of(study, options.scale, options.out):
             say(f"{study.finding.name}: {rerun_words(rerun)}")
-    elif records.judged:
-        say("\n".join(answer(described(study, records.judged, records))))
+    elif row := verdict(study, options.scale, options.out):
+        say("\n".join(answer(row)))
     return code
 
 
@@ -272,14 +164,7 @@ def run_one(study: Study, options: Options) -> int:
 @scale_options
 @json_option
 def judge_command(options: Options) -> int:
-    study = read_finding(options.name)
-    records = find_records(study, options.scale, options.out)
-    if records.judged is None:
-        where = f"{options.out / study.finding.name}-{options.scale}"
-        raise ConfigError(
-            [f"{study.finding.name}: neither runs in {where} nor a kept table; run `grpobench finding run`"]
-        )
-    row = described(study, records.judged, records)
+    row = judge(options.name, options.scale, options.out)
     say(as_json(row) if options.json else "\n".join(answer(row)))
     return DONE
 
@@ -291,7 +176,7 @@ def run_all(options: Options) -> int:
     studies = [study for study in map(read_finding, findings()) if options.scale in study.scales]
 
     def rest(study: Study) -> Remaining:
-        return remaining(study.finding.name, options.scale, options.out, overrides(options))
+        return remaining(study.finding.name, options.scale, options.out, sets_and_seeds(options))
 
     left = [] if options.json else [rest(study) for study in studies]
     for number, study in enumerate(studies):

@@ -12,8 +12,8 @@ from grpobench.runs.commands.options import (
     Options,
     data_options,
     flag,
-    seed_list,
     set_option,
+    sets_and_seeds,
     trust_option,
 )
 from grpobench.runs.commands.output import DONE, say
@@ -43,12 +43,8 @@ def hand_over_command(options: Options) -> int:
     from grpobench.runs.handover.folder import write
     from grpobench.runs.settings.recipe import read_recipe
 
-    sets = list(options.sets)
-    if options.seeds:
-        sets.append(f"seeds={seed_list(options.seeds)}")
-    recipe = read_recipe(options.recipe, sets)
     plan = write(
-        recipe,
+        read_recipe(options.recipe, sets_and_seeds(options)),
         options.library,
         options.folder,
         options.leave_out,

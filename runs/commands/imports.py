@@ -57,22 +57,21 @@ MOST = 20
 @flag("--strict", "Import nothing where anything is damaged.")
 @json_option
 def import_command(options: Options) -> int:
-    from grpobench.runs.importing.folder import KeyOverrides
-    from grpobench.runs.importing.importing import Request, carry_out, unused
-    from grpobench.runs.importing.translate import mapping
+    from grpobench.runs.api.importing import import_runs
 
-    request = Request(
-        sources=options.sources,
-        out=options.out,
+    result = import_runs(
+        options.sources,
+        options.out,
         form=options.form or "",
-        mapped=mapping(options.maps),
-        overrides=KeyOverrides(options.arm, options.task, options.seed),
+        maps=options.maps,
+        arm=options.arm,
+        task=options.task,
+        seed=options.seed,
         experiment=options.experiment,
         strict=options.strict,
         beside=options.beside,
     )
-    result = carry_out(request)
-    for theirs in unused(request, result):
+    for theirs in result.unused:
         say(f"grpobench: --map {theirs}: no log has it", file=sys.stderr)
     if options.json:
         say(as_json(table(result)))

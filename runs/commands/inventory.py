@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from grpobench.runs.commands.options import Options, data_options, flag, json_option, unsafe_option
@@ -129,34 +127,20 @@ def check_command(options: Options) -> int:
 @json_option
 def pairs_command(options: Options) -> int:
     """Exits with 0 when every verdict of ours is the expected one or a kept exception, else with 70."""
-    from grpobench.tasks.grading import pairs
-
-    return compare_graders(pairs, options)
+    return compare_graders("pairs", options)
 
 
 @flag("--keep", "Keep what is read in the project's checkout.")
 @json_option
 def readings_command(options: Options) -> int:
     """Exits with 0 when ours reads the right program from every completion, else with 70."""
-    from grpobench.tasks.grading import readings
-
-    return compare_graders(readings, options)
+    return compare_graders("readings", options)
 
 
-def compare_graders(table: Any, options: Options) -> int:
+def compare_graders(table: str, options: Options) -> int:
     """Ask ours and others about the rows of a kept table, and say or keep what they answer now."""
-    from grpobench.runs.inventory import folders
-    from grpobench.runs.tools import files
+    from grpobench.runs.inventory.graders import compare
 
-    if options.keep:
-        folders.docs_folder("--keep writes into one")
-    kept = table.load()
-    now, lacking = table.ask(kept)
-    faults = list(table.faults(kept, now))
-    if options.json:
-        say(as_json([row.row() for row in now]))
-    else:
-        say("\n".join([*table.as_lines(now), *lacking, *faults]))
-    if options.keep:
-        files.write_atomic(table.TABLE, table.as_text(now).encode())
-    return INFRASTRUCTURE if faults else DONE
+    compared = compare(table, options.keep)
+    say(as_json([row.row() for row in compared.rows]) if options.json else "\n".join(compared.lines))
+    return INFRASTRUCTURE if compared.faults else DONE

@@ -26,7 +26,6 @@ from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, compla
 
 if TYPE_CHECKING:
     from grpobench.runs.evaluation.question import Through
-    from grpobench.tasks.task import Task
 
 chat_option = flag(
     "--no-chat-template", "Let a model read prompts without its chat template, as a base model does."
@@ -162,12 +161,11 @@ def export_command(options: Options) -> int:
 @trust_option
 def warmstart_command(options: Options) -> int:
     """Takes the warm start from the cache if it is there. Measures the model before and after."""
-    from grpobench.runs.prepare.warmstart import Measure, as_lines, warm_start_command
-    from grpobench.runs.settings.config import ModelConfig
-    from grpobench.runs.tools import strict
+    from grpobench.runs.prepare.measured_start import Measure, as_lines, measured_start
     from grpobench.runs.tools.progress import Ticker
 
     settings = {
+        "name": options.model,
         "warm_start": options.steps,
         "warm_start_batch": options.batch,
         "warm_start_examples": options.examples,
@@ -175,32 +173,12 @@ def warmstart_command(options: Options) -> int:
         "dtype": options.dtype,
         "chat_template": not options.no_chat_template,
     }
-    faults: list[str] = []
-    given = {name: value for name, value in settings.items() if value is not None}
-    config = strict.build(ModelConfig, {"name": options.model, **given}, "model", faults)
-    if isinstance(config, strict.Bad):
-        raise strict.ConfigError(faults)
-    task = chosen_task(options)
     measure = Measure(options.problems, options.samples, options.max_completion_tokens or 0)
+    sets = assignments(options.sets)
     with Ticker() as ticker:
-        about = warm_start_command(options.model, task, config, measure, options.out, ticker.tell)
+        about = measured_start(settings, options.task, sets, measure, options.out, ticker.tell)
     say(as_json(about) if options.json else "\n".join(as_lines(about)))
     return DONE
-
-
-def chosen_task(options: Options) -> Task:
-    """The task that `--task` names with what `--set` says of it. Raises `ConfigError`."""
-    from grpobench.runs.settings import registries
-    from grpobench.runs.tools import strict
-
-    faults: list[str] = []
-    cls = registries.chosen(registries.tasks(), options.task, "task")
-    task: Task | strict.Bad = strict.build(cls, assignments(options.sets), f"task.{options.task}", faults)
-    if isinstance(task, strict.Bad):
-        raise strict.ConfigError(faults)
-    if lack := task.missing():
-        raise strict.ConfigError([f"task {options.task}: {lack}"])
-    return task
 
 
 def assignments(sets: Sequence[str]) -> dict[str, Any]:

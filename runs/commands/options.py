@@ -139,6 +139,27 @@ def use_options(options: Options) -> None:
         allow_unsafe()
 
 
+def execution(options: Options) -> dict[str, Any]:
+    """How the options say that runs are executed, as arguments of `run_experiment`. Raises `ConfigError`."""
+    from grpobench.runs.experiment.engines import Where
+
+    gpus, cpus = options.gpus_per_run, options.cpus_per_run
+    how: dict[str, Any] = {"workers": options.workers, "gpu_memory": options.gpu_memory}
+    how |= {"where": Where(options.on, options.address, gpus, cpus, tuple(options.job))}
+    how |= {"try_code": not options.no_trial}
+    return how | ({"allow_change": options.allow_change} if hasattr(options, "allow_change") else {})
+
+
+def comma_list(text: str | None) -> list[str]:
+    """The parts of a list with commas."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def sets_and_seeds(options: Options) -> list[str]:
+    """The assignments of `--set` and `--seeds`. Raises `ConfigError`."""
+    return [*options.sets, *([f"seeds={seed_list(options.seeds)}"] if options.seeds else [])]
+
+
 def seed_list(text: str) -> list[int]:
     """``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
     from grpobench.runs.settings.draft import read_seeds

@@ -23,15 +23,10 @@ from grpobench.runs.commands.output import DONE, say
 def publish_command(options: Options) -> int:
     """Logs, settings and provenance of every run, without weights, completions of rollouts and names of your
     machine; tables that datasets.load_dataset reads; a data card and checksums."""
-    from grpobench.analysis.runfolder.files import LogError
     from grpobench.runs.publishing.publish import publish
-    from grpobench.tasks.data.tables import DataError
 
     name = options.name or options.out.resolve().name
-    try:
-        manifest, place = publish(options.folders, options.out, name, options.contributor, options.license)
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(str(error)) from error
+    manifest, place = publish(options.folders, options.out, name, options.contributor, options.license)
     runs = sum(len(part.runs) for part in manifest.experiments)
     count = len(manifest.experiments)
     say(f"{place}: {count} experiment{'s' * (count > 1)}, {runs} runs")
@@ -50,22 +45,8 @@ def publish_command(options: Options) -> int:
 def contribute_command(options: Options) -> int:
     """Refuses a file set whose checksums, logs, tables, settings, seeds or provenance do not agree, and names
     what does not. What is accepted appears under its own name in findings and profiles, never among ours."""
-    from grpobench.analysis.runfolder.files import LogError
-    from grpobench.runs.inventory import folders
-    from grpobench.runs.publishing.contribute import Faults, accept, check
-    from grpobench.runs.tools.strict import ConfigError
-    from grpobench.tasks.data.tables import DataError
+    from grpobench.runs.api.keeping import contribute
 
-    try:
-        checked = check(options.folder)
-        if options.check:
-            say(f"{options.folder}: good")
-            return DONE
-        results = options.to or folders.docs_folder("name a folder: --to DIR") / folders.FOLDER
-        written = accept(checked, results)
-    except Faults as error:
-        raise ConfigError(error.faults, f"{options.folder}: refused") from error
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(str(error)) from error
-    say("\n".join(map(str, written)))
+    written = contribute(options.folder, options.to, only_check=options.check)
+    say("\n".join(map(str, written)) if written else f"{options.folder}: good")
     return DONE

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,10 +19,6 @@ from grpobench.runs.commands.options import (
     unsafe_option,
 )
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
-
-if TYPE_CHECKING:
-    from grpobench.analysis.readable import ReadableRow
-    from grpobench.runs.evaluation.readable import Asked
 
 
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", help="As in model.name of a recipe.")
@@ -60,50 +54,11 @@ def readable_command(options: Options) -> int:
     and that are right, as written and by likelihood. What was measured is not measured again."""
     from grpobench.analysis import readable as tables
     from grpobench.analysis.figures.table import text_lines
+    from grpobench.runs.api.keeping import keep_row, kept_file
     from grpobench.runs.evaluation import readable
-
-    kept = table_path() if options.keep else None
-    rows = []
-    try:
-        for row in readable.measure(request(options), lambda line: say(line, file=sys.stderr)):
-            rows.append(row)
-            if kept is not None:
-                keep(kept, row)
-    except RuntimeError as error:  # the grader gives up
-        return complain(str(error), INFRASTRUCTURE)
-    if options.json:
-        say(as_json([row.row() for row in rows]))
-    else:
-        say("\n".join(text_lines([list(tables.HEADER), *tables.cells(rows)])))
-    if kept is not None:
-        say(f"{kept}; grpobench docs writes it into the page", file=sys.stderr)
-    return DONE
-
-
-def request(options: Options) -> Asked:
-    """What the options ask for. Raises `ConfigError`."""
     from grpobench.runs.evaluation.question import EvalRequest
-    from grpobench.runs.evaluation.readable import Asked, real_tasks
-    from grpobench.runs.settings import registries
-    from grpobench.runs.settings.config import ModelConfig
-    from grpobench.runs.tools import strict
 
-    names = options.task.split(",") if options.task else real_tasks()
-    for name in names:
-        registries.chosen(registries.tasks(), name, "task")
-    if not names:
-        raise strict.ConfigError(["no published problems are on this machine; grpobench data fetch all"])
-    given = {
-        "chat_template": not options.no_chat_template,
-        "dtype": options.dtype,
-        "warm_start": options.warm_start or 0,
-        "warm_start_batch": options.batch,
-        "warm_start_learning_rate": options.learning_rate,
-    }
-    faults: list[str] = []
-    model = strict.build(ModelConfig, given, "model", faults)
-    if isinstance(model, strict.Bad):
-        raise strict.ConfigError(faults)
+    kept = kept_file(tables.NAME) if options.keep else None
     wish = EvalRequest(
         task="",
         sets=assignments(options.sets),
@@ -116,21 +71,24 @@ def request(options: Options) -> Asked:
         template=not options.no_chat_template,
         dtype=options.dtype,
     )
-    return Asked(options.models, names, wish, model)
-
-
-def table_path() -> Path:
-    """The file of the kept table. Raises `ConfigError` outside of a checkout."""
-    from grpobench.analysis import readable as tables
-    from grpobench.runs.inventory import folders
-
-    return folders.docs_folder("leave --keep out") / folders.FOLDER / f"{tables.NAME}.json"
-
-
-def keep(path: Path, row: ReadableRow) -> None:
-    """Add a row to the kept table, in the place of the one that measured the same."""
-    from grpobench.analysis import readable as tables
-    from grpobench.runs.tools import files
-
-    rows = tables.merge(tables.read(path) if path.exists() else [], [row])
-    files.write_atomic(path, tables.as_text(tables.content_of(rows)).encode())
+    warm = {
+        "warm_start": options.warm_start or 0,
+        "warm_start_batch": options.batch,
+        "warm_start_learning_rate": options.learning_rate,
+    }
+    asked = readable.ask(options.models, options.task.split(",") if options.task else (), wish, warm)
+    rows = []
+    try:
+        for row in readable.measure(asked, lambda line: say(line, file=sys.stderr)):
+            rows.append(row)
+            if kept is not None:
+                keep_row(kept, row)
+    except RuntimeError as error:  # the grader gives up
+        return complain(str(error), INFRASTRUCTURE)
+    if options.json:
+        say(as_json([row.row() for row in rows]))
+    else:
+        say("\n".join(text_lines([list(tables.HEADER), *tables.cells(rows)])))
+    if kept is not None:
+        say(f"{kept}; grpobench docs writes it into the page", file=sys.stderr)
+    return DONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from grpobench.runs.commands.beginning import names_of
-from grpobench.runs.commands.options import PATH, Options, flag, json_option, out_option, workers_option
+from grpobench.runs.commands.options import (
+    PATH,
+    Options,
+    comma_list,
+    flag,
+    json_option,
+    out_option,
+    workers_option,
+)
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
 
 if TYPE_CHECKING:
@@ -24,7 +31,6 @@ LEFT_OUT = ("val. best", "val. last")
 """Columns that the report has and a terminal has no room for."""
 MOST_WARNINGS = 5
 """Most warnings that a terminal shows."""
-CALIBRATE = "grpobench calibrate"
 
 
 @click.argument("folder", type=PATH, metavar="DIR", help="Such as results/quickstart.")
@@ -40,7 +46,7 @@ def report_command(options: Options) -> int:
     from grpobench.analysis.tools.text import why_no_experiment
     from grpobench.runs.tools.strict import ConfigError
 
-    formats = [part.strip() for part in options.format.split(",") if part.strip()]
+    formats = comma_list(options.format)
     faults = [unknown("--format", name, FORMATS) for name in formats if name not in FORMATS]
     if not options.folder.is_dir():
         faults.append(why_no_experiment(options.folder))
@@ -54,25 +60,14 @@ def write_report(
     folder: Path, formats: Sequence[str], margin: float | None = None, strict: bool = False
 ) -> tuple[Path, list[str]]:
     """Write the report, and say what is damaged and so left out. Where it is, and its table of accuracies as
-    lines. Raises DataError, if `strict` for anything that is damaged."""
-    from grpobench.analysis.report.crew import drawing_crew
-    from grpobench.analysis.tools.processes import usable_cores
-    from grpobench.tasks.data.tables import DataError
+    lines."""
+    from grpobench.runs.api.reporting import report
 
-    with drawing_crew(formats, usable_cores()) as drawers:
-        # These load pandas and matplotlib, as the crew's helpers do meanwhile.
-        from grpobench.analysis.checks import DAMAGED_TITLE, SPARED
-        from grpobench.analysis.runfolder.files import LogError
-        from grpobench.runs.api.results import load
+    def damaged(text: str) -> None:
+        say(f"grpobench: {text}", file=sys.stderr)
 
-        try:
-            results = load(folder, margin=margin, strict=strict)
-            for title in (DAMAGED_TITLE, SPARED):
-                for fault in results.alarms.get(title, ()):
-                    say(f"grpobench: {title[0].lower()}{title[1:]}: {fault}", file=sys.stderr)
-            return results.write(drawers, formats=formats), accuracy_lines(results.facts)
-        except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-            raise DataError(str(error)) from error
+    path, facts = report(folder, formats, damaged, margin, strict)
+    return path, accuracy_lines(facts)
 
 
 def accuracy_lines(facts: Facts) -> list[str]:
@@ -136,15 +131,12 @@ def accuracy_lines(facts: Facts) -> list[str]:
 def figure_command(options: Options) -> int:
     # These load pandas and matplotlib.
     from grpobench.analysis.report.catalog import FIGURES
-    from grpobench.analysis.runfolder.files import LogError
-    from grpobench.analysis.runfolder.load import load
-    from grpobench.analysis.runfolder.several import combine_experiments
     from grpobench.analysis.tools.text import why_no_experiment
-    from grpobench.runs.api.results import Results
+    from grpobench.runs.api.results import load
     from grpobench.runs.tools.strict import ConfigError
     from grpobench.tasks.data.tables import DataError
 
-    formats = [part.strip() for part in options.format.split(",") if part.strip()]
+    formats = comma_list(options.format)
     faults = [unknown("--format", name, FIGURE_FORMATS) for name in formats if name not in FIGURE_FORMATS]
     if not formats:
         faults.append(f"--format: names no format; known: {', '.join(FIGURE_FORMATS)}")
@@ -157,8 +149,7 @@ def figure_command(options: Options) -> int:
         raise ConfigError(faults)
     names = FIGURES if "all" in asked else asked
     try:
-        results = Results(combine_experiments([load(folder) for folder in options.folders]))
-        written = results.write_figures(
+        written = load(*options.folders).write_figures(
             options.out,
             names,
             formats,
@@ -168,15 +159,10 @@ def figure_command(options: Options) -> int:
             labels=labels_in(options.labels or ""),
             font=options.font,
         )
-    except (LogError, ValueError, RuntimeError) as error:  # a folder, nothing to draw, no LaTeX for pgf
+    except (ValueError, RuntimeError) as error:  # nothing to draw, no LaTeX for pgf
         raise DataError(str(error)) from error
     say("\n".join(map(str, written)))
     return DONE
-
-
-def comma_list(text: str | None) -> list[str]:
-    """The names in a list with commas."""
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def labels_in(text: str) -> dict[str, str]:
@@ -230,78 +216,9 @@ def docs_command(options: Options) -> int:
     "Keep the runs of a finding that have a result; `grpobench finding run` runs the others, on any machine.",
 )
 def keep_command(options: Options) -> int:
-    from grpobench.analysis.findings import record as registration
-    from grpobench.analysis.kept import as_text, keep, partial, read
-    from grpobench.analysis.runfolder.files import LogError
-    from grpobench.analysis.runfolder.load import load
-    from grpobench.runs.inventory import folders
-    from grpobench.runs.tools import files
-    from grpobench.runs.tools.strict import ConfigError
-    from grpobench.tasks.data.tables import DataError
+    from grpobench.runs.api.keeping import keep
 
-    if options.part and options.to:
-        raise ConfigError(["--part: parts are kept in the project's checkout; leave --to out"])
-    folder = options.to or folders.docs_folder("name one: --to DIR") / folders.FOLDER
-    if options.to:
-        files.demand_writable(options.to, "--to")
-    if (options.folder / registration.FILE).exists():
-        return keep_finding(options.folder, folder / registration.FOLDER, options.part)
-    if options.part:
-        raise DataError(f"{options.folder}: --part is for the folder of a finding")
-    try:
-        content = keep(load(options.folder))
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(str(error)) from error
-    path = folder / f"{content['name']}.json"
-    with contextlib.suppress(LogError):  # a damaged table may be written again
-        if told := path.exists() and partial(read(path), content):
-            raise DataError(
-                f"{path} stands: {options.folder} is not the whole experiment: {'; '.join(told)}; keep it "
-                "elsewhere with --to DIR, or delete the kept table first"
-            )
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(path, as_text(content).encode())
-    say(f"{path}; grpobench docs writes it into the pages")
-    return DONE
-
-
-def keep_finding(source: Path, folder: Path, part: bool) -> int:
-    """Keep what was measured of a finding's runs, with those of a part that was kept before."""
-    from grpobench.analysis.findings import record as registration
-    from grpobench.analysis.runfolder.files import LogError
-    from grpobench.analysis.runfolder.load import load
-    from grpobench.runs.commands.finding_parts import part_path, read_part, with_part
-    from grpobench.runs.commands.finding_records import demand_whole, set_aside
-    from grpobench.runs.tools import files
-    from grpobench.tasks.data.tables import DataError
-
-    try:
-        found = (registration.part_of if part else registration.record_of)(load(source))
-    except LogError as error:
-        raise DataError(str(error)) from error
-    name, scale = found.registration.finding.name, found.registration.scale
-    before = read_part(name, scale)
-    if part and before and before.registration != found.registration:
-        raise DataError(f"{source}: registered apart from the part that is kept in {part_path(name, scale)}")
-    record = with_part(found, before) or found
-    if record.waits and not part:
-        why = f"{len(record.waits)} runs without result; --part keeps the others until these have run"
-        raise DataError(f"{source}: only whole experiments are kept; {why}")
-    unfinished = part_path(name, scale)
-    if record.waits and unfinished:
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
-        files.write_atomic(unfinished, registration.record_text(record).encode())
-        say(f"{unfinished}; {len(record.states)} runs, and {len(record.waits)} to come")
-        return DONE
-    path = folder / f"{name}-{scale}.json"
-    demand_whole(record, path, source)
-    folder.mkdir(parents=True, exist_ok=True)
-    if earlier := set_aside(path, record):
-        say(f"{earlier}: the table by the earlier rule, whose conclusion the page shows beside")
-    files.write_atomic(path, registration.record_text(record).encode())
-    if unfinished:
-        unfinished.unlink(missing_ok=True)
-    say(f"{path}; grpobench docs writes it into the pages")
+    say("\n".join(keep(options.folder, options.to, options.part)))
     return DONE
 
 
@@ -310,34 +227,20 @@ def keep_finding(source: Path, folder: Path, part: bool) -> int:
 @flag("--keep", "Keep the numbers in the project's checkout, for grpobench docs.")
 @json_option
 def calibrate_command(options: Options) -> int:
-    from grpobench.analysis.calibration import markdown, table
-    from grpobench.analysis.runfolder.files import LogError
-    from grpobench.analysis.runfolder.load import load
-    from grpobench.runs.calibration import library
-    from grpobench.runs.inventory import folders
-    from grpobench.runs.tools import files
-    from grpobench.tasks.data.tables import DataError
+    from grpobench.analysis.calibration import markdown
+    from grpobench.analysis.calibration.table import NAME
+    from grpobench.runs.api.keeping import kept_file
+    from grpobench.runs.calibration.library import calibrate
 
-    plan = library.planned()
-    kept = (
-        folders.docs_folder("leave --keep out") / folders.FOLDER / f"{table.NAME}.json"
-        if options.keep
-        else None
-    )
+    kept = kept_file(NAME) if options.keep else None
     try:
-        outcome = library.run(plan, options.out, options.workers)
+        outcome, content = calibrate(options.out, options.workers, kept)
     except RuntimeError as error:
         return complain(str(error), INFRASTRUCTURE)
-    if outcome.code:
+    if content is None:
         unfinished = [run.name for run in outcome.runs if run.state not in ("finished", "diverged")]
         say(f"without a result: {', '.join(unfinished[:5])}; the same command goes on", file=sys.stderr)
         return outcome.code
-    try:
-        content = table.calibrate(load(outcome.folder), plan.library, CALIBRATE)
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(str(error)) from error
-    if kept is not None:
-        files.write_atomic(kept, table.as_text(content).encode())
     say(as_json(content) if options.json else "\n".join(markdown.as_lines(content)))
     if kept is not None:
         say(f"{kept}; grpobench docs writes it into the page", file=sys.stderr)

@@ -1,26 +1,19 @@
-"""Carry out the experiment of a recipe, for the commands that do: `run`, `map` and `finding run`."""
+"""Carry out the experiment of a recipe: `grpobench run`, `map`, `compare` and `finding run`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from grpobench.runs.commands.options import Options
-from grpobench.runs.commands.outlook import outlook_lines
+from grpobench.runs.api.experiments import execute, interim_plan, preview
+from grpobench.runs.api.outlook import outlook_lines
+from grpobench.runs.commands.options import Options, execution
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
 from grpobench.runs.commands.reports import FORMATS, write_report
-from grpobench.runs.experiment import memory
-from grpobench.runs.experiment.dry_run import as_lines, preview
-from grpobench.runs.experiment.engines import Where, with_devices
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
-from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until, with_seeds
-from grpobench.runs.experiment.memory_table import plan_lines
-from grpobench.runs.experiment.trial import TrialError
-from grpobench.runs.models.token_budgets import ModelError
+from grpobench.runs.experiment.experiment import Outcome
 from grpobench.runs.runfolder.logs import RESULTS
 from grpobench.runs.settings.recipe import Recipe
-from grpobench.runs.tools import machine
 from grpobench.runs.tools.progress import duration
 from grpobench.runs.tools.strict import ConfigError
 
@@ -33,15 +26,14 @@ def carry_out(recipe: Recipe, options: Options, by_pairs: bool = True) -> int:
     unless it is judged otherwise than `by_pairs` of arms."""
     if options.json and not options.dry_run:
         raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
-    plan = plan_of(recipe, options)
-    where = where_of(options)
+    plan, how = plan_of(recipe, options), execution(options)
     lines = outlook_lines(recipe, options.out, plan) if by_pairs else []
     if options.dry_run:
         return dry_run(recipe, options, plan, lines)
     for line in (*(f"left out: {why}" for why in recipe.left_out), *lines):
         say(line, flush=True)
     try:
-        outcome = start(recipe, options, plan, where)
+        outcome = execute(recipe, options.out, plan, **how)
     except RuntimeError as error:
         return complain(str(error), INFRASTRUCTURE)
     tell(outcome)
@@ -56,60 +48,29 @@ def carry_out(recipe: Recipe, options: Options, by_pairs: bool = True) -> int:
 def plan_of(recipe: Recipe, options: Options) -> InterimPlan | None:
     """The plan of looks that the options ask for. Raises ConfigError where they do not belong together."""
     until, most, step = (getattr(options, name, None) for name in ("until", "most_seeds", "step_seeds"))
-    if until and most:
-        return plan_looks(recipe, most, step or STEP)
-    if until or most or step:
+    if bool(until) != bool(most) or (step and not until):
         raise ConfigError(
             ["--until resolved, --most-seeds N and --step-seeds K: give the first two together"]
         )
-    return None
-
-
-def where_of(options: Options) -> Where:
-    """Where the options say that runs are executed."""
-    gpus, cpus = options.gpus_per_run, options.cpus_per_run
-    return Where(options.on, options.address, gpus, cpus, tuple(options.job))
-
-
-def start(recipe: Recipe, options: Options, plan: InterimPlan | None, where: Where) -> Outcome:
-    more: dict[str, Any] = {"allow_change": options.allow_change, "where": where}
-    more |= {"try_code": not options.no_trial, "gpu_memory": options.gpu_memory}
-    if plan:
-        return run_until(recipe, options.out, plan, options.workers, **more)
-    demand_unplanned(options.out / recipe.name)
-    return run_experiment(recipe, options.out, options.workers, **more)
+    return interim_plan(recipe, most, *([step] if step else []))
 
 
 def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook: Sequence[str]) -> int:
+    show = shown(options)
     if plan:
-        recipe = with_seeds(recipe, plan.seeds)  # the most that there can be
-        if not options.json:
-            say(plan.words)
-    where = with_devices(where_of(options), recipe.runs())
-    workers = options.workers or recipe.head.workers or machine.worker_slots(where.gpus_per_run)
-    device = memory.device(options.gpu_memory, where, workers)
-    plans, why = memory.attempt(recipe.runs(), device)
-    demand_room(plans, not options.json)
-    try:
-        found = preview(recipe, options.out, workers, options.allow_change, not options.no_trial)
-    except ModelError:  # without a tokenizer nothing can run, but config.json told the memory
-        if not options.json:
-            say("\n".join(plan_lines(plans, why)))
-        raise
+        show(plan.words)
+    found = preview(recipe, options.out, plan, show, **execution(options))
     if options.json:
-        say(as_json({**found.row(), "memory": [one.row() for one in plans], "outlook": outlook}))
+        say(as_json({**found.rows()[0], "outlook": outlook}))
     else:
-        say("\n".join([*as_lines(found), "", *plan_lines(plans, why), *([""] if outlook else []), *outlook]))
-    if any(one.fault for one in found.trial):
-        raise TrialError(found.trial)
+        say("\n".join([*found.lines(), *([""] if outlook else []), *outlook]))
+    found.demand()
     return DONE
 
 
-def demand_room(plans: Sequence[memory.Planned], shows: bool) -> None:
-    """Raise ConfigError where runs cannot fit into memory, after their plan if it `shows`."""
-    if shows and any(one.verdict == "does not fit" for one in plans):
-        say("\n".join(plan_lines(plans, "")))
-    memory.demand(plans)
+def shown(options: Options) -> Callable[[str], None]:
+    """What shows a text at once; with `--json` nothing but JSON is printed."""
+    return (lambda text: None) if options.json else (lambda text: say(text, flush=True))
 
 
 def tell(outcome: Outcome) -> None:

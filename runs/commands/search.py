@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -14,7 +13,9 @@ from grpobench.runs.commands.beginning import names_of
 from grpobench.runs.commands.options import (
     PATH,
     Options,
+    comma_list,
     data_options,
+    execution,
     flag,
     gpu_memory_option,
     no_trial_option,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from grpobench.analysis.runfolder.search import SearchRecord
     from grpobench.runs.experiment.search_plan import SearchPlan
     from grpobench.runs.experiment.searching import Searcher
-    from grpobench.runs.settings.recipe import Recipe
 
 DEFAULT = "search-nano"
 """The recipe whose settings `--algorithms` and `--task` take where no other is named."""
@@ -99,35 +99,27 @@ def search_command(options: Options) -> int:
     """Every arm gets the same number of runs and steps, on the validation split: first for the policy's
     learning rate, together with the other keys of --over, then for a critic's at the policy's best. A
     diverged run counts as 0. Writes a recipe with the chosen values. The same command goes on later."""
-    from grpobench.runs.commands.run import where_of
-    from grpobench.runs.experiment.search_plan import make_plan
-    from grpobench.runs.experiment.searching import Searcher, target_of
+    from grpobench.runs.api.searching import searcher
+    from grpobench.runs.settings.recipe import read_recipe
 
     if options.json and not options.dry_run:
         raise ConfigError(["--json: belongs to --dry-run; the record of a search is JSON itself"])
-    recipe = recipe_of(options)
-    plan = make_plan(recipe, options.over, seeds_of(options), rungs_of(options), options.keep)
-    target = options.to or target_of(recipe)
-    searcher = Searcher(plan, options.out, target, source_of(options), options.workers)
-    searcher.where, searcher.say, searcher.try_code = where_of(options), rung, not options.no_trial
-    searcher.gpu_memory = options.gpu_memory
-    return dry_run(searcher, options) if options.dry_run else carry_out(searcher)
-
-
-def rung(text: str) -> None:
-    say(text, flush=True)
-
-
-# The request
-
-
-def recipe_of(options: Options) -> Recipe:
-    """The recipe with the arms and tasks that the options choose."""
-    from grpobench.runs.settings.recipe import read_recipe
-
     if not options.recipe and not options.algorithms:
         raise ConfigError(["search: give a recipe, or --algorithms LIST and --task LIST"])
-    return read_recipe(options.recipe or DEFAULT, sets_of(options))
+    source = options.recipe or DEFAULT
+    found = searcher(
+        read_recipe(source, sets_of(options)),
+        Path(source).name,  # without folders of the machine
+        options.out,
+        options.over,
+        seed_list(options.seeds) if options.seeds else [],
+        rungs_of(options),
+        options.keep,
+        options.to,
+        say=lambda text: say(text, flush=True),
+        **execution(options),
+    )
+    return dry_run(found, options) if options.dry_run else carry_out(found)
 
 
 def sets_of(options: Options) -> list[str]:
@@ -136,21 +128,12 @@ def sets_of(options: Options) -> list[str]:
     return [*(f"{key}={names}" for key, names in chosen.items() if names), *options.sets]
 
 
-def seeds_of(options: Options) -> list[int]:
-    return seed_list(options.seeds) if options.seeds else []
-
-
 def rungs_of(options: Options) -> list[int]:
     """The numbers of ``--rungs 1,2,4``. Raises ConfigError."""
-    parts = [part.strip() for part in (options.rungs or "").split(",") if part.strip()]
+    parts = comma_list(options.rungs)
     if not all(part.isdigit() for part in parts):
         raise ConfigError([f"--rungs {options.rungs}: write numbers of seeds, such as 1,2,4"])
     return [int(part) for part in parts]
-
-
-def source_of(options: Options) -> str:
-    """The recipe without folders of the machine."""
-    return Path(options.recipe or DEFAULT).name
 
 
 # What is shown
@@ -178,40 +161,18 @@ def describe_plan(plan: SearchPlan) -> list[str]:
 
 def dry_run(searcher: Searcher, options: Options) -> int:
     """The runs and their estimated cost, stage by stage, and the memory that they take. Writes nothing."""
-    from grpobench.runs.commands.run import demand_room
-    from grpobench.runs.experiment import memory
-    from grpobench.runs.experiment.dry_run import as_lines, preview
-    from grpobench.runs.experiment.memory_table import plan_lines
-    from grpobench.runs.experiment.search_plan import forecast
-    from grpobench.runs.experiment.trial import TrialError
-    from grpobench.runs.tools import machine
+    from grpobench.runs.commands.run import shown
 
-    searcher.demand_target()
-    workers = (
-        options.workers or searcher.plan.recipe.head.workers or machine.worker_slots(options.gpus_per_run)
-    )
-    recipes = forecast(searcher.plan)
-    device = memory.device(searcher.gpu_memory, searcher.where, workers)
-    stages = [recipe.runs() for recipe in recipes]
-    # People read one table of the whole search.
-    groups = stages if options.json else [[config for stage in stages for config in stage]]
-    planned = [memory.attempt(configs, device) for configs in groups]
-    demand_room([one for plans, _ in planned for one in plans], not options.json)
-    found = [
-        preview(recipe, searcher.folder, workers, try_code=searcher.try_code and not index)
-        for index, recipe in enumerate(recipes)
-    ]
+    found = searcher.rehearse(shown(options))
     if options.json:
-        rows = zip(found, planned, strict=True)
-        say(as_json([{**one.row(), "memory": [plan.row() for plan in plans]} for one, (plans, _) in rows]))
+        say(as_json(found.rows()))
     else:
-        say("\n".join(describe_plan(searcher.plan)))
-        for index, one in enumerate(found):
-            say("\n".join(["", *as_lines(dataclasses.replace(one, prompts=() if index else one.prompts))]))
-        say("\n".join(["", *plan_lines(*planned[0])]))
-        say(f"\nwould write {searcher.target}")
-    if any(tried.fault for tried in found[0].trial):
-        raise TrialError(found[0].trial)
+        say(
+            "\n".join(
+                [*describe_plan(searcher.plan), "", *found.lines(), "", f"would write {searcher.target}"]
+            )
+        )
+    found.demand()
     return DONE
 
 

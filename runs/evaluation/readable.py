@@ -15,6 +15,7 @@ from grpobench.analysis.readable import ReadableRow, count, count_likeliest
 from grpobench.runs.evaluation.question import EvalRequest, chosen_task
 from grpobench.runs.evaluation.records import Record, assess
 from grpobench.runs.models.loading import load
+from grpobench.runs.prepare.measured_start import model_config
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.runfolder import provenance
 from grpobench.runs.settings import registries
@@ -41,6 +42,20 @@ class Asked:
 def real_tasks() -> list[str]:
     """The tasks with published problems, if these are on this machine."""
     return [name for name, cls in registries.tasks().items() if cls.tables and not cls().missing()]
+
+
+def ask(
+    models: Sequence[str], tasks: Sequence[str], wish: EvalRequest, warm_start: Mapping[str, Any]
+) -> Asked:
+    """What is measured of these models: on these tasks, else on all with published problems, and again after
+    a warm start by these settings of a model. Raises ConfigError."""
+    names = tasks or real_tasks()
+    for name in names:
+        registries.chosen(registries.tasks(), name, "task")
+    if not names:
+        raise ConfigError(["no published problems are on this machine; grpobench data fetch all"])
+    settings = {"chat_template": wish.template, "dtype": wish.dtype, **warm_start}
+    return Asked(models, names, wish, model_config(settings))
 
 
 def measure(asked: Asked, say: Callable[[str], None]) -> Iterator[ReadableRow]:

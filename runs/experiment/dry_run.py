@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence, Sized
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.experiment import preflight, trial
+from grpobench.runs.experiment import memory, preflight, trial
+from grpobench.runs.experiment.engines import Where, with_devices
 from grpobench.runs.experiment.experiment import survey
+from grpobench.runs.experiment.memory import Planned
+from grpobench.runs.experiment.memory_table import plan_lines
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.experiment.run_status import run_status
-from grpobench.runs.experiment.trial import Tried
+from grpobench.runs.experiment.trial import TrialError, Tried
 from grpobench.runs.models import loading
 from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import grows
 from grpobench.runs.runfolder.logs import RESULTS, settled, status
 from grpobench.runs.runfolder.rows import last_rows
@@ -27,7 +31,7 @@ from grpobench.runs.sample.context import Room, dropped
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
-from grpobench.runs.tools import files
+from grpobench.runs.tools import files, machine
 from grpobench.runs.tools.lock import FolderError, Lock
 from grpobench.runs.tools.progress import duration
 from grpobench.runs.train.rollouts import demand_problems
@@ -97,6 +101,70 @@ class Preview:
     def row(self) -> dict[str, Any]:
         """For machines."""
         return {**asdict(self), "folder": str(self.folder)}
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What the experiments of several recipes would do, and the memory that their runs take."""
+
+    previews: tuple[Preview, ...]
+    plans: tuple[tuple[Planned, ...], ...]
+    """The memory of each preview."""
+    memory: tuple[str, ...]
+    """The memory of all of them, as lines."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """For machines."""
+        pairs = zip(self.previews, self.plans, strict=True)
+        return [{**found.row(), "memory": [one.row() for one in plans]} for found, plans in pairs]
+
+    def lines(self) -> list[str]:
+        """For people: prompts are those of the first recipe."""
+        first, *rest = self.previews
+        later = [line for found in rest for line in ["", *as_lines(replace(found, prompts=()))]]
+        return [*as_lines(first), *later, "", *self.memory]
+
+    def demand(self) -> None:
+        """Raises TrialError for code that cannot work."""
+        if any(tried.fault for tried in self.previews[0].trial):
+            raise TrialError(self.previews[0].trial)
+
+
+def rehearse(
+    recipes: Sequence[Recipe],
+    out: Path,
+    show: Callable[[str], None],
+    *,
+    where: Where,
+    workers: int | None = None,
+    allow_change: bool = False,
+    try_code: bool = True,
+    gpu_memory: float | None = None,
+) -> Rehearsal:
+    """Check the recipes and say what `run_experiment` would do with each in `out`, with the same arguments. A
+    trial is made of the first one's code.
+
+    Raises as `preview` does, and ConfigError for runs that cannot fit into memory; `show` is told the plan of
+    the memory before that, and before a ModelError.
+    """
+    configs = [config for recipe in recipes for config in recipe.runs()]
+    where = with_devices(where, configs)
+    workers = workers or recipes[0].head.workers or machine.worker_slots(where.gpus_per_run)
+    device = memory.device(gpu_memory, where, workers)
+    plans, why = memory.attempt(configs, device)
+    if any(one.verdict == "does not fit" for one in plans):
+        show("\n".join(plan_lines(plans, "")))
+    memory.demand(plans)
+    try:
+        found = [
+            preview(recipe, out, workers, allow_change, try_code and not index)
+            for index, recipe in enumerate(recipes)
+        ]
+    except ModelError:  # without a tokenizer nothing can run, but config.json told the memory
+        show("\n".join(plan_lines(plans, why)))
+        raise
+    each = [plans] if len(recipes) == 1 else [memory.attempt(one.runs(), device)[0] for one in recipes]
+    return Rehearsal(tuple(found), tuple(map(tuple, each)), tuple(plan_lines(plans, why)))
 
 
 def preview(

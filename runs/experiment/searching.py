@@ -31,11 +31,19 @@ from grpobench.analysis.runfolder.search import (
 )
 from grpobench.analysis.statistics.halving import rank, select
 from grpobench.analysis.tools.text import shorten_paths
+from grpobench.runs.experiment.dry_run import Rehearsal, rehearse
 from grpobench.runs.experiment.engines import HERE, Where
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.experiment.outcomes import results, total_seconds, total_tokens
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.search_plan import SearchPlan, assignments, only, read_again, stage_recipe
+from grpobench.runs.experiment.search_plan import (
+    SearchPlan,
+    assignments,
+    forecast,
+    only,
+    read_again,
+    stage_recipe,
+)
 from grpobench.runs.experiment.worker import EXECUTE
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.settings.search import SEARCHED, SUFFIX
@@ -134,6 +142,20 @@ class Searcher:
                 chosen[arm] |= dict(zip(stage.over, values, strict=True))
         record = self.record(stages, trials, earlier)
         return self.write(record)
+
+    def rehearse(self, show: Callable[[str], None]) -> Rehearsal:
+        """What `search` would run, stage by stage, without running or writing anything; `show` is told the
+        plan of the memory before an error. Raises ConfigError if the recipe cannot be written."""
+        self.demand_target()
+        return rehearse(
+            forecast(self.plan),
+            self.folder,
+            show,
+            where=self.where,
+            workers=self.workers,
+            try_code=self.try_code,
+            gpu_memory=self.gpu_memory,
+        )
 
     def record(
         self, stages: Sequence[Stage], trials: Sequence[Trial], earlier: Sequence[Mapping[str, Any]]

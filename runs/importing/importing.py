@@ -50,6 +50,8 @@ class Imported:
     runs: Sequence[ReadRun]
     faults: Sequence[Fault]
     """Faults of sources that could not be read at all."""
+    unused: Sequence[str] = ()
+    """Names in --map that no log has."""
 
     @property
     def every_fault(self) -> list[Fault]:
@@ -79,7 +81,7 @@ def carry_out(request: Request) -> Imported:
             faults.append(Fault(source.path, None, clash))
         else:
             made[run.target] = run
-    result = Imported(request.out, list(made.values()), faults)
+    result = Imported(request.out, list(made.values()), faults, unused(request, made.values()))
     if request.strict and result.every_fault:
         raise DataError("--strict: " + "\n".join(map(str, result.every_fault)))
     if not made:
@@ -153,9 +155,9 @@ def occupied(run: ReadRun, made: Mapping[RunKey, ReadRun], out: Path) -> str:
     return ""
 
 
-def unused(request: Request, result: Imported) -> list[str]:
+def unused(request: Request, runs: Iterable[ReadRun]) -> list[str]:
     """Names in --map that no log has."""
-    names = {name for run in result.runs for row in run.log.rows.values() for name in row}
+    names = {name for run in runs for row in run.log.rows.values() for name in row}
     return [
         theirs
         for theirs, ours in request.mapped.items()

@@ -36,6 +36,7 @@ from grpobench.runs.publishing.profile_rows import changed_settings, rows_of_run
 from grpobench.runs.publishing.publish import Source, part_of
 from grpobench.runs.settings.probes import SCALES, common
 from grpobench.runs.tools import files
+from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 
 ALGORITHM = re.compile("[A-Za-z0-9_.:@-]{1,80}")
@@ -57,12 +58,11 @@ class Checked:
     """By file of profile/, the outcomes on probes."""
 
 
-class Faults(LogError):
+class Faults(ConfigError):
     """Everything that is wrong with a file set."""
 
     def __init__(self, folder: Path, faults: Sequence[str]) -> None:
-        super().__init__(f"{folder}: refused; " + "; ".join(faults))
-        self.faults = list(faults)
+        super().__init__(faults, f"{folder}: refused")
 
 
 def check(folder: Path) -> Checked:
@@ -79,8 +79,6 @@ def check(folder: Path) -> Checked:
         raise Faults(folder, faults)  # what lies behind them cannot be trusted
     try:
         return check_logs(folder, manifest)
-    except Faults:
-        raise
     except (LogError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # Logs of others may hold anything.
         raise Faults(folder, [f"logs: cannot be read ({type(error).__name__}: {error})"]) from error

@@ -24,7 +24,7 @@ from grpobench.analysis.resolution import Question, Spread, resolution_lines
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.runs import cli
-from grpobench.runs.commands.compare import seeds_of
+from grpobench.runs.api.contrasts import seeds_of
 from grpobench.runs.experiment.experiment import run_experiment, write_experiment
 from grpobench.runs.settings.comparing import Wish, compose, shared_settings
 from grpobench.runs.tools import toml
@@ -222,7 +222,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
     monkeypatch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
     quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
-    monkeypatch.setattr("grpobench.runs.commands.run.run_experiment", quick)
+    monkeypatch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
     monkeypatch.setattr("grpobench.runs.commands.run.FORMATS", ("json",))
     (tmp_path / "base.toml").write_text(BASE)
     (tmp_path / "listed.txt").write_text("train 1+1= 2\nvalidation 1+2= 3\ntest 2+2= 4\n")

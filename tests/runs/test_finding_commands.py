@@ -16,10 +16,10 @@ from helpers.warm import Warm
 
 from grpobench.analysis.findings.record import read_kept, settings_digest
 from grpobench.runs import cli
-from grpobench.runs.commands.finding_records import set_aside
-from grpobench.runs.commands.finding_time import Remaining, remaining, time_left
 from grpobench.runs.commands.output import PREEMPTED
 from grpobench.runs.experiment.experiment import run_experiment
+from grpobench.runs.inventory.findings.records import set_aside
+from grpobench.runs.inventory.findings.remaining import Remaining, remaining, time_left
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.findings import read_finding
 
@@ -70,7 +70,7 @@ def stand_in(patch: pytest.MonkeyPatch, place: Path) -> None:
     patch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
     patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
     quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
-    patch.setattr("grpobench.runs.commands.run.run_experiment", quick)
+    patch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
     patch.setattr("grpobench.runs.commands.run.write_report", lambda folder, formats: (folder, []))
     (place / "findings").mkdir(exist_ok=True)
     (place / "findings" / "mine.toml").write_text(MINE)
@@ -290,7 +290,7 @@ def test_a_registration_under_which_nothing_ran_gives_way(
         raise RuntimeError("no device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("grpobench.runs.commands.run.run_experiment", refuses)
+        patch.setattr("grpobench.runs.api.experiments.run_experiment", refuses)
         said(capsys, "finding", "run", "mine", code=70)
     first = json.loads((empty / "out/mine-nano/registration.json").read_text())
     assert said(capsys, "finding", "list") == "mine  not run       fine1 is better than fine2\n"

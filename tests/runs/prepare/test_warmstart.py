@@ -17,7 +17,7 @@ from grpobench.runs import cli
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.prepare import warmstart
+from grpobench.runs.prepare import measured_start, warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
@@ -71,7 +71,7 @@ def test_command_trains_measures_records_and_finds_its_cache(
         raise AssertionError("what the cache has must not be made again")
 
     monkeypatch.setattr(warmstart, "train", never)
-    monkeypatch.setattr(warmstart, "shares", never)
+    monkeypatch.setattr(measured_start, "shares", never)
     out = tmp_path / "warmed"
     again = command(capsys, "--out", str(out))
     assert again == first | {"cached": True, "folder": str(out)}

@@ -2,30 +2,20 @@
 
 A kept table is a conclusion that others read. It stands until a complete rerun is kept: a rerun that was
 interrupted, or one that nobody has kept yet, is reported beside it and never in its place.
-
-The registration of a finding: claim, rule and settings, written before its first run.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpobench.analysis.findings.record import FILE, Registration, read_registration, settings_digest
-from grpobench.analysis.findings.rule import Finding
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.runs.commands.finding_parts import announced, is_in, read_part, with_part
 from grpobench.runs.inventory import folders
-from grpobench.runs.runfolder import provenance
-from grpobench.runs.runfolder.folder import FolderError
+from grpobench.runs.inventory.findings.parts import is_in, read_part, with_part
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.findings import Study, findings, read_finding
-from grpobench.runs.settings.recipe import Recipe
-from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
@@ -89,19 +79,15 @@ def rerun_words(rerun: Mapping[str, Any]) -> str:
 
 def find_records(study: Study, scale: str, out: Path) -> Records:
     """The kept table, and the runs in the finding's folder below `out` if any have begun there, together with
-    a kept part. Raises DataError."""
+    a kept part. Raises LogError."""
     from grpobench.analysis.findings.record import FILE, read_kept, record_of
-    from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
 
     folder = out / f"{study.finding.name}-{scale}"
     place = kept_path(study, scale)
-    try:
-        kept = read_kept(place) if place else None
-        begun = (folder / FILE).exists() and any(folder.glob("*/run.toml"))
-        runs = record_of(load(folder)) if begun else None
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(str(error)) from error
+    kept = read_kept(place) if place else None
+    begun = (folder / FILE).exists() and any(folder.glob("*/run.toml"))
+    runs = record_of(load(folder)) if begun else None
     part = read_part(study.finding.name, scale)
     runs = with_part(runs, part)
     if kept and runs and is_of(kept, runs):
@@ -200,44 +186,3 @@ def kept_path(study: Study, scale: str) -> Path | None:
     results = folders.results_folder()
     place = results and folders.kept_finding(results, study.finding.name, scale)
     return place if place and place.exists() else None
-
-
-def register(
-    finding: Finding, scale: str, recipe: Recipe, out: Path, part: Record | None = None
-) -> Registration:
-    """The registration in the experiment's folder. It is written, or replaces an earlier one, if nothing has
-    run in the folder. If a part of the finding is kept, it is the part's.
-
-    Raises FolderError if the folder has runs without a registration, DataError for a damaged registration or
-    a part that was registered with another rule or other settings.
-    """
-    folder = out / recipe.name
-    begun = sorted(path.parent.name for path in folder.glob("*/run.toml"))
-    settings = {config.folder: settings_digest(stored.dump(config)) for config in recipe.runs()}
-    if (folder / FILE).exists():
-        try:
-            known = read_registration(folder)
-        except LogError as error:
-            raise DataError(str(error)) from error
-        if begun or (known.finding.digest, known.settings) == (finding.digest, settings):
-            return known
-    elif begun:
-        raise FolderError(
-            f"{folder}: has runs, such as {begun[0]}, but no {FILE}; a finding must be registered "
-            "before its runs: choose another --out"
-        )
-    registration = announced(part, finding.digest, settings)
-    if registration is None:
-        made = provenance.commit()
-        commit = str(made.get("commit", ""))
-        registration = Registration(
-            finding=finding,
-            scale=scale,
-            seeds=recipe.head.seeds,
-            settings=settings,
-            commit=commit + (" and changes" if commit and made.get("dirty") else ""),
-            registered=time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime()),
-        )
-    text = json.dumps(registration.plain(), indent=1, ensure_ascii=False)
-    files.write_atomic(files.writable(folder, "--out") / FILE, text.encode())
-    return registration

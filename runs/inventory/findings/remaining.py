@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpobench.runs.commands.finding_records import kept_path
+from grpobench.runs.inventory.findings.records import kept_path
 from grpobench.runs.runfolder.logs import settled
 from grpobench.runs.settings.findings import read_finding
 from grpobench.runs.tools import machine

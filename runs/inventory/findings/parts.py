@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpobench.analysis.findings.record import Registration, joined, read_kept
-from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.inventory import folders
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
@@ -33,14 +32,9 @@ def part_path(name: str, scale: str) -> Path | None:
 
 
 def read_part(name: str, scale: str) -> Record | None:
-    """What is kept of an unfinished finding; None if nothing is. Raises DataError."""
+    """What is kept of an unfinished finding; None if nothing is. Raises LogError."""
     path = part_path(name, scale)
-    if path is None or not path.exists():
-        return None
-    try:
-        return read_kept(path)
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(str(error)) from error
+    return None if path is None or not path.exists() else read_kept(path)
 
 
 def announced(part: Record | None, rule: str, settings: dict[str, str]) -> Registration | None:
@@ -73,7 +67,7 @@ def with_part(runs: Record | None, part: Record | None) -> Record | None:
     return joined(part, runs) if part.registration == runs.registration else runs
 
 
-def describe_part(part: Record) -> str:
+def part_words(part: Record) -> str:
     """What is said before the rest runs."""
     known = part.registration
     count = f"{len(part.states)} of {len(known.settings)} runs"

@@ -1,0 +1,151 @@
+"""The verdict on a finding: by its registered rule, how far it is exploratory, what reruns and others say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grpobench.analysis.findings.record import Record
+from grpobench.analysis.findings.result import Result, as_row
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.runs.inventory import folders
+from grpobench.runs.inventory.findings.parts import read_part, without_part
+from grpobench.runs.inventory.findings.records import Records, find_records, kept_path
+from grpobench.runs.inventory.findings.registration import register
+from grpobench.runs.publishing.contributed import contributed_records
+from grpobench.runs.settings.findings import Study, read_finding
+from grpobench.runs.settings.recipe import Recipe
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.tables import DataError
+
+
+def judge(name: str, scale: str = "nano", out: Path = Path("results/findings")) -> dict[str, Any]:
+    """The verdict on a finding, as ``grpobench finding judge --json`` prints it. Raises ConfigError where
+    there are neither runs nor a kept table."""
+    study = read_finding(name)
+    row = verdict(study, scale, out)
+    if row is None:
+        folder = out / f"{study.finding.name}-{scale}"
+        raise ConfigError(
+            [f"{study.finding.name}: neither runs in {folder} nor a kept table; run `grpobench finding run`"]
+        )
+    return row
+
+
+def verdict(study: Study, scale: str, out: Path, listed: bool = False) -> dict[str, Any] | None:
+    """The verdict by the runs below `out` if they are the whole finding, else by the kept table; if `listed`,
+    by the kept table first. None where there is neither. Raises DataError and LogError."""
+    records = find_records(study, scale, out)
+    record = records.listed if listed else records.judged
+    return describe(study, record, records) if record else None
+
+
+def summary(name: str, scale: str, out: Path) -> dict[str, Any]:
+    """A finding with its verdict, null where it has none. No power is computed, so that this needs less than
+    `list_row`."""
+    study = read_finding(name)
+    records = find_records(study, scale, out)
+    return {
+        "name": name,
+        "claim": study.finding.claim,
+        "verdict": judged_as_registered(study, records.listed).verdict if records.listed else None,
+        "rerun": records.rerun,
+        "contributed": contributed(study, scale),
+    }
+
+
+def list_row(name: str, scale: str, out: Path) -> dict[str, Any]:
+    """A finding with its verdict at a scale, null where it has none."""
+    study = read_finding(name)
+    row: dict[str, Any] = {
+        "name": name,
+        "claim": study.finding.claim,
+        "source": study.finding.source,
+        "scales": list(study.scales),
+        "scale": scale,
+        "verdict": None,
+        "checks": [{"name": one.name, "passed": None} for one in study.finding.check],
+        "control": [{"name": one.name, "shown": None} for one in study.finding.control],
+        "rerun": None,
+        "contributed": contributed(study, scale),
+    }
+    return row | (verdict(study, scale, out, listed=True) or {})
+
+
+def announce(
+    study: Study, scale: str, out: Path, sets: Sequence[str] = (), registers: bool = True
+) -> tuple[Recipe, Record | None]:
+    """The recipe of the runs that a finding still needs, and the part of it that is kept already. The finding
+    is registered first, unless `registers` is False. With other settings or seeds, `sets`, parts do not
+    count."""
+    recipe = study.recipe(scale, sets)
+    part = None if sets else read_part(study.finding.name, scale)
+    if registers:
+        register(study.finding, scale, recipe, out, part)
+    return without_part(recipe, part), part
+
+
+def rerun_of(study: Study, scale: str, out: Path) -> dict[str, Any] | None:
+    """The runs below `out` beside a kept table; None without a kept table."""
+    return find_records(study, scale, out).rerun if kept_path(study, scale) else None
+
+
+def describe(study: Study, record: Record, records: Records) -> dict[str, Any]:
+    """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
+    beside it. Raises DataError."""
+    row = as_row(judged_as_registered(study, record)) | {"rerun": records.rerun}
+    seeds = {run[2] for run in record.states}
+    row |= {
+        "scale": record.registration.scale,
+        "seeds": len(seeds),
+        "registered": record.registration.registered,
+        "commit": record.registration.commit,
+        "rule": record.registration.finding.digest,
+        "departures": record.departed(study.finding),
+        "exploratory": None,
+        "contributed": contributed(study, record.registration.scale),
+    }
+    if study.finding.digest != record.registration.finding.digest:
+        row["exploratory"] = exploratory(study, record)
+    return row
+
+
+def contributed(study: Study, scale: str) -> list[dict[str, Any]]:
+    """What contributions say of a finding."""
+    results = folders.results_folder()
+    if results is None:
+        return []
+    return [
+        {
+            "name": theirs.name,
+            "contributor": theirs.contributor,
+            "verdict": theirs.record.result().verdict,
+            "departures": theirs.record.departed(study.finding),
+        }
+        for theirs in contributed_records(results, study.finding.name, scale)
+    ]
+
+
+def judged_as_registered(study: Study, record: Record) -> Result:
+    """Judge a record by its registered rule. Raises DataError."""
+    try:
+        return record.result()
+    except LogError as error:
+        raise DataError(f"{study.finding.name}: {error}; run the finding anew in another --out") from error
+
+
+def exploratory(study: Study, record: Record) -> str:
+    """The verdict by today's rule, where what it asks for was measured."""
+    asked = {one.name: one for one in study.finding.measured}
+    known = {one.name: one for one in record.registration.finding.measured}
+    same = all(
+        name in known and (test.outcome, test.where) == (known[name].outcome, known[name].where)
+        for name, test in asked.items()
+    )
+    if not same:
+        return "measures something else; run it anew"
+    try:
+        return record.result(study.finding).verdict
+    except LogError as error:
+        return f"{error}; run it anew"

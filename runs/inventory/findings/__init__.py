@@ -1,0 +1,1 @@
+"""Findings: what is registered, kept and rerun of each."""
