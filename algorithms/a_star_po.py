@@ -65,7 +65,7 @@ class AStarPO(Algorithm[OptimalAdvantage]):
     departures = (
         "The authors draw one completion per problem and step: set train.group_size = 1, which is not our "
         "default; more are as many terms. V* is of the run's own training problems, reward and sampler, "
-        "at sampler.temperature, drawn anew for each seed. Rewards that the recipe doses are dosed in it "
+        "at sampler.temperature, drawn again for each seed. Rewards that the recipe doses are dosed in it "
         "too. The authors' code adds an entropy bonus of 0.001, averaged over tokens; none is added here, "
         "and modify.entropy_bonus averages over completions first. Their beta1 = 0 (V* is the mean "
         'reward) is estimate = "mean"; their beta1 below 0 (V* is 0) is left out.'

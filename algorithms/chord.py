@@ -56,7 +56,7 @@ class CHORD(GroupNormalized, ClippedRatio):
     )
     evidence = (
         "verified: the mixture, φ, the weighting by p, μ's schedule, CHORD-φ's and CHORD-μ's values and 64 "
-        "experts beside 256 rollouts in the authors' code (modelscope/Trinity-RFT@0414330, "
+        "experts and 256 rollouts in the authors' code (modelscope/Trinity-RFT@0414330, "
         "trinity/algorithm/policy_loss_fn/chord_policy_loss.py, examples/mix_chord/mix_chord.yaml); loss and "
         "gradient equal theirs, restated in the tests; of the paper only the abstract was read"
     )
@@ -73,7 +73,7 @@ class CHORD(GroupNormalized, ClippedRatio):
             "mean of −log π over the tokens of the expert answers, before the update step",
             "lower",
         ),
-        Metric("expert/token_weight", "share", "mean over these tokens of φ, or of what stands in its place"),
+        Metric("expert/token_weight", "share", "mean over these tokens of φ, or of its replacement"),
     )
 
     averaging: parts.Averaging = "token_mean"

@@ -12,7 +12,7 @@ from grpobench.algorithms.policy_gradient import GroupNormalized
 @dataclass(frozen=True)
 class DRO(GroupNormalized):
     """Direct Reward Optimization (arXiv:2405.19107) in the form that libraries give it: the square of the
-    log ratio is taken for each token, and the group's mean stands for the paper's value function. `kimi` has
+    log ratio is taken for each token, and the group's mean replaces the paper's value function. `kimi` has
     the square of the whole completion's log ratio.
 
     Degenerate cases: on policy the gradient is REINFORCE's with the group's mean as baseline; with one

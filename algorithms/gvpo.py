@@ -69,7 +69,7 @@ class GVPO(Algorithm[Advantage]):
     )
 
     temperature: float = 0.1
-    """β: reward that one nat of a response's log-ratio stands for. More pulls harder to π_old."""
+    """β: reward that corresponds to one nat of a response's log-ratio. More pulls harder to π_old."""
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):

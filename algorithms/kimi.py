@@ -33,7 +33,7 @@ class Kimi(PolicyGradient):
     )
     formula = (
         "S_i = log π_θ(o_i)/π_old(o_i);  A_i = r_i − mean r;  loss = −1/B Σ_i (A_i S_i − τ/2 S_i²), which is "
-        "1/(2τB) Σ_i (A_i − τ S_i)² but for a constant;  with a length reward r_i += w·λ_i if correct, "
+        "1/(2τB) Σ_i (A_i − τ S_i)² up to a constant;  with a length reward r_i += w·λ_i if correct, "
         "w·min(0, λ_i) if not, λ_i = 1/2 − (|o_i| − min)/(max − min) in the group"
     )
     departures = (

@@ -63,7 +63,7 @@ class KTO(Algorithm[Labeled]):
     )
     departures = (
         "Labels come from rewards, by a threshold. z is estimated once per step from its whole batch and the "
-        "policy before the update; the authors and TRL estimate it anew in every forward pass from the "
+        "policy before the update; the authors and TRL estimate it in every forward pass from the "
         "policy's current weights. Each completion is matched once with a prompt of another problem, in an "
         "order of texts, where the authors take the next completion and TRL the previous one of a shuffled "
         "batch, which may answer the same problem. Matches that are longer than the batch's longest prompt "

@@ -36,8 +36,8 @@ class OPCD(SelfDistillation):
     departures = (
         "The template's instruction is ours: the paper distills optimized system prompts and lessons that a "
         "model has drawn from its own solutions, neither of which a task has; put yours into the template. "
-        "The divergence covers the whole vocabulary, where the paper is said to take the likeliest tokens. "
-        "Instructions stand in the user's message, not in one of the system. task_weight is ours."
+        "The divergence covers the vocabulary; the paper, by accounts of it, takes the likeliest tokens. "
+        "Instructions are in the user's message, not in one of the system. task_weight is ours."
     )
     evidence = (
         "reconstruction: of the paper the abstract and the beginning of the introduction were read (the "

@@ -34,7 +34,7 @@ class RFT(Algorithm[Signal]):
     formula = "loss = token mean of −log π(o_t) over the completions with r ≥ threshold"
     departures = (
         "Completions come from the policy of every step. The paper samples 100 for each problem once, at "
-        "temperature 0.7, from a fine-tuned model, and trains the base model anew on them and on the "
+        "temperature 0.7, from a fine-tuned model, and trains the base model again on them and on the "
         'original answers (set sampler.kind = "replay" for one round of base rollouts). It keeps one '
         "completion of each list of equations and drops those with a wrong calculation; here all with enough "
         "reward stay."

@@ -53,7 +53,7 @@ class SPO(ClippedRatio):
     departures = (
         "The authors estimate each v before training from 8 completions of the initial policy, with α + β = "
         "1/(1 − discount_low); here the prior is α = β = ½, their code's for no such estimate "
-        "(offline_N = 0). D is that of their code; their paper is said to have a KL, and to divide the "
+        "(offline_N = 0). D is that of their code; their paper, by accounts of it, has a KL and divides the "
         "weight in the draw by a power of α + β, which the code does not. A problem with several "
         "completions in a step forgets once, then counts each, and its first is remembered. Rewards outside "
         "0 and 1 are scaled by min_reward and max_reward, within which all must be. The authors' script "

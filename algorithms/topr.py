@@ -36,7 +36,7 @@ class TOPR(PolicyGradient):
     )
     departures = (
         "The paper's rewards are 1 and −1 and its baseline is 0; those of the tasks here are 1 and 0, so "
-        "that c = 0.5 is the same but for a factor of 2. The paper samples a large data set, trains on it "
+        "that c = 0.5 is the same up to a factor of 2. The paper samples a large data set, trains on it "
         "and samples again; here the recipe says how often a batch is used (train.num_minibatches, "
         'train.epochs) or replays rollouts of the base policy (sampler.kind = "replay"). Its choice of the '
         "share of negative examples, by their number in the data set, is not here; the baseline does the "

@@ -2,7 +2,7 @@
 
 The harness's own are listed here, and those of algorithms that figures draw. An algorithm declares all that
 its `loss` and `observe` return, which is over the rollouts that it is given to train on. A name with
-``<...>`` stands for many: ``score/<name>`` for one metric per score of the task.
+``<...>`` matches many names: ``score/<name>`` for one metric per score of the task.
 
 "All rollouts of the step" are those of every group that was sampled in it, or drawn where rollouts are
 recorded: what a curriculum then rejected is among them, so that equal policies have equal numbers whatever
@@ -518,7 +518,7 @@ CRITIC_METRICS = (
     Metric(
         "critic/outcome_explained",
         "share",
-        "1 − Var(G − V)/Var(G) over the same tokens: the critic beside the group's baseline; unlike R, G "
+        "1 − Var(G − V)/Var(G) over the same tokens: the critic next to the group's baseline; unlike R, G "
         "does not hold the critic's values",
         "higher",
         label="rewards to go,\nby critic",

@@ -106,7 +106,7 @@ def describe_rule(study: Study) -> list[str]:
     finding = study.finding
     lines = [finding.claim, f"source: {finding.source}"]
     lines += [f"published: {finding.published}"] * bool(finding.published)
-    lines += [f"stands for it: {finding.stands_for}"] * bool(finding.stands_for)
+    lines += [f"design: {finding.stands_for}"] * bool(finding.stands_for)
     lines += [f"caveat: {study.caveat}"] * bool(study.caveat)
     for test in finding.test:
         dose = f" at {finding.dose} {test.dose:g}" if test.dose is not None else ""

@@ -142,7 +142,7 @@ def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
     asked = {
         "a task with reference answers, which its teacher reads": shown == "reference",
         "a completion of the group with a high reward, which its teacher reads": shown == "success",
-        "a greedy answer to every problem, decoded beside the group": algorithm.greedy_baseline,
+        "a greedy answer to every problem, decoded in addition to the group": algorithm.greedy_baseline,
         "a task of one turn with an answer marker": algorithm.locates_answers,
         'embeddings mixed while decoding: a task of one turn, sampler.kind = "hf"': algorithm.mixer()
         is not None,
@@ -150,7 +150,7 @@ def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
         "completions of the initial policy to all training problems, graded, once": (
             algorithm.base_rollouts > 0
         ),
-        "expert completions beside the rollouts: reference answers, or a file (train.experts)": (
+        "expert completions in addition to rollouts: reference answers, or a file (train.experts)": (
             algorithm.expert_answers > 0
         ),
         "the gradient of the entropy": algorithm.differentiates_entropy,
