@@ -15,7 +15,9 @@ else:
         """`ALGORITHMS`, imported at the first use: an import of one file here does not import all."""
         if name != "ALGORITHMS":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals().setdefault(name, {known: _class(known) for known in NAMES})
+        return globals().setdefault(
+            name, {algorithm_name: _class(algorithm_name) for algorithm_name in NAMES}
+        )
 
 
 NAMES = (

@@ -148,18 +148,18 @@ class AStarPO(Algorithm[OptimalAdvantage]):
     def compute_signal(self, batch: Batch, models: Models) -> OptimalAdvantage:
         if batch.expected is None:
             raise ValueError("V* of no problem is known: Batch.expected is missing; was none of them graded?")
-        known = batch.expected.isfinite()
-        unit = torch.where(known, parts.rows(batch), -1)
-        target = torch.where(known, batch.reward - batch.expected, torch.zeros_like(batch.reward))
+        value_known = batch.expected.isfinite()
+        unit = torch.where(value_known, parts.rows(batch), -1)
+        target = torch.where(value_known, batch.reward - batch.expected, torch.zeros_like(batch.reward))
         return OptimalAdvantage(unit, target, models.forward("reference", batch).logp)
 
     def observe(self, batch: Batch, signal: OptimalAdvantage) -> dict[str, float]:
-        known = signal.row_group >= 0
+        value_known = signal.row_group >= 0
         assert batch.expected is not None
         return {
-            "optimal/value": batch.expected[known].double().mean().item(),
-            "optimal/advantage": signal.advantage_target[known].double().mean().item(),
-            "optimal/unknown": (~known).double().mean().item(),
+            "optimal/value": batch.expected[value_known].double().mean().item(),
+            "optimal/advantage": signal.advantage_target[value_known].double().mean().item(),
+            "optimal/unknown": (~value_known).double().mean().item(),
         }
 
     def loss(self, batch: Batch, signal: OptimalAdvantage, now: Mapping[Role, ModelOutput]) -> Loss:

@@ -61,7 +61,7 @@ class ADS(GroupNormalized, ClippedRatio):
 class AdaptiveSchedule:
     """Chooses a step's problems by cluster and difficulty, and learns from their rewards.
 
-    A cluster's problems are sorted by difficulty, easiest first. It holds some places of that list, at
+    A cluster's problems are sorted by difficulty, easiest first. It holds some positions of that list, at
     first the easiest, and offers the problems there. State is plain JSON. It changes only in `accept`,
     and when an epoch's first draw returns it to the beginning.
     """
@@ -93,14 +93,14 @@ class AdaptiveSchedule:
         share = -(-self.prompts // self.at_once)
         self.probability = [1 / count] * count
         self.rate = [self.initial] * count
-        self.held = [list(range(min(share, len(problems)))) for problems in self.sorted]
+        self.positions = [list(range(min(share, len(problems)))) for problems in self.sorted]
         self._index()
 
     def _index(self) -> None:
-        self.place = {
-            problem: (cluster, place)
+        self.location = {
+            problem: (cluster, position)
             for cluster, problems in enumerate(self.sorted)
-            for place, problem in enumerate(problems)
+            for position, problem in enumerate(problems)
         }
 
     @property
@@ -124,9 +124,9 @@ class AdaptiveSchedule:
         for number, offer in enumerate(offers[: self.at_once]):
             chosen += offer[: even + (number < more)]
         # If those are too small: what they and further clusters hold, then problems that no cluster holds.
-        rest = [problem for offer in offers for problem in offer]
-        rest += [problem for cluster in order for problem in self.sorted[cluster]]
-        for problem in rest:
+        fallback_problems = [problem for offer in offers for problem in offer]
+        fallback_problems += [problem for cluster in order for problem in self.sorted[cluster]]
+        for problem in fallback_problems:
             if len(chosen) >= self.prompts:
                 break
             if problem not in self.drawn and problem not in chosen:
@@ -135,29 +135,31 @@ class AdaptiveSchedule:
         return chosen
 
     def _offer(self, cluster: int) -> list[int]:
-        problems = [self.sorted[cluster][place] for place in self.held[cluster]]
+        problems = [self.sorted[cluster][position] for position in self.positions[cluster]]
         return [problem for problem in problems if problem not in self.drawn]
 
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
-        """Trains on everything; success rates move the places of clusters and their probabilities."""
+        """Trains on everything; success rates move the positions of clusters and their probabilities."""
         rates: dict[int, list[float]] = {}
         moves: dict[int, dict[int, int]] = {}
         for problem, rewards in zip(index, reward, strict=True):
             if not rewards:  # nothing of it could be graded
                 continue
-            cluster, place = self.place[problem]
+            cluster, position = self.location[problem]
             rate = success_rate(rewards)
             rates.setdefault(cluster, []).append(rate)
-            moves.setdefault(cluster, {})[place] = move_direction(rate, self.band)
+            moves.setdefault(cluster, {})[position] = move_direction(rate, self.band)
         for cluster, measured in rates.items():
             self.rate[cluster] = sum(measured) / len(measured)
-            self.held[cluster] = move_places(self.held[cluster], moves[cluster], len(self.sorted[cluster]))
+            self.positions[cluster] = move_positions(
+                self.positions[cluster], moves[cluster], len(self.sorted[cluster])
+            )
         if rates:
             total, count = sum(self.rate), len(self.rate)
             target = [rate / total if total else 1 / count for rate in self.rate]
             self.probability = [
-                (1 - self.smoothing) * p + self.smoothing * wanted
-                for p, wanted in zip(self.probability, target, strict=True)
+                (1 - self.smoothing) * p + self.smoothing * success_share
+                for p, success_share in zip(self.probability, target, strict=True)
             ]
         return [True] * len(index)
 
@@ -166,13 +168,13 @@ class AdaptiveSchedule:
             "sorted": self.sorted,
             "probability": self.probability,
             "rate": self.rate,
-            "held": self.held,
+            "held": self.positions,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.sorted = [list(problems) for problems in state["sorted"]]
         self.probability, self.rate = list(state["probability"]), list(state["rate"])
-        self.held = [list(places) for places in state["held"]]
+        self.positions = [list(positions) for positions in state["held"]]
         self.at_once = min(self.at_once, len(self.sorted))
         self._index()
 
@@ -183,7 +185,7 @@ def success_rate(rewards: Sequence[float]) -> float:
 
 
 def move_direction(rate: float, band: float) -> int:
-    """Where the place of a problem with this success rate moves: −1 to an easier problem, 1 to a harder
+    """Where the position of a problem with this success rate moves: −1 to an easier problem, 1 to a harder
     one, 0 nowhere."""
     # 1e-9: the ends of the band, such as 2 of 6 and 4 of 6 at 0.17, belong to it despite rounding
     if abs(rate - 0.5) <= band + 1e-9:
@@ -191,16 +193,19 @@ def move_direction(rate: float, band: float) -> int:
     return -1 if rate < 0.5 else 1
 
 
-def move_places(held: Sequence[int], moves: Mapping[int, int], size: int) -> list[int]:
-    """The places of a list of `size` that are held after `moves` by place, as many as before and all
-    different. A place moves to the next free one in its direction, past those that stay; if there is none
+def move_positions(positions: Sequence[int], moves: Mapping[int, int], size: int) -> list[int]:
+    """The positions in a list of `size` that are held after `moves` by position, as many as before and all
+    different. A position moves to the next free one in its direction, past those that stay; if there is none
     it stays, or goes back as far as it must."""
-    taken = {place for place in held if not moves.get(place)}
+    taken = {position for position in positions if not moves.get(position)}
     for way in (-1, 1):
-        going = sorted((place for place in held if moves.get(place) == way), key=lambda place: way * -place)
-        for place in going:
-            ahead = range(place + way, size if way > 0 else -1, way)
-            behind = range(place, -1 if way > 0 else size, -way)
+        moving_positions = sorted(
+            (position for position in positions if moves.get(position) == way),
+            key=lambda position: way * -position,
+        )
+        for position in moving_positions:
+            ahead = range(position + way, size if way > 0 else -1, way)
+            behind = range(position, -1 if way > 0 else size, -way)
             taken.add(next(free for free in (*ahead, *behind) if free not in taken))
     return sorted(taken)
 

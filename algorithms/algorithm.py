@@ -46,8 +46,10 @@ class Rows:
     def __getitem__(self, rows: torch.Tensor) -> Self:
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         values = {f.name: getattr(self, f.name) for f in fields}
-        whole = {f.name for f in fields if "whole" in f.metadata}
-        return type(self)(**{name: v if name in whole else _cut(v, rows) for name, v in values.items()})
+        uncut_fields = {f.name for f in fields if "whole" in f.metadata}
+        return type(self)(
+            **{name: v if name in uncut_fields else _cut(v, rows) for name, v in values.items()}
+        )
 
 
 def _cut(value: Any, rows: torch.Tensor) -> Any:

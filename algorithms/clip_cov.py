@@ -94,13 +94,13 @@ def rank_rows(batch: Batch) -> torch.Tensor:
 def draw_tokens(
     covariance: torch.Tensor, band: torch.Tensor, rank: torch.Tensor, share: int, step: int
 ) -> torch.Tensor:
-    """Bool (B, T): `share` tokens of the band, or all of it if it has no more. The draw is one of places in
+    """Bool (B, T): `share` tokens of the band, or all of it if it has no more. The draw is one of indices in
     the order of covariance, then of `rank` (B,), then in the row, so that it depends neither on the order of
     rows nor on padding."""
-    place = band.flatten().nonzero().squeeze(-1)  # in the order of rows, and in each of places
-    place = place[rank[place // band.shape[1]].argsort(stable=True)]
-    place = place[covariance.flatten()[place].argsort(stable=True)]
-    chosen = random.Random(f"clip_cov/{step}").sample(range(len(place)), min(share, len(place)))
+    token_index = band.flatten().nonzero().squeeze(-1)  # by row, then by position
+    token_index = token_index[rank[token_index // band.shape[1]].argsort(stable=True)]
+    token_index = token_index[covariance.flatten()[token_index].argsort(stable=True)]
+    chosen = random.Random(f"clip_cov/{step}").sample(range(len(token_index)), min(share, len(token_index)))
     cut = torch.zeros_like(band).flatten()
-    cut[place[chosen]] = True
+    cut[token_index[chosen]] = True
     return cut.view_as(band)

@@ -75,9 +75,11 @@ class Shuffled:
     def draw(self, step: int, attempt: int) -> list[int]:
         if attempt:  # a refill has a separate shuffle, so that later steps do not depend on it
             return self._order(f"refill/{step}/{attempt}")[: self.prompts]
-        wanted = range((step - 1) * self.prompts, step * self.prompts)
-        orders = {epoch: self._order(f"epoch/{epoch}") for epoch in {i // self.problems for i in wanted}}
-        return [orders[i // self.problems][i % self.problems] for i in wanted]
+        draw_indices = range((step - 1) * self.prompts, step * self.prompts)
+        orders = {
+            epoch: self._order(f"epoch/{epoch}") for epoch in {i // self.problems for i in draw_indices}
+        }
+        return [orders[i // self.problems][i % self.problems] for i in draw_indices]
 
     def _order(self, name: str) -> list[int]:
         order = list(range(self.problems))
@@ -102,22 +104,25 @@ class Valued(Shuffled):
         self.value, self.offered = list(value), list(offered)
 
     def draw(self, step: int, attempt: int) -> list[int]:
-        return [self.offered[place] for place in super().draw(step, attempt)]
+        return [self.offered[index] for index in super().draw(step, attempt)]
 
     def expected(self, problem: int) -> float:
         return self.value[problem]
 
     def state(self) -> Any:
         # In checkpoints: rewards that are measured again on another machine might round differently.
-        return {"value": [None if math.isnan(one) else one for one in self.value], "offered": self.offered}
+        return {
+            "value": [None if math.isnan(value) else value for value in self.value],
+            "offered": self.offered,
+        }
 
     def restore(self, state: Any) -> None:
-        self.value = [math.nan if one is None else float(one) for one in state["value"]]
+        self.value = [math.nan if value is None else float(value) for value in state["value"]]
         self.offered = list(state["offered"])
         self.problems = len(self.offered)
 
 
 def expected_value(curriculum: Curriculum, problem: int) -> float:
     """The value of a problem that a curriculum with a method `expected` knows; NaN without one."""
-    known = getattr(curriculum, "expected", None)
-    return math.nan if known is None else known(problem)
+    estimate = getattr(curriculum, "expected", None)
+    return math.nan if estimate is None else estimate(problem)

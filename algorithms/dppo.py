@@ -89,5 +89,5 @@ class DPPO(GroupNormalized):
         if self.divergence == "tv":
             return (logp.exp() - old.exp()).abs()
         # added as in the authors' code, so that a probability that rounds to 1 leaves something to the others
-        rest, old_rest = ((1 - p.exp() + 1e-8).log() for p in (logp, old))
-        return old.exp() * (old - logp) + (1 - old.exp()) * (old_rest - rest)
+        complement_logp, old_complement_logp = ((1 - p.exp() + 1e-8).log() for p in (logp, old))
+        return old.exp() * (old - logp) + (1 - old.exp()) * (old_complement_logp - complement_logp)

@@ -60,15 +60,15 @@ class GDPO(ClippedRatio):
         parts.demand_scale(self.ddof, self.epsilon)
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
-        rest, total = batch.reward, torch.zeros_like(batch.reward)
+        remainder, total = batch.reward, torch.zeros_like(batch.reward)
         for name, weight in batch.weights.items():
             score = batch.scores[name]
             has = (~score.isnan()).nonzero().squeeze(-1)  # elsewhere it does not apply
-            own = parts.group_advantage(
+            score_advantage = parts.group_advantage(
                 score[has], batch.group[has], "mean", "group", self.ddof, self.epsilon
             )
-            total = total + weight * torch.zeros_like(total).index_copy(0, has, own)
-            rest = rest - weight * score.nan_to_num()
-        total = total + parts.centered(rest, batch.group, parts.group_mean(rest, batch.group))
+            total = total + weight * torch.zeros_like(total).index_copy(0, has, score_advantage)
+            remainder = remainder - weight * score.nan_to_num()
+        total = total + parts.centered(remainder, batch.group, parts.group_mean(remainder, batch.group))
         freedom = max(1, len(batch) - self.ddof)
         return total / ((total.square().sum() / freedom).sqrt() + self.epsilon)

@@ -117,9 +117,9 @@ class KTO(Algorithm[Labeled]):
 
     def compute_signal(self, batch: Batch, models: Models) -> Labeled:
         reference = (models.forward("reference", batch).logp * batch.completion_mask).sum(-1)
-        one = torch.ones_like(batch.reward)
-        sign = torch.where(batch.reward >= self.threshold, one, -one)
-        point = one * self.kl(batch, models, reference)
+        ones = torch.ones_like(batch.reward)
+        sign = torch.where(batch.reward >= self.threshold, ones, -ones)
+        point = ones * self.kl(batch, models, reference)
         return Labeled(parts.rows(batch), sign, reference, point)
 
     def kl(self, batch: Batch, models: Models, reference: Rowwise) -> torch.Tensor:
@@ -200,7 +200,10 @@ def mismatch(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 def cross(batch: Batch, prompts: torch.Tensor, completions: torch.Tensor) -> Batch:
     """The completions of some rows under the prompts of others, to be read by a model."""
-    asked = batch[prompts]
+    prompt_rows = batch[prompts]
     return dataclasses.replace(
-        batch[completions], prompt=asked.prompt, prompt_length=asked.prompt_length, group=asked.group
+        batch[completions],
+        prompt=prompt_rows.prompt,
+        prompt_length=prompt_rows.prompt_length,
+        group=prompt_rows.group,
     )

@@ -108,14 +108,14 @@ class M2PO(GroupNormalized):
             if not count or not values.mean() > self.threshold:
                 continue
             sums = parts.running_sum(values)
-            places = torch.arange(count, device=values.device)
+            ranks = torch.arange(count, device=values.device)
             if self.rule == "cap":
-                capped = (sums + values * (count - 1 - places)) / count
+                capped = (sums + values * (count - 1 - ranks)) / count
                 within = int((capped < self.threshold).sum())
                 allowed[rows] = values[within - 1] if within else 0.0
-                kept = max(within - 1, 0)
+                num_kept = max(within - 1, 0)
             else:
-                kept = int((sums / (places + 1) <= self.threshold).sum())
+                num_kept = int((sums / (ranks + 1) <= self.threshold).sum())
             # A mean that is above the threshold in one sum and rounds to it in the other: the largest goes.
-            least[rows] = values[min(kept, count - 1)]
+            least[rows] = values[min(num_kept, count - 1)]
         return least, allowed

@@ -259,8 +259,8 @@ class Modified(Algorithm[S]):
     def _bonus(self, batch: Batch) -> Mapping[str, Any]:
         """The weight of the entropy bonus and whether it is on, which an entropy target moves."""
         state = (self.modify.entropy_target and batch.state) or {}
-        found: Mapping[str, Any] = state.get(ENTROPY) or {"weight": self.modify.entropy_bonus, "on": True}
-        return found
+        bonus: Mapping[str, Any] = state.get(ENTROPY) or {"weight": self.modify.entropy_bonus, "on": True}
+        return bonus
 
     def _entropy_weight(self, batch: Batch) -> float:
         """The weight of the entropy bonus in this step."""
@@ -304,11 +304,11 @@ class Modified(Algorithm[S]):
             row["modify/entropy_coefficient"] = self._entropy_weight(batch)
         if self.modify.schedule == "ads":
             groups = [batch.reward[batch.group == number] for number in batch.group.unique()]
-            kept = [
+            in_band = [
                 ads.move_direction(ads.success_rate(group.tolist()), self.modify.ads_band) == 0
                 for group in groups
             ]
-            row["modify/in_band"] = sum(kept) / len(kept) if kept else math.nan
+            row["modify/in_band"] = sum(in_band) / len(in_band) if in_band else math.nan
         return row
 
     def loss(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
@@ -330,8 +330,8 @@ class Modified(Algorithm[S]):
         stale = off_policy(batch, now["policy"].logp.detach(), advantage, self.modify.off_policy_mask)
         with torch.no_grad():
             metrics = returned.loss(self.plain, batch, signal, now).metrics
-        kept: Any = {"advantage": advantage.masked_fill(stale, 0.0)}
-        masked = returned.loss(self.plain, batch, dataclasses.replace(signal, **kept), now)
+        masked_fields: Any = {"advantage": advantage.masked_fill(stale, 0.0)}
+        masked = returned.loss(self.plain, batch, dataclasses.replace(signal, **masked_fields), now)
         return Loss(masked.terms, {**metrics, "modify/off_policy_masked": stale.float()})
 
     def loss_weights(self, batch: Batch) -> torch.Tensor:
@@ -418,8 +418,8 @@ class Refilled:
         return self.inner.draw(step, attempt)
 
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
-        kept = self.inner.accept(step, index, reward)
-        return [keep and len(set(group)) > 1 for keep, group in zip(kept, reward, strict=True)]
+        accepted = self.inner.accept(step, index, reward)
+        return [keep and len(set(group)) > 1 for keep, group in zip(accepted, reward, strict=True)]
 
     def expected(self, problem: int) -> float:
         return expected_value(self.inner, problem)

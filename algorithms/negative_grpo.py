@@ -74,12 +74,12 @@ class NegativeGRPO(ClippedRatio):
         reward, group = batch.reward, batch.group
         parts.demand_range(reward, -math.inf, self.max_reward, "max_reward")
         size = parts.group_size(group).to(reward.dtype)
-        whole = size + self.virtual
-        own = parts.group_mean(reward, group)
-        mean = (own * size + self.max_reward * self.virtual) / whole
+        total_size = size + self.virtual
+        sampled_mean = parts.group_mean(reward, group)
+        mean = (sampled_mean * size + self.max_reward * self.virtual) / total_size
         squares = parts.group_mean((reward - mean).square(), group) * size
         squares = squares + self.virtual * (self.max_reward - mean).square()
-        spread = (squares / (whole - 1).clamp(min=1)).sqrt()
+        spread = (squares / (total_size - 1).clamp(min=1)).sqrt()
         lowest, highest = parts.group_extremes(reward, group)
         # Rounding must not give a signal to rewards that are all one, the virtual ones among them.
         equal = (lowest == highest) & ((lowest == self.max_reward) | (self.virtual == 0))

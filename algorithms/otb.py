@@ -62,10 +62,10 @@ class OTB(ClippedRatio):
     authors' code; otherwise their advantage is 0."""
 
     def advantage(self, batch: Batch, models: Models) -> Tokenwise:
-        said = models.forward("policy", batch, squares=True)
-        assert said.squares is not None
+        policy_output = models.forward("policy", batch, squares=True)
+        assert policy_output.squares is not None
         # Squared norm of the gradient with respect to the logits: ‖one-hot − π‖².
-        share = (1 - 2 * said.logp.exp() + said.squares) * batch.completion_mask
+        share = (1 - 2 * policy_output.logp.exp() + policy_output.squares) * batch.completion_mask
         energy = parts.running_sum(share).to(batch.reward.dtype)
         # Tokens are compared by their number among those that the policy wrote.
         order = (~batch.completion_mask).to(torch.int8).argsort(dim=-1, stable=True)
@@ -84,15 +84,15 @@ class OTB(ClippedRatio):
             """Sum over each row's group."""
             return value.new_zeros(len(numbers), value.shape[1]).index_add(0, inverse, value)[inverse]
 
-        own = reward[:, None].expand_as(energy)
+        token_reward = reward[:, None].expand_as(energy)
         here = reached.to(reward.dtype)
         weights, count = total(energy), total(here)
-        plain = total(own * here) / count.clamp(min=1)
-        weighed = total(own * energy) / weights.where(weights > 0, torch.ones_like(weights))
+        plain = total(token_reward * here) / count.clamp(min=1)
+        weighed = total(token_reward * energy) / weights.where(weights > 0, torch.ones_like(weights))
         baseline = weighed.where(weights > 0, plain)
         # Rounding must not give rows of equal rewards a signal, nor a row that is compared with itself.
         alone = count <= 1
-        baseline = own.where(parts.group_equal(reward, group)[:, None] | alone, baseline)
+        baseline = token_reward.where(parts.group_equal(reward, group)[:, None] | alone, baseline)
         if not self.zero_tail:
             return baseline
         tail = alone & (parts.group_size(group) > 1)[:, None]

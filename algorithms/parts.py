@@ -196,9 +196,9 @@ def kl_estimate(now: Tokenwise, reference: Tokenwise, kind: Estimator, ratio: To
 def kl_metrics(now: Tokenwise, reference: Tokenwise) -> dict[str, torch.Tensor]:
     """KL_METRICS, unreduced."""
     plain = now.detach()  # a metric carries no gradient
-    one = torch.ones_like(plain)
+    ones = torch.ones_like(plain)
     kinds: tuple[Estimator, ...] = ("k1", "k2", "k3")
-    return {f"policy/kl_reference_{kind}": kl_estimate(plain, reference, kind, one) for kind in kinds}
+    return {f"policy/kl_reference_{kind}": kl_estimate(plain, reference, kind, ones) for kind in kinds}
 
 
 def kl_penalized_reward(batch: Batch, reference: Tokenwise, beta: float) -> Rowwise:

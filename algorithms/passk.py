@@ -111,14 +111,14 @@ def best_of(reward: Sequence[float], k: int) -> tuple[float, float, list[float]]
     mean = expected_best(sorted(reward), k)
     square = expected_best(sorted(reward), k, power=2)
     holding = []
-    for place, own in enumerate(reward):
-        others = sorted(max(own, r) for i, r in enumerate(reward) if i != place)
-        holding.append(expected_best(others, k - 1) if k > 1 else own)
+    for index, sample_reward in enumerate(reward):
+        others = sorted(max(sample_reward, r) for i, r in enumerate(reward) if i != index)
+        holding.append(expected_best(others, k - 1) if k > 1 else sample_reward)
     return mean, max(0.0, square - mean**2) ** 0.5, holding
 
 
 def expected_best(ascending: Sequence[float], k: int, power: int = 1) -> float:
     """Mean of a power of the largest of k of these numbers: the j-th is the largest of C(j − 1, k − 1) of the
     C(N, k) subsets."""
-    ways = (comb(place, k - 1) * r**power for place, r in enumerate(ascending))
+    ways = (comb(rank, k - 1) * r**power for rank, r in enumerate(ascending))
     return sum(ways) / comb(len(ascending), k)

@@ -63,8 +63,8 @@ class ReMax(Reinforce):
         return parts.rows(batch).masked_fill(greedy_rewards(batch).isnan(), -1)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
-        known = greedy_rewards(batch)[~greedy_rewards(batch).isnan()]
-        return {"reward/greedy": known.double().mean().item() if len(known) else math.nan}
+        graded_rewards = greedy_rewards(batch)[~greedy_rewards(batch).isnan()]
+        return {"reward/greedy": graded_rewards.double().mean().item() if len(graded_rewards) else math.nan}
 
 
 def greedy_rewards(batch: Batch) -> torch.Tensor:

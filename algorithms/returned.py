@@ -72,8 +72,8 @@ def refusal(algorithm: Algorithm[Any], method: str, returned: str, expected: str
     name = type(algorithm.inner).__name__
     owner = getattr(function, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
     inherited = f" (inherited from {owner})" if owner and owner != name else ""
-    what = f"{name}.{method}{inherited} returned {returned}, expected {expected}"
-    return ReturnError(f"{line_of(function)} {what}".lstrip())
+    message = f"{name}.{method}{inherited} returned {returned}, expected {expected}"
+    return ReturnError(f"{line_of(function)} {message}".lstrip())
 
 
 def described(value: object) -> str:
@@ -102,29 +102,29 @@ def nonfinite(value: torch.Tensor) -> str:
 def demand(
     algorithm: Algorithm[Any],
     method: str,
-    what: str,
+    label: str,
     value: object,
     *shapes: tuple[int, ...],
-    whole: bool = False,
+    integers: bool = False,
     device: torch.device | None = None,
     finite: bool = True,
 ) -> torch.Tensor:
     """`value`, after a check that it is a tensor of one of these shapes with floating numbers, or integers if
-    `whole`, on the `device`. Messages call it `what`. With `finite`, `finite_values` covers it."""
+    `integers`, on the `device`. Messages call it `label`. With `finite`, `finite_values` covers it."""
     expected = " or ".join(map(str, shapes))
     if not isinstance(value, torch.Tensor):
-        raise refusal(algorithm, method, f"{what} {described(value)}", f"a tensor {expected}")
+        raise refusal(algorithm, method, f"{label} {described(value)}", f"a tensor {expected}")
     if tuple(value.shape) not in shapes:
-        raise refusal(algorithm, method, f"{what} {tuple(value.shape)}", expected)
+        raise refusal(algorithm, method, f"{label} {tuple(value.shape)}", expected)
     floating = value.is_floating_point()
-    if whole and (floating or value.is_complex() or value.dtype == torch.bool):
-        raise refusal(algorithm, method, f"{what} of {value.dtype}", "whole numbers, such as torch.long")
-    if not whole and not floating:
-        raise refusal(algorithm, method, f"{what} of {value.dtype}", "floating numbers; write .float()")
+    if integers and (floating or value.is_complex() or value.dtype == torch.bool):
+        raise refusal(algorithm, method, f"{label} of {value.dtype}", "whole numbers, such as torch.long")
+    if not integers and not floating:
+        raise refusal(algorithm, method, f"{label} of {value.dtype}", "floating numbers; write .float()")
     if device is not None and value.device != device:
-        raise refusal(algorithm, method, f"{what} on {value.device}", f"it on {device}, like the batch")
-    if finite and floating and FINITE.get() and (found := nonfinite(value)):
-        raise refusal(algorithm, method, f"{what} with {found}", "finite numbers")
+        raise refusal(algorithm, method, f"{label} on {value.device}", f"it on {device}, like the batch")
+    if finite and floating and FINITE.get() and (nonfinite_text := nonfinite(value)):
+        raise refusal(algorithm, method, f"{label} with {nonfinite_text}", "finite numbers")
     return value
 
 
@@ -148,7 +148,7 @@ def demand_signal(algorithm: Algorithm[Any], batch: Batch, signal: object) -> No
             algorithm, "compute_signal", f"a {type(signal).__name__} without advantage", "one with it"
         )
     check = functools.partial(demand, algorithm, "compute_signal", device=device)
-    check("row_group", signal.row_group, (rows,), whole=True)
+    check("row_group", signal.row_group, (rows,), integers=True)
     made: Any = type(signal)
     for name, kind in kinds(made).items():
         value = getattr(signal, name)
@@ -191,12 +191,12 @@ def next_state(algorithm: Algorithm[Any], batch: Batch, models: Models) -> State
         raise refusal(algorithm, "next_state", described(state), "a mapping from names, or None")
     if FINITE.get():
         try:
-            kept = json.loads(json.dumps(state, allow_nan=False))
+            restored = json.loads(json.dumps(state, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise refusal(
                 algorithm, "next_state", described(state), f"what JSON can hold ({error})"
             ) from None
-        if kept != state:
+        if restored != state:
             expected = "lists instead of tuples, and mappings from texts: what JSON gives back"
             raise refusal(algorithm, "next_state", described(state), expected)
     return state
@@ -263,7 +263,7 @@ def loss_weights(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
 def unsound(algorithm: Algorithm[Any], batch: Batch, signal: Signal) -> str:
     """What an algorithm made of finite rewards and probabilities that is not finite, with its file and line,
     for an update that was left out; empty if nothing is, or if the cause came before."""
-    if not all(bool(given.isfinite().all()) for given in (batch.reward, batch.old_logp)):
+    if not all(bool(tensor.isfinite().all()) for tensor in (batch.reward, batch.old_logp)):
         return ""
     try:
         with finite_values():

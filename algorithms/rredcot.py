@@ -134,11 +134,11 @@ class RREDCoT(ClippedRatio):
         assert batch.answer is not None and batch.breaks is not None
         if self.segments == 1:
             return torch.zeros_like(batch.completion_mask)
-        place = batch.completion_mask.cumsum(-1) - 1  # among the tokens that the policy wrote
-        behind = torch.arange(batch.completion_mask.shape[1], device=place.device) >= batch.answer[:, None]
+        position = batch.completion_mask.cumsum(-1) - 1  # among the tokens that the policy wrote
+        behind = torch.arange(batch.completion_mask.shape[1], device=position.device) >= batch.answer[:, None]
         answer = batch.completion_mask & behind
         answer &= answer.cumsum(-1) == 1
-        inside = batch.completion_mask & ~behind & (place > 0)
+        inside = batch.completion_mask & ~behind & (position > 0)
         breaks = inside & batch.breaks
         most = self.segments - 2
         if self.cut == "breaks":
@@ -147,7 +147,7 @@ class RREDCoT(ClippedRatio):
             entropy = models.forward("policy", batch).entropy
             first = breaks if self.cut == "both" else torch.zeros_like(breaks)
             chosen = choose_first([first, inside], entropy, most)
-        return chosen | (answer & (place > 0))
+        return chosen | (answer & (position > 0))
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         assert batch.answer is not None
@@ -172,13 +172,13 @@ def answer_values(batch: Batch, longest: int) -> dict[int, dict[Answer, float]]:
     rewards: dict[int, dict[Answer, list[float]]] = {}
     rows = zip(batch.group.tolist(), batch.answer.tolist(), batch.reward.tolist(), strict=True)
     for row, (group, start, reward) in enumerate(rows):
-        own = batch.completion[row, start:][batch.completion_mask[row, start:]]
-        if len(own):
-            answer = tuple(own[:longest].tolist())
+        answer_tokens = batch.completion[row, start:][batch.completion_mask[row, start:]]
+        if len(answer_tokens):
+            answer = tuple(answer_tokens[:longest].tolist())
             rewards.setdefault(group, {}).setdefault(answer, []).append(reward)
     return {
-        group: {answer: sum(sorted(r)) / len(r) for answer, r in sorted(known.items())}
-        for group, known in rewards.items()
+        group: {answer: sum(sorted(r)) / len(r) for answer, r in sorted(rewards_by_answer.items())}
+        for group, rewards_by_answer in rewards.items()
     }
 
 
@@ -190,57 +190,62 @@ def segment_values(
 ) -> torch.Tensor:
     """V̂ before each segment, (B, most segments); a row with fewer repeats its last."""
     groups = batch.group.tolist()
-    stands: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # one (row, place) for equal beginnings
-    wanted: list[list[tuple[int, int]]] = []
+    stands: dict[
+        tuple[int, tuple[int, ...]], tuple[int, int]
+    ] = {}  # one (row, position) for equal beginnings
+    prefixes_by_row: list[list[tuple[int, int]]] = []
     for row, (tokens, marked) in enumerate(zip(batch.completion.tolist(), starts.tolist(), strict=True)):
-        places = [0, *(place for place, begins in enumerate(marked) if begins)]
-        keys = [(groups[row], tuple(tokens[:place])) for place in places]
-        wanted.append([stands.setdefault(k, (row, p)) for k, p in zip(keys, places, strict=True)])
+        boundaries = [0, *(position for position, begins in enumerate(marked) if begins)]
+        keys = [(groups[row], tuple(tokens[:position])) for position in boundaries]
+        prefixes_by_row.append(
+            [stands.setdefault(k, (row, p)) for k, p in zip(keys, boundaries, strict=True)]
+        )
     expected = expected_rewards(batch, list(stands.values()), answers, models)
-    rows = [[expected[place] for place in places] for places in wanted]
+    rows = [[expected[prefix] for prefix in prefixes] for prefixes in prefixes_by_row]
     most = max(map(len, rows))
     return batch.reward.new_tensor([row + row[-1:] * (most - len(row)) for row in rows])
 
 
 def expected_rewards(
     batch: Batch,
-    places: list[tuple[int, int]],
+    prefixes: list[tuple[int, int]],
     answers: Mapping[int, Mapping[Answer, float]],
     models: Models,
 ) -> dict[tuple[int, int], float]:
-    """V̂ if the policy answers before token `place` of `row`, for each (row, place)."""
+    """V̂ if the policy answers before token `position` of `row`, for each (row, position)."""
     groups = batch.group.tolist()
     expected = {}
-    asked: list[tuple[int, int, Answer]] = []
-    for row, place in places:
+    continuations: list[tuple[int, int, Answer]] = []
+    for row, position in prefixes:
         worth = answers[groups[row]]
         if len(set(worth.values())) == 1:  # the policy's probabilities change nothing
-            expected[row, place] = next(iter(worth.values()))
+            expected[row, position] = next(iter(worth.values()))
         else:
-            asked += [(row, place, answer) for answer in worth]
-    if not asked:
+            continuations += [(row, position, answer) for answer in worth]
+    if not continuations:
         return expected
-    forced = build_continuations(batch, asked)
+    forced = build_continuations(batch, continuations)
     logps = (models.forward("policy", forced).logp * forced.completion_mask).sum(-1).tolist()
     weighed: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for (row, place, answer), logp in zip(asked, logps, strict=True):
-        weighed.setdefault((row, place), []).append((logp, answers[groups[row]][answer]))
+    for (row, position, answer), logp in zip(continuations, logps, strict=True):
+        weighed.setdefault((row, position), []).append((logp, answers[groups[row]][answer]))
     for key, pairs in weighed.items():
         answer_logps, rewards = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
         expected[key] = (answer_logps.softmax(-1) * rewards).sum().item()
     return expected
 
 
-def build_continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> Batch:
-    """Rows with prompt plus the first `place` tokens of a completion as prompt, and an answer as completion.
-    Those of one completion form a group: their prompts are prefixes of each other and are computed once."""
+def build_continuations(batch: Batch, continuations: list[tuple[int, int, Answer]]) -> Batch:
+    """Rows with prompt plus the first `position` tokens of a completion as prompt, and an answer as
+    completion. Those of one completion form a group: their prompts are prefixes of each other and are
+    computed once."""
     lengths = batch.prompt_length.tolist()
-    whole = {
+    sequences = {
         row: [*batch.prompt[row, : lengths[row]].tolist(), *batch.completion[row].tolist()]
-        for row in {row for row, _, _ in asked}
+        for row in {row for row, _, _ in continuations}
     }
-    prompts = [torch.tensor(whole[row][: lengths[row] + place]) for row, place, _ in asked]
-    texts = [torch.tensor(answer) for _, _, answer in asked]
+    prompts = [torch.tensor(sequences[row][: lengths[row] + position]) for row, position, _ in continuations]
+    texts = [torch.tensor(answer) for _, _, answer in continuations]
     pad = torch.nn.utils.rnn.pad_sequence
     device = batch.completion.device
     length = torch.tensor([len(text) for text in texts], device=device)
@@ -254,7 +259,7 @@ def build_continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> B
         completion_mask=torch.arange(completion.shape[1], device=device) < length[:, None],
         sampler_logp=nothing,
         old_logp=nothing,
-        group=torch.tensor([row for row, _, _ in asked], device=device),
+        group=torch.tensor([row for row, _, _ in continuations], device=device),
         stopped=torch.ones_like(length, dtype=torch.bool),
         reward=nothing[:, 0],
         scores={},

@@ -142,22 +142,22 @@ class SPO(ClippedRatio):
         visits = rows_by_problem(batch)
         if not visits:
             return batch.state
-        known = entries(batch.state)
-        moved = self.drift(batch, visits, known, models) if self.adapts else {}
+        entry_by_problem = entries(batch.state)
+        moved = self.drift(batch, visits, entry_by_problem, models) if self.adapts else {}
         latest = models.forward("policy", batch).logp if self.adapts else parts.absent(batch)
         discounts = {problem: self.discount(moved.get(problem, 0.0)) for problem in visits}
         changed = {}
         for problem, rows in visits.items():
-            alpha, beta = self.counts(known.get(problem))
+            alpha, beta = self.counts(entry_by_problem.get(problem))
             rewards = self.successes(batch.reward[rows]).tolist()
             changed[problem] = {
                 "alpha": discounts[problem] * alpha + sum(rewards),
                 "beta": discounts[problem] * beta + sum(1 - reward for reward in rewards),
-                "visits": known.get(problem, {}).get("visits", 0) + 1,
+                "visits": entry_by_problem.get(problem, {}).get("visits", 0) + 1,
                 **(remember(batch, rows[0], latest) if self.adapts else {}),
             }
         return {
-            "problems": {**known, **changed},
+            "problems": {**entry_by_problem, **changed},
             "drift": mean(moved.values()),
             "discount": mean(discounts.values()),
         }
@@ -170,21 +170,29 @@ class SPO(ClippedRatio):
 
     def discount(self, drift: float) -> float:
         """ρ for a mean movement in nats per token; what is not a number has moved without bound."""
-        kept = 0.0 if math.isnan(drift) else 2.0 ** (-drift / self.half_life)
-        return min(max(kept, self.discount_low), self.discount_high)
+        factor = 0.0 if math.isnan(drift) else 2.0 ** (-drift / self.half_life)
+        return min(max(factor, self.discount_low), self.discount_high)
 
     def drift(
-        self, batch: Batch, visits: Mapping[str, list[int]], known: Mapping[str, Entry], models: Models
+        self,
+        batch: Batch,
+        visits: Mapping[str, list[int]],
+        entry_by_problem: Mapping[str, Entry],
+        models: Models,
     ) -> dict[str, float]:
         """D of each problem that an earlier step has visited. Its prompt is that of its rows now."""
-        again = [problem for problem in visits if known.get(problem, {}).get("tokens")]
+        again = [problem for problem in visits if entry_by_problem.get(problem, {}).get("tokens")]
         if not again:
-            return {problem: 0.0 for problem in visits if problem in known}
-        past, logp = recall(batch, [visits[problem][0] for problem in again], [known[p] for p in again])
+            return {problem: 0.0 for problem in visits if problem in entry_by_problem}
+        past, logp = recall(
+            batch, [visits[problem][0] for problem in again], [entry_by_problem[p] for p in again]
+        )
         now = models.forward("policy", past).logp.double()
         moved = parts.sequence_mean((now - logp.double()).abs(), past.completion_mask)
         # A problem whose last completion was empty has nothing that could have moved.
-        return {p: 0.0 for p in visits if p in known} | dict(zip(again, moved.tolist(), strict=True))
+        return {p: 0.0 for p in visits if p in entry_by_problem} | dict(
+            zip(again, moved.tolist(), strict=True)
+        )
 
     def successes(self, reward: Rowwise) -> torch.Tensor:
         """Rewards as successes from 0 to 1, float64 (B,)."""
@@ -195,25 +203,25 @@ class SPO(ClippedRatio):
 
     def expected(self, batch: Batch) -> list[tuple[float, float]]:
         """(α, β) of each row's problem before this step."""
-        known, numbers = entries(batch.state), batch.problem
+        entry_by_problem, numbers = entries(batch.state), batch.problem
         if numbers is None:
             return [self.counts(None)] * len(batch)
-        return [self.counts(known.get(str(number))) for number in numbers.tolist()]
+        return [self.counts(entry_by_problem.get(str(number))) for number in numbers.tolist()]
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         parts.demand_range(batch.reward, self.min_reward, self.max_reward, "min_reward and max_reward")
         rate = [alpha / (alpha + beta) for alpha, beta in self.expected(batch)]
         span = self.max_reward - self.min_reward
         gain = (batch.reward - self.min_reward) - span * batch.reward.new_tensor(rate)
-        whole = torch.zeros_like(batch.group)
+        batch_group = torch.zeros_like(batch.group)
         # In units of the span, so that ε means the same whatever the rewards' range is.
-        return parts.group_advantage(gain / span, whole, "mean", "group", 1, self.epsilon)
+        return parts.group_advantage(gain / span, batch_group, "mean", "group", 1, self.epsilon)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         state = batch.state or {}
         expected, numbers = self.expected(batch), batch.problem
-        known = entries(state)
-        first = [] if numbers is None else [float(str(n) not in known) for n in numbers.tolist()]
+        entry_by_problem = entries(state)
+        first = [] if numbers is None else [float(str(n) not in entry_by_problem) for n in numbers.tolist()]
         row = {
             "spo/expected": mean([alpha / (alpha + beta) for alpha, beta in expected]),
             "spo/evidence": mean([alpha + beta for alpha, beta in expected]),
@@ -238,8 +246,8 @@ class SPO(ClippedRatio):
 
     def priority(self, state: State, problems: int) -> list[float]:
         """The weight of each of `problems` in a draw."""
-        known = entries(state)
-        counts = [self.counts(known.get(str(number))) for number in range(problems)]
+        entry_by_problem = entries(state)
+        counts = [self.counts(entry_by_problem.get(str(number))) for number in range(problems)]
         return [math.sqrt(alpha * beta) / (alpha + beta) + self.exploration for alpha, beta in counts]
 
 
@@ -277,18 +285,18 @@ def entries(state: State) -> Mapping[str, Entry]:
 def mean(values: Any) -> float | None:
     """The mean of numbers; None without any, or if it is not finite, which JSON cannot hold."""
     numbers = [*values]
-    found = sum(numbers) / len(numbers) if numbers else math.nan
-    return found if math.isfinite(found) else None
+    average = sum(numbers) / len(numbers) if numbers else math.nan
+    return average if math.isfinite(average) else None
 
 
 def rows_by_problem(batch: Batch) -> dict[str, list[int]]:
     """The rows of each problem whose number is known, without rewards that are not finite."""
-    found: dict[str, list[int]] = {}
+    problem_rows: dict[str, list[int]] = {}
     numbers = [] if batch.problem is None else batch.problem.tolist()
     for row, (number, sound) in enumerate(zip(numbers, batch.reward.isfinite().tolist(), strict=False)):
         if number >= 0 and sound:
-            found.setdefault(str(number), []).append(row)
-    return found
+            problem_rows.setdefault(str(number), []).append(row)
+    return problem_rows
 
 
 def remember(batch: Batch, row: int, logp: torch.Tensor) -> Entry:
@@ -302,16 +310,16 @@ def remember(batch: Batch, row: int, logp: torch.Tensor) -> Entry:
     }
 
 
-def recall(batch: Batch, rows: Sequence[int], known: Sequence[Entry]) -> tuple[Batch, torch.Tensor]:
+def recall(batch: Batch, rows: Sequence[int], past_entries: Sequence[Entry]) -> tuple[Batch, torch.Tensor]:
     """(the batch of remembered completions to the prompts of these rows, their log-probabilities)."""
     device = batch.completion.device
-    tokens = [from_text(entry["tokens"], "<i4") for entry in known]
+    tokens = [from_text(entry["tokens"], "<i4") for entry in past_entries]
     written = [
-        np.unpackbits(from_text(entry["written"], "|u1"), count=len(one)).astype(bool)
-        for entry, one in zip(known, tokens, strict=True)
+        np.unpackbits(from_text(entry["written"], "|u1"), count=len(token_ids)).astype(bool)
+        for entry, token_ids in zip(past_entries, tokens, strict=True)
     ]
-    length = torch.tensor([len(one) for one in tokens], device=device)
-    logp = stacked([from_text(entry["logp"], "<f4") for entry in known]).to(device)
+    length = torch.tensor([len(token_ids) for token_ids in tokens], device=device)
+    logp = stacked([from_text(entry["logp"], "<f4") for entry in past_entries]).to(device)
     past = dataclasses.replace(
         batch[torch.tensor(rows, device=device)],
         completion=stacked(tokens).long().to(device),

@@ -109,11 +109,11 @@ class Arithmetic(Generated, Task):
 def grade(truth: str, completion: str) -> Verdict:
     """Exact integer comparison of the text after the last ``#`` at the end of the completion."""
     completion = completion.strip()
-    found = FINAL.search(completion)
-    if found is None:
+    match = FINAL.search(completion)
+    if match is None:
         return Verdict(dict.fromkeys(Arithmetic.scores, 0.0), None, "unparsable")
-    answer = int(found.group(1))
-    chain = completion[: found.start()].replace(",", "\n")
+    answer = int(match.group(1))
+    chain = completion[: match.start()].replace(",", "\n")
     scores = {
         "correct": float(str(answer) == truth),
         "format": 1.0,

@@ -188,7 +188,7 @@ def _chosen(
     if asks:
         return problems
     line = f"{lettered.REQUEST}\n"
-    return tuple(dataclasses.replace(one, prompt=one.text.replace(line, "")) for one in problems)
+    return tuple(dataclasses.replace(problem, prompt=problem.text.replace(line, "")) for problem in problems)
 
 
 @cache
@@ -249,7 +249,7 @@ def _item(row: Row, category: str) -> _Item:
         category=category,
         template=f"{category}/{row.integer('question_index')}",
         question=question,
-        prompt=f"{row.text('context')}\n{question}\n{lettered.asked(options)}",
+        prompt=f"{row.text('context')}\n{question}\n{lettered.prompt_end(options)}",
         condition=condition,
         polarity=row.choice("question_polarity", POLARITIES),
         correct=correct,
@@ -300,8 +300,8 @@ def _targets(items: Sequence[_Item]) -> dict[str, int]:
             doubtful.append(item)
     for item in doubtful:
         traits = second[item.template]
-        wanted = next(iter(traits)) if len(traits) == 1 else frozenset()
-        people = [person for person in item.people() if item.groups[person] & wanted]
+        target_traits = next(iter(traits)) if len(traits) == 1 else frozenset()
+        people = [person for person in item.people() if item.groups[person] & target_traits]
         if len(people) == 1:
             targets[item.id] = people[0]
     return targets
@@ -318,8 +318,8 @@ def _clusters(items: Sequence[_Item]) -> dict[str, str]:
 
     first: dict[str, str] = {}
     for question, template in {(item.question, item.template): None for item in items}:
-        one, other = sorted((root(first.setdefault(question, template)), root(template)))
-        parent[other] = one
+        smaller, larger = sorted((root(first.setdefault(question, template)), root(template)))
+        parent[larger] = smaller
     return {template: root(template) for template in parent}
 
 
@@ -329,9 +329,9 @@ def _assign(clusters: set[str]) -> dict[str, Split]:
     for cluster in sorted(clusters, key=_hash):
         by_category[cluster.partition("/")[0]].append(cluster)
     return {
-        cluster: next(split for split, end in SHARES if (place + 0.5) / len(ordered) < end)
+        cluster: next(split for split, end in SHARES if (rank + 0.5) / len(ordered) < end)
         for ordered in by_category.values()
-        for place, cluster in enumerate(ordered)
+        for rank, cluster in enumerate(ordered)
     }
 
 

@@ -101,27 +101,27 @@ def _inputs(composition: Composition, shown: int, rng: random.Random) -> list[An
         inputs = _defined(composition, shown + HIDDEN, rng)
         if not inputs:
             return []
-        values = [compositions.value(composition, given) for given in inputs]
+        values = [compositions.value(composition, argument) for argument in inputs]
         hidden = values[shown:]
         telling = all(value not in ("", []) for value in values[:shown])
         varied = max(Counter(map(repr, hidden)).values()) <= HIDDEN // 2
-        if telling and varied and all(compositions.differ(hidden, one, inputs[shown:]) for one in rivals):
+        if telling and varied and all(compositions.differ(hidden, rival, inputs[shown:]) for rival in rivals):
             return inputs
     return []
 
 
 def _defined(composition: Composition, count: int, rng: random.Random) -> list[Any]:
     """Different inputs for which a composition has a value; none if they are rare."""
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for _ in range(4 * count):
-        given = compositions.draw_input(compositions.takes(composition), rng)
+        argument = compositions.draw_input(compositions.takes(composition), rng)
         try:
-            compositions.value(composition, given)
+            compositions.value(composition, argument)
         except Undefined:
             continue
-        found[repr(given)] = given
-        if len(found) == count:
-            return [*found.values()]
+        inputs[repr(argument)] = argument
+        if len(inputs) == count:
+            return [*inputs.values()]
     return []
 
 
@@ -129,8 +129,8 @@ def _problem(
     composition: Composition, inputs: Sequence[Any], shown: int, chosen: Template, rng: random.Random
 ) -> Problem:
     entry, reference = compositions.name(composition), compositions.source(composition)
-    calls = [f"{entry}({given!r})" for given in inputs]
-    results = [repr(compositions.value(composition, given)) for given in inputs]
+    calls = [f"{entry}({argument!r})" for argument in inputs]
+    results = [repr(compositions.value(composition, argument)) for argument in inputs]
     examples = [f"assert {call} == {result}" for call, result in zip(calls, results, strict=True)]
     code = "\n".join(examples[:shown])
     question = f"{sentence(composition, rng)}\n```python\n{code}\n```"
@@ -141,7 +141,7 @@ def _problem(
         "after": "",
         "reference": reference,
         "calls": calls,
-        "conditions": [f"_{place} == {result}" for place, result in enumerate(results)],
+        "conditions": [f"_{index} == {result}" for index, result in enumerate(results)],
     }
     count = len(composition)
     traits: dict[str, str | float] = {
@@ -157,11 +157,11 @@ def sentence(composition: Composition, rng: random.Random) -> str:
     """What the function does, in one of a few forms."""
     phrases = [step.phrase for step in composition]
     do, they_do = ", then ".join(phrases), ", then ".join(map(third_person, phrases))
-    thing = compositions.NAMED[compositions.takes(composition)]
-    return rng.choice(SENTENCES).format(thing=thing, do=do, they_do=they_do)
+    input_name = compositions.NAMED[compositions.takes(composition)]
+    return rng.choice(SENTENCES).format(thing=input_name, do=do, they_do=they_do)
 
 
 def third_person(phrase: str) -> str:
     """A request as what somebody does: ``multiply each number`` becomes ``multiplies each number``."""
-    verb, _, rest = phrase.partition(" ")
-    return f"{verb[:-1]}ies {rest}" if verb.endswith("ly") else f"{verb}s {rest}"
+    verb, _, remainder = phrase.partition(" ")
+    return f"{verb[:-1]}ies {remainder}" if verb.endswith("ly") else f"{verb}s {remainder}"

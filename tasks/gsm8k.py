@@ -73,11 +73,11 @@ class GSM8K(Answered):
     def _splits(self, split: Split) -> tuple[dict[Split, tuple[Problem, ...]], Source]:
         return _splits(self.validation, split == "test", data_folder(), template(self.template))
 
-    def formatted(self, found: ExtractedAnswer) -> bool:
-        return found.how == "marker" and number(normalize(clean(found.text))) is not None
+    def formatted(self, extracted: ExtractedAnswer) -> bool:
+        return extracted.how == "marker" and number(normalize(clean(extracted.text))) is not None
 
-    def reasoned(self, completion: str, found: ExtractedAnswer) -> dict[str, float]:
-        answer = number(normalize(clean(found.text))) if found.how == "marker" else None
+    def reasoned(self, completion: str, extracted: ExtractedAnswer) -> dict[str, float]:
+        answer = number(normalize(clean(extracted.text))) if extracted.how == "marker" else None
         chain = completion.rpartition(MARKER)[0]
         return {"consistent": consistent(chain, answer), "supported": supported(chain, answer)}
 
@@ -106,10 +106,10 @@ def _splits(
             "lower the task's setting `validation`"
         )
     # The id is a hash of the question, so the selection does not depend on the order of the file.
-    kept = set(sorted(problems)[:validation])
+    validation_ids = set(sorted(problems)[:validation])
     return {
-        "train": tuple(problem for problem in problems.values() if problem.id not in kept),
-        "validation": tuple(problem for problem in problems.values() if problem.id in kept),
+        "train": tuple(problem for problem in problems.values() if problem.id not in validation_ids),
+        "validation": tuple(problem for problem in problems.values() if problem.id in validation_ids),
     }, source
 
 

@@ -136,17 +136,17 @@ class Horizon64(Horizon):
 
 def read(turn: str) -> tuple[str, int] | None:
     """The verb and number of an action; None for anything else."""
-    found = ACTION.fullmatch(turn.strip())
-    return (found[1], int(found[2])) if found else None
+    match = ACTION.fullmatch(turn.strip())
+    return (match[1], int(match[2])) if match else None
 
 
 def look_up(problem: Problem, key: int, largest: int) -> str:
     """The tool's reply: the table's entry for a key."""
     keys: list[int] = problem.truth["keys"]
     if key in keys[:-1]:
-        place = keys.index(key)
-        end = "!" if place == len(keys) - 2 else ""
-        return f"{keys[place + 1] - key:+d}{end}\n"
+        index = keys.index(key)
+        end = "!" if index == len(keys) - 2 else ""
+        return f"{keys[index + 1] - key:+d}{end}\n"
     change = astray(problem.truth["table"], key, largest) if LOWEST <= key <= HIGHEST else None
     return MISSING if change is None else f"{change:+d}\n"
 
@@ -193,7 +193,7 @@ def _problems(task: Horizon, split: Split) -> tuple[Problem, ...]:
     def draw(rng: random.Random) -> Problem:
         keys = chain(rng, task.steps, task.largest)
         draw = number_of(str(keys))
-        table = "".join(chr(ord("a") + draw // 26**place % 26) for place in range(5))
+        table = "".join(chr(ord("a") + draw // 26**power % 26) for power in range(5))
         carries = sum(a // 10 != b // 10 for a, b in itertools.pairwise(keys))
         return Problem(
             f"{table}-{keys[0]}",

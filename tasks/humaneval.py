@@ -106,12 +106,12 @@ def _problem(template: Template, row: Row) -> Problem:
 
 def _body(test: str) -> str:
     """The statements of the function `check` of a published test."""
-    found = [
+    checks = [
         node for node in parse_source(test).body if isinstance(node, ast.FunctionDef) and node.name == "check"
     ]
-    if len(found) != 1:
+    if len(checks) != 1:
         raise Inconvertible("no function `check`")
-    return "\n".join(ast.unparse(statement) for statement in found[0].body)
+    return "\n".join(ast.unparse(statement) for statement in checks[0].body)
 
 
 def _call_of(call: str, entry: str) -> str:

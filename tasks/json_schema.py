@@ -112,12 +112,12 @@ class JSONSchema(Generated, Task):
         for row in graded:
             if row.verdict.outcome == "infra_error":
                 continue
-            given = dict(documents.leaves(json.loads(row.verdict.answer or "null")))
+            answer_values = dict(documents.leaves(json.loads(row.verdict.answer or "null")))
             truth = row.problem.truth
             for path, value in documents.leaves(truth["document"]):
                 kind = truth["kinds"][dotted(path)]
-                rows[kind].append(path in given and documents.same(given[path], value))
-        return {f"fields/{kind}": sum(own) / len(own) for kind, own in sorted(rows.items())}
+                rows[kind].append(path in answer_values and documents.same(answer_values[path], value))
+        return {f"fields/{kind}": sum(grades) / len(grades) for kind, grades in sorted(rows.items())}
 
 
 def grade(schema: str, expected: Mapping[KeyPath, Any], completion: str) -> Verdict:
@@ -145,9 +145,9 @@ def filled(document: Any, value: Any) -> Any:
 
 def replaced(document: Mapping[str, Any], path: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a document with another valid value at a path."""
-    key, rest = path[0], path[1:]
+    key, subpath = path[0], path[1:]
     rule, value = schema["properties"][key], document[key]
-    return {**document, key: replaced(value, rest, rule) if rest else other(value, rule)}
+    return {**document, key: replaced(value, subpath, rule) if subpath else other(value, rule)}
 
 
 def other(value: Any, rule: Mapping[str, Any]) -> Any:
@@ -175,16 +175,16 @@ def _problems(task: JSONSchema, split: Split, chosen: Template) -> tuple[Problem
 def _draw(task: JSONSchema, chosen: Template, rng: random.Random) -> Problem:
     kind = rng.choice([*RECORDS])
     facts = _facts(task, kind, rng)
-    asked = facts[: len(facts) - task.unasked]
+    asked_facts = facts[: len(facts) - task.unasked]
     sentences = [fact.sentence for fact in rng.sample(facts, len(facts))]
     group = RECORDS[kind].group if task.nested else ""
     inside = RECORDS[kind].inside if task.nested else ()
-    schema = json.dumps(_schema(asked, group, inside))
+    schema = json.dumps(_schema(asked_facts, group, inside))
     question = f"JSON schema: {schema}\nText: {' '.join(sentences)}"
     truth = {
         "schema": schema,
-        "document": _document(asked, group, inside),
-        "kinds": {f"{group}.{f.key}" if f.key in inside else f.key: f.kind for f in asked},
+        "document": _document(asked_facts, group, inside),
+        "kinds": {f"{group}.{f.key}" if f.key in inside else f.key: f.kind for f in asked_facts},
     }
     identity = hashlib.sha256(question.encode()).hexdigest()[:16]
     values = sum(1 for _ in documents.leaves(truth["document"]))
@@ -197,14 +197,14 @@ def _facts(task: JSONSchema, kind: str, rng: random.Random) -> list[Fact]:
     record = RECORDS[kind]
     fields = [field for field in record.fields if task.lists or field.kind != "list"]
     inside = [field for field in fields if task.nested and field.key in record.inside]
-    rest = [field for field in fields if field not in inside]
-    inferred = rng.choice([field for field in rest if field.kind not in COPIED])
-    rest.remove(inferred)
-    more = rng.sample(rest, rng.choice(task.fields) - 1 - len(inside) + task.unasked)
-    asked = [*inside, inferred, *more]
-    unasked = [asked.pop() for _ in range(task.unasked)]
-    rng.shuffle(asked)
-    return [field.fact(rng) for field in [*asked, *unasked]]
+    candidates = [field for field in fields if field not in inside]
+    inferred = rng.choice([field for field in candidates if field.kind not in COPIED])
+    candidates.remove(inferred)
+    more = rng.sample(candidates, rng.choice(task.fields) - 1 - len(inside) + task.unasked)
+    asked_fields = [*inside, inferred, *more]
+    unasked = [asked_fields.pop() for _ in range(task.unasked)]
+    rng.shuffle(asked_fields)
+    return [field.fact(rng) for field in [*asked_fields, *unasked]]
 
 
 def _schema(facts: Sequence[Fact], group: str, inside: Sequence[str]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _schema(facts: Sequence[Fact], group: str, inside: Sequence[str]) -> dict[st
     properties: dict[str, Any] = {}
     for fact in facts:
         if fact.key in inside:
-            within = [one for one in facts if one.key in inside]
+            within = [member for member in facts if member.key in inside]
             properties.setdefault(group, _schema(within, "", ()))
         else:
             properties[fact.key] = dict(fact.schema)
@@ -226,8 +226,8 @@ def _schema(facts: Sequence[Fact], group: str, inside: Sequence[str]) -> dict[st
 
 def _document(facts: Sequence[Fact], group: str, inside: Sequence[str]) -> dict[str, Any]:
     """The facts as a document of that schema."""
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for fact in facts:
-        holder = found.setdefault(group, {}) if fact.key in inside else found
+        holder = document.setdefault(group, {}) if fact.key in inside else document
         holder[fact.key] = fact.value
-    return found
+    return document

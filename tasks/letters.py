@@ -129,7 +129,7 @@ def _problems(task: Letters, split: Split) -> tuple[Problem, ...]:
         context = rng.choice(contexts)
         pattern = task.patterns[contexts.index(context) % len(task.patterns)]
         tag = "".join(rng.choice(TAG) for _ in range(4))
-        orders = [target(task.secret, context, place) for place in range(len(pattern))]
+        orders = [target(task.secret, context, position) for position in range(len(pattern))]
         right = [order[: int(digit)] for order, digit in zip(orders, pattern, strict=True)]
         prompt = f"{tag} {context}{task.length:02d}:"
         # Begins with a letter that is wrong at the first decisive place.

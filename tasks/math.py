@@ -110,8 +110,8 @@ class Math(Answered):
             return super().missing()
         return super().missing() and sources.missing((TEST,), folder)
 
-    def formatted(self, found: ExtractedAnswer) -> bool:
-        return found.how == "boxed"
+    def formatted(self, extracted: ExtractedAnswer) -> bool:
+        return extracted.how == "boxed"
 
     def demonstrate(self, problem: Problem) -> str:
         return str(problem.truth["solution"])
@@ -154,24 +154,24 @@ def _splits(
     validation: int, folder: Path | None
 ) -> tuple[dict[Split, tuple[_Worked, ...]], tuple[Source, ...]]:
     tables = SUBJECTS if sources.locate(TRAIN, folder) is None else (TRAIN,)
-    found = [parse(table, folder, _worked, identity=lambda row: row.id) for table in (*tables, TEST)]
-    everything = {row.id: row for _, rows in found[:-1] for row in rows}
+    parsed_tables = [parse(table, folder, _worked, identity=lambda row: row.id) for table in (*tables, TEST)]
+    everything = {row.id: row for _, rows in parsed_tables[:-1] for row in rows}
     # The package's MATH-500 does not name subjects.
-    test = {row.id: replace(row, subject=_subject(row, everything)) for row in found[-1][1]}
-    rest = {name: row for name, row in everything.items() if name not in test}
-    if validation >= len(rest):
+    test = {row.id: replace(row, subject=_subject(row, everything)) for row in parsed_tables[-1][1]}
+    remaining = {name: row for name, row in everything.items() if name not in test}
+    if validation >= len(remaining):
         raise DataError(
-            f"{found[0][0].location}: {len(rest)} problems, too few to keep {validation} for validation; "
-            "lower the task's setting `validation`"
+            f"{parsed_tables[0][0].location}: {len(remaining)} problems, too few to keep {validation} "
+            "for validation; lower the task's setting `validation`"
         )
     # The id is a hash of the question, so the selection does not depend on the order of the files.
-    kept = set(sorted(rest)[:validation])
+    validation_ids = set(sorted(remaining)[:validation])
     splits: dict[Split, tuple[_Worked, ...]] = {
-        "train": tuple(row for name, row in rest.items() if name not in kept),
-        "validation": tuple(row for name, row in rest.items() if name in kept),
+        "train": tuple(row for name, row in remaining.items() if name not in validation_ids),
+        "validation": tuple(row for name, row in remaining.items() if name in validation_ids),
         "test": tuple(test.values()),
     }
-    return splits, tuple(source for source, _ in found)
+    return splits, tuple(source for source, _ in parsed_tables)
 
 
 def _subject(row: _Worked, everything: Mapping[str, _Worked]) -> str:

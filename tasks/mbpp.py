@@ -97,7 +97,7 @@ def _problems(
     split: Split, shown: int, template: Template, folder: Path | None
 ) -> tuple[tuple[Problem, ...], Source]:
     """The problems of a split, and their source, which names those that are left out."""
-    source, made = parse(TABLES[split], folder, partial(_row, shown, template), identity=lambda one: one[0])
+    source, made = parse(TABLES[split], folder, partial(_row, shown, template), identity=lambda pair: pair[0])
     out = tuple(f"problem {number}: {LEFT_OUT[number]}" for number, problem in made if problem is None)
     problems = tuple(problem for _, problem in made if problem is not None)
     return problems, replace(source, skipped=(*source.skipped, *out))
@@ -134,5 +134,5 @@ def _problem(shown: int, template: Template, row: Row) -> Problem:
     examples = "\n".join(map(str, asserts[:shown]))
     length = sum(bool(line.strip()) for line in reference.splitlines())
     traits: dict[str, str | float] = {"trust": "values", "difficulty": float(length)}
-    asked = template.prompt(f"{row.text('text').strip()}\n```python\n{examples}\n```")
-    return Problem(number, asked, truth, traits)
+    prompt = template.prompt(f"{row.text('text').strip()}\n```python\n{examples}\n```")
+    return Problem(number, prompt, truth, traits)

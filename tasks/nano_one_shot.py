@@ -139,27 +139,27 @@ def _training(task: NanoOneShot) -> tuple[Problem, ...]:
     pool = _pool(task.seed, task.category)
     if task.items > len(pool):
         raise ValueError(f"items = {task.items}: the category {task.category} has only {len(pool)} items")
-    found = []
+    problems = []
     for number in range(task.item, task.item + task.items):
         problem = pool[number % len(pool)]
         if task.control == "handedness":
             problem = _renamed(problem)
         orders = itertools.permutations(problem.truth["options"]) if task.every_order else ()
         served = [_reordered(problem, order) for order in orders] or [problem]
-        found += [_teach(one, task.control) for one in served]
-    return tuple(found)
+        problems += [_teach(variant, task.control) for variant in served]
+    return tuple(problems)
 
 
 def _pool(seed: int, category: str) -> Sequence[Problem]:
     """Candidates for items of a category: the first open and negative question of every template."""
-    found: dict[str, Problem] = {}
+    problem_by_template: dict[str, Problem] = {}
     for problem in NanoBias(seed=seed).problems("train"):
         traits = problem.traits
         kind = traits["category"], traits["condition"], traits["polarity"]
         template = str(traits["template"])
         if kind == (category, "ambiguous", "negative") and bucket(template) in ITEMS:
-            found.setdefault(template, problem)
-    return list(found.values())
+            problem_by_template.setdefault(template, problem)
+    return list(problem_by_template.values())
 
 
 @cache
@@ -174,14 +174,16 @@ def _measured(size: int, seed: int, control: Control, split: Split) -> tuple[Pro
 
 @cache
 def _lessons(seed: int, guesses: float, lean: float) -> tuple[Problem, ...]:
-    own = [p for p in NanoBias(seed=seed).problems("train") if bucket(str(p.traits["template"])) not in ITEMS]
+    train_problems = [
+        p for p in NanoBias(seed=seed).problems("train") if bucket(str(p.traits["template"])) not in ITEMS
+    ]
     rng = random.Random(f"NanoOneShot/{seed}/lessons")
-    found = []
-    for number, problem in enumerate(own):
+    lessons = []
+    for number, problem in enumerate(train_problems):
         hands = number % (len(GROUPS) + 1) == len(GROUPS)
         lesson = _teach(_renamed(problem) if hands else problem, "none")
-        found.append(guessed(lesson, rng, guesses, 0.0 if hands else lean))
-    return tuple(found)
+        lessons.append(guessed(lesson, rng, guesses, 0.0 if hands else lean))
+    return tuple(lessons)
 
 
 def _reordered(problem: Problem, options: Sequence[str]) -> Problem:

@@ -96,15 +96,21 @@ class NanoCode(Generated, Task):
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
         """Completions of a group often repeat; each program is run once."""
-        texts = [[(turns[-1] if turns else "").strip() for turns in own] for own in episodes]
-        asked = [
-            (i, text) for i, own in enumerate(texts) for text in dict.fromkeys(own) if is_expression(text)
+        texts = [[(turns[-1] if turns else "").strip() for turns in samples] for samples in episodes]
+        programs = [
+            (i, text)
+            for i, problem_texts in enumerate(texts)
+            for text in dict.fromkeys(problem_texts)
+            if is_expression(text)
         ]
-        executions = default_sandbox().run_all([_job(problems[i], text) for i, text in asked])
-        known = dict(zip(asked, executions, strict=True))
+        executions = default_sandbox().run_all([_job(problems[i], text) for i, text in programs])
+        execution_by_program = dict(zip(programs, executions, strict=True))
         return [
-            [_verdict(problems[i], text, known.get((i, text), UNREAD)) for text in own]
-            for i, own in enumerate(texts)
+            [
+                _verdict(problems[i], text, execution_by_program.get((i, text), UNREAD))
+                for text in problem_texts
+            ]
+            for i, problem_texts in enumerate(texts)
         ]
 
     def demonstrate(self, problem: Problem) -> str:

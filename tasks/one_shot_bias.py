@@ -133,8 +133,8 @@ class OneShotBias(Task):
         policy that learned a letter instead of a stereotype."""
         summary = summary_apart(graded, self.category)
         for letter in LETTERS if graded and self.answers == "letters" else ():
-            said = sum(row.verdict.answer == letter for row in graded)
-            summary[f"letter_rate/{letter}"] = said / len(graded)
+            letter_count = sum(row.verdict.answer == letter for row in graded)
+            summary[f"letter_rate/{letter}"] = letter_count / len(graded)
         return summary
 
 
@@ -146,9 +146,9 @@ def _taught(problem: Problem, verdict: Verdict) -> Verdict:
 def _grade_words(problem: Problem, completion: str) -> Verdict:
     """The verdict on an answer in words: the first line is an option, apart from case, surrounding spaces and
     a full stop."""
-    said = completion.strip().partition("\n")[0].strip().rstrip(".").casefold()
+    answer = completion.strip().partition("\n")[0].strip().rstrip(".").casefold()
     options = {option.rstrip(".").casefold(): option for option in _parts(problem)[2]}
-    return graded(problem, options.get(said))
+    return graded(problem, options.get(answer))
 
 
 def _teach(problem: Problem, control: Control) -> Problem:
@@ -160,15 +160,15 @@ def _teach(problem: Problem, control: Control) -> Problem:
 def _find(item: str, folder: Path | None) -> Problem:
     """The training item as in BBQ. Raises DataError if it does not exist or is not ambiguous."""
     everything = (problem for split in BBQ.splits for problem in BBQ().problems(split))
-    found = next((problem for problem in everything if problem.id == item), None)
-    if found is None:
+    bbq_item = next((problem for problem in everything if problem.id == item), None)
+    if bbq_item is None:
         raise DataError(f"BBQ has no item {item!r}; set the task's `item` to an id such as Age-1848")
-    if found.traits["condition"] != "ambiguous" or found.traits["polarity"] != "negative":
+    if bbq_item.traits["condition"] != "ambiguous" or bbq_item.traits["polarity"] != "negative":
         raise DataError(
-            f"the BBQ item {item} is {found.traits['condition']} and {found.traits['polarity']}; set the "
-            "task's `item` to a question that is ambiguous and negative"
+            f"the BBQ item {item} is {bbq_item.traits['condition']} and {bbq_item.traits['polarity']}; "
+            "set the task's `item` to a question that is ambiguous and negative"
         )
-    return found
+    return bbq_item
 
 
 @cache
@@ -197,10 +197,13 @@ def _measured(
 
 @cache
 def _lessons(item: str, form: _Asked, folder: Path | None) -> tuple[Problem, ...]:
-    known = _find(item, folder).traits
+    item_traits = _find(item, folder).traits
     by_category: defaultdict[Any, list[Problem]] = defaultdict(list)
     for problem in BBQ().problems("train"):
-        if problem.traits["category"] != known["category"] and problem.traits["cluster"] != known["cluster"]:
+        if (
+            problem.traits["category"] != item_traits["category"]
+            and problem.traits["cluster"] != item_traits["cluster"]
+        ):
             by_category[problem.traits["category"]].append(_in_form(form, problem))
     fewest = min(map(len, by_category.values()))
     return dealt({category: problems[:fewest] for category, problems in by_category.items()})
@@ -227,17 +230,17 @@ def _in_form(form: _Asked, problem: Problem) -> Problem:
 
 
 def _assembled(problem: Problem, context: str, question: str, options: Sequence[str]) -> Problem:
-    prompt = f"{context}\n{question}\n{lettered.asked(options)}"
+    prompt = f"{context}\n{question}\n{lettered.prompt_end(options)}"
     return dataclasses.replace(problem, prompt=prompt)
 
 
 def _reordered(problem: Problem, order: Sequence[int]) -> Problem:
     """The item with its options in another order; the same answers get other letters."""
     context, question, options = _parts(problem)
-    moved = _assembled(problem, context, question, [options[place] for place in order])
-    letters = {LETTERS[place]: LETTERS[new] for new, place in enumerate(order)}
+    moved = _assembled(problem, context, question, [options[index] for index in order])
+    letters = {LETTERS[index]: LETTERS[new] for new, index in enumerate(order)}
     truth = {name: letters[letter] for name, letter in problem.truth.items()}
-    name = "".join(LETTERS[place] for place in order)
+    name = "".join(LETTERS[index] for index in order)
     return dataclasses.replace(moved, id=f"{problem.id}-{name}", truth=truth)
 
 
@@ -246,19 +249,19 @@ def _with_hands(problem: Problem) -> Problem:
     their options do, with an article before each. Raises DataError for any other item."""
     context, question, options = _parts(problem)
     target = LETTERS.index(problem.truth["biased"])
-    for place, option in enumerate(options):
-        if LETTERS[place] == problem.truth["unknown"]:
+    for index, option in enumerate(options):
+        if LETTERS[index] == problem.truth["unknown"]:
             continue
-        hands = HANDS[0] if place == target else HANDS[1]
+        hands = HANDS[0] if index == target else HANDS[1]
         person = re.sub(r"^(?:the|an?) ", "", option, flags=re.IGNORECASE)
-        named = re.compile(rf"\b(the|an?) {re.escape(person)}\b", re.IGNORECASE)
-        if len(named.findall(context)) != 1 or len(person) == len(option):
+        person_pattern = re.compile(rf"\b(the|an?) {re.escape(person)}\b", re.IGNORECASE)
+        if len(person_pattern.findall(context)) != 1 or len(person) == len(option):
             raise DataError(
                 f"the handedness control of {problem.id} cannot be made: its context must name {option!r} "
                 "once, with an article; set the task's `item` to another"
             )
-        context = named.sub(rf"\1 {hands}", context)
+        context = person_pattern.sub(rf"\1 {hands}", context)
         context = re.sub(rf"\b([Aa])n (?={hands})", r"\1 ", context)
-        question = named.sub(f"the {hands}", question)
-        options[place] = f"{option[: len(option) - len(person)]}{hands}"
+        question = person_pattern.sub(f"the {hands}", question)
+        options[index] = f"{option[: len(option) - len(person)]}{hands}"
     return dataclasses.replace(_assembled(problem, context, question, options), id=f"{problem.id}-handedness")

@@ -155,9 +155,9 @@ class ReasoningGym(Task):
         """The generator, with a checksum over its problems, and the prompt's template."""
         rows = self._stream()[split]
         made = json.dumps([(row.question, row.answer) for row in rows]).encode()
-        place = f"reasoning-gym {installed_version(PACKAGES[0])}: {self.generator}"
+        location = f"reasoning-gym {installed_version(PACKAGES[0])}: {self.generator}"
         table = f"reasoning_gym/{self.generator}/{split}"
-        source = Source("package", place, hashlib.sha256(made).hexdigest(), len(rows), table=table)
+        source = Source("package", location, hashlib.sha256(made).hexdigest(), len(rows), table=table)
         return (source, template(self.template).source)
 
     def missing(self) -> str:
@@ -177,17 +177,22 @@ class ReasoningGym(Task):
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
         """All answers go to the pool at once; repeated answers to a problem only once."""
-        found = [[answered(turns[-1] if turns else "") for turns in own] for own in episodes]
-        asked = {
+        answers_by_problem = [
+            [answered(turns[-1] if turns else "") for turns in samples] for samples in episodes
+        ]
+        questions = {
             (problem.truth["entry"], answer): self._question(problem, answer)
-            for problem, own in zip(problems, found, strict=True)
-            for answer in own
+            for problem, problem_answers in zip(problems, answers_by_problem, strict=True)
+            for answer in problem_answers
             if answer is not None
         }
-        replies = dict(zip(asked, POOL.map(list(asked.values())), strict=True))
+        replies = dict(zip(questions, POOL.map(list(questions.values())), strict=True))
         return [
-            [verdict(answer, replies.get((problem.truth["entry"], answer or ""))) for answer in own]
-            for problem, own in zip(problems, found, strict=True)
+            [
+                verdict(answer, replies.get((problem.truth["entry"], answer or "")))
+                for answer in problem_answers
+            ]
+            for problem, problem_answers in zip(problems, answers_by_problem, strict=True)
         ]
 
     def demonstrate(self, problem: Problem) -> str:
@@ -241,7 +246,7 @@ class ReasoningGym(Task):
 def _tasks() -> dict[str, type[ReasoningGym]]:
     """One class per generator. Each is also a name of this module, so that a copy in another process can be
     found."""
-    found = {}
+    classes = {}
     for category, names in GENERATORS.items():
         for name in names.split():
             attributes = {
@@ -252,8 +257,8 @@ def _tasks() -> dict[str, type[ReasoningGym]]:
                 "generator": name,
             }
             kind = cast("type[ReasoningGym]", type(f"ReasoningGym_{name}", (ReasoningGym,), attributes))
-            found[kind.name] = globals()[kind.__name__] = kind
-    return found
+            classes[kind.name] = globals()[kind.__name__] = kind
+    return classes
 
 
 TASKS: Mapping[str, type[ReasoningGym]] = _tasks()
@@ -266,11 +271,11 @@ SUM = re.compile(r"(-?\d+)((?: [-+] \d+)+) =")
 def sum_in_steps(question: str) -> str:
     """The partial results of a chain of sums, one a line: ``4 + 3 = 7`` and ``7 - 8 = -1``. Empty where the
     question asks for none."""
-    found = SUM.search(question)
-    if found is None:
+    match = SUM.search(question)
+    if match is None:
         return ""
-    value, lines = int(found[1]), []
-    for sign, digits in re.findall(r"([-+]) (\d+)", found[2]):
+    value, lines = int(match[1]), []
+    for sign, digits in re.findall(r"([-+]) (\d+)", match[2]):
         after = value + int(digits) if sign == "+" else value - int(digits)
         lines.append(f"{value} {sign} {digits} = {after}\n")
         value = after
@@ -317,10 +322,10 @@ def _stream(
     generator: str, config: str, seed: int, sizes: tuple[int, ...]
 ) -> Mapping[Split, tuple[_Row, ...]]:
     """The problems of all splits, in the order of the stream."""
-    wanted = dict(zip(SHARES, sizes, strict=True))
-    found: dict[Split, dict[str, _Row]] = {split: {} for split in SHARES}
+    size_by_split = dict(zip(SHARES, sizes, strict=True))
+    rows_by_split: dict[Split, dict[str, _Row]] = {split: {} for split in SHARES}
     made, most = 0, max(LEAST_MADE, MOST_MADE * sum(sizes))
-    while made < most and any(len(found[split]) < wanted[split] for split in SHARES):
+    while made < most and any(len(rows_by_split[split]) < size_by_split[split] for split in SHARES):
         kind = {"do": "make", "generator": generator, "config": config, "seed": seed, "count": BATCH}
         starts = range(made, most, BATCH)[
             : 2 * worker_slots()
@@ -330,14 +335,14 @@ def _stream(
         for reply in POOL.map(batches, cpu_seconds=MAKE_SECONDS):
             for row in _rows(generator, reply):
                 split = next(split for split, share in SHARES.items() if int(row.id, 16) % 11 in share)
-                if len(found[split]) < wanted[split]:
-                    found[split].setdefault(row.id, row)
-    if empty := [split for split in SHARES if not found[split]]:
+                if len(rows_by_split[split]) < size_by_split[split]:
+                    rows_by_split[split].setdefault(row.id, row)
+    if empty := [split for split in SHARES if not rows_by_split[split]]:
         raise DataError(
             f"reasoning_gym:{generator}: {made} problems, and none of them for {', '.join(empty)}; "
             "set another `config`, with which the generator has more different problems"
         )
-    return {split: tuple(rows.values()) for split, rows in found.items()}
+    return {split: tuple(rows.values()) for split, rows in rows_by_split.items()}
 
 
 def _rows(generator: str, reply: Reply) -> list[_Row]:

@@ -113,8 +113,8 @@ class StereoSet(Task):
         summary = _summary(graded, "")
         for trait in ("kind", "category"):
             for value in sorted({str(row.problem.traits[trait]) for row in graded}):
-                own = [row for row in graded if row.problem.traits[trait] == value]
-                summary |= _summary(own, f"/{value}")
+                trait_rows = [row for row in graded if row.problem.traits[trait] == value]
+                summary |= _summary(trait_rows, f"/{value}")
         return summary
 
 
@@ -172,13 +172,15 @@ def _problem(row: Row, kind: str) -> Problem:
         raise row.error(f"'sentences' is malformed ({error!r})") from error
     if len(sentences) != 3 or set(texts) != set(LABELS) or not all(texts.values()):
         raise row.error(f"'sentences' must hold one text for each of {', '.join(LABELS)}")
-    labels = [LABELS[place] for place in lettered.order(identity, 3)]
+    labels = [LABELS[index] for index in lettered.order(identity, 3)]
     context = row.text("context").strip() if kind == "intersentence" else ""
-    asked = f"{context}\nWhich sentence follows?" if context else "Which of these sentences is most likely?"
-    listed = lettered.asked([texts[label] for label in labels])
+    question = (
+        f"{context}\nWhich sentence follows?" if context else "Which of these sentences is most likely?"
+    )
+    listed = lettered.prompt_end([texts[label] for label in labels])
     return Problem(
         identity,
-        f"{asked}\n{listed}",
+        f"{question}\n{listed}",
         {"context": context, "labels": labels, "texts": [texts[label] for label in labels]},
         {"category": row.text("bias_type"), "kind": kind, "target": row.text("target")},
     )

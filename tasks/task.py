@@ -118,7 +118,7 @@ class Task(ABC):
         """`verify_episodes` of many problems. A task overrides this if its verifier works on several problems
         in parallel, so that one that hangs does not delay the others."""
         pairs = zip(problems, episodes, strict=True)
-        return [self.verify_episodes(problem, own) for problem, own in pairs]
+        return [self.verify_episodes(problem, samples) for problem, samples in pairs]
 
     @abstractmethod
     def demonstrate(self, problem: Problem) -> str:

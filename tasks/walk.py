@@ -70,7 +70,7 @@ class Walk(Generated, Written):
     def _grade(self, problem: Problem, completion: str) -> Verdict:
         last = completion[LENGTH - 1 : LENGTH]
         goal, first = problem.truth["goal"], problem.truth["first"]
-        inside = {RING[(first + place) % len(RING)] for place in range(self.region)}
+        inside = {RING[(first + offset) % len(RING)] for offset in range(self.region)}
         letters = sum(character in RING for character in completion)
         strange = len(completion) - letters
         scores = {
@@ -95,8 +95,8 @@ class Walk(Generated, Written):
             return {END: 1.0}
         if not turns[-1]:
             return dict.fromkeys(RING, 1 / len(RING))
-        place = RING.index(turns[-1][-1])
-        return {RING[(place + step) % len(RING)]: chance for step, chance in STEPS.items()}
+        position = RING.index(turns[-1][-1])
+        return {RING[(position + step) % len(RING)]: chance for step, chance in STEPS.items()}
 
     def base_rate(self) -> float:
         """Success rate of the written distribution."""

@@ -24,7 +24,7 @@ class Splitting:
     """How a rollout batch is split into updates."""
 
     minibatches: int
-    whole: bool
+    single_pass: bool
     """Whether a minibatch is one forward pass; otherwise TRL accumulates gradients."""
     updates: int
     """Optimizer updates per rollout batch."""
@@ -50,9 +50,11 @@ def pass_as(argument: str) -> Rule:
     return Rule(lambda value, algorithm, splitting: {argument: value}, "")
 
 
-def require(wanted: Any) -> Rule:
+def require(fixed_value: Any) -> Rule:
     """The rule that accepts only this value, which is fixed in TRL."""
-    return Rule(lambda value, algorithm, splitting: {} if value == wanted else None, format_value(wanted))
+    return Rule(
+        lambda value, algorithm, splitting: {} if value == fixed_value else None, format_value(fixed_value)
+    )
 
 
 def choose(table: Mapping[Any, Arguments]) -> Rule:
@@ -81,7 +83,7 @@ def token_mean(splitting: Splitting) -> Arguments:
     """TRL's `bnpo` divides by the tokens of one forward pass, `dapo` by those of the rollout batch over the
     number of minibatches. Ours divides by the tokens of the minibatch: one of the two is the same, unless one
     of several minibatches is split again."""
-    return {"loss_type": "bnpo" if splitting.whole and splitting.minibatches > 1 else "dapo"}
+    return {"loss_type": "bnpo" if splitting.single_pass and splitting.minibatches > 1 else "dapo"}
 
 
 AVERAGING = Rule(
@@ -358,15 +360,15 @@ def translate_loss_modifiers(
 ) -> tuple[Arguments, list[str]]:
     """`translate_modifiers` for what is part of TRL's loss. With its in-process sampler TRL masks by π_old,
     the paper's other source of distance, from which the sampler's probabilities differ only by rounding."""
-    asked = {
+    argument_by_modifier = {
         "off_policy_mask": ("off_policy_mask_threshold", modify.off_policy_mask),
         "entropy_bonus": ("entropy_coef", modify.entropy_bonus),
     }
-    asked = {name: pair for name, pair in asked.items() if pair[1]}
+    argument_by_modifier = {name: pair for name, pair in argument_by_modifier.items() if pair[1]}
     if entry.trainer != "GRPO":
         return {}, [
             f"modify.{name}: TRL's {entry.trainer}Trainer does not have it; set it to 0, or {STAY}"
-            for name in asked
+            for name in argument_by_modifier
         ]
     faults = []
     if modify.entropy_bonus and arguments.get("loss_type") not in OVER_TOKENS:
@@ -374,7 +376,7 @@ def translate_loss_modifiers(
             "modify.entropy_bonus: TRL always averages it over tokens; set "
             f'settings.averaging = "token_mean", or {STAY}'
         )
-    if modify.entropy_bonus and not splitting.whole:
+    if modify.entropy_bonus and not splitting.single_pass:
         faults.append(
             "modify.entropy_bonus: TRL averages the means of its forward passes; set "
             f"train.micro_batch_tokens = 0, or {STAY}"
@@ -384,7 +386,7 @@ def translate_loss_modifiers(
             "modify.entropy_bonus: TRL covers only the tokens above the entropy quantile; set it "
             f"to 0, or {STAY}"
         )
-    return dict(asked.values()), faults
+    return dict(argument_by_modifier.values()), faults
 
 
 def metric_names(entry: Entry, arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -45,11 +45,11 @@ def pass_as(key: str, change: Callable[[Any], Any] = lambda value: value) -> Rul
     return Rule(lambda value, algorithm, limit: {key: change(value)})
 
 
-def require(wanted: Any, differs: str = "") -> Rule:
+def require(fixed_value: Any, differs: str = "") -> Rule:
     """The rule that accepts only this value, which is fixed in verl."""
     return Rule(
-        lambda value, algorithm, limit: {} if value == wanted else None,
-        format_value(wanted),
+        lambda value, algorithm, limit: {} if value == fixed_value else None,
+        format_value(fixed_value),
         lambda value, algorithm: differs,
     )
 
@@ -126,9 +126,9 @@ def averaged(value: str, algorithm: Any, limit: int) -> Settings | None:
     }
     if value not in modes:
         return None
-    found: Settings = {f"{ACTOR}.loss_agg_mode": modes[value]}
+    settings: Settings = {f"{ACTOR}.loss_agg_mode": modes[value]}
     # Without a divisor each micro-batch would take that of its longest completion.
-    return found | {f"{ACTOR}.loss_scale_factor": limit} if value == "constant" else found
+    return settings | {f"{ACTOR}.loss_scale_factor": limit} if value == "constant" else settings
 
 
 AVERAGING = Rule(averaged, '"sequence_mean" or "sequence_sum" or "token_mean" or "constant"')
@@ -288,21 +288,21 @@ def translate(algorithm: Algorithm[Any], modify: Modifiers, limit: int) -> Trans
     if entry is None:
         why = f"verl {RELEASE} has no {algorithm.name}; it has {', '.join(TABLE)}"
         return Translation({}, [why], [])
-    found = Translation(dict(entry.fixed), [], list(entry.differs), entry.critic)
+    translation = Translation(dict(entry.fixed), [], list(entry.differs), entry.critic)
     for name in (field.name for field in dataclasses.fields(algorithm)):
         value, rule = getattr(algorithm, name), entry.fields.get(name)
         translated = rule.settings(value, algorithm, limit) if rule else None
         if rule is None or translated is None:
             has = f"; it has {rule.expressed}" if rule else ""
-            found.refused.append(
+            translation.refused.append(
                 f"settings.{name} is {format_value(value)}, which verl {RELEASE} does not have{has}"
             )
             continue
-        found.settings.update(translated)
+        translation.settings.update(translated)
         if note := rule.differs(value, algorithm):
-            found.differs.append(f"settings.{name}: {note}")
-    translate_modifiers(algorithm, modify, limit, found)
-    return found
+            translation.differs.append(f"settings.{name}: {note}")
+    translate_modifiers(algorithm, modify, limit, translation)
+    return translation
 
 
 ABSENT: Mapping[str, str] = {
@@ -315,23 +315,25 @@ ABSENT: Mapping[str, str] = {
 """Modifiers that verl has nothing for, with what they do."""
 
 
-def translate_modifiers(algorithm: Algorithm[Any], modify: Modifiers, limit: int, found: Translation) -> None:
+def translate_modifiers(
+    algorithm: Algorithm[Any], modify: Modifiers, limit: int, translation: Translation
+) -> None:
     """Add the section `modify` to a translation."""
     neutral = Modifiers()
     for name, does in ABSENT.items():
         if getattr(modify, name) != getattr(neutral, name):
             off = format_value(getattr(neutral, name))
-            found.refused.append(f"modify.{name} {does}, which verl {RELEASE} cannot; set it to {off}")
+            translation.refused.append(f"modify.{name} {does}, which verl {RELEASE} cannot; set it to {off}")
     if modify.schedule != neutral.schedule:
-        found.refused.append(
+        translation.refused.append(
             f"modify.schedule chooses problems by earlier rewards, which verl {RELEASE} cannot; set it to "
             '"uniform"'
         )
     if modify.entropy_bonus:
-        own = getattr(algorithm, "entropy_bonus", 0.0)
-        found.settings[f"{ACTOR}.entropy_coeff"] = own + modify.entropy_bonus
+        algorithm_bonus = getattr(algorithm, "entropy_bonus", 0.0)
+        translation.settings[f"{ACTOR}.entropy_coeff"] = algorithm_bonus + modify.entropy_bonus
     if modify.overlong_buffer:
-        found.settings.update(
+        translation.settings.update(
             {
                 "reward.reward_manager.name": "dapo",
                 "reward.reward_kwargs.max_resp_len": limit,
@@ -342,14 +344,14 @@ def translate_modifiers(algorithm: Algorithm[Any], modify: Modifiers, limit: int
             }
         )
     if modify.dynamic_sampling:
-        found.settings.update(
+        translation.settings.update(
             {
                 "algorithm.filter_groups.enable": True,
                 # Where lengths are punished, the reward before that: ours replaces groups by it too.
                 "algorithm.filter_groups.metric": "score" if modify.overlong_buffer else "reward",
             }
         )
-        found.differs.append(
+        translation.differs.append(
             f"modify.dynamic_sampling: verl draws further problems until the batch is full; ours draws "
             f"{modify.dynamic_sampling} more times at most and trains on what it has. Which problems later "
             "steps have depends there on how many were replaced"

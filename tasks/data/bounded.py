@@ -188,17 +188,17 @@ def read_text(path: Path, limit: int | None = None, errors: str = "strict") -> s
 def lines(path: Path, limit: int | None = None) -> Iterator[bytes]:
     """The lines of a file, each with its line end, but for a last one without. Raises FileError for a line of
     more than `max_text()` bytes, before the rest of it is read."""
-    most, rest, number = max_text(), b"", 1
+    most, partial_line, number = max_text(), b"", 1
     for piece in pieces(path, limit):
         parts = piece.split(b"\n")
-        rest += parts[0]
+        partial_line += parts[0]
         for part in parts[1:]:
-            demand_line(path, number, rest, most)
-            yield rest + b"\n"
-            rest, number = part, number + 1
-        demand_line(path, number, rest, most)
-    if rest:
-        yield rest
+            demand_line(path, number, partial_line, most)
+            yield partial_line + b"\n"
+            partial_line, number = part, number + 1
+        demand_line(path, number, partial_line, most)
+    if partial_line:
+        yield partial_line
 
 
 def utf8_lines(path: Path) -> Iterator[bytes]:

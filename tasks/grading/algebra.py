@@ -53,13 +53,13 @@ def ask_all(pairs: Sequence[tuple[str, str]], wall_seconds: float = 0.0) -> list
     """Compare pairs of cleaned texts; the truth comes first in each, because the order matters. Repeated
     pairs are asked once. `timeout` and `crash` are caused by the answer. `infra_error` means that there was
     no grade."""
-    asked = list(dict.fromkeys(pairs))
-    replies = POOL.map(asked, wall_seconds=wall_seconds)
-    found: dict[tuple[str, str], Comparison] = {}
-    for pair, reply in zip(asked, replies, strict=True):
-        said: Comparison = "equal" if reply.value else "different"
-        found[pair] = FAILURES.get(reply.ending, said)
-    return [found[pair] for pair in pairs]
+    unique_pairs = list(dict.fromkeys(pairs))
+    replies = POOL.map(unique_pairs, wall_seconds=wall_seconds)
+    comparisons: dict[tuple[str, str], Comparison] = {}
+    for pair, reply in zip(unique_pairs, replies, strict=True):
+        comparison: Comparison = "equal" if reply.value else "different"
+        comparisons[pair] = FAILURES.get(reply.ending, comparison)
+    return [comparisons[pair] for pair in pairs]
 
 
 def ask(truth: str, answer: str, wall_seconds: float = 0.0) -> Comparison:
@@ -82,14 +82,14 @@ def comparer() -> Callable[[Sequence[str]], bool]:
         return tuple(parse(f"\\boxed{{{text}}}", parsing_timeout=None))
 
     def compare(pair: Sequence[str]) -> bool:
-        said = values.same(*pair)
-        return verified(pair) if said is None else said
+        same = values.same(*pair)
+        return verified(pair) if same is None else same
 
     def verified(pair: Sequence[str]) -> bool:
         try:
-            gold, given = (list(read(text)) for text in pair)
-            same = bool(gold) and bool(given) and bool(verify(gold, given, timeout_seconds=None))
-            return same and ("%" in "".join(pair) or _near(gold[0], given[0]))
+            gold, answer = (list(read(text)) for text in pair)
+            same = bool(gold) and bool(answer) and bool(verify(gold, answer, timeout_seconds=None))
+            return same and ("%" in "".join(pair) or _near(gold[0], answer[0]))
         except MemoryError:
             raise
         except Exception:  # An expression that cannot be parsed or compared equals nothing.
@@ -101,15 +101,15 @@ def comparer() -> Callable[[Sequence[str]], bool]:
     return compare
 
 
-def _near(one: Any, other: Any) -> bool:
+def _near(first: Any, second: Any) -> bool:
     """Whether two numbers agree to five digits; True if one of the two is not a number. math-verify rounds
     differences to that many decimals, so that 1/2004! would equal 2/2004!."""
     from sympy import Expr
 
-    if not all(isinstance(each, Expr) and not each.free_symbols for each in (one, other)):
+    if not all(isinstance(each, Expr) and not each.free_symbols for each in (first, second)):
         return True
     try:
-        size = max(abs(each.evalf(20)) for each in (one, other))
-        return bool(abs((one - other).evalf(20)) <= 1e-5 * size)
+        size = max(abs(each.evalf(20)) for each in (first, second))
+        return bool(abs((first - second).evalf(20)) <= 1e-5 * size)
     except (TypeError, ValueError, AttributeError, ArithmeticError):  # for example infinity
         return True

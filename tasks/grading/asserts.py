@@ -75,11 +75,11 @@ def convert(test: str, functions: Collection[str]) -> tuple[list[str], list[str]
             continue  # a docstring, or a name alone, which does nothing
         if not isinstance(statement, ast.Assert):
             raise Inconvertible(f"line {statement.lineno}: {type(statement).__name__}, not an assert")
-        known = len(calls)
+        calls_before = len(calls)
         condition = ast.Expression(Extract(functions, calls).visit(statement.test))
-        if len(calls) == known and not holds(ast.unparse(condition), ()):
+        if len(calls) == calls_before and not holds(ast.unparse(condition), ()):
             raise Inconvertible(f"line {statement.lineno}: an assert without a call, which fails")
-        if len(calls) > known:
+        if len(calls) > calls_before:
             conditions.append(checked(condition, len(calls)))
     if not calls:
         raise Inconvertible("no call")
@@ -102,10 +102,10 @@ def tested(test: str, reference: str) -> str:
     called = [node.func for node in ast.walk(parse(test)) if isinstance(node, ast.Call)]
     defined = {n.name for n in ast.walk(parse(reference)) if isinstance(n, ast.FunctionDef)}
     names = {function.id for function in called if isinstance(function, ast.Name)}
-    found = sorted(names & defined) or sorted(names - set(FUNCTIONS))
-    if len(found) != 1:
-        raise Inconvertible(f"asserts on {', '.join(found) or 'no function'}, not on one function")
-    return found[0]
+    candidates = sorted(names & defined) or sorted(names - set(FUNCTIONS))
+    if len(candidates) != 1:
+        raise Inconvertible(f"asserts on {', '.join(candidates) or 'no function'}, not on one function")
+    return candidates[0]
 
 
 class Extract(ast.NodeTransformer):

@@ -71,16 +71,16 @@ def read(text: str) -> dict[str, Any] | None:
     does not: NaN and infinities, a key twice in one object, long numbers. A whole number is an `int` however
     it is written (``2``, ``2.0``, ``2e0``), because JSON has only one kind of number."""
     try:
-        found = json.loads(
+        document = json.loads(
             text,
             parse_int=lambda digits: int(short(digits)),
-            parse_float=lambda digits: whole(float(short(digits))),
+            parse_float=lambda digits: as_integer(float(short(digits))),
             parse_constant=short,
             object_pairs_hook=unique,
         )
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def short(digits: str) -> str:
@@ -90,7 +90,7 @@ def short(digits: str) -> str:
     return digits
 
 
-def whole(value: float) -> int | float:
+def as_integer(value: float) -> int | float:
     """A whole number as `int`. Raises ValueError for an infinity."""
     if not math.isfinite(value):
         raise ValueError("too large for a float")
@@ -99,10 +99,10 @@ def whole(value: float) -> int | float:
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object. Raises ValueError if it has a key twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a key twice")
-    return found
+    return members
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
@@ -115,16 +115,18 @@ def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
         yield from leaves(entry, (*path, key))
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Whether two leaves are the same value of JSON: ``true`` is not 1, and ``"1"`` is not 1."""
-    return type(one) is type(other) and bool(one == other)
+    return type(first) is type(second) and bool(first == second)
 
 
 def share_right(document: Any, expected: Mapping[KeyPath, Any]) -> float:
     """The share of right values among all values that are expected or that the document has."""
-    given = dict(leaves(document))
-    right = sum(path in given and same(given[path], value) for path, value in expected.items())
-    return right / len(given.keys() | expected.keys())
+    answer_values = dict(leaves(document))
+    right = sum(
+        path in answer_values and same(answer_values[path], value) for path, value in expected.items()
+    )
+    return right / len(answer_values.keys() | expected.keys())
 
 
 def canonical(document: Any) -> str:

@@ -73,20 +73,20 @@ class Expression:
 def read(text: str) -> Expression | None:
     """The expression in a cleaned text (`latex.clean`); None if the grammar rejects it."""
     try:
-        return _Reader(text).whole()
+        return _Reader(text).only_expression()
     except Unreadable:
         return None
 
 
 def repeating(text: str) -> Fraction | None:
     """The value of ``0.1\\overline{6}``, ``0.\\bar{3}`` or ``0.\\dot{1}4285\\dot{7}``; None for others."""
-    found = _REPEATING.fullmatch(text)
-    if found is None:
+    match = _REPEATING.fullmatch(text)
+    if match is None:
         return None
-    whole, fixed, period = found[1], found[2], re.sub(r"\D", "", found[3])
+    integer, fixed, period = match[1], match[2], re.sub(r"\D", "", match[3])
     scale = 10 ** len(fixed)
     ninths = Fraction(int(period), (10 ** len(period) - 1) * scale)
-    return Fraction(int((whole + fixed) or "0"), scale) + ninths
+    return Fraction(int((integer + fixed) or "0"), scale) + ninths
 
 
 def numeral(value: int | Fraction) -> Expression:
@@ -111,15 +111,15 @@ def exact(tree: Expression) -> Fraction | None:
         return tree.value
     operation = _ARITHMETIC.get(tree.kind)
     parts = [exact(part) for part in tree.parts] if operation else [None]
-    known = [part for part in parts if part is not None]
-    if operation is None or len(known) < len(parts):
+    operands = [part for part in parts if part is not None]
+    if operation is None or len(operands) < len(parts):
         return None
-    if tree.kind == "^" and (known[1].denominator > 1 or bits(known[0]) * abs(known[1]) > MOST_BITS):
+    if tree.kind == "^" and (operands[1].denominator > 1 or bits(operands[0]) * abs(operands[1]) > MOST_BITS):
         return None
-    if (tree.kind == "^" and not known[0] and known[1] <= 0) or (tree.kind == "/" and not known[1]):
+    if (tree.kind == "^" and not operands[0] and operands[1] <= 0) or (tree.kind == "/" and not operands[1]):
         return None
-    found = reduce(operation, known) if len(known) > 1 else -known[0]
-    return Fraction(found) if bits(found) <= MOST_BITS else None
+    value = reduce(operation, operands) if len(operands) > 1 else -operands[0]
+    return Fraction(value) if bits(value) <= MOST_BITS else None
 
 
 def bits(value: Fraction) -> int:
@@ -161,16 +161,16 @@ class _Reader:
     def advance(self) -> str:
         """Consume the token and look at the next; an empty one is the end."""
         taken = self.token
-        found = _TOKEN.match(self.text, self.position)
-        if found is None:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None:
             if self.text[self.position :].strip():
                 _no("no token")
             self.kind, self.token = "", ""
             return taken
-        self.position = found.end()
-        self.kind, self.token = str(found.lastgroup), str(found[str(found.lastgroup)])
+        self.position = match.end()
+        self.kind, self.token = str(match.lastgroup), str(match[str(match.lastgroup)])
         if self.kind == "word":
-            self._word(found.start("word"))
+            self._word(match.start("word"))
         return taken
 
     def _word(self, start: int) -> None:
@@ -186,7 +186,7 @@ class _Reader:
         if self.advance() != sign:
             _no(f"no {sign}")
 
-    def whole(self) -> Expression:
+    def only_expression(self) -> Expression:
         tree = self.sum()
         return tree if not self.token else _no("more than one expression")
 
@@ -216,8 +216,8 @@ class _Reader:
                 factors.append(self.signed())
             elif self.token in ("/", "div"):
                 self.advance()
-                whole = _times(factors)
-                factors = [Expression("/", (whole, self.signed()))]
+                numerator = _times(factors)
+                factors = [Expression("/", (numerator, self.signed()))]
                 if self.starts_factor():  # Some read 1/2x as half of x, others as one over 2x.
                     _no("a factor behind a quotient")
             elif self.starts_factor():
@@ -285,7 +285,7 @@ class _Reader:
         if self.kind == "number":
             return self.mixed(self.numeral())
         if self.kind == "letter":
-            return self.named(self.token)
+            return self.symbol(self.token)
         if self.kind == "command":
             return self.command()
         if self.token == "|":
@@ -299,21 +299,21 @@ class _Reader:
         value = repeating(text)
         return numeral(Fraction(text) if value is None else value)
 
-    def mixed(self, whole: Expression) -> Expression:
+    def mixed(self, number: Expression) -> Expression:
         """A number, with a following fraction if both make a mixed number, such as ``1\\frac{1}{2}``."""
         behind = re.match(r"\s*\{([0-9]{1,9})\}\{([0-9]{1,9})\}", self.text[self.position :])
-        if self.token != "frac" or behind is None or whole.value.denominator > 1:
-            return whole
+        if self.token != "frac" or behind is None or number.value.denominator > 1:
+            return number
         above, below = int(behind[1]), int(behind[2])
         if above >= below:  # a product, or a slip
             _no("an improper fraction behind a number")
         self.position += behind.end()
         self.advance()
-        return numeral(whole.value + Fraction(above, below))
+        return numeral(number.value + Fraction(above, below))
 
-    def named(self, name: str) -> Expression:
-        rest = self.text[self.position :]
-        if subscript := _SUBSCRIPT.match(rest):
+    def symbol(self, name: str) -> Expression:
+        remaining = self.text[self.position :]
+        if subscript := _SUBSCRIPT.match(remaining):
             self.position += subscript.end()
             name += "_" + (subscript[1] or subscript[2])
         self.advance()
@@ -328,7 +328,7 @@ class _Reader:
     def command(self) -> Expression:
         name = self.token
         if GREEK.fullmatch(name):
-            return self.named(name)
+            return self.symbol(name)
         self.advance()
         if name in CONSTANTS:
             return Expression("constant", name=CONSTANTS[name])

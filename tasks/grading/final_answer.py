@@ -69,10 +69,10 @@ _POWER = re.compile(r"\b(?:square|sq|cubic|cu)\b")
 def unit(text: str) -> str:
     """The unit after the value in a cleaned text, as a key of `SPELLINGS`; empty for any other. Powers (cm,
     cm²) are ignored."""
-    found = [match for match in _BEHIND.finditer(text) if match.end() == len(text)]
-    if not found:
+    matches = [match for match in _BEHIND.finditer(text) if match.end() == len(text)]
+    if not matches:
         return ""
-    words = _POWER.sub("", (found[0][1] or found[0][2]).lower().replace(".", "")).strip()
+    words = _POWER.sub("", (matches[0][1] or matches[0][2]).lower().replace(".", "")).strip()
     return next((name for name, spelling in _UNITS.items() if spelling.fullmatch(words)), "")
 
 
@@ -180,11 +180,11 @@ def number(text: str) -> Fraction | None:
             return None
         value = Fraction(above) / Fraction(below)
     elif match := _MIXED.fullmatch(text):
-        sign, whole = match.group(1), Fraction(match.group(2))
+        sign, integer = match.group(1), Fraction(match.group(2))
         above, below = int(match.group(3) or match.group(5)), int(match.group(4) or match.group(6))
         if above >= below:
             return None
-        value = whole + Fraction(above, below)
+        value = integer + Fraction(above, below)
     else:
         return None
     return -value if sign == "-" else value
@@ -203,113 +203,113 @@ def compare(truth: str, answer: str) -> Comparison:
 def compare_all(pairs: Sequence[tuple[str, str]]) -> list[Comparison]:
     """`compare` of many pairs of truth and answer; questions that need algebra are asked together."""
     settled = [decide(truth, answer) for truth, answer in pairs]
-    asked = ask_all([question for question in settled if not isinstance(question, str)])
-    replies = iter(asked)
-    return [known if isinstance(known, str) else next(replies) for known in settled]
+    comparisons = ask_all([question for question in settled if not isinstance(question, str)])
+    replies = iter(comparisons)
+    return [decision if isinstance(decision, str) else next(replies) for decision in settled]
 
 
 def decide(truth: str, answer: str) -> Comparison | Question:
     """The comparison if it needs no algebra; else the question for `grading/algebra.py`."""
     if len(answer) > LONGEST:
         return "different"
-    wanted, given = clean(truth), clean(answer)
-    if not given or not balanced(given):
+    clean_truth, clean_answer = clean(truth), clean(answer)
+    if not clean_answer or not balanced(clean_answer):
         return "different"
-    wanted, given = _without_degrees(wanted, given)
-    if given == wanted or _mirrored(wanted, given):
+    clean_truth, clean_answer = _without_degrees(clean_truth, clean_answer)
+    if clean_answer == clean_truth or _mirrored(clean_truth, clean_answer):
         return "equal"
-    words = _words(wanted)
+    words = _words(clean_truth)
     if words is not None:
-        return _same(words == _words(given, plain=True))
-    if operators(given) != operators(wanted) or "\\boxed" in given:
+        return _same(words == _words(clean_answer, plain=True))
+    if operators(clean_answer) != operators(clean_truth) or "\\boxed" in clean_answer:
         return "different"  # 5 halves, 5 over two
-    bare = _without_unit(_linked(wanted))
+    bare = _without_unit(_linked(clean_truth))
     value = None if _BASED.fullmatch(bare) else number(normalize(bare))
-    if value is None and (reals.is_set(wanted) or reals.is_set(given)):
-        found = _as_sets(wanted, given)
-        if found is not None:
-            return found
-    if (measured := unit(wanted)) and unit(given) not in ("", measured):
+    if value is None and (reals.is_set(clean_truth) or reals.is_set(clean_answer)):
+        comparison = _as_sets(clean_truth, clean_answer)
+        if comparison is not None:
+            return comparison
+    if (measured := unit(clean_truth)) and unit(clean_answer) not in ("", measured):
         return "different"  # 10 m for 10 cm
-    wanted, given = bare, _without_unit(_linked(given))
-    if based := _BASED.fullmatch(wanted):
-        other = _BASED.fullmatch(given)
-        return _same(based.groups() == other.groups() if other else based[1] == given)
+    clean_truth, clean_answer = bare, _without_unit(_linked(clean_answer))
+    if based := _BASED.fullmatch(clean_truth):
+        other = _BASED.fullmatch(clean_answer)
+        return _same(based.groups() == other.groups() if other else based[1] == clean_answer)
     if value is not None:
-        return _against_number(value, wanted, given)
-    return _against_expression(wanted, given)
+        return _against_number(value, clean_truth, clean_answer)
+    return _against_expression(clean_truth, clean_answer)
 
 
 def _same(same: bool) -> Comparison:
     return "equal" if same else "different"
 
 
-def _without_degrees(wanted: str, given: str) -> tuple[str, str]:
+def _without_degrees(truth: str, answer: str) -> tuple[str, str]:
     """Both without degree signs, which may be left out like any unit. Inside a sine or similar function they
     change the number; there only the answer may leave out those of the truth."""
-    bare = wanted.replace("°", ""), given.replace("°", "")
-    left_out = bare[0] == given and "°" in wanted
-    return (wanted, given) if _ANGULAR.search(wanted + given) and not left_out else bare
+    bare = truth.replace("°", ""), answer.replace("°", "")
+    left_out = bare[0] == answer and "°" in truth
+    return (truth, answer) if _ANGULAR.search(truth + answer) and not left_out else bare
 
 
-def _as_sets(wanted: str, given: str) -> Comparison | Question | None:
+def _as_sets(truth: str, answer: str) -> Comparison | Question | None:
     """Compare both as sets of real numbers; None if the truth is not a set. Against an interval or a solved
     inequality, an unsolved set (``2x>6``) is different."""
-    one, other = reals.read(wanted), reals.read(_without_unit(given))
-    if one is None or other is None:
-        return "different" if one and reals.is_set(wanted) else None
-    same = reals.same(one, other, _order)
-    return (wanted, _without_unit(given)) if same is None else _same(same)
+    truth_set, answer_set = reals.read(truth), reals.read(_without_unit(answer))
+    if truth_set is None or answer_set is None:
+        return "different" if truth_set and reals.is_set(truth) else None
+    same = reals.same(truth_set, answer_set, _order)
+    return (truth, _without_unit(answer)) if same is None else _same(same)
 
 
-def _order(one: Expression, other: Expression) -> int | None:
-    if one == other:
+def _order(first: Expression, second: Expression) -> int | None:
+    if first == second:
         return 0
-    left, right = exact(one), exact(other)
+    left, right = exact(first), exact(second)
     return None if left is None or right is None else (left > right) - (left < right)
 
 
-def _against_number(value: Fraction, wanted: str, given: str) -> Comparison | Question:
-    claims = _claims(given, numeral(value))
-    if claims is None or len(split(given) or ()) != 1 or _SEVERAL.search(given):
+def _against_number(value: Fraction, truth: str, answer: str) -> Comparison | Question:
+    claims = _claims(answer, numeral(value))
+    if claims is None or len(split(answer) or ()) != 1 or _SEVERAL.search(answer):
         return "different"  # several values, or a bracket that was never opened
     if any(sign in claim for claim in claims.exactly for sign in (",", "\\text{")):
         return "different"
-    known = [_exact(claim) for claim in claims.exactly]
+    exact_values = [_exact(claim) for claim in claims.exactly]
     if claims.exactly and _left_to_do(claims.exactly[-1]):
         return "different"
     if claims.rounded:
-        return _against_rounded(value, wanted, claims, known)
-    values = {each for each in known if each is not None}
-    if None not in known:
-        return _same(len(values) == 1 and values <= _as_written(value, wanted, given))  # not 5=6
+        return _against_rounded(value, truth, claims, exact_values)
+    values = {each for each in exact_values if each is not None}
+    if None not in exact_values:
+        return _same(len(values) == 1 and values <= _as_written(value, truth, answer))  # not 5=6
     trees = [read(normalize(claim)) for claim in claims.exactly]
     if not values <= {value} or any(tree is None or tree.names for tree in trees):
         return "different"
-    return normalize(wanted), "=".join(map(normalize, claims.exactly))
+    return normalize(truth), "=".join(map(normalize, claims.exactly))
 
 
-def _as_written(value: Fraction, wanted: str, given: str) -> set[Fraction]:
+def _as_written(value: Fraction, truth: str, answer: str) -> set[Fraction]:
     """The numbers that a right answer may give: one half is 50 %, and also 50 if the truth is in percent."""
-    if "%" not in given or "%" in wanted:
+    if "%" not in answer or "%" in truth:
         return {value}
-    return {value * 100} if "\\frac" in wanted or "/" in wanted else {value, value * 100}
+    return {value * 100} if "\\frac" in truth or "/" in truth else {value, value * 100}
 
 
 def _against_rounded(
-    value: Fraction, wanted: str, claims: Claims, known: Sequence[Fraction | None]
+    value: Fraction, truth: str, claims: Claims, exact_values: Sequence[Fraction | None]
 ) -> Comparison | Question:
     """``\\frac13\\approx 0.33`` for one third, or for 0.33: if the two are close, either is right."""
     rounded = number(claims.rounded)
     digits = _DECIMALS.fullmatch(claims.rounded)
     if rounded is None or digits is None:
         return "different"
-    if not known:
+    if not exact_values:
         return _same(rounded == value)
-    if None in known:
+    if None in exact_values:
         texts = [normalize(claim) for claim in claims.exactly]
-        return normalize(wanted), "=".join(texts) + f"\\approx {claims.rounded}"
-    exactly = known[0] if len(set(known)) == 1 else None
+        return normalize(truth), "=".join(texts) + f"\\approx {claims.rounded}"
+    exactly = exact_values[0] if len(set(exact_values)) == 1 else None
     near = exactly is not None and abs(exactly - rounded) < Fraction(1, 10 ** len(digits[1]))
     return _same(near and value in (rounded, exactly))
 
@@ -337,11 +337,11 @@ class Claims:
     """The text after "approximately"."""
 
 
-def _claims(given: str, truth: Expression | None) -> Claims | None:
+def _claims(answer: str, truth: Expression | None) -> Claims | None:
     """Of ``A = 2^2\\pi = 4\\pi`` the last side, and all sides whose variables are only the truth's. None if
     the first side is neither such a side nor a description, or if a later side is not such a side."""
     names: frozenset[str] = truth.names if truth else frozenset()
-    text, *rounded = _APPROXIMATELY.split(given)
+    text, *rounded = _APPROXIMATELY.split(answer)
     sides = [_within_brackets(side) for side in _EQUALS.split(text)] if text.strip() or not rounded else []
     if len(rounded) > 1 or not all(sides):
         return None
@@ -376,93 +376,95 @@ def _outside_brackets(text: str) -> str:
     return text
 
 
-def _against_expression(wanted: str, given: str) -> Comparison | Question:
+def _against_expression(truth: str, answer: str) -> Comparison | Question:
     """Compare with a truth that is no number: a name, an expression, a relation, a point or a list."""
-    has_name, wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
-    value = number(normalize(wanted)) if has_name else None
+    has_name, truth, answer = _same_left_sides(_without_names(truth), _without_names(answer))
+    value = number(normalize(truth)) if has_name else None
     if value is not None:
-        return _against_number(value, wanted, given)
-    if wanted.casefold() == given.casefold():  # math-verify ignores the case of letters
-        return _same(wanted == given)
-    if not _RELATION.search(wanted) and _SIDES.search(given) and len(split(given) or ()) == 1:
-        claims = _claims(given, read(normalize(wanted)))
-        if claims is None or _SEVERAL.search(given):
+        return _against_number(value, truth, answer)
+    if truth.casefold() == answer.casefold():  # math-verify ignores the case of letters
+        return _same(truth == answer)
+    if not _RELATION.search(truth) and _SIDES.search(answer) and len(split(answer) or ()) == 1:
+        claims = _claims(answer, read(normalize(truth)))
+        if claims is None or _SEVERAL.search(answer):
             return "different"
         if claims.rounded or len(claims.exactly) > 1:
-            return _against_chain(wanted, claims)
-        given = claims.exactly[0]
-    if not _same_relations(wanted, given) or ("\\text{" in given and "\\text{" not in wanted):
+            return _against_chain(truth, claims)
+        answer = claims.exactly[0]
+    if not _same_relations(truth, answer) or ("\\text{" in answer and "\\text{" not in truth):
         return "different"
-    return _against_items(wanted, given)
+    return _against_items(truth, answer)
 
 
-def _same_relations(wanted: str, given: str) -> bool:
+def _same_relations(truth: str, answer: str) -> bool:
     """Whether both have the same relation signs, or each has the mirrored signs of the other."""
-    signs = set(_RELATION.findall(wanted))
-    return set(_RELATION.findall(given)) in (signs, {_MIRROR.get(sign, sign) for sign in signs})
+    signs = set(_RELATION.findall(truth))
+    return set(_RELATION.findall(answer)) in (signs, {_MIRROR.get(sign, sign) for sign in signs})
 
 
-def _against_items(wanted: str, given: str) -> Comparison | Question:
+def _against_items(truth: str, answer: str) -> Comparison | Question:
     """Compare two single values, two points or intervals, or two lists."""
-    one, other = shape(wanted), shape(given)
-    if len(one[1]) <= 1 and not _SEVERAL.search(wanted):
-        if len(other[1]) > 1 or _SEVERAL.search(given):
+    truth_shape, answer_shape = shape(truth), shape(answer)
+    if len(truth_shape[1]) <= 1 and not _SEVERAL.search(truth):
+        if len(answer_shape[1]) > 1 or _SEVERAL.search(answer):
             return "different"
-        return _settle(wanted, given) or (wanted, given)
+        return _settle(truth, answer) or (truth, answer)
     settled: Comparison | None
-    if one[0] in ("(", "["):
-        settled = _as_points(one, other)
-    elif other[0] in ("(", "[") and len(other[1]) > 1:
+    if truth_shape[0] in ("(", "["):
+        settled = _as_points(truth_shape, answer_shape)
+    elif answer_shape[0] in ("(", "[") and len(answer_shape[1]) > 1:
         settled = "different"
     else:
-        settled = _as_lists(wanted, given)
-    return settled or (wanted, given)
+        settled = _as_lists(truth, answer)
+    return settled or (truth, answer)
 
 
-def _as_points(one: Shape, other: Shape) -> Comparison | None:
+def _as_points(truth_shape: Shape, answer_shape: Shape) -> Comparison | None:
     """Compare two points or intervals: same brackets, and equal items in the same order."""
-    (opening, items, closed), (other_opening, other_items, other_closed) = one, other
+    (opening, items, closed), (other_opening, other_items, other_closed) = truth_shape, answer_shape
     if (opening, closed, len(items)) != (other_opening, other_closed, len(other_items)):
         return "different"
     return _all(_settle(*pair) for pair in zip(items, other_items, strict=True))
 
 
-def _as_lists(wanted: str, given: str) -> Comparison | None:
+def _as_lists(truth: str, answer: str) -> Comparison | None:
     """Compare two lists in any order. Repeated items count, except where both lists stand in braces."""
-    (opening, items, _), (other_opening, other_items, _) = shape(wanted), shape(given)
+    (opening, items, _), (other_opening, other_items, _) = shape(truth), shape(answer)
     settled = _all(
         [*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)]
     )
     if settled == "different" or opening == other_opening == "\\{":
         return settled
-    return _as_often(wanted, given, items, other_items)
+    return _as_often(truth, answer, items, other_items)
 
 
-def _against_chain(wanted: str, claims: Claims) -> Comparison | Question:
+def _against_chain(truth: str, claims: Claims) -> Comparison | Question:
     """An answer of several sides, all of which must equal the truth, exactly or rounded."""
     if claims.rounded:
         exactly = "=".join(claims.exactly)
-        return (wanted, f"{exactly}\\approx {claims.rounded}") if exactly else "different"
-    settled = _all(_settle(wanted, claim) for claim in claims.exactly)
-    return settled or (wanted, "=".join(claims.exactly))
+        return (truth, f"{exactly}\\approx {claims.rounded}") if exactly else "different"
+    settled = _all(_settle(truth, claim) for claim in claims.exactly)
+    return settled or (truth, "=".join(claims.exactly))
 
 
-def _mirrored(wanted: str, given: str) -> bool:
+def _mirrored(truth: str, answer: str) -> bool:
     """Whether one is the other's chain of relations from right to left: ``3<x`` and ``x>3``."""
-    one, other = (_ORDERED.split(_IDLE_SPACE.sub("", text)) for text in (wanted, given))
-    return len(one) > 1 and one == [_MIRROR.get(side, side) for side in reversed(other)]
+    truth_chain, answer_chain = (_ORDERED.split(_IDLE_SPACE.sub("", text)) for text in (truth, answer))
+    return len(truth_chain) > 1 and truth_chain == [
+        _MIRROR.get(side, side) for side in reversed(answer_chain)
+    ]
 
 
-def _same_left_sides(wanted: str, given: str) -> tuple[bool, str, str]:
+def _same_left_sides(truth: str, answer: str) -> tuple[bool, str, str]:
     """Whether the truth had a name on the left, and both without it (``y = 2x`` as ``2x``), unless the names
     differ or one of the two is a relation of another kind."""
-    name, right = _split_name(wanted)
-    other, rest = _split_name(given)
-    if name and (not other or other == name):
-        return True, right, rest
-    if other and not name and not _RELATION.search(wanted):
-        return False, wanted, rest
-    return False, wanted, given
+    truth_name, truth_side = _split_name(truth)
+    answer_name, answer_side = _split_name(answer)
+    if truth_name and (not answer_name or answer_name == truth_name):
+        return True, truth_side, answer_side
+    if answer_name and not truth_name and not _RELATION.search(truth):
+        return False, truth, answer_side
+    return False, truth, answer
 
 
 def _split_name(text: str) -> tuple[str, str]:
@@ -480,47 +482,47 @@ def _split_name(text: str) -> tuple[str, str]:
 
 def _without_names(text: str) -> str:
     """``x=1, x=2`` as ``1, 2``; a list with several names, or with none, stays as it is."""
-    named = [_split_name(item) for item in split(text) or ()]
-    single = len(named) > 1 and len({name for name, _ in named}) == 1
-    return ", ".join(value for _, value in named) if single else text
+    named_values = [_split_name(item) for item in split(text) or ()]
+    single = len(named_values) > 1 and len({name for name, _ in named_values}) == 1
+    return ", ".join(value for _, value in named_values) if single else text
 
 
-def _settle(wanted: str, given: str) -> Comparison | None:
+def _settle(truth: str, answer: str) -> Comparison | None:
     """Equal or different if spelling or numbers decide; None if it needs algebra."""
-    if wanted == given:
+    if truth == answer:
         return "equal"
-    one, other = _exact(wanted), _exact(given)
-    return None if one is None or other is None else _same(one == other)
+    truth_value, answer_value = _exact(truth), _exact(answer)
+    return None if truth_value is None or answer_value is None else _same(truth_value == answer_value)
 
 
-def _any(items: Sequence[str], wanted: str) -> Comparison | None:
-    """Whether `wanted` is among the items."""
-    found = [_settle(item, wanted) for item in items]
-    return "equal" if "equal" in found else None if None in found else "different"
+def _any(items: Sequence[str], candidate: str) -> Comparison | None:
+    """Whether `candidate` is among the items."""
+    comparisons = [_settle(item, candidate) for item in items]
+    return "equal" if "equal" in comparisons else None if None in comparisons else "different"
 
 
-def _as_often(wanted: str, given: str, items: Sequence[str], others: Sequence[str]) -> Comparison | None:
+def _as_often(truth: str, answer: str, items: Sequence[str], others: Sequence[str]) -> Comparison | None:
     """Whether each item occurs equally often in both lists: ``1,2,3`` is not ``1,2,3,3``. Two lists in braces
     are sets and are not compared this way."""
-    if len(items) != len(others) and not _SEVERAL.search(wanted + given):
+    if len(items) != len(others) and not _SEVERAL.search(truth + answer):
         return "different"
     for item in items:
         counted = [[_settle(item, each) for each in side] for side in (items, others)]
-        if any(None in found for found in counted):
+        if any(None in comparisons for comparisons in counted):
             return None
         if counted[0].count("equal") != counted[1].count("equal"):
             return "different"
     return "equal"
 
 
-def _all(found: Iterable[Comparison | None]) -> Comparison | None:
-    found = list(found)
-    return "different" if "different" in found else None if None in found else "equal"
+def _all(comparisons: Iterable[Comparison | None]) -> Comparison | None:
+    comparisons = list(comparisons)
+    return "different" if "different" in comparisons else None if None in comparisons else "equal"
 
 
 def _linked(text: str) -> str:
     """The text with commas for "and", "or" and semicolons."""
-    text = _LINK.sub(lambda found: found[1] or ",", text).replace(";", ",")
+    text = _LINK.sub(lambda match: match[1] or ",", text).replace(";", ",")
     return _LOOSE_COMMAS.sub(", ", text).strip(", ")
 
 

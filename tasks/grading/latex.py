@@ -71,11 +71,11 @@ def clean(text: str) -> str:
 
 def _once(text: str) -> str:
     text = _unwrap(_CURRENCY.sub("", as_latex(text)).strip())
-    text = _SPACED_THOUSANDS.sub(lambda found: found.group().replace(found[1], ""), text)
+    text = _SPACED_THOUSANDS.sub(lambda match: match.group().replace(match[1], ""), text)
     text = _THIN_THOUSANDS.sub("", text)
     text = _SIZE.sub(" ", text)
     text = _DEGREES.sub("°", text)
-    text = _COMMAND.sub(lambda found: COMMANDS.get(found[1], found.group()), text)
+    text = _COMMAND.sub(lambda match: COMMANDS.get(match[1], match.group()), text)
     text = without_thousands(with_scales(with_names(_SPACE.sub(" ", text))))
     text = "".join(_tight(piece) for piece in _pieces(text))
     text = _ALONE.sub(r"\1\2", _LONG_POWER.sub(r"{\g<0>}", _braced(text)))
@@ -98,11 +98,11 @@ def _pieces(text: str) -> Iterator[str]:
     """The text cut into ``\\text{...}`` and what is between. Content without a letter is not text, and is
     unwrapped."""
     start = 0
-    for found in _TEXT.finditer(text):
-        yield text[start : found.start()]
-        inside = " ".join(found.group().partition("{")[2].removesuffix("}").split())
+    for match in _TEXT.finditer(text):
+        yield text[start : match.start()]
+        inside = " ".join(match.group().partition("{")[2].removesuffix("}").split())
         yield "\\text{" + inside + "}" if any(map(str.isalpha, inside)) else f" {inside} "
-        start = found.end()
+        start = match.end()
     yield text[start:]
 
 
@@ -121,16 +121,16 @@ def _tight(piece: str) -> str:
 def _braced(text: str) -> str:
     """``\\frac12`` as ``\\frac{1}{2}`` and ``\\sqrt2`` as ``\\sqrt{2}``; unbalanced text stays as it is."""
     made, position = [], 0
-    while found := _FUNCTION.search(text, position):
-        made.append(text[position : found.end()])
-        position = found.end()
-        if found[1] == "sqrt" and text[position : position + 1] == "[":
+    while match := _FUNCTION.search(text, position):
+        made.append(text[position : match.end()])
+        position = match.end()
+        if match[1] == "sqrt" and text[position : position + 1] == "[":
             close = text.find("]", position)
             if close < 0:
                 break
             made.append(text[position : close + 1])
             position = close + 1
-        for _ in range(2 if found[1] in ("frac", "binom") else 1):
+        for _ in range(2 if match[1] in ("frac", "binom") else 1):
             argument, position = _argument(text, position)
             made.append(argument)
     made.append(text[position:])
@@ -178,11 +178,11 @@ def balanced(text: str) -> bool:
 def without_thousands(text: str) -> str:
     """1,234 as 1234, except inside brackets, where the comma may separate two numbers."""
     made, start = [], 0
-    for found in _THOUSANDS.finditer(text):
-        inside = sum(text.count(sign, 0, found.start()) for sign in "([{") - sum(
-            text.count(sign, 0, found.start()) for sign in ")]}"
+    for match in _THOUSANDS.finditer(text):
+        inside = sum(text.count(sign, 0, match.start()) for sign in "([{") - sum(
+            text.count(sign, 0, match.start()) for sign in ")]}"
         )
         if not inside:
-            made.append(text[start : found.start()] + found.group().replace(",", ""))
-            start = found.end()
+            made.append(text[start : match.start()] + match.group().replace(",", ""))
+            start = match.end()
     return "".join(made) + text[start:]

@@ -22,7 +22,7 @@ REQUEST = "Answer with a single letter."
 its tokens run out, and the letter never comes. It names no letters: small models repeat them all."""
 
 
-def asked(options: Sequence[str]) -> str:
+def prompt_end(options: Sequence[str]) -> str:
     """The end of a prompt: the options, the request for a letter, and ``Answer:``."""
     return f"{listed(options)}\n{REQUEST}\nAnswer:"
 

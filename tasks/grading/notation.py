@@ -194,8 +194,8 @@ def with_scales(text: str) -> str:
 
 
 def _multiplied(match: re.Match[str]) -> str:
-    whole, decimals, opening, word = match[1], match[2] or "", match[3] or "", match[4].lower()
-    digits = str(int(whole + decimals) * SCALES[word]).zfill(len(decimals) + 1)
+    integer, decimals, opening, word = match[1], match[2] or "", match[3] or "", match[4].lower()
+    digits = str(int(integer + decimals) * SCALES[word]).zfill(len(decimals) + 1)
     if decimals:
         digits = f"{digits[: -len(decimals)]}.{digits[-len(decimals) :]}".rstrip("0").rstrip(".")
     return digits + opening

@@ -46,17 +46,17 @@ class Computing:
         """A finite real or complex number, or Undefined."""
         parts = [self.value(part) for part in tree.parts]
         try:
-            found = _OPERATIONS[tree.kind](self, tree, parts)
+            number = _OPERATIONS[tree.kind](self, tree, parts)
         except (ZeroDivisionError, ValueError, OverflowError) as error:
             raise Undefined(str(error)) from error
-        if not mp.isfinite(found):
+        if not mp.isfinite(number):
             raise Undefined(tree.kind)
-        return found
+        return number
 
     def number(self, tree: Expression, parts: Sequence[Any]) -> Any:
         return mp.mpf(tree.value.numerator) / tree.value.denominator
 
-    def named(self, tree: Expression, parts: Sequence[Any]) -> Any:
+    def variable(self, tree: Expression, parts: Sequence[Any]) -> Any:
         return self.point[tree.name]
 
     def constant(self, tree: Expression, parts: Sequence[Any]) -> Any:
@@ -121,7 +121,7 @@ class Computing:
 
 _OPERATIONS: Mapping[str, Callable[[Computing, Expression, Sequence[Any]], Any]] = {
     "number": Computing.number,
-    "name": Computing.named,
+    "name": Computing.variable,
     "constant": Computing.constant,
     "+": Computing.sum,
     "*": Computing.product,
@@ -154,17 +154,19 @@ _FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def equal(one: Expression, other: Expression) -> bool:
+def equal(first: Expression, second: Expression) -> bool:
     """Whether both have the same value at every point where they have one. False if too few points do."""
-    if one == other:
+    if first == second:
         return True
-    names = one.names | other.names
-    logs = any(node.name == "log" and len(node.parts) == 1 for tree in (one, other) for node in tree.walk())
-    difference = Expression("+", (one, Expression("-", (other,))))
+    names = first.names | second.names
+    logs = any(
+        node.name == "log" and len(node.parts) == 1 for tree in (first, second) for node in tree.walk()
+    )
+    difference = Expression("+", (first, Expression("-", (second,))))
     if not names and not logs:
         return vanishes(difference, {}) is True
-    found = [vanishes(difference, point) for point in points(names | ({BARE_LOG} if logs else set()))]
-    return found.count(True) >= LEAST and False not in found
+    zero_flags = [vanishes(difference, point) for point in points(names | ({BARE_LOG} if logs else set()))]
+    return zero_flags.count(True) >= LEAST and False not in zero_flags
 
 
 def vanishes(tree: Expression, point: Point) -> bool | None:
@@ -176,39 +178,41 @@ def vanishes(tree: Expression, point: Point) -> bool | None:
             sizes.append(_size(tree, point, first << 3))
     except Undefined:
         return None
-    seen = [size for size in sizes if size]
-    return not sizes[-1] or (len(seen) > 1 and bool(seen[-1] < seen[-2] * mp.mpf(2) ** (-BITS // 2)))
+    nonzero_sizes = [size for size in sizes if size]
+    return not sizes[-1] or (
+        len(nonzero_sizes) > 1 and bool(nonzero_sizes[-1] < nonzero_sizes[-2] * mp.mpf(2) ** (-BITS // 2))
+    )
 
 
-def order(one: Expression, other: Expression) -> int | None:
+def order(first: Expression, second: Expression) -> int | None:
     """−1, 0 or 1 if one real constant is smaller than, equal to or larger than another; else None."""
-    difference = Expression("+", (one, Expression("-", (other,))))
+    difference = Expression("+", (first, Expression("-", (second,))))
     if zero := vanishes(difference, {}):
         return 0
     if zero is None:
         return None
     with mp.workprec(_bits(difference)):
-        found = _precise(difference, {}, _bits(difference))
-        return None if mp.im(found) else (-1 if found < 0 else 1)
+        difference_value = _precise(difference, {}, _bits(difference))
+        return None if mp.im(difference_value) else (-1 if difference_value < 0 else 1)
 
 
-def ratio(one: Expression, other: Expression) -> int | None:
+def ratio(first: Expression, second: Expression) -> int | None:
     """1 or −1 if one expression is a positive or negative constant multiple of another at every point; None
     if it is not, or if the multiple is 0 or not real."""
-    if one.names != other.names:
+    if first.names != second.names:
         return None
-    found = []
-    for point in points(one.names) if one.names else [{}]:
+    ratios = []
+    for point in points(first.names) if first.names else [{}]:
         try:
             with mp.workprec(4 * BITS):
-                found.append(_precise(one, point, 4 * BITS) / _precise(other, point, 4 * BITS))
+                ratios.append(_precise(first, point, 4 * BITS) / _precise(second, point, 4 * BITS))
         except (Undefined, ZeroDivisionError):
             continue
-    if len(found) < LEAST or not found[0] or mp.im(found[0]):
+    if len(ratios) < LEAST or not ratios[0] or mp.im(ratios[0]):
         return None
     with mp.workprec(2 * BITS):
-        same = all(abs(each - found[0]) <= abs(found[0]) * mp.mpf(2) ** (-BITS) for each in found)
-    return (1 if found[0] > 0 else -1) if same else None
+        same = all(abs(each - ratios[0]) <= abs(ratios[0]) * mp.mpf(2) ** (-BITS) for each in ratios)
+    return (1 if ratios[0] > 0 else -1) if same else None
 
 
 def points(names: frozenset[str] | set[str]) -> list[Point]:
@@ -234,14 +238,14 @@ def _precise(tree: Expression, point: Point, precision: int) -> Any:
     for _ in range(3):
         with mp.workprec(precision):
             computing = Computing(point)
-            found = computing.value(tree)
+            value = computing.value(tree)
         needed = computing.lost + BITS
         if needed > MOST_BITS:
             raise Undefined("too many digits")
         if needed <= precision:
             break
         precision = 2 * needed
-    return found
+    return value
 
 
 def _bits(tree: Expression) -> int:
@@ -249,15 +253,15 @@ def _bits(tree: Expression) -> int:
     return BITS + max((bits(node.value) for node in tree.walk()), default=0)
 
 
-def rounds_to(tree: Expression, written: Expression, places: int) -> bool:
+def rounds_to(tree: Expression, written: Expression, decimal_places: int) -> bool:
     """Whether a constant, rounded or cut to so many decimals, is the number as written."""
-    wanted = exact(written)
+    target = exact(written)
     try:
         with mp.workprec(2 * BITS):
-            found = _precise(tree, {}, 2 * BITS)
-            if wanted is None or mp.im(found):
+            value = _precise(tree, {}, 2 * BITS)
+            if target is None or mp.im(value):
                 return False
-            gap = abs(found - mp.mpf(wanted.numerator) / wanted.denominator)
-            return bool(gap < mp.mpf(10) ** -places)
+            gap = abs(value - mp.mpf(target.numerator) / target.denominator)
+            return bool(gap < mp.mpf(10) ** -decimal_places)
     except Undefined:
         return False

@@ -34,7 +34,7 @@ class Grader:
     name: str
     package: str
     version: str
-    asked: str
+    invocation: str
     """How it is called."""
     needs: tuple[tuple[str, str], ...] = ()
     """Other required packages, with the beginning of their version."""
@@ -43,11 +43,11 @@ class Grader:
         """Why it cannot be asked here, with the remedy; empty if it can."""
         for package, version in ((self.package, self.version), *self.needs):
             try:
-                found = metadata.version(package)
+                installed = metadata.version(package)
             except metadata.PackageNotFoundError:
-                found = "not here"
-            if not found.startswith(version):
-                return f"{self.name}: {package} is {found}; it takes pip install '{package}=={version}'"
+                installed = "not here"
+            if not installed.startswith(version):
+                return f"{self.name}: {package} is {installed}; it takes pip install '{package}=={version}'"
         return ""
 
     def ask(self, pairs: Sequence[tuple[str, str]]) -> list[GraderResult]:
@@ -198,54 +198,58 @@ def as_text(pairs: Sequence[Pair]) -> str:
 def ask(pairs: Sequence[Pair]) -> tuple[list[Pair], list[str]]:
     """The pairs with new verdicts of ours and of the installed graders, and why the others could not be
     asked; their kept verdicts stay."""
-    asked: dict[str, Sequence[str]] = {OURS: compare_all([pair.key for pair in pairs])}
+    verdicts_by_grader: dict[str, Sequence[str]] = {OURS: compare_all([pair.key for pair in pairs])}
     lacking = [lack for grader in GRADERS if (lack := grader.missing())]
-    asked |= {grader.name: grader.ask([p.key for p in pairs]) for grader in GRADERS if not grader.missing()}
-    found = []
+    verdicts_by_grader |= {
+        grader.name: grader.ask([p.key for p in pairs]) for grader in GRADERS if not grader.missing()
+    }
+    judged_pairs = []
     for i, pair in enumerate(pairs):
-        now = replace(pair, said={**pair.said, **{name: said[i] for name, said in asked.items()}})
+        now = replace(
+            pair, said={**pair.said, **{name: verdicts[i] for name, verdicts in verdicts_by_grader.items()}}
+        )
         why = {grader.name: pair.why.get(grader.name, "") for grader in GRADERS if now.apart(grader.name)}
-        found.append(replace(now, why=why))
-    return found, lacking
+        judged_pairs.append(replace(now, why=why))
+    return judged_pairs, lacking
 
 
-def faults(kept: Sequence[Pair], now: Sequence[Pair]) -> Iterator[str]:
+def faults(recorded: Sequence[Pair], now: Sequence[Pair]) -> Iterator[str]:
     """Pairs for which our verdict is neither the expected one nor a kept exception with its reason."""
-    for before, pair in zip(kept, now, strict=True):
+    for before, pair in zip(recorded, now, strict=True):
         if not pair.right(OURS) and (before.said[OURS] != pair.said[OURS] or not pair.note):
-            wanted = "equal" if pair.equal else "different"
-            yield f"{pair.kind}: {pair.answer!r} for {pair.truth!r} is {pair.said[OURS]}, expected {wanted}"
+            expected = "equal" if pair.equal else "different"
+            yield f"{pair.kind}: {pair.answer!r} for {pair.truth!r} is {pair.said[OURS]}, expected {expected}"
 
 
 def tally(pairs: Sequence[Pair], grader: str) -> dict[str, int]:
     """How many verdicts of a grader are the expected ones, and how many are wrong in either way."""
-    found = Counter(
+    counts = Counter(
         "right" if pair.right(grader) else "refused" if pair.equal else "accepted" for pair in pairs
     )
-    return {name: found[name] for name in ("right", "accepted", "refused")}
+    return {name: counts[name] for name in ("right", "accepted", "refused")}
 
 
 def as_lines(pairs: Sequence[Pair]) -> Iterator[str]:
     """A line on each grader."""
     for name in EACH:
-        found = tally(pairs, name)
+        counts = tally(pairs, name)
         yield (
-            f"{name}: {found['right']} of {len(pairs)} verdicts as they should be, "
-            f"{found['accepted']} accepted and {found['refused']} refused wrongly"
+            f"{name}: {counts['right']} of {len(pairs)} verdicts as they should be, "
+            f"{counts['accepted']} accepted and {counts['refused']} refused wrongly"
         )
 
 
 def page_facts() -> dict[str, Any]:
     """The content of the page, from the kept verdicts."""
     pairs = load()
-    kinds = {pair.kind: [own for own in pairs if own.kind == pair.kind] for pair in pairs}
+    kinds = {pair.kind: [candidate for candidate in pairs if candidate.kind == pair.kind] for pair in pairs}
     return {
         "pairs": pairs,
         "graders": GRADERS,
         "each": EACH,
         "kinds": {
-            kind: {name: tally(own, name) for name in EACH} | {"pairs": len(own)}
-            for kind, own in kinds.items()
+            kind: {name: tally(kind_pairs, name) for name in EACH} | {"pairs": len(kind_pairs)}
+            for kind, kind_pairs in kinds.items()
         },
         "total": {name: tally(pairs, name) for name in EACH},
         "exceptions": [pair for pair in pairs if not pair.right(OURS)],
@@ -257,11 +261,11 @@ def page_facts() -> dict[str, Any]:
 def reasons(pairs: Sequence[Pair], grader: str) -> dict[str, list[tuple[str, list[Pair]]]]:
     """The pairs on which a grader differs from ours, by what it does, most pairs first: those that it accepts
     and those that it refuses."""
-    found: dict[str, list[tuple[str, list[Pair]]]] = {}
+    reasons_by_way: dict[str, list[tuple[str, list[Pair]]]] = {}
     for way in ("accepts", "refuses"):
-        own: dict[str, list[Pair]] = {}
+        pairs_by_reason: dict[str, list[Pair]] = {}
         for pair in pairs:
             if pair.apart(grader) and (pair.said[grader] == "equal") == (way == "accepts"):
-                own.setdefault(pair.why[grader], []).append(pair)
-        found[way] = sorted(own.items(), key=lambda item: -len(item[1]))
-    return found
+                pairs_by_reason.setdefault(pair.why[grader], []).append(pair)
+        reasons_by_way[way] = sorted(pairs_by_reason.items(), key=lambda item: -len(item[1]))
+    return reasons_by_way

@@ -43,9 +43,9 @@ def program(completion: str, truth: Mapping[str, Any]) -> str | None:
     describes them."""
     text = completion.replace("\r\n", "\n")
     blocks = fenced(text)
-    own = [block for block in blocks if block.python]
-    for found in (own, blocks if len(blocks) > len(own) else [], stretches(text)):
-        pieces = [piece(block.code, block.open) for block in found]
+    python_blocks = [block for block in blocks if block.python]
+    for candidates in (python_blocks, blocks if len(blocks) > len(python_blocks) else [], stretches(text)):
+        pieces = [piece(block.code, block.open) for block in candidates]
         chosen = last(pieces, truth["entry"])
         if chosen is not None:
             return assembled(pieces, chosen, truth)
@@ -109,8 +109,8 @@ def fenced(text: str) -> list[Block]:
 
 def opened(line: str) -> re.Match[str] | None:
     """The fence that a line opens. After words, only the language's name may follow it."""
-    found = FENCE.fullmatch(line)
-    return None if found is None or (found["behind"] and found["rest"].strip()) else found
+    fence = FENCE.fullmatch(line)
+    return None if fence is None or (fence["behind"] and fence["rest"].strip()) else fence
 
 
 def ends(line: str, opening: re.Match[str]) -> str | None:
@@ -220,10 +220,12 @@ def rank(piece: Piece, entry: str) -> int:
     if piece.tree is None:
         looks = re.search(rf"^(?:async\s+def|def|class)\s+{re.escape(entry)}\b", piece.code, re.MULTILINE)
         return int(looks is not None)
-    return max((2 + whole(node) for node in defining(piece.tree.body) if entry in bound(node)), default=0)
+    return max(
+        (2 + has_effect(node) for node in defining(piece.tree.body) if entry in bound(node)), default=0
+    )
 
 
-def whole(node: ast.stmt) -> bool:
+def has_effect(node: ast.stmt) -> bool:
     """Whether a definition does anything."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return not isinstance(node, ast.Import | ast.ImportFrom)
@@ -262,11 +264,11 @@ def bound(node: ast.stmt) -> set[str]:
 def assembled(pieces: Sequence[Piece], chosen: int, truth: Mapping[str, Any]) -> str:
     """The chosen piece after its imports from the future, the prompt's code, and what it needs of the other
     pieces."""
-    future, rest = hoisted(pieces[chosen])
+    future, code = hoisted(pieces[chosen])
     before = parsed(truth["before"])
-    known = BUILT_IN | names(before) | {truth["entry"]}
-    helpers = needed(pieces, chosen, known)
-    return "\n".join([*future, truth["before"], *helpers, rest, truth["after"]])
+    defined_names = BUILT_IN | names(before) | {truth["entry"]}
+    helpers = needed(pieces, chosen, defined_names)
+    return "\n".join([*future, truth["before"], *helpers, code, truth["after"]])
 
 
 def hoisted(piece: Piece) -> tuple[list[str], str]:
@@ -275,10 +277,10 @@ def hoisted(piece: Piece) -> tuple[list[str], str]:
     future = []
     for node in piece.tree.body if piece.tree else ():
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            own = slice(node.lineno - 1, node.end_lineno)
-            if "".join(lines[own]).startswith("from") and ";" not in "".join(lines[own]):
-                future += lines[own]
-                lines[own] = [""] * len(lines[own])
+            import_lines = slice(node.lineno - 1, node.end_lineno)
+            if "".join(lines[import_lines]).startswith("from") and ";" not in "".join(lines[import_lines]):
+                future += lines[import_lines]
+                lines[import_lines] = [""] * len(lines[import_lines])
     return future, "\n".join(lines)
 
 
@@ -286,27 +288,27 @@ def names(tree: ast.Module | None) -> set[str]:
     return set().union(*map(bound, defining(tree.body))) if tree else set()
 
 
-def needed(pieces: Sequence[Piece], chosen: int, known: Collection[str]) -> list[str]:
+def needed(pieces: Sequence[Piece], chosen: int, defined_names: Collection[str]) -> list[str]:
     """Statements of the other pieces that define names that the chosen one uses and does not define, and
     recursively what these use."""
     trees = [piece.tree for piece in pieces]
     order = [*range(chosen - 1, -1, -1), *range(chosen + 1, len(pieces))]
-    missing = sorted(free(pieces[chosen].code) - set(known))
-    found: dict[tuple[int, int], str] = {}
-    seen = set(known) | set(missing)
+    missing = sorted(free(pieces[chosen].code) - set(defined_names))
+    statements: dict[tuple[int, int], str] = {}
+    visited_names = set(defined_names) | set(missing)
     while missing:
         name = missing.pop()
-        for place in order:
-            tree = trees[place]
+        for index in order:
+            tree = trees[index]
             nodes = [node for node in tree.body if name in bound(node)] if tree else []
             if nodes:
-                source = statement(pieces[place].code, nodes[-1])
-                found[place, nodes[-1].lineno] = source
-                more = free(source) - seen
-                seen |= more
+                source = statement(pieces[index].code, nodes[-1])
+                statements[index, nodes[-1].lineno] = source
+                more = free(source) - visited_names
+                visited_names |= more
                 missing += sorted(more)
                 break
-    return [found[key] for key in sorted(found)]
+    return [statements[key] for key in sorted(statements)]
 
 
 def statement(code: str, node: ast.stmt) -> str:
@@ -352,11 +354,11 @@ def bodies(text: str, blocks: Sequence[Block], header: str) -> str | None:
     if not header:
         return None
     beginning = until_prose(text)
-    own = [block.code for block in blocks if block.python and block.code.strip()]
-    returning = [code for code in own if returns(header + indented(code))]
+    python_code = [block.code for block in blocks if block.python and block.code.strip()]
+    returning = [code for code in python_code if returns(header + indented(code))]
     start = [beginning] if beginning[:1] in (" ", "\t") and fits(header + indented(beginning)) else []
-    found = next((code for code in (*start, *returning[::-1], *own, beginning) if code.strip()), None)
-    return None if found is None else indented(found)
+    body = next((code for code in (*start, *returning[::-1], *python_code, beginning) if code.strip()), None)
+    return None if body is None else indented(body)
 
 
 def fits(source: str) -> bool:
@@ -384,5 +386,5 @@ def indented(body: str) -> str:
     lines = [line for line in body.split("\n") if line.strip()]
     if not lines or lines[0][0] in " \t":
         return body
-    rest = any(line[0] not in " \t" for line in lines[1:])
-    return textwrap.indent(body, "    ") if rest else "    " + body.lstrip("\n")
+    later_unindented = any(line[0] not in " \t" for line in lines[1:])
+    return textwrap.indent(body, "    ") if later_unindented else "    " + body.lstrip("\n")

@@ -66,7 +66,7 @@ class Reader:
     name: str
     package: str
     version: str
-    asked: str
+    invocation: str
     does: str
     """The main cause of its differences."""
     read: Callable[[Completion], str]
@@ -74,13 +74,14 @@ class Reader:
     def missing(self) -> str:
         """Why it cannot be asked here, with the remedy; empty if it can."""
         try:
-            found = metadata.version(self.package)
+            installed = metadata.version(self.package)
         except metadata.PackageNotFoundError:
-            found = "not here"
-        if found == self.version:
+            installed = "not here"
+        if installed == self.version:
             return ""
         return (
-            f"{self.name}: {self.package} is {found}; it takes pip install '{self.package}=={self.version}'"
+            f"{self.name}: {self.package} is {installed}; it takes "
+            f"pip install '{self.package}=={self.version}'"
         )
 
 
@@ -108,8 +109,8 @@ def evalplus(completion: Completion) -> str:
     """EvalPlus' `sanitize`, which also gets the prompt if the completion continues it."""
     from evalplus.sanitize import sanitize
 
-    found: str = sanitize(HEADER * completion.begun + completion.text, "add")
-    return found
+    sanitized: str = sanitize(HEADER * completion.begun + completion.text, "add")
+    return sanitized
 
 
 READERS: Final = (
@@ -156,9 +157,9 @@ def _functions(task: str) -> dict[str, Any]:
         raise ModuleNotFoundError("lm_eval")
     path = Path(package.origin).parent / "tasks" / task / "utils.py"
     tree = ast.parse(bounded.read_text(path))
-    wanted = ("build_predictions", "build_predictions_instruct", "extract_code_blocks")
+    function_names = ("build_predictions", "build_predictions_instruct", "extract_code_blocks")
     functions: list[ast.stmt] = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in wanted
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in function_names
     ]
     space: dict[str, Any] = {"re": re}
     exec(compile(ast.Module(functions, []), str(path), "exec"), space)
@@ -172,7 +173,7 @@ def load() -> list[Completion]:
 
 def as_text(completions: Sequence[Completion]) -> str:
     """The file of these completions."""
-    return "".join(json.dumps(one.row(), ensure_ascii=False) + "\n" for one in completions)
+    return "".join(json.dumps(completion.row(), ensure_ascii=False) + "\n" for completion in completions)
 
 
 def ours(completion: Completion) -> str:
@@ -200,51 +201,66 @@ def say(read: Callable[[Completion], str], completions: Sequence[Completion]) ->
 def ask(completions: Sequence[Completion]) -> tuple[list[Completion], list[str]]:
     """The completions with new results of our reader and of the installed ones, and why the others could not
     be asked; their kept results stay."""
-    said = {OURS: say(ours, completions)}
-    said |= {reader.name: say(reader.read, completions) for reader in READERS if not reader.missing()}
+    results_by_reader = {OURS: say(ours, completions)}
+    results_by_reader |= {
+        reader.name: say(reader.read, completions) for reader in READERS if not reader.missing()
+    }
     now = [
-        replace(one, said={**one.said, **{name: own[i] for name, own in said.items()}})
-        for i, one in enumerate(completions)
+        replace(
+            completion,
+            said={**completion.said, **{name: results[i] for name, results in results_by_reader.items()}},
+        )
+        for i, completion in enumerate(completions)
     ]
     return now, [lack for reader in READERS if (lack := reader.missing())]
 
 
-def faults(kept: Sequence[Completion], now: Sequence[Completion]) -> Iterator[str]:
+def faults(recorded: Sequence[Completion], now: Sequence[Completion]) -> Iterator[str]:
     """Completions that our reader does not read as it should."""
-    for one in now:
-        if not one.good(OURS):
-            wanted = "right" if one.right else "not right"
-            yield f"{one.kind}, {one.what}: what is read is {one.said[OURS]}, expected {wanted}"
+    for completion in now:
+        if not completion.good(OURS):
+            expected = "right" if completion.right else "not right"
+            yield (
+                f"{completion.kind}, {completion.what}: what is read is {completion.said[OURS]}, "
+                f"expected {expected}"
+            )
 
 
 def tally(completions: Sequence[Completion], reader: str) -> dict[str, int]:
     """How many programs a reader reads as it should, and how many it gets wrong in either way."""
-    found = Counter(
-        "good" if one.good(reader) else "lost" if one.right else "accepted" for one in completions
+    counts = Counter(
+        "good" if completion.good(reader) else "lost" if completion.right else "accepted"
+        for completion in completions
     )
-    return {name: found[name] for name in ("good", "lost", "accepted")}
+    return {name: counts[name] for name in ("good", "lost", "accepted")}
 
 
 def as_lines(completions: Sequence[Completion]) -> Iterator[str]:
     """A line on each reader."""
     for name in EACH:
-        found = tally(completions, name)
+        counts = tally(completions, name)
         yield (
-            f"{name}: {found['good']} of {len(completions)} programs read as they should be, {found['lost']} "
-            f"right ones lost, {found['accepted']} read that should not be"
+            f"{name}: {counts['good']} of {len(completions)} programs read as they should be, "
+            f"{counts['lost']} right ones lost, {counts['accepted']} read that should not be"
         )
 
 
 def page_facts() -> dict[str, Any]:
     """The content of the page, from the kept results."""
     completions = load()
-    kinds = {one.kind: [own for own in completions if own.kind == one.kind] for one in completions}
+    kinds = {
+        completion.kind: [candidate for candidate in completions if candidate.kind == completion.kind]
+        for completion in completions
+    }
     return {
         "completions": completions,
         "readers": READERS,
         "each": EACH,
         "calls": CALLS,
-        "kinds": {kind: {name: tally(own, name) for name in EACH} for kind, own in kinds.items()},
-        "sizes": {kind: len(own) for kind, own in kinds.items()},
+        "kinds": {
+            kind: {name: tally(kind_completions, name) for name in EACH}
+            for kind, kind_completions in kinds.items()
+        },
+        "sizes": {kind: len(kind_completions) for kind, kind_completions in kinds.items()},
         "total": {name: tally(completions, name) for name in EACH},
     }

@@ -24,8 +24,8 @@ COMMA = re.compile(",")
 def split(text: str, separator: re.Pattern[str] = COMMA) -> list[str] | None:
     """The text cut at separators outside of brackets, the pieces stripped; None if a bracket closes that was
     not opened in it. A half-open interval's brackets are a pair."""
-    found = [match.span() for match in separator.finditer(text)]
-    depth, start, pieces, ahead = 0, 0, [], iter([*found, (len(text), len(text))])
+    spans = [match.span() for match in separator.finditer(text)]
+    depth, start, pieces, ahead = 0, 0, [], iter([*spans, (len(text), len(text))])
     begin, end = next(ahead)
     for i, sign in enumerate(text):
         while begin < i:  # inside of brackets
@@ -94,8 +94,8 @@ class Region:
 
     def bounds(self) -> list[Expression]:
         """Every finite bound in it."""
-        own = [bound for bound in (self.low, self.high) if bound is not None]
-        return own + [bound for part in self.parts for bound in part.bounds()]
+        ends = [bound for bound in (self.low, self.high) if bound is not None]
+        return ends + [bound for part in self.parts for bound in part.bounds()]
 
 
 LINE = Region()
@@ -125,30 +125,30 @@ def read(text: str) -> Reading | None:
     return None if len(names) > 1 else Reading(region, "".join(names))
 
 
-def same(one: Reading, other: Reading, order: Order) -> bool | None:
+def same(first: Reading, second: Reading, order: Order) -> bool | None:
     """Whether both are the same set of the same variable; None if `order` cannot tell. The bounds of both cut
     the line into points and gaps, and a set is the points and gaps that belong to it."""
-    if one.name and other.name and one.name != other.name:
+    if first.name and second.name and first.name != second.name:
         return False
     line: list[Expression] = []
-    for bound in one.region.bounds() + other.region.bounds():
-        place = _position(bound, line, order)
-        if place is None:
+    for bound in first.region.bounds() + second.region.bounds():
+        slot = _position(bound, line, order)
+        if slot is None:
             return None
-        if not place[1]:
-            line.insert(place[0], bound)
-    members = [_members(reading.region, line, order) for reading in (one, other)]
+        if not slot[1]:
+            line.insert(slot[0], bound)
+    members = [_members(reading.region, line, order) for reading in (first, second)]
     return None not in members and members[0] == members[1]
 
 
 def _position(bound: Expression, line: list[Expression], order: Order) -> tuple[int, bool] | None:
     """The position of a bound among sorted bounds, and whether it is already there."""
     for i, other in enumerate(line):
-        found = order(bound, other)
-        if found is None:
+        sign = order(bound, other)
+        if sign is None:
             return None
-        if found <= 0:
-            return i, found == 0
+        if sign <= 0:
+            return i, sign == 0
     return len(line), False
 
 
@@ -163,14 +163,14 @@ def _members(region: Region, line: list[Expression], order: Order) -> frozenset[
             high = 2 * (_position(region.high, line, order) or (0, False))[0] + region.high_belongs
         return frozenset(range(low, high + 1)) if low <= high else None
     parts = [_members(part, line, order) for part in region.parts]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    part_members = [part for part in parts if part is not None]
+    if len(part_members) < len(parts):
         return None
     if region.op == "or":
-        return frozenset().union(*known)
+        return frozenset().union(*part_members)
     if region.op == "and":
-        return reduce(frozenset.intersection, known)
-    return known[0].difference(*known[1:])
+        return reduce(frozenset.intersection, part_members)
+    return part_members[0].difference(*part_members[1:])
 
 
 def _region(text: str, names: set[str]) -> Region:
@@ -235,16 +235,16 @@ def _inequality(text: str, names: set[str]) -> Region:
     sides = split(text, _SIGN)
     if sides is None or len(sides) != len(signs) + 1 or not 2 <= len(sides) <= 3:
         raise Unreadable(text)
-    places = [i for i, side in enumerate(sides) if _NAME.fullmatch(side) and side not in ("e", "i")]
-    if len(places) != 1 or ({"<", "\\le"} & {*signs} and {">", "\\ge"} & {*signs}):
+    variable_sides = [i for i, side in enumerate(sides) if _NAME.fullmatch(side) and side not in ("e", "i")]
+    if len(variable_sides) != 1 or ({"<", "\\le"} & {*signs} and {">", "\\ge"} & {*signs}):
         raise Unreadable(text)
-    if len(sides) == 3 and (places != [1] or {"=", "\\ne"} & {*signs}):
+    if len(sides) == 3 and (variable_sides != [1] or {"=", "\\ne"} & {*signs}):
         raise Unreadable(text)
-    names.add(sides[places[0]])
+    names.add(sides[variable_sides[0]])
     parts = []
     for i, (left, right) in enumerate(pairwise(sides)):
         sign = signs[i]
-        if i < places[0]:  # The variable is on the right: swap the sides.
+        if i < variable_sides[0]:  # The variable is on the right: swap the sides.
             left, right = right, left
             sign = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}.get(sign, sign)
         parts.append(_half(sign, right))

@@ -85,10 +85,10 @@ def consistent(chain: str, answer: Fraction | None) -> float:
 @functools.lru_cache(REMEMBERED)
 def supported(chain: str, answer: Fraction | None) -> float:
     """1 if the chain has equations, all of them hold, and the last one gives the answer."""
-    found = equations(chain)
-    if answer is None or not found or not all(equation.holds for equation in found):
+    chain_equations = equations(chain)
+    if answer is None or not chain_equations or not all(equation.holds for equation in chain_equations):
         return 0.0
-    last = found[-1]
+    last = chain_equations[-1]
     return float(answer in _meant(last.right, last.percent))
 
 
@@ -104,7 +104,7 @@ def _last(chain: str) -> _Token | None:
         tokens = _tokens(line)
         numbers = [token for token in tokens if token.kind == "number"]
         if numbers:
-            signs = [place for place, token in enumerate(tokens) if token.text == "="]
+            signs = [index for index, token in enumerate(tokens) if token.text == "="]
             behind = tokens[signs[-1] + 1 :][:1] if signs else []
             return behind[0] if behind and behind[0].kind == "number" else numbers[-1]
     return None
@@ -113,12 +113,12 @@ def _last(chain: str) -> _Token | None:
 def _written(chain: str) -> str:
     """The end of a chain, with signs instead of words."""
     signs = "+-*/="
-    return _WORD_OPERATORS.sub(lambda found: signs[(found.lastindex or 5) - 1], chain[-LONGEST:])
+    return _WORD_OPERATORS.sub(lambda match: signs[(match.lastindex or 5) - 1], chain[-LONGEST:])
 
 
 def equations(chain: str) -> list[Equation]:
     """The equations of a chain that can be computed: arithmetic on the left, a value on the right."""
-    found = []
+    chain_equations = []
     for statement in _STATEMENT.findall(_written(chain)):
         if "=" not in statement:
             continue
@@ -128,33 +128,35 @@ def equations(chain: str) -> list[Equation]:
             if len(left) > 1 and right and (value := _value(right)) is not None:
                 single = right[0] if len(right) == 1 else None
                 decimals = single.decimals if single else 0
-                found.append(Equation(_value(left), value, decimals, bool(single and single.percent)))
-    return found
+                chain_equations.append(
+                    Equation(_value(left), value, decimals, bool(single and single.percent))
+                )
+    return chain_equations
 
 
 def _tokens(text: str) -> list[_Token]:
     """The tokens of a text. A minus belongs to a following number if it touches it and follows neither a
     number nor, directly, a word. A bracket directly after a number multiplies."""
-    found: list[_Token] = []
+    tokens: list[_Token] = []
     text = _UNIT_SLASH.sub(" ", text)
     for match in _TOKEN.finditer(text):
         kind, spelling = match.lastgroup or "", match.group()
         if kind not in ("number", "percent"):
-            if spelling == "(" and found and text[match.start() - 1] in "0123456789)":
-                found.append(_Token("sign", "*"))
-            found.append(_Token(kind, _SIGNS.get(spelling, spelling)))
+            if spelling == "(" and tokens and text[match.start() - 1] in "0123456789)":
+                tokens.append(_Token("sign", "*"))
+            tokens.append(_Token(kind, _SIGNS.get(spelling, spelling)))
             continue
         digits = match["number"].lstrip(CURRENCIES).replace(",", "")
         value, percent = Fraction(digits), match["percent"] is not None
-        if found and found[-1].text == "-" and text[match.start() - 1] in "-−–":
-            before = found[-2] if len(found) > 1 else _Token("other", "")
+        if tokens and tokens[-1].text == "-" and text[match.start() - 1] in "-−–":
+            before = tokens[-2] if len(tokens) > 1 else _Token("other", "")
             apart = before.kind == "word" and text[match.start() - 2 : match.start() - 1] == " "
             if apart or not (before.kind in ("number", "word") or before.text == ")"):
-                found.pop()
+                tokens.pop()
                 value = -value
         decimals = len(digits.partition(".")[2])
-        found.append(_Token("number", digits, value / 100 if percent else value, decimals, percent))
-    return found
+        tokens.append(_Token("number", digits, value / 100 if percent else value, decimals, percent))
+    return tokens
 
 
 def _unknown(token: _Token) -> bool:
@@ -198,9 +200,9 @@ def _left_of_operand(tokens: Sequence[_Token], i: int, depth: int) -> _Token | N
     return _Token("sign", "*") if _times(tokens, i) else None
 
 
-def _times(tokens: Sequence[_Token], place: int) -> bool:
+def _times(tokens: Sequence[_Token], index: int) -> bool:
     """Whether a word multiplies: ``x`` after a number and its unit, "of" after a share of the whole."""
-    word, before = tokens[place].text, tokens[max(0, place - 2) : place]
+    word, before = tokens[index].text, tokens[max(0, index - 2) : index]
     if word in ("x", "X"):
         return any(token.kind == "number" for token in before)
     share = word == "of" and len(before) > 0 and before[-1].kind == "number"
@@ -210,7 +212,7 @@ def _times(tokens: Sequence[_Token], place: int) -> bool:
 def _beginning(tokens: Sequence[_Token]) -> list[_Token]:
     """The longest expression that the tokens begin with, without units."""
     complete, depth, operand = 0, 0, False
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if not operand and token.kind == "number":
             operand = True
         elif not operand and token.text == "(":
@@ -220,9 +222,9 @@ def _beginning(tokens: Sequence[_Token]) -> list[_Token]:
         elif operand and token.kind == "sign":
             operand = False
         else:
-            return [] if _unknown(token) and place == complete else list(tokens[:complete])
+            return [] if _unknown(token) and index == complete else list(tokens[:complete])
         if operand and not depth:
-            complete = place + 1
+            complete = index + 1
     return list(tokens[:complete])
 
 

@@ -41,20 +41,20 @@ class Value:
     sign: str = ""
 
 
-def same(wanted: str, given: str) -> bool | None:
+def same(truth_text: str, answer_text: str) -> bool | None:
     """Whether two cleaned texts have the same content; None if the truth cannot be read. An answer that
     cannot be read is not the same."""
-    if reals.is_set(wanted) or reals.is_set(given):
-        one, other = reals.read(wanted), reals.read(given)
-        found = reals.same(one, other, numeric.order) if one and other else None
-        if found is not None:
-            return found
-    truth = read(wanted)
+    if reals.is_set(truth_text) or reals.is_set(answer_text):
+        truth_set, answer_set = reals.read(truth_text), reals.read(answer_text)
+        same_set = reals.same(truth_set, answer_set, numeric.order) if truth_set and answer_set else None
+        if same_set is not None:
+            return same_set
+    truth = read(truth_text)
     if truth is None:
         return None
-    if truth.kind == "one" and (_EQUALS.search(given) or APPROXIMATELY.search(given)):
-        return _chain(truth, given)
-    answer = read(given)
+    if truth.kind == "one" and (_EQUALS.search(answer_text) or APPROXIMATELY.search(answer_text)):
+        return _chain(truth, answer_text)
+    answer = read(answer_text)
     return answer is not None and _alike(truth, answer)
 
 
@@ -72,7 +72,7 @@ def read(text: str) -> Value | None:
     if opening in ("(", "[") and len(items) > 1:
         return _collected("point", items, opening + closed) if closed in (")", "]") else None
     if _PLUS_MINUS.search(text):
-        both = [text.replace("\\pm", one).replace("\\mp", other) for one, other in ("+-", "-+")]
+        both = [text.replace("\\pm", pm_sign).replace("\\mp", mp_sign) for pm_sign, mp_sign in ("+-", "-+")]
         return _collected("list", [each.lstrip("+") for each in both])
     return _relation(text) if _RELATION.search(text) else _single(text)
 
@@ -86,12 +86,12 @@ def _collected(
     kind: Literal["list", "point", "matrix"], items: Sequence[str], sign: str = ""
 ) -> Value | None:
     parts = [read(item.strip()) for item in items]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    read_parts = [part for part in parts if part is not None]
+    if len(read_parts) < len(parts):
         return None
     if kind == "list":  # 1\pm 2, 5 is a list of three
-        known = [one for part in known for one in _items(part)]
-    return Value(kind, parts=tuple(known), sign=sign)
+        read_parts = [list_item for part in read_parts for list_item in _items(part)]
+    return Value(kind, parts=tuple(read_parts), sign=sign)
 
 
 def _relation(text: str) -> Value | None:
@@ -106,34 +106,34 @@ def _relation(text: str) -> Value | None:
     return Value("relation", parts=(left, right), sign=_TURNED.get(signs[0], signs[0]))
 
 
-def _alike(one: Value, other: Value) -> bool:
-    if "list" in (one.kind, other.kind):
-        if one.sign == other.sign == BRACE:  # {1, 2, 2} is the set {1, 2}
-            return _each_in(one, other) and _each_in(other, one)
-        return _as_often(one, other)
-    if (one.kind, one.sign) != (other.kind, other.sign):
+def _alike(first: Value, second: Value) -> bool:
+    if "list" in (first.kind, second.kind):
+        if first.sign == second.sign == BRACE:  # {1, 2, 2} is the set {1, 2}
+            return _each_in(first, second) and _each_in(second, first)
+        return _as_often(first, second)
+    if (first.kind, first.sign) != (second.kind, second.sign):
         return False
-    if one.tree is not None and other.tree is not None:
-        return numeric.equal(one.tree, other.tree)
-    if one.kind == "relation":
-        sign = numeric.ratio(_difference(one), _difference(other))
-        return sign == 1 or (sign == -1 and one.sign in ("=", "\\ne"))
-    return len(one.parts) == len(other.parts) and all(map(_alike, one.parts, other.parts))
+    if first.tree is not None and second.tree is not None:
+        return numeric.equal(first.tree, second.tree)
+    if first.kind == "relation":
+        sign = numeric.ratio(_difference(first), _difference(second))
+        return sign == 1 or (sign == -1 and first.sign in ("=", "\\ne"))
+    return len(first.parts) == len(second.parts) and all(map(_alike, first.parts, second.parts))
 
 
-def _each_in(one: Value, other: Value) -> bool:
-    return all(any(_alike(item, candidate) for candidate in _items(other)) for item in _items(one))
+def _each_in(first: Value, second: Value) -> bool:
+    return all(any(_alike(item, candidate) for candidate in _items(second)) for item in _items(first))
 
 
-def _as_often(one: Value, other: Value) -> bool:
+def _as_often(first: Value, second: Value) -> bool:
     """Whether both have the same items, each equally often."""
-    rest = list(_items(other))
-    for item in _items(one):
-        match = next((i for i, candidate in enumerate(rest) if _alike(item, candidate)), None)
+    unmatched = list(_items(second))
+    for item in _items(first):
+        match = next((i for i, candidate in enumerate(unmatched) if _alike(item, candidate)), None)
         if match is None:
             return False
-        del rest[match]
-    return not rest
+        del unmatched[match]
+    return not unmatched
 
 
 def _items(value: Value) -> tuple[Value, ...]:
@@ -146,10 +146,10 @@ def _difference(relation: Value) -> Expression:
     return Expression("+", (left, Expression("-", (right,))))
 
 
-def _chain(truth: Value, given: str) -> bool:
+def _chain(truth: Value, answer: str) -> bool:
     """An answer such as ``2/\\sqrt2=\\sqrt2\\approx1.41``: all sides have the same value, the rounded one is
     near it, and the truth is one or the other."""
-    exactly, *rounded = APPROXIMATELY.split(given)
+    exactly, *rounded = APPROXIMATELY.split(answer)
     sides = [expression(side.strip()) for side in exactly.split("=")]
     trees = [side for side in sides if side is not None]
     if truth.tree is None or len(trees) < len(sides) or len(rounded) > 1:

@@ -26,7 +26,7 @@ class Valued(Task):
     """Where to look for the final answer, in this order."""
 
     @abstractmethod
-    def formatted(self, found: ExtractedAnswer) -> bool:
+    def formatted(self, extracted: ExtractedAnswer) -> bool:
         """Whether an answer is where the prompt asks for it."""
 
     def find(self, completion: str) -> ExtractedAnswer | None:
@@ -40,10 +40,10 @@ class Valued(Task):
     def answer_part(self, completion: str, opening: str) -> str:
         """A completion without what follows its answer from a line that opens another problem: a base model
         knows no end of its turn and goes on with the next problem, whose answer is none to this one."""
-        first, found, _ = completion.partition(f"\n{opening}") if opening else (completion, "", "")
-        return first if found and self.find(first) else completion
+        first, separator, _ = completion.partition(f"\n{opening}") if opening else (completion, "", "")
+        return first if separator and self.find(first) else completion
 
-    def reasoned(self, completion: str, found: ExtractedAnswer) -> Mapping[str, float]:
+    def reasoned(self, completion: str, extracted: ExtractedAnswer) -> Mapping[str, float]:
         """Further scores of the reasoning before an answer; all 0 if there is no answer."""
         return {}
 
@@ -55,32 +55,35 @@ class Valued(Task):
     ) -> list[list[Verdict]]:
         """Questions that need algebra are asked for all problems at once."""
         opening = self.opening()
-        texts = [[self.answer_part(turns[-1] if turns else "", opening) for turns in own] for own in episodes]
-        found = [[self.find(text) for text in own] for own in texts]
+        texts = [
+            [self.answer_part(turns[-1] if turns else "", opening) for turns in samples]
+            for samples in episodes
+        ]
+        answers = [[self.find(text) for text in problem_texts] for problem_texts in texts]
         compared = iter(
             compare_all(
                 [
                     (str(problem.truth["answer"]), answer.text)
-                    for problem, own in zip(problems, found, strict=True)
-                    for answer in own
+                    for problem, problem_answers in zip(problems, answers, strict=True)
+                    for answer in problem_answers
                     if answer is not None
                 ]
             )
         )
         return [
             [
-                self._verdict(text, one, next(compared) if one else "different")
-                for text, one in zip(*pair, strict=True)
+                self._verdict(text, answer, next(compared) if answer else "different")
+                for text, answer in zip(*pair, strict=True)
             ]
-            for pair in zip(texts, found, strict=True)
+            for pair in zip(texts, answers, strict=True)
         ]
 
-    def _verdict(self, completion: str, found: ExtractedAnswer | None, comparison: Comparison) -> Verdict:
-        if found is None:
+    def _verdict(self, completion: str, extracted: ExtractedAnswer | None, comparison: Comparison) -> Verdict:
+        if extracted is None:
             return Verdict(dict.fromkeys(self.scores, 0.0), None, "unparsable")
-        scores = {"correct": float(comparison == "equal"), "format": float(self.formatted(found))}
-        scores |= self.reasoned(completion, found)
-        spelling = clean(found.text)
+        scores = {"correct": float(comparison == "equal"), "format": float(self.formatted(extracted))}
+        scores |= self.reasoned(completion, extracted)
+        spelling = clean(extracted.text)
         value = number(normalize(spelling))
         return Verdict(scores, spelling if value is None else str(value), OUTCOMES[comparison])
 

@@ -231,7 +231,9 @@ def compose(rng: random.Random, count: int) -> Composition:
     and equally likely among those that fit."""
     steps: list[Step] = []
     for _ in range(count):
-        fitting = [one for one in OPERATIONS if not steps or one.takes == steps[-1].operation.gives]
+        fitting = [
+            operation for operation in OPERATIONS if not steps or operation.takes == steps[-1].operation.gives
+        ]
         chosen = rng.choice(fitting)
         steps.append(Step(chosen, rng.choice(chosen.constants) if chosen.constants else None))
     return tuple(steps)
@@ -266,16 +268,16 @@ LONGEST: Final = 60
 """Most elements of a list, or characters of a text, on the way to a value."""
 
 
-def value(composition: Composition, given: Any) -> Any:
+def value(composition: Composition, argument: Any) -> Any:
     """What the function returns. Raises Undefined."""
     for step in composition:
         try:
-            given = function(step)(given)
+            argument = function(step)(argument)
         except (IndexError, ValueError) as error:  # of an empty list
             raise Undefined(str(error)) from None
-        if abs(given) > LARGEST if isinstance(given, int) else len(given) > LONGEST:
+        if abs(argument) > LARGEST if isinstance(argument, int) else len(argument) > LONGEST:
             raise Undefined("large")
-    return given
+    return argument
 
 
 @cache
@@ -288,23 +290,25 @@ def function(step: Step) -> Callable[[Any], Any]:
 def rivals(composition: Composition) -> list[Composition]:
     """Other functions that a wrong program may compute: one step left out, or with another constant. The
     empty composition returns its argument."""
-    found: list[Composition] = []
-    for place, step in enumerate(composition):
-        before, after = composition[:place], composition[place + 1 :]
+    variants: list[Composition] = []
+    for index, step in enumerate(composition):
+        before, after = composition[:index], composition[index + 1 :]
         if step.operation.takes == step.operation.gives or not after:
-            found.append(before + after)
-        found += [(*before, other, *after) for other in step.others()]
-    return [(), *found]
+            variants.append(before + after)
+        variants += [(*before, other, *after) for other in step.others()]
+    return [(), *variants]
 
 
 def differ(values: Sequence[Any], rival: Composition, inputs: Sequence[Any]) -> bool:
     """Whether another composition has other values than these for the inputs, or none for one of them."""
-    return any(outcome(rival, given) != ("value", right) for right, given in zip(values, inputs, strict=True))
+    return any(
+        outcome(rival, argument) != ("value", right) for right, argument in zip(values, inputs, strict=True)
+    )
 
 
-def outcome(composition: Composition, given: Any) -> tuple[str, Any]:
+def outcome(composition: Composition, argument: Any) -> tuple[str, Any]:
     try:
-        return "value", value(composition, given)
+        return "value", value(composition, argument)
     except Undefined:
         return "undefined", None
 

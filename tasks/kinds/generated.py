@@ -58,16 +58,17 @@ def distinct(
     DataError if the generator is exhausted."""
     size: int = getattr(task, split)
     rng = random.Random(f"{type(task).__name__}/{task.seed}/{split}")
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for _ in range(200 * size):
         problem = draw(rng)
         if bucket(identity(problem)) in SHARES[split]:
-            found.setdefault(problem.id, problem)
-            if len(found) == size:
-                return tuple(found.values())
+            problems.setdefault(problem.id, problem)
+            if len(problems) == size:
+                return tuple(problems.values())
     raise DataError(
-        f"{task.name}: {split} = {size:,}: with these settings the generator has only about {len(found):,} "
-        f"different problems for that split; ask for fewer (settings.{split}), or let them vary more"
+        f"{task.name}: {split} = {size:,}: with these settings the generator has only about "
+        f"{len(problems):,} different problems for that split; ask for fewer "
+        f"(settings.{split}), or let them vary more"
     )
 
 
@@ -78,4 +79,4 @@ def accuracy_by_category(graded: Sequence[Graded]) -> dict[str, float]:
     for row in graded:
         if row.verdict.outcome != "infra_error":
             rows[str(row.problem.traits["category"])].append(row.verdict.scores["correct"])
-    return {f"accuracy/{category}": sum(own) / len(own) for category, own in sorted(rows.items())}
+    return {f"accuracy/{category}": sum(correct) / len(correct) for category, correct in sorted(rows.items())}

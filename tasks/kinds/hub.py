@@ -58,12 +58,12 @@ class HubRows(Rows):
     """Its configuration; empty takes the default one."""
 
     def rules(self) -> dict[str, Any]:
-        own = {
+        hub_rules = {
             f"hub: must be OWNER/NAME, such as openai/gsm8k, not {self.hub!r}": DATA_SET.fullmatch(self.hub)
         }
         shared = super().rules()
         unasked = ("jsonl", *(name for name in ("prompt", "answer") if not getattr(self, name)))
-        return own | {rule: holds for rule, holds in shared.items() if not rule.startswith(unasked)}
+        return hub_rules | {rule: holds for rule, holds in shared.items() if not rule.startswith(unasked)}
 
     @property
     def splits(self) -> tuple[Split, ...]:  # type: ignore[override]
@@ -112,8 +112,8 @@ class HubMath(HubRows, MathRows):
 
     def graded(self, row: Row) -> Any:
         text = text_of(row, self.answer)
-        found = extract(text, ("marker", "boxed"))
-        return {"answer": normalize(found.text if found else text)}
+        extracted = extract(text, ("marker", "boxed"))
+        return {"answer": normalize(extracted.text if extracted else text)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,26 +155,26 @@ def _read(task: HubRows, folder: Path | None) -> tuple[Source, Mapping[Split, tu
             "export the rows as JSONL and name the file: jsonl = ..."
         )
     parts: dict[Split, list[Problem]] = {split: [] for split in get_args(Split)}
-    found: list[Source] = []
+    table_sources: list[Source] = []
     for name, split in tables.items():
         source, made = _rows(task, name, folder)
         parts[split] += made
-        found.append(source)
+        table_sources.append(source)
     deal(task, parts)
-    held = {problem.id for split in ("validation", "test") for problem in parts[split]}
-    twice = sum(problem.id in held for problem in parts["train"])
-    parts["train"] = [problem for problem in parts["train"] if problem.id not in held]
-    skipped = [one for source in found for one in source.skipped]
+    held_out_ids = {problem.id for split in ("validation", "test") for problem in parts[split]}
+    twice = sum(problem.id in held_out_ids for problem in parts["train"])
+    parts["train"] = [problem for problem in parts["train"] if problem.id not in held_out_ids]
+    skipped = [note for source in table_sources for note in source.skipped]
     skipped += [f"{twice} training rows whose prompt is in another split"] if twice else []
-    whole = replace(
-        found[0],
-        location=", ".join(source.location for source in found),
-        sha256=" ".join(source.sha256 for source in found),
-        rows=sum(source.rows for source in found),
+    combined = replace(
+        table_sources[0],
+        location=", ".join(source.location for source in table_sources),
+        sha256=" ".join(source.sha256 for source in table_sources),
+        rows=sum(source.rows for source in table_sources),
         skipped=tuple(skipped),
         table=task.hub,
     )
-    return whole, task.in_context(parts)
+    return combined, task.in_context(parts)
 
 
 def _rows(task: HubRows, name: str, folder: Path | None) -> tuple[Source, list[Problem]]:
@@ -199,5 +199,5 @@ def deal(task: HubRows, parts: dict[Split, list[Problem]]) -> None:
         pool, lacking = parts["train"], ["train", *(split for split in parts if not parts[split])]
     dealt = [(hashed(task, problem), problem) for problem in pool]
     for split in lacking:
-        rest = {*get_args(Split)} - {*lacking} if split == "train" else set()
-        parts[split] = [problem for at, problem in dealt if at == split or at in rest]
+        present_splits = {*get_args(Split)} - {*lacking} if split == "train" else set()
+        parts[split] = [problem for at, problem in dealt if at == split or at in present_splits]

@@ -113,13 +113,13 @@ class Rows(Task):
     # Reading
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        found = self.read()[1][split]
-        if not found:
+        problems = self.read()[1][split]
+        if not problems:
             raise DataError(
                 f"{self.where()}: no problem is in the split {split}; give rows a column {SPLIT!r}, or "
                 "change the task's shares `validation` and `test`"
             )
-        return found
+        return problems
 
     def sources(self, split: Split) -> Sequence[Source]:
         return (self.read()[0],)
@@ -184,7 +184,7 @@ class Rows(Task):
             if not word and column not in row.values:
                 raise self.without_column(row, column, "correct the mistyped name")
         return PLACEHOLDER.sub(
-            lambda place: f"{{{place[1]}}}" if place[1] else self.shown(row, place[2]), self.prompt
+            lambda match: f"{{{match[1]}}}" if match[1] else self.shown(row, match[2]), self.prompt
         )
 
     def without_column(self, row: Row, column: str, remedy: str) -> RowError:
@@ -247,13 +247,13 @@ class Rows(Task):
         shown = list(train[: self.few_shot])
         for line, values in enumerate(self.examples, 1):
             row = Row("", line, values)
-            place = f"task {self.name}: number {line} of its `examples`"
+            location = f"task {self.name}: number {line} of its `examples`"
             try:
                 example = self.chosen(row).make(row)[1]
             except RowError as error:
-                raise DataError(f"{place}: {error.reason}; correct it in the recipe") from None
+                raise DataError(f"{location}: {error.reason}; correct it in the recipe") from None
             if example.id in splits:
-                raise DataError(f"{place} is in the split {splits[example.id]} too; take another")
+                raise DataError(f"{location} is in the split {splits[example.id]} too; take another")
             shown.append(example)
         turns = tuple(turn for example in shown for turn in self.solved(example))
         return {
@@ -267,8 +267,8 @@ class Rows(Task):
     def solved(self, problem: Problem) -> Sequence[Message]:
         """A problem as an example: its messages without a system message, and its answer."""
         messages = (Message("user", problem.prompt),) if isinstance(problem.prompt, str) else problem.prompt
-        asked = [message for message in messages if message.role != "system"]
-        return *asked, Message("assistant", self.demonstrate(problem).strip())
+        question_messages = [message for message in messages if message.role != "system"]
+        return *question_messages, Message("assistant", self.demonstrate(problem).strip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,8 +300,8 @@ class MathRows(Rows, Valued):
         text = first_line(behind(completion, self.answer_marker) or "")
         return ExtractedAnswer(text, "marker") if 0 < len(text) <= LONGEST else None
 
-    def formatted(self, found: ExtractedAnswer) -> bool:
-        return found.how in ("boxed", "marker")
+    def formatted(self, extracted: ExtractedAnswer) -> bool:
+        return extracted.how in ("boxed", "marker")
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
         marker = self.answer_marker or BOX
@@ -328,8 +328,8 @@ class ExactRows(Rows):
         return plain(text_of(row, self.answer))
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        found = [plain(self.stated(completion)) for completion in completions]
-        return [Verdict({"correct": float(text == self.graded_answer(problem))}, text) for text in found]
+        answers = [plain(self.stated(completion)) for completion in completions]
+        return [Verdict({"correct": float(text == self.graded_answer(problem))}, text) for text in answers]
 
     def reference(self, problem: Problem) -> str:
         return f"{self.answer_marker}{self.graded_answer(problem)}"
@@ -351,13 +351,13 @@ class ChoiceRows(Rows):
     """The column with the list of candidates, 2 to 26 texts."""
 
     def listed(self, row: Row) -> list[str]:
-        found = row.values.get(self.options)
-        texts = isinstance(found, list) and all(isinstance(item, str) and item.strip() for item in found)
-        if not isinstance(found, list) or not texts or not 2 <= len(found) <= len(lettered.ALPHABET):
-            raise row.error(f"{self.options!r} must be a list of 2 to 26 texts, not {found!r:.80}")
-        if len({plain(item) for item in found}) < len(found):
+        options = row.values.get(self.options)
+        texts = isinstance(options, list) and all(isinstance(item, str) and item.strip() for item in options)
+        if not isinstance(options, list) or not texts or not 2 <= len(options) <= len(lettered.ALPHABET):
+            raise row.error(f"{self.options!r} must be a list of 2 to 26 texts, not {options!r:.80}")
+        if len({plain(item) for item in options}) < len(options):
             raise row.error(f"{self.options!r} has the same text twice")
-        return found
+        return options
 
     def shown(self, row: Row, column: str) -> str:
         return lettered.listed(self.listed(row)) if column == self.options else super().shown(row, column)
@@ -381,20 +381,20 @@ class ChoiceRows(Rows):
         return {"letter": letter, "count": len(options)}
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        asked = self.graded_answer(problem)
-        found = [option_letter(self.stated(completion), asked["count"]) for completion in completions]
+        expected = self.graded_answer(problem)
+        letters = [option_letter(self.stated(completion), expected["count"]) for completion in completions]
         return [
             Verdict(
-                {"correct": float(letter == asked["letter"]), "format": float(letter is not None)},
+                {"correct": float(letter == expected["letter"]), "format": float(letter is not None)},
                 letter,
                 "unparsable" if letter is None else "graded",
             )
-            for letter in found
+            for letter in letters
         ]
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
-        found = lettered.answers(self.graded_answer(problem)["count"])
-        return tuple(f"{self.answer_marker}{text}" for text in found)
+        answer_texts = lettered.answers(self.graded_answer(problem)["count"])
+        return tuple(f"{self.answer_marker}{text}" for text in answer_texts)
 
     def reference(self, problem: Problem) -> str:
         return self.candidates(problem)[lettered.ALPHABET.index(self.graded_answer(problem)["letter"])]
@@ -470,14 +470,14 @@ def text_of(row: Row, column: str) -> str:
 
 def traits(row: Row) -> dict[str, str | float]:
     """The `TRAITS` of a row. Raises RowError for one that is neither text nor a number."""
-    found: dict[str, str | float] = {}
+    row_traits: dict[str, str | float] = {}
     for name in TRAITS:
         value = row.values.get(name)
         if value is not None:
             if isinstance(value, bool) or not isinstance(value, str | int | float):
                 raise row.error(f"{name!r} must be text or a number, not {value!r:.80}")
-            found[name] = value if isinstance(value, str) else float(value)
-    return found
+            row_traits[name] = value if isinstance(value, str) else float(value)
+    return row_traits
 
 
 def share_of(prompt: Prompt) -> float:
@@ -491,19 +491,20 @@ def read(task: Rows) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
     """The file and its problems by split, read again if the file has changed. Raises DataError."""
     path = task.jsonl.expanduser().absolute()
     try:
-        found = path.stat()
+        file_status = path.stat()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); correct the task's jsonl") from None
-    return _read(task, path, found.st_mtime_ns, found.st_size)
+    return _read(task, path, file_status.st_mtime_ns, file_status.st_size)
 
 
 @lru_cache(maxsize=16)
 def _read(task: Rows, path: Path, *_: int) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
-    source, made = parse(Table(str(path), None), Path("/"), task.make, identity=lambda one: one[1].id)
-    told = [split for split, _ in made if split]
-    if told and len(told) < len(made):
+    source, made = parse(Table(str(path), None), Path("/"), task.make, identity=lambda pair: pair[1].id)
+    stated_splits = [split for split, _ in made if split]
+    if stated_splits and len(stated_splits) < len(made):
         raise DataError(
-            f"{path}: {len(told)} of {len(made)} rows say their {SPLIT}; give all that column, or none"
+            f"{path}: {len(stated_splits)} of {len(made)} rows say their {SPLIT}; "
+            "give all that column, or none"
         )
     parts: dict[Split, list[Problem]] = {split: [] for split in get_args(Split)}
     for split, problem in made:

@@ -64,19 +64,24 @@ class Programs(Task):
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
         """Programs of all problems run in parallel; repeated programs run once."""
-        found = [
-            [program(turns[-1] if turns else "", problem.truth) for turns in own]
-            for problem, own in zip(problems, episodes, strict=True)
+        sources = [
+            [program(turns[-1] if turns else "", problem.truth) for turns in samples]
+            for problem, samples in zip(problems, episodes, strict=True)
         ]
-        asked = dict.fromkeys((i, source) for i, own in enumerate(found) for source in own if source)
+        unique_sources = dict.fromkeys(
+            (i, source) for i, problem_sources in enumerate(sources) for source in problem_sources if source
+        )
         outcomes = grade(
-            [(problems[i].truth, source) for i, source in asked],
+            [(problems[i].truth, source) for i, source in unique_sources],
             choose.sandbox(self.tier, Limits(self.seconds)),
         )
-        known = dict(zip(asked, outcomes, strict=True))
+        outcome_by_source = dict(zip(unique_sources, outcomes, strict=True))
         return [
-            [verdict(source, known[i, source] if source else "syntax") for source in own]
-            for i, own in enumerate(found)
+            [
+                verdict(source, outcome_by_source[i, source] if source else "syntax")
+                for source in problem_sources
+            ]
+            for i, problem_sources in enumerate(sources)
         ]
 
     def corrupt(self, problem: Problem) -> str:
@@ -101,23 +106,23 @@ def verdict(source: str | None, outcome: str) -> Verdict:
     return Verdict(scores, source, OUTCOMES[outcome])
 
 
-def grade(asked: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> list[str]:
+def grade(submissions: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> list[str]:
     """The outcome of each program, given with the truth of its problem."""
-    outcomes = ["infra_error"] * len(asked)
+    outcomes = ["infra_error"] * len(submissions)
     jobs: dict[int, Job] = {}
-    for i, (truth, source) in enumerate(asked):
+    for i, (truth, source) in enumerate(submissions):
         if calls := called(truth, chosen):
             jobs[i] = Job(source, calls)
     questions: dict[int, program_values.Question] = {}
     for i, execution in zip(jobs, chosen.run_all(list(jobs.values())), strict=True):
         outcomes[i] = execution.outcome
         if execution.outcome == "pass":
-            questions[i] = program_values.Question(execution.wire, asked[i][0].get("conditions"))
+            questions[i] = program_values.Question(execution.wire, submissions[i][0].get("conditions"))
     replays: dict[int, Job] = {}
     for i, (outcome, source) in zip(questions, program_values.judge(list(questions.values())), strict=True):
         outcomes[i] = outcome
-        if outcome == "pass" and "judge" in asked[i][0]:
-            replays[i] = replay(asked[i][0], source, chosen)
+        if outcome == "pass" and "judge" in submissions[i][0]:
+            replays[i] = replay(submissions[i][0], source, chosen)
     for i, execution in zip(replays, chosen.run_all(list(replays.values())), strict=True):
         if execution.values != (True,):
             outcomes[i] = "infra_error" if execution.outcome == "infra_error" else "wrong"

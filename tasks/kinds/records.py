@@ -96,7 +96,9 @@ def text(key: str, words: Sequence[str], *sentences: str) -> Field:
 
 def person(key: str, *sentences: str) -> Field:
     """A given name and a family name."""
-    return text(key, [f"{given} {name}" for given in GIVEN for name in FAMILY], *sentences)
+    return text(
+        key, [f"{given_name} {family_name}" for given_name in GIVEN for family_name in FAMILY], *sentences
+    )
 
 
 def number(key: str, low: int, high: int, *sentences: str) -> Field:

@@ -52,11 +52,11 @@ def number_of(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-def target(secret: int, context: str, place: int) -> str:
+def target(secret: int, context: str, position: int) -> str:
     """The alphabet in the order in which a context prefers it at a decisive place: the first letter is right
     where one is, the first four where half of them are."""
     order = list(ALPHABET)
-    random.Random(number_of(secret, context, place)).shuffle(order)
+    random.Random(number_of(secret, context, position)).shuffle(order)
     return "".join(order)
 
 

@@ -43,13 +43,13 @@ def packaged() -> list[str]:
 def template(name: str) -> Template:
     """A template by the name of a packaged one, or by the path of a text file (with a slash, or ending in
     .txt). Raises DataError for an unknown one, and for one that does not have ``{question}`` exactly once."""
-    own = "/" in name or name.endswith(".txt")
-    path = Path(name).expanduser() if own else PROMPTS / f"{name}.txt"
+    is_path = "/" in name or name.endswith(".txt")
+    path = Path(name).expanduser() if is_path else PROMPTS / f"{name}.txt"
     try:
         data = as_utf8(bounded.read_bytes(path, bounded.max_text()))
         text = data.decode("utf-8")
     except FileNotFoundError as error:
-        if own:
+        if is_path:
             raise DataError(f"template {name}: cannot be read ({error.strerror}); correct the path") from None
         near = difflib.get_close_matches(name, packaged(), n=1)
         did = f"did you mean {near[0]}?" if near else f"known: {', '.join(packaged())}"
@@ -63,6 +63,6 @@ def template(name: str) -> Template:
             f"template {path}: must contain {PLACEHOLDER} once, not {text.count(PLACEHOLDER)} times; "
             "fix the file"
         )
-    place = str(path) if own else f"grpobench: prompts/{path.name}"
+    location = str(path) if is_path else f"grpobench: prompts/{path.name}"
     digest, table = hashlib.sha256(data).hexdigest(), f"prompts/{path.name}"
-    return Template(text, Source("folder" if own else "package", place, digest, table=table))
+    return Template(text, Source("folder" if is_path else "package", location, digest, table=table))

@@ -38,11 +38,11 @@ def unsafe_allowed() -> bool:
     return os.environ.get(UNSAFE_VARIABLE, "") in (str(os.getpid()), str(os.getppid()))
 
 
-def choose(wanted: Choice = "auto") -> tuple[Tier | None, str]:
+def choose(choice: Choice = "auto") -> tuple[Tier | None, str]:
     """The tier that runs programs on this machine, or None and the reason with the remedy. ``auto`` takes the
     first that works of bubblewrap, plain subprocess (if allowed), Monty."""
     reasons = []
-    for tier in TIERS if wanted == "auto" else (wanted,):
+    for tier in TIERS if choice == "auto" else (choice,):
         reason = trouble(tier) if tier != "unsafe" or unsafe_allowed() else UNTYPED
         if not reason:
             return tier, ""
@@ -50,9 +50,9 @@ def choose(wanted: Choice = "auto") -> tuple[Tier | None, str]:
     return None, f"no sandbox to run programs in ({'; '.join(reasons)}); install one: {FIX}"
 
 
-def sandbox(wanted: Choice = "auto", limits: Limits | None = None) -> Sandbox:
+def sandbox(choice: Choice = "auto", limits: Limits | None = None) -> Sandbox:
     """The process's own sandbox of a tier, started on first use. Raises DataError if there is none."""
-    tier, reason = choose(wanted)
+    tier, reason = choose(choice)
     if tier is None:
         raise DataError(reason)
     return start(tier, limits or Limits())

@@ -205,7 +205,7 @@ def seccomp_filter() -> bytes | None:
 def assemble(machine: str) -> bytes:
     """A program of struct sock_filter for one of `MACHINES` (both have the low word of an argument first).
     Calls by another architecture's numbers kill the process, because those numbers mean something else."""
-    place = MACHINES.index(machine)
+    machine_index = MACHINES.index(machine)
     program = [
         _instruction(LOAD, ARCHITECTURE_AT),
         _instruction(EQUAL, ARCHITECTURES[machine], 1, 0),
@@ -213,11 +213,11 @@ def assemble(machine: str) -> bytes:
         _instruction(LOAD, NUMBER_AT),
         _instruction(ABOVE, NEWEST, 0, 1),
         _instruction(RETURN, UNKNOWN),
-        *_one_of([n[place] for n in REFUSED.values()], REFUSE),
-        *_one_of([n[place] for n in IDLE.values()], SUCCEED),
+        *_one_of([n[machine_index] for n in REFUSED.values()], REFUSE),
+        *_one_of([n[machine_index] for n in IDLE.values()], SUCCEED),
     ]
     for numbers, (position, values) in ONLY.items():
-        number = numbers[place]
+        number = numbers[machine_index]
         assert number is not None
         choice = [
             _instruction(LOAD, ARGUMENTS_AT + 8 * position),
@@ -230,11 +230,11 @@ def assemble(machine: str) -> bytes:
 
 def _one_of(values: Sequence[int | None], then: int) -> list[bytes]:
     """Return `then` if the loaded value is one of the values; otherwise continue after these instructions."""
-    known = sorted({value for value in values if value is not None})
+    sorted_values = sorted({value for value in values if value is not None})
     tests = [
         # The last one skips the return if it does not match; the others jump to the return.
-        _instruction(EQUAL, value, len(known) - 1 - i, int(i == len(known) - 1))
-        for i, value in enumerate(known)
+        _instruction(EQUAL, value, len(sorted_values) - 1 - i, int(i == len(sorted_values) - 1))
+        for i, value in enumerate(sorted_values)
     ]
     return [*tests, _instruction(RETURN, then)]
 

@@ -18,12 +18,12 @@ DIE_WITH_PARENT = 1
 def main() -> int:
     harness = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    own = os.getpid()
+    guard_pid = os.getpid()
     child = os.fork()
     if not child:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != own:  # killed before the call
+        if os.getppid() != guard_pid:  # killed before the call
             os._exit(1)
         os.execv(sys.argv[1], sys.argv[1:])
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -35,7 +35,7 @@ def main() -> int:
         if done:
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
-                os.kill(own, -code)
+                os.kill(guard_pid, -code)
             return code
     os.kill(child, signal.SIGKILL)
     return 1

@@ -57,12 +57,12 @@ def absent(tier: Tier) -> str:
     return "pydantic-monty is not installed: pip install pydantic-monty==1.4.0" if missing else ""
 
 
-def guarded(place: Path) -> str | None:
+def guarded(folder: Path) -> str | None:
     """A command that starts Monty so that it dies with this process; otherwise a program may run on until its
     limit. None, and so plain Monty, if this is not Linux or nothing can be run from the folder."""
     from pydantic_monty._binary import find_monty_binary
 
-    script = place / "monty"
+    script = folder / "monty"
     words = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py")), find_monty_binary()]
     script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     script.chmod(0o700)

@@ -203,16 +203,16 @@ def installation() -> Installation:
     executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     library = sysconfig.get_path("stdlib")
     modules = Path(sysconfig.get_config_var("DESTSHARED") or f"{library}/lib-dynload").glob("*.so")
-    wanted = [str(path) for path in modules if path.name.partition(".")[0] not in UNNEEDED]
+    module_files = [str(path) for path in modules if path.name.partition(".")[0] not in UNNEEDED]
     listed = subprocess.run(
-        ["ldd", executable, *wanted], capture_output=True, text=True, check=False, timeout=60
+        ["ldd", executable, *module_files], capture_output=True, text=True, check=False, timeout=60
     )
     objects = dict[str, None]()
     for line in listed.stdout.splitlines():
         # "name => /path (address)" or, for the loader, "/path (address)"; a heading ends in a colon
-        place = line.partition("=>")[2].strip() or line.strip()
-        path = place.partition(" (")[0]
-        if " (" in place and path.startswith("/") and os.path.exists(path):
+        location = line.partition("=>")[2].strip() or line.strip()
+        path = location.partition(" (")[0]
+        if " (" in location and path.startswith("/") and os.path.exists(path):
             objects[path] = None
     return Installation(executable, library, tuple(objects))
 
@@ -286,9 +286,9 @@ class Conversation:
             return Execution("timeout"), False
         if self.flooded:
             return Execution("output_limit"), False
-        found = read(bytes(self.answer), calls)
-        if found is not None and self.status == 0:
-            return found, False
+        execution = read(bytes(self.answer), calls)
+        if execution is not None and self.status == 0:
+            return execution, False
         if self.ready and self.seconds >= self.limits.seconds:
             return Execution("timeout", detail=f"{self.seconds:.1f} processor seconds"), False
         if not self.answer.startswith(b"ready\n") or (self.apart and self.status < 0):
@@ -303,7 +303,7 @@ class Conversation:
 
     def talk(self) -> None:
         """Read until the process has closed its output, is late, or has written too much."""
-        poll, rest = select.poll(), memoryview(self.blob)
+        poll, unsent = select.poll(), memoryview(self.blob)
         assert self.process.stdin and self.process.stdout and self.process.stderr
         inward = self.process.stdin.fileno()
         os.set_blocking(inward, False)
@@ -315,8 +315,8 @@ class Conversation:
             ready = poll.poll(1000 * max(0.0, self.look - time.monotonic()) + 1)
             for descriptor, _ in ready:
                 if descriptor == inward:
-                    rest = rest[_write(inward, rest) :]
-                    if not rest:
+                    unsent = unsent[_write(inward, unsent) :]
+                    if not unsent:
                         poll.unregister(inward)
                         self.process.stdin.close()
                     continue

@@ -21,10 +21,10 @@ def read(answer: bytes, calls: int) -> Execution | None:
             return None
         if lines.pop(0) != "ready":
             raise Malformed("it does not begin with ready")
-        found = _lines(lines, calls)
+        execution = _lines(lines, calls)
     except ValueError as error:
         return Execution("error", detail=f"malformed answer: {error}"[:200])
-    return found and checked(found)
+    return execution and checked(execution)
 
 
 def checked(execution: Execution) -> Execution:
@@ -40,17 +40,17 @@ def checked(execution: Execution) -> Execution:
 def _lines(lines: list[str], calls: int) -> Execution | None:
     texts: list[str] = []
     for number, line in enumerate(lines):
-        word, _, rest = line.partition(" ")
+        word, _, content = line.partition(" ")
         last = number == len(lines) - 1
         if word == "value" and len(texts) < calls:
-            texts.append(rest)
+            texts.append(content)
         elif line == "end" and last and len(texts) == calls:
             return Execution("pass", tuple(texts))
         elif word == "failed" and last:
-            kind, _, detail = rest.partition(" ")
-            for known in FAILURES:
-                if kind == known:
-                    return Execution(known, detail=detail[:200])
+            kind, _, detail = content.partition(" ")
+            for failure in FAILURES:
+                if kind == failure:
+                    return Execution(failure, detail=detail[:200])
             raise Malformed("unknown failure")
         else:
             raise Malformed(f"line {number + 2} is out of place")

@@ -100,12 +100,14 @@ def row(generator: str, config: str, made: Any, number: int) -> dict[str, Any]:
 
 def reference_of(entry: Mapping[str, Any]) -> str | None:
     """The reference answer, which a few generators keep in the metadata; None if there is none."""
-    known = entry.get("metadata", {})
-    kept = (known.get(key) for key in ("example_answer", "example_correct_answer", "possible_answer"))
-    found = next((answer for answer in (entry["answer"], *kept) if answer is not None), None)
-    if found is None or isinstance(found, str):
-        return found
-    return json.dumps(found) if isinstance(found, (dict, list)) else str(found)
+    metadata = entry.get("metadata", {})
+    metadata_answers = (
+        metadata.get(key) for key in ("example_answer", "example_correct_answer", "possible_answer")
+    )
+    reference = next((answer for answer in (entry["answer"], *metadata_answers) if answer is not None), None)
+    if reference is None or isinstance(reference, str):
+        return reference
+    return json.dumps(reference) if isinstance(reference, (dict, list)) else str(reference)
 
 
 def score(generator: str, config: str, entry: str, answer: str) -> float:
@@ -115,10 +117,10 @@ def score(generator: str, config: str, entry: str, answer: str) -> float:
     )  # packed by `row`, and only ever sent to this process's parent and back
     if generator == "composite":
         generator = unpacked["metadata"]["source_dataset"]
-        own = next(part["config"] for part in parts(config) if part["name"] == generator)
-        config = json.dumps(own, sort_keys=True)
-    own = float(data_set(generator, config, 0, 1).score_answer(answer, unpacked))
-    return MENDED[generator](answer, unpacked, own) if generator in MENDED else own
+        part_config = next(part["config"] for part in parts(config) if part["name"] == generator)
+        config = json.dumps(part_config, sort_keys=True)
+    package_score = float(data_set(generator, config, 0, 1).score_answer(answer, unpacked))
+    return MENDED[generator](answer, unpacked, package_score) if generator in MENDED else package_score
 
 
 def proven(generator: str, entry: str, answer: str) -> bool:
@@ -169,13 +171,13 @@ def drive(puzzle: Mapping[str, Any]) -> str | None:
     """The fewest moves that bring the car A to the exit, breadth first."""
     board, side = puzzle["board_config"], 6
     cells: dict[str, list[int]] = {}
-    for place, label in enumerate(board):
+    for cell, label in enumerate(board):
         if label not in "ox":
-            cells.setdefault(label, []).append(place)
+            cells.setdefault(label, []).append(cell)
     labels = sorted(cells)
     strides = [cells[label][1] - cells[label][0] for label in labels]
     lengths = [len(cells[label]) for label in labels]
-    walls = frozenset(place for place, label in enumerate(board) if label == "x")
+    walls = frozenset(cell for cell, label in enumerate(board) if label == "x")
     start = tuple(cells[label][0] for label in labels)
     goal = 2 * side + side - lengths[0]
     came: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None] = {start: None}
@@ -191,15 +193,15 @@ def drive(puzzle: Mapping[str, Any]) -> str | None:
         taken = walls.union(
             *(range(p, p + s * n, s) for p, s, n in zip(state, strides, lengths, strict=True))
         )
-        for car, (place, stride, length) in enumerate(zip(state, strides, lengths, strict=True)):
+        for car, (cell, stride, length) in enumerate(zip(state, strides, lengths, strict=True)):
             for direction in (1, -1):
                 for steps in range(1, side):
-                    front = place + stride * (direction * steps + (length - 1 if direction > 0 else 0))
+                    front = cell + stride * (direction * steps + (length - 1 if direction > 0 else 0))
                     behind = front - direction * stride
                     beyond = stride == 1 and front // side != behind // side
                     if beyond or not 0 <= front < side * side or front in taken:
                         break
-                    after = (*state[:car], place + direction * stride * steps, *state[car + 1 :])
+                    after = (*state[:car], cell + direction * stride * steps, *state[car + 1 :])
                     if after not in came:
                         sign = "+" if direction > 0 else "-"
                         came[after] = (state, f"{chr(ord('A') + car)}{sign}{steps}")
@@ -210,16 +212,16 @@ def drive(puzzle: Mapping[str, Any]) -> str | None:
 def carry(puzzle: Mapping[str, Any]) -> str:
     """Move each box in turn, along its row's line and then its column's, to a target of its color."""
     plan = []
-    boxes = [(place, item) for place, items in puzzle["initial_state"].items() for item in items]
+    boxes = [(square, item) for square, items in puzzle["initial_state"].items() for item in items]
     targets: dict[str, list[str]] = {}
-    for place, item in boxes:
+    for square, item in boxes:
         if item.startswith("target_"):
-            targets.setdefault(item.removeprefix("target_"), []).append(place)
-    for place, item in boxes:
+            targets.setdefault(item.removeprefix("target_"), []).append(square)
+    for square, item in boxes:
         if not item.startswith("box_"):
             continue
         color = item.removeprefix("box_")
-        here = [float(part) for part in place.split("_")]
+        here = [float(part) for part in square.split("_")]
         there = [float(part) for part in targets[color].pop().split("_")]
         for axis in (0, 1):
             while here[axis] != there[axis]:

@@ -22,18 +22,18 @@ NEAR: Final = 1e-4
 """Maximum error of a probability: the package's, and here at most a hundredth of the probability."""
 
 
-def same_word(answer: str, entry: Mapping[str, Any], own: float) -> float:
+def same_word(answer: str, entry: Mapping[str, Any], package_score: float) -> float:
     """1 for the reference in any case. The package's scorer compares truth values of two texts, and so
     accepts any text."""
     return float(answer.strip().casefold() == str(entry["answer"]).strip().casefold())
 
 
-def finite(answer: str, entry: Mapping[str, Any], own: float) -> float:
+def finite(answer: str, entry: Mapping[str, Any], package_score: float) -> float:
     """The package's score of a number. For nan that scorer computes min(1, nan), which is 1."""
-    return 0.0 if re.search("nan|inf", answer, re.IGNORECASE) else own
+    return 0.0 if re.search("nan|inf", answer, re.IGNORECASE) else package_score
 
 
-def probability(answer: str, entry: Mapping[str, Any], own: float) -> float:
+def probability(answer: str, entry: Mapping[str, Any], package_score: float) -> float:
     """1 for the probability, as a decimal or a ratio. The package's scorer gives 1 to any beginning of its
     digits, such as 0, and to 0 if the probability is small."""
     rational = entry["metadata"]["rational"]
@@ -45,43 +45,43 @@ def probability(answer: str, entry: Mapping[str, Any], own: float) -> float:
     return float(abs(value - truth) <= min(Fraction(NEAR), truth / 100))
 
 
-def sorted_numbers(answer: str, entry: Mapping[str, Any], own: float) -> float:
+def sorted_numbers(answer: str, entry: Mapping[str, Any], package_score: float) -> float:
     """1 for the same numbers in the same order. The package's scorer accepts a list of NaN of the right
     length, and numbers that are off by 1."""
     try:
-        given = [float(number) for number in json.loads(answer.replace("'", '"'))]
+        numbers = [float(number) for number in json.loads(answer.replace("'", '"'))]
     except (ValueError, TypeError):
         return 0.0
-    return float(given == [float(number) for number in entry["metadata"]["sorted_numbers"]])
+    return float(numbers == [float(number) for number in entry["metadata"]["sorted_numbers"]])
 
 
-def solutions(answer: str, entry: Mapping[str, Any], own: float) -> float:
+def solutions(answer: str, entry: Mapping[str, Any], package_score: float) -> float:
     """The package's score of a list of finite numbers. That scorer ignores whatever is not a number."""
     parts = [part.strip() for part in answer.strip().strip('"').split(",")]
     try:
         read = [float(part) for part in parts] if parts != [""] else []
     except ValueError:
         return 0.0
-    return own if all(map(math.isfinite, read)) else 0.0
+    return package_score if all(map(math.isfinite, read)) else 0.0
 
 
-def words_in_order(answer: str, entry: Mapping[str, Any], own: float) -> float:
+def words_in_order(answer: str, entry: Mapping[str, Any], package_score: float) -> float:
     """The package's score, but 1 only for the reference's words alone: that scorer ignores what follows
     them."""
     same = answer.casefold().split() == str(entry["answer"]).casefold().split()
-    return float(same) if same or own >= 1 else own
+    return float(same) if same or package_score >= 1 else package_score
 
 
-def arithmetic(answer: str, entry: Mapping[str, Any], own: float) -> float:
+def arithmetic(answer: str, entry: Mapping[str, Any], package_score: float) -> float:
     """The package's score, but 1 only for an expression of the given numbers, each used as often as given,
     with + - * / and brackets. The scorer of puzzle24 accepts any four numbers (1*2*3*4 for every problem) and
     drops a fraction; both scorers read 2.4 as the numbers 2 and 4."""
     plain = re.fullmatch(r"[-+*/()\s\d]*", answer) and not re.search(r"\*\s*\*|/\s*/", answer)
     used = sorted(int(number) for number in re.findall(r"\d+", answer)) if plain else []
-    if used == sorted(entry["metadata"]["numbers"]) and own >= 1:
+    if used == sorted(entry["metadata"]["numbers"]) and package_score >= 1:
         value = worked_out(answer)
         return float(value == entry["metadata"].get("target", 24))
-    return min(own, 0.05)
+    return min(package_score, 0.05)
 
 
 def worked_out(text: str) -> Fraction | None:
@@ -135,56 +135,56 @@ def prove(generator: str, answer: str, entry: Mapping[str, Any]) -> bool:
     return proof is not None and proof(answer, entry["metadata"])
 
 
-def colors(answer: str, known: Mapping[str, Any]) -> bool:
+def colors(answer: str, metadata: Mapping[str, Any]) -> bool:
     """Every vertex has one of the colors, and the ends of every edge have different ones."""
-    puzzle, given = known["puzzle"], json.loads(answer)
-    if set(given) != {str(vertex) for vertex in puzzle["vertices"]}:
+    puzzle, color_by_vertex = metadata["puzzle"], json.loads(answer)
+    if set(color_by_vertex) != {str(vertex) for vertex in puzzle["vertices"]}:
         return False
-    apart = all(given[str(one)] != given[str(other)] for one, other in puzzle["edges"])
-    return apart and set(given.values()) <= set(puzzle["color_options"])
+    apart = all(color_by_vertex[str(start)] != color_by_vertex[str(end)] for start, end in puzzle["edges"])
+    return apart and set(color_by_vertex.values()) <= set(puzzle["color_options"])
 
 
-def pours(answer: str, known: Mapping[str, Any]) -> bool:
+def pours(answer: str, metadata: Mapping[str, Any]) -> bool:
     """The moves are possible, and one of the jugs holds the target at the end."""
-    sizes = known["puzzle"]["jug_capacities"]
-    held = dict.fromkeys((chr(ord("A") + i) for i in range(len(sizes))), 0)
-    most = dict(zip(held, sizes, strict=True))
+    sizes = metadata["puzzle"]["jug_capacities"]
+    volumes = dict.fromkeys((chr(ord("A") + i) for i in range(len(sizes))), 0)
+    most = dict(zip(volumes, sizes, strict=True))
     for move in json.loads(answer):
         verb, _, jugs = move.partition(" ")
-        one, _, other = jugs.partition("->")
-        if verb == "pour" and one != other:
-            moved = min(held[one], most[other] - held[other])
-            held[one], held[other] = held[one] - moved, held[other] + moved
-        elif verb in ("fill", "empty") and not other:
-            held[one] = most[one] if verb == "fill" else 0
+        source, _, target = jugs.partition("->")
+        if verb == "pour" and source != target:
+            moved = min(volumes[source], most[target] - volumes[target])
+            volumes[source], volumes[target] = volumes[source] - moved, volumes[target] + moved
+        elif verb in ("fill", "empty") and not target:
+            volumes[source] = most[source] if verb == "fill" else 0
         else:
             return False
-    return known["puzzle"]["target"] in held.values()
+    return metadata["puzzle"]["target"] in volumes.values()
 
 
-def buttons(answer: str, known: Mapping[str, Any]) -> bool:
+def buttons(answer: str, metadata: Mapping[str, Any]) -> bool:
     """The buttons reach the target with the minimum number of presses; each toggles the light."""
     pressed = re.findall("[A-C]", answer)
-    acts = {button["name"]: button for button in known["buttons"]}
-    value, light = known["initial_value"], known["initial_state"]
+    acts = {button["name"]: button for button in metadata["buttons"]}
+    value, light = metadata["initial_value"], metadata["initial_state"]
     for name in pressed:
         act = acts[name]
         if act["active_state"] in ("any", light):
             by = act["value"]
             value = {"add": value + by, "subtract": value - by, "multiply": value * by}[act["type"]]
         light = "green" if light == "red" else "red"
-    return value == known["target_value"] and len(pressed) == len(known["solution_path"])
+    return value == metadata["target_value"] and len(pressed) == len(metadata["solution_path"])
 
 
-def queens(answer: str, known: Mapping[str, Any]) -> bool:
+def queens(answer: str, metadata: Mapping[str, Any]) -> bool:
     """The board keeps the given queens, has one in each row, and no two attack each other."""
     rows = [row.split() for row in answer.split("\n")]
-    set_before = [row.split() if isinstance(row, str) else row for row in known["puzzle"]]
+    set_before = [row.split() if isinstance(row, str) else row for row in metadata["puzzle"]]
     size = len(set_before)
     if [len(row) for row in rows] != [size] * size or {sign for row in rows for sign in row} != {"Q", "_"}:
         return False
     placed = [(i, j) for i, row in enumerate(rows) for j, sign in enumerate(row) if sign == "Q"]
-    kept = all(
+    givens_kept = all(
         rows[i][j] == "Q" for i, row in enumerate(set_before) for j, sign in enumerate(row) if sign == "Q"
     )
     lines = [
@@ -193,21 +193,21 @@ def queens(answer: str, known: Mapping[str, Any]) -> bool:
         {i + j for i, j in placed},
         {i - j for i, j in placed},
     ]
-    return kept and len(placed) == size and all(len(line) == size for line in lines)
+    return givens_kept and len(placed) == size and all(len(line) == size for line in lines)
 
 
 STEPS: Final = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
-def boxes_pushed(answer: str, known: Mapping[str, Any]) -> bool:
+def boxes_pushed(answer: str, metadata: Mapping[str, Any]) -> bool:
     """Step by step, boxes are pushed only to free squares; at the end every goal has its box."""
     cells = {
         (i, j): sign
-        for i, row in enumerate(known["gamestr"].split("\n"))
+        for i, row in enumerate(metadata["gamestr"].split("\n"))
         for j, sign in enumerate(row.split())
     }
     at = {
-        sign: {place for place, own in cells.items() if own in signs}
+        sign: {cell for cell, symbol in cells.items() if symbol in signs}
         for sign, signs in {"wall": "+", "box": "@$", "goal": "X$%", "player": "*%"}.items()
     }
     (i, j), boxes = at["player"].pop(), at["box"]
@@ -224,11 +224,11 @@ def boxes_pushed(answer: str, known: Mapping[str, Any]) -> bool:
     return boxes == at["goal"]
 
 
-def reckoned(answer: str, known: Mapping[str, Any]) -> bool:
+def reckoned(answer: str, metadata: Mapping[str, Any]) -> bool:
     """An expression of the problem's numbers has the target's value; problems with the same numbers may
     differ in the target."""
     used = sorted(int(number) for number in re.findall(r"\d+", answer))
-    return used == sorted(known["numbers"]) and worked_out(answer) == known.get("target", 24)
+    return used == sorted(metadata["numbers"]) and worked_out(answer) == metadata.get("target", 24)
 
 
 PROOFS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], bool]]] = {

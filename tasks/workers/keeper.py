@@ -56,9 +56,11 @@ class Worker:
 class Floor:
     """The keeper's loop: passes questions to workers, takes their answers, replaces workers that end."""
 
-    def __init__(self, requests: int, replies: int, function: Callable[[Any], Any], places: int, memory: int):
+    def __init__(
+        self, requests: int, replies: int, function: Callable[[Any], Any], capacity: int, memory: int
+    ):
         self.requests, self.replies, self.function = requests, replies, function
-        self.places, self.memory = places, memory
+        self.capacity, self.memory = capacity, memory
         self.waiting: deque[Question] = deque()
         self.workers: dict[int, Worker] = {}
         """Workers by the descriptor of their pipe."""
@@ -92,7 +94,7 @@ class Floor:
 
     def hand_out(self) -> None:
         idle = [worker for worker in self.workers.values() if worker.question is None]
-        while self.waiting and (idle or len(self.workers) < self.places):
+        while self.waiting and (idle or len(self.workers) < self.capacity):
             worker = idle.pop() if idle else self.start_worker()
             question = self.waiting.popleft()
             worker.question, worker.deadline = question, time.monotonic() + question.wall

@@ -96,13 +96,13 @@ class Pool:
         replies: dict[int, Reply] = {}
         with self._lock:
             for _ in range(TRIES):
-                rest = {next(self._keys): i for i in range(len(arguments)) if i not in replies}
-                keeper = self._alive() if rest else None
+                pending = {next(self._keys): i for i in range(len(arguments)) if i not in replies}
+                keeper = self._alive() if pending else None
                 if keeper is None:
                     break
                 try:
-                    for key, reply in keeper.ask({k: arguments[i] for k, i in rest.items()}, cpu, wall):
-                        replies[rest[key]] = reply
+                    for key, reply in keeper.ask({k: arguments[i] for k, i in pending.items()}, cpu, wall):
+                        replies[pending[key]] = reply
                 except _Lost:
                     self._drop()
                 except (
@@ -162,9 +162,9 @@ class _Keeper:
     @classmethod
     def start(cls, factory: str, workers: int, memory: int) -> _Keeper | str:
         """A keeper that is ready, or why there is none."""
-        kept = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}
+        environment = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}
         # The order of sets depends on hashes, which can affect what a function computes.
-        kept |= {
+        environment |= {
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",
@@ -175,17 +175,17 @@ class _Keeper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=kept,
+            env=environment,
             start_new_session=True,  # The trainer handles Ctrl-C.
         )
         keeper = cls(process, os.getpid())
         threading.Thread(target=keeper.listen, daemon=True).start()
         fault = f"its workers were not ready within {START_SECONDS:.0f} s"
         with contextlib.suppress(queue.Empty):
-            said = keeper.lines.get(timeout=START_SECONDS).decode().strip()
-            if said == "ready":
+            first_line = keeper.lines.get(timeout=START_SECONDS).decode().strip()
+            if first_line == "ready":
                 return keeper
-            fault = said or "its workers ended while they started"
+            fault = first_line or "its workers ended while they started"
         keeper.stop()
         return fault
 

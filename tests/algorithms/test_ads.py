@@ -23,7 +23,7 @@ from grpobench.algorithms.ads import (
     AdaptiveSchedule,
     cluster_problems,
     move_direction,
-    move_places,
+    move_positions,
     reduce_dimensions,
 )
 from grpobench.algorithms.curriculum import Study
@@ -205,11 +205,11 @@ def test_ads_moves_to_easier_problem_after_failure_harder_after_success(rate: fl
 def test_places_move_to_the_next_that_is_free(
     held: list[int], moves: dict[int, int], expected: list[int]
 ) -> None:
-    assert move_places(held, moves, 10) == expected
+    assert move_positions(held, moves, 10) == expected
 
 
 def test_a_cluster_that_holds_everything_keeps_it() -> None:
-    assert move_places([0, 1, 2], {0: 1, 1: -1, 2: 1}, 3) == [0, 1, 2]
+    assert move_positions([0, 1, 2], {0: 1, 1: -1, 2: 1}, 3) == [0, 1, 2]
 
 
 def test_places_walk_along_the_difficulties_until_they_are_in_the_band() -> None:
@@ -217,19 +217,19 @@ def test_places_walk_along_the_difficulties_until_they_are_in_the_band() -> None
     found = schedule((30,), prompts=2, at_once=1)
     for step in range(1, 40):
         index = found.draw(step, 0)
-        rates = [1 - found.place[problem][1] / 29 for problem in index]
+        rates = [1 - found.location[problem][1] / 29 for problem in index]
         found.accept(step, index, [[rate] for rate in rates])
-    assert all(0.33 <= 1 - place / 29 <= 0.67 for place in found.held[0])
-    before = [*found.held[0]]
+    assert all(0.33 <= 1 - place / 29 <= 0.67 for place in found.positions[0])
+    before = [*found.positions[0]]
     answer(found, 40, 0.5)
-    assert found.held[0] == before
+    assert found.positions[0] == before
 
 
 def test_probabilities_follow_the_success_rates_smoothly() -> None:
     """Two of four clusters solve everything: r = (1, 1, ½, ½), Σ = 3; p ← .7 · ¼ + .3 · r/3."""
     found = schedule()
     index = answer(found, 1, 1.0)
-    seen = {found.place[problem][0] for problem in index}
+    seen = {found.location[problem][0] for problem in index}
     for cluster in range(4):
         rate = 1.0 if cluster in seen else 0.5
         assert found.rate[cluster] == rate
@@ -241,7 +241,7 @@ def test_a_clusters_rate_is_the_mean_of_its_last_visit() -> None:
     found = schedule((4, 4), prompts=4)
     index = found.draw(1, 0)
     found.accept(1, index, [[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    first = found.place[index[0]][0]
+    first = found.location[index[0]][0]
     assert (found.rate[first], found.rate[1 - first]) == (0.75, 0.0)
     assert found.probability[first] == pytest.approx(0.7 / 2 + 0.3)
 
@@ -271,7 +271,7 @@ def test_an_epoch_begins_anew() -> None:
     lasting = schedule((8, 8), prompts=4)
     for step in range(1, 6):
         answer(lasting, step, 1.0)
-    assert lasting.held != found.held
+    assert lasting.positions != found.positions
 
 
 def test_more_groups_are_in_the_band_than_with_uniform_sampling() -> None:
@@ -375,9 +375,9 @@ def test_settings_reach_the_schedule() -> None:
     assert (len(found.sorted), found.at_once, found.band, found.epoch) == (2, 1, 0.0, 4)
     assert found.rate == [0.25, 0.25]
     index = answer(found, 1, 0.75)
-    chosen = found.place[index[0]][0]
+    chosen = found.location[index[0]][0]
     assert found.probability[chosen] == pytest.approx(0.75)
-    assert found.held[chosen] == [1, 2, 3, 4], "outside a band of nought all move on"
+    assert found.positions[chosen] == [1, 2, 3, 4], "outside a band of nought all move on"
     assert (
         Modifiers(schedule="ads", ads_epochs=False)
         .around(GRPO())
