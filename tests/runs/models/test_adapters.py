@@ -78,7 +78,7 @@ def test_reference_critic_and_base_policy_hold_no_weights_of_their_own() -> None
     own = [p for p in models.networks["critic"].parameters() if p.data_ptr() not in weights]
     assert own == list(models.named_parameters("critic").values())
     base = BasePolicy(models, fixed_reference=False)
-    assert base.kept is None and base.kl(BATCH) == 0.0
+    assert base.cpu_copy is None and base.kl(BATCH) == 0.0
     move(models)
     assert base.kl(BATCH) > 0
 

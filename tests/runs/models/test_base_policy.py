@@ -65,7 +65,7 @@ def test_kept_weights_are_copies_that_updates_do_not_reach() -> None:
     moved(models)
     first = base.kl(batch)
     assert first == base.kl(batch) > 0
-    assert all(torch.equal(p, before[name]) for name, p in base.kept.named_parameters())  # type: ignore[union-attr]
+    assert all(torch.equal(p, before[name]) for name, p in base.cpu_copy.named_parameters())  # type: ignore[union-attr]
 
 
 def test_reference_that_stays_is_the_base_and_takes_no_memory() -> None:
@@ -77,7 +77,7 @@ def test_reference_that_stays_is_the_base_and_takes_no_memory() -> None:
             ours.copy_(theirs)
     batch = rollouts([[3, 5], [4, 1]])
     kept, shared = BasePolicy(models, fixed_reference=False), BasePolicy(models, fixed_reference=True)
-    assert shared.kept is None
+    assert shared.cpu_copy is None
     moved(models)
     assert kept.kl(batch) == shared.kl(batch) > 0
 
