@@ -531,7 +531,7 @@ def test_a_long_work_of_the_first_rank_ends_when_another_dies() -> None:
     ranks = Ranks(0, 2)
     ranks.demand = functools.partial(demand_alive, [Gone(1, 1)])
     stopping = Stopping(lambda progress: None, lambda: False)
-    stopping.asked -= ASK
+    stopping.last_asked -= ASK
     with stopping.heeded(ranks), pytest.raises(OSError, match="rank 1 of the run exited with 1"):
         safe_point()
 
