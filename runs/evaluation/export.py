@@ -95,10 +95,10 @@ def export(run: Path, folder: Path, dtype: DType = "float32", merged: bool = Fal
     subject = of_run(run)
     if fault := weights_damage(run):
         raise DataError(fault)
-    found = newest(run)
-    if found is None:
+    newest_weights = newest(run)
+    if newest_weights is None:
         raise DataError(lack_of_weights(run))
-    step, path = found
+    step, path = newest_weights
     if merged and subject.model.adapter is None:
         raise DataError(f"{run} trained no adapter, so its weights are whole; leave --merged away")
     demand_same_base(run, subject.model.name)
@@ -164,8 +164,8 @@ class Details:
 def limit_of(subject: Subject) -> int:
     """Longest completion of the run, in tokens."""
     task = subject.trained_task
-    own = int(subject.run.get("sampler", {}).get("max_completion_tokens") or 0)
-    return own or (task.max_completion_tokens if task is not None else 256)
+    configured_limit = int(subject.run.get("sampler", {}).get("max_completion_tokens") or 0)
+    return configured_limit or (task.max_completion_tokens if task is not None else 256)
 
 
 def of_run(run: Path) -> Subject:
@@ -176,17 +176,17 @@ def of_run(run: Path) -> Subject:
         )
     if not (run / "run.toml").exists():
         inside = sorted(path.parent.name for path in run.glob("*/run.toml"))
-        what = f"; it contains runs, such as {run / inside[0]}" if inside else ""
-        raise DataError(f"{run}: not a run folder: run.toml is missing{what}")
+        hint = f"; it contains runs, such as {run / inside[0]}" if inside else ""
+        raise DataError(f"{run}: not a run folder: run.toml is missing{hint}")
     (subject,) = subjects(str(run), None)
     return subject
 
 
 def demand_same_base(run: Path, name: str) -> None:
     """Raise DataError if configuration or tokenizer of the run's model have changed."""
-    kept = object_or_empty(run / "provenance.json").get("fingerprints", {})
+    fingerprint_by_part = object_or_empty(run / "provenance.json").get("fingerprints", {})
     now = model_files.fingerprint(name)
-    recorded = {part: kept[part] for part in READ_WITH_WEIGHTS if part in kept}
+    recorded = {part: fingerprint_by_part[part] for part in READ_WITH_WEIGHTS if part in fingerprint_by_part}
     if changes := fingerprints.differences(recorded, now):
         raise DataError(
             f"the model {name} has changed since the run began ({'; '.join(changes)}), and its weights would "
@@ -196,8 +196,8 @@ def demand_same_base(run: Path, name: str) -> None:
 
 def caution_of(run: Path, step: int, path: Path) -> str:
     """A caution for weights that are not a finished run's."""
-    told = status(run)
-    state, why = told.get("state", "not known to have ended"), told.get("why", "")
+    run_status = status(run)
+    state, why = run_status.get("state", "not known to have ended"), run_status.get("why", "")
     if state == "finished" and path.parent.name == "final":
         return ""
     which = "final weights" if path.parent.name == "final" else f"the checkpoint of step {step}"
@@ -275,22 +275,22 @@ def accuracies_of(run: Path, step: int) -> list[Accuracy]:
         rows = [row for _, row in read_lines(run / "metrics.jsonl")[0]]
     except LogError:
         return []
-    found = []
+    accuracies = []
     for split in ("test", "validation"):
         for mode in ("greedy", "sampled", "likelihood"):
             name = f"eval/{split}/{mode}/correct"
             logged = {row["step"]: row[name] for row in rows if isinstance(row.get(name), int | float)}
             after = [at for at in logged if 0 < at <= step]
             if after:
-                found.append(Accuracy(split, mode, logged.get(0), logged[max(after)]))
-    return found
+                accuracies.append(Accuracy(split, mode, logged.get(0), logged[max(after)]))
+    return accuracies
 
 
 def index_entry(name: str, task: str, accuracies: Sequence[Accuracy]) -> dict[str, Any]:
     """The accuracies as the hub reads them in a card's head."""
     metrics = [
-        {"type": "accuracy", "value": round(one.after, 4), "name": f"{one.split}, {one.mode}"}
-        for one in accuracies
+        {"type": "accuracy", "value": round(accuracy.after, 4), "name": f"{accuracy.split}, {accuracy.mode}"}
+        for accuracy in accuracies
     ]
     about = {"task": {"type": "text-generation"}, "dataset": {"type": task, "name": task}}
     return {"name": name, "results": [{**about, "metrics": metrics}]}
@@ -306,7 +306,7 @@ def facts_of(
     made = attempts[-1]
     commit = made.get("commit", "not in a checkout") + (" with changes" if made.get("dirty") else "")
     return {
-        **{f"accuracy, {one.split} split, {one.mode}": one.words for one in accuracies},
+        **{f"accuracy, {accuracy.split} split, {accuracy.mode}": accuracy.words for accuracy in accuracies},
         "run": f"{table['experiment']}/{run.resolve().name}",
         "made by": f"`{command_of(run, table['experiment'])}`",
         "algorithm": algorithm["name"],

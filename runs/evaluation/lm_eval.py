@@ -63,8 +63,12 @@ class Decoding:
 
     def modes(self, task: Task) -> list[Mode]:
         """The requested modes that the task has."""
-        wanted: dict[Mode, bool] = {"sampled": self.samples > 0, "greedy": self.greedy, "likelihood": True}
-        return [mode for mode, wants in wanted.items() if wants and mode in task.modes]
+        requested_by_mode: dict[Mode, bool] = {
+            "sampled": self.samples > 0,
+            "greedy": self.greedy,
+            "likelihood": True,
+        }
+        return [mode for mode, wants in requested_by_mode.items() if wants and mode in task.modes]
 
 
 def ask(
@@ -82,7 +86,7 @@ def ask(
             f"task {task.name} has {task.turns} turns, and lm-eval asks for one answer; evaluate it with "
             "--through grpobench"
         )
-    found: dict[Mode, list[list[Answer]]] = {}
+    answers_by_mode: dict[Mode, list[list[Answer]]] = {}
     numbers: dict[str, float] = {}
     for mode in decoding.modes(task):
         name = write(folder, loaded, task, split, problems, mode, decoding)
@@ -93,12 +97,12 @@ def ask(
         model = language_model(loaded, templated, decoding.autocast)
         applied = templated and not has_messages(problems)
         result = run_harness(name, model, folder, templated=applied, seed=decoding.seed)
-        found[mode] = [_answers(mode, sample) for sample in result["samples"][name]]
+        answers_by_mode[mode] = [_answers(mode, sample) for sample in result["samples"][name]]
         for key, value in result["results"][name].items():
             score = key.removesuffix(f",{_filter(mode)}")
             if score in task.scores:
                 numbers[f"eval/{split}/{mode}/{score}"] = float(value)
-    return found, numbers
+    return answers_by_mode, numbers
 
 
 def ask_theirs(
@@ -126,14 +130,16 @@ def ask_theirs(
     rows: list[Row] = []
     for part, samples in result["samples"].items():
         mode = _mode(result["configs"][part])
-        found: dict[str, Row] = {}
+        row_by_document: dict[str, Row] = {}
         for sample in samples:  # one entry per item and filter
-            row = found.setdefault(str(sample["doc_id"]), _their_row(part, part != name, mode, sample))
+            row = row_by_document.setdefault(
+                str(sample["doc_id"]), _their_row(part, part != name, mode, sample)
+            )
             for metric in sample["metrics"]:
                 value = sample[metric]
                 if isinstance(value, (bool, int, float)):
                     row["scores"][_metric(metric, sample["filter"])] = float(value)
-        rows += found.values()
+        rows += row_by_document.values()
     modes = {_mode(result["configs"][part]) for part in result["samples"]}
     mode = modes.pop() if len(modes) == 1 else "greedy"
     numbers = {}
@@ -209,8 +215,8 @@ def write(
     into dates."""
     folder.mkdir(parents=True, exist_ok=True)
     name = SAFE.sub("_", f"grpobench_{task.name}_{split}_{mode}")
-    own = (type(task).__module__, type(task).__qualname__)
-    where = {"class": own, "settings": strict.plain(task), "split": split}
+    task_class = (type(task).__module__, type(task).__qualname__)
+    where = {"class": task_class, "settings": strict.plain(task), "split": split}
     rows = []
     rendered = loaded.templated and has_messages(problems)
     for problem in problems:
@@ -309,10 +315,10 @@ def _chosen(where: str, logp: tuple[float, ...], tokens: str) -> Verdict:
 
 
 def _problem_of(where: str) -> tuple[Task, Problem]:
-    told = bounded.parse_json(where)
-    settings = json.dumps(told["settings"], sort_keys=True)
-    task, problems = _problems(*told["class"], settings, told["split"])
-    return task, problems[told["id"]]
+    problem_key = bounded.parse_json(where)
+    settings = json.dumps(problem_key["settings"], sort_keys=True)
+    task, problems = _problems(*problem_key["class"], settings, problem_key["split"])
+    return task, problems[problem_key["id"]]
 
 
 @functools.lru_cache(maxsize=16)
@@ -410,7 +416,7 @@ def run_harness(
     for task in loaded["tasks"].values():
         prepare(task, fewshot)
     torch.manual_seed(seed)
-    found = evaluate(
+    harness_results = evaluate(
         lm=model,
         task_dict=loaded,
         limit=problems or None,
@@ -419,8 +425,8 @@ def run_harness(
         apply_chat_template=templated,
         fewshot_as_multiturn=True,
     )
-    assert isinstance(found, Mapping)
-    return dict(found)
+    assert isinstance(harness_results, Mapping)
+    return dict(harness_results)
 
 
 def prepare(task: Any, fewshot: int | None) -> None:
@@ -430,7 +436,7 @@ def prepare(task: Any, fewshot: int | None) -> None:
             f"lm-eval's task {task.task_name} runs what the model writes as code on this machine, "
             "without a sandbox, which grpobench refuses; use a code task of grpobench, which has a sandbox"
         )
-    own = task.get_config("num_fewshot")
-    if own is None or (fewshot is not None and own != 0):
+    num_fewshot = task.get_config("num_fewshot")
+    if num_fewshot is None or (fewshot is not None and num_fewshot != 0):
         task.set_config(key="num_fewshot", value=fewshot or 0)
     task.set_fewshot_seed(seed=EXAMPLES_SEED)

@@ -69,8 +69,8 @@ class Subject:
     @property
     def trained_task(self) -> Task | None:
         """The task that the run was trained on, with its settings."""
-        told = self.run.get("task")
-        return chosen_task(told, self.run.get("beside", "")) if told else None
+        task_table = self.run.get("task")
+        return chosen_task(task_table, self.run.get("beside", "")) if task_table else None
 
 
 @dataclass(frozen=True)
@@ -90,58 +90,62 @@ class Plan:
 def subjects(target: str, out: Path | None, model: ModelConfig | None = None) -> list[Subject]:
     """The runs of an experiment folder, one run, or a model by name, whose results go under `out` and whose
     other settings are those of `model`."""
-    place = Path(target)
-    trained = (place / "run.toml").exists() or (place / "experiment.json").exists()
+    target_path = Path(target)
+    trained = (target_path / "run.toml").exists() or (target_path / "experiment.json").exists()
     if trained and out is not None:
-        raise ConfigError([f"--out {out}: results of runs go to their own folders, here {place}; omit --out"])
-    if (place / "run.toml").exists():
-        return [_run(place)]
-    if (place / "experiment.json").exists():
-        described = files.read_json(place / "experiment.json")
+        raise ConfigError(
+            [f"--out {out}: results of runs go to their own folders, here {target_path}; omit --out"]
+        )
+    if (target_path / "run.toml").exists():
+        return [_run(target_path)]
+    if (target_path / "experiment.json").exists():
+        described = files.read_json(target_path / "experiment.json")
         if not isinstance(described, dict) or not isinstance(described.get("runs"), list):
             raise DataError(
-                f"{place / 'experiment.json'} is damaged; start the recipe again to write it anew"
+                f"{target_path / 'experiment.json'} is damaged; start the recipe again to write it anew"
             )
         names = described["runs"]
-        found = [_run(place / name) for name in names if (place / name / "run.toml").exists()]
-        if not found:
-            raise DataError(f"{place} contains no run yet; start its recipe with `grpobench run`")
-        return found
-    if place.is_file() and missing(target):
+        run_subjects = [
+            _run(target_path / name) for name in names if (target_path / name / "run.toml").exists()
+        ]
+        if not run_subjects:
+            raise DataError(f"{target_path} contains no run yet; start its recipe with `grpobench run`")
+        return run_subjects
+    if target_path.is_file() and missing(target):
         raise DataError(f"{target}: a file, not a folder; give a run or experiment folder, or a model")
-    stem = Path(target).name if place.is_dir() else target.replace("/", "--")
+    stem = Path(target).name if target_path.is_dir() else target.replace("/", "--")
     config = replace(model or ModelConfig(), name=target)
     return [Subject(target, files.writable(out or OUT, "--out") / stem, config)]
 
 
-def _run(place: Path) -> Subject:
-    table = bounded.read_toml(place / "run.toml", "restore the run folder")
+def _run(run_folder: Path) -> Subject:
+    table = bounded.read_toml(run_folder / "run.toml", "restore the run folder")
     faults: list[str] = []
     model = strict.build(ModelConfig, table.get("model", {}), "model", faults)
     if isinstance(model, strict.Bad):
-        raise ConfigError(faults, str(place / "run.toml"))
-    return Subject(place.name, place, model, table)
+        raise ConfigError(faults, str(run_folder / "run.toml"))
+    return Subject(run_folder.name, run_folder, model, table)
 
 
 def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     """Fill in what the options leave open: a run's own task gets the run's settings."""
     dtype = subject.model.dtype
     trained_on = subject.run.get("task", {})
-    own = subject.trained_task if trained_on.get("name") == wish.task else None
-    if not (own or wish.task in registries.tasks() or registries.is_plugin_name("task", wish.task)):
+    run_task = subject.trained_task if trained_on.get("name") == wish.task else None
+    if not (run_task or wish.task in registries.tasks() or registries.is_plugin_name("task", wish.task)):
         return Plan(None, _theirs(wish, dtype))
     entry, beside = (
-        (trained_on, subject.run.get("beside", "")) if own else ({"name": wish.task}, str(Path.cwd()))
+        (trained_on, subject.run.get("beside", "")) if run_task else ({"name": wish.task}, str(Path.cwd()))
     )
-    fields = strict.plain(own) if own else {}
+    fields = strict.plain(run_task) if run_task else {}
     task = chosen_task({**entry, "settings": {**fields, **wish.sets}}, beside)
     if lack := _lack(task, wish.split):
         raise ConfigError([f"task {wish.task}: {lack}"])
-    sampler = subject.run.get("sampler", {}) if own else {}
+    sampler = subject.run.get("sampler", {}) if run_task else {}
     # If lm-eval draws the random numbers, samples cannot be compared, and greedy answers are enough.
     samples = wish.samples if wish.samples is not None else 0 if "lm-eval" in wish.through else 1
     # A run from before evaluation had its own temperature was evaluated at the sampler's.
-    evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if own else {})
+    evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if run_task else {})
     temperature = _given(wish.temperature, evaluated["temperature"])
     _check(wish, subject, task, samples, temperature)
     settings = {

@@ -28,7 +28,7 @@ VERSIONS = ("python", "torch", "transformers")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadableRequest:
     """What is measured: models × tasks, each as it is and after the warm start of `model`, if it has one."""
 
     models: Sequence[str]
@@ -46,7 +46,7 @@ def real_tasks() -> list[str]:
 
 def ask(
     models: Sequence[str], tasks: Sequence[str], wish: EvalRequest, warm_start: Mapping[str, Any]
-) -> Asked:
+) -> ReadableRequest:
     """What is measured of these models: on these tasks, else on all with published problems, and again after
     a warm start by these settings of a model. Raises ConfigError."""
     names = tasks or real_tasks()
@@ -55,29 +55,29 @@ def ask(
     if not names:
         raise ConfigError(["no published problems are on this machine; grpobench data fetch all"])
     settings = {"chat_template": wish.template, "dtype": wish.dtype, **warm_start}
-    return Asked(models, names, wish, model_config(settings))
+    return ReadableRequest(models, names, wish, model_config(settings))
 
 
-def measure(asked: Asked, say: Callable[[str], None]) -> Iterator[ReadableRow]:
+def measure(request: ReadableRequest, say: Callable[[str], None]) -> Iterator[ReadableRow]:
     """One row per task and model, and another after the warm start. Raises ConfigError and DataError. `say`
     gets what is left out."""
-    for name in asked.tasks:
-        wish = dataclasses.replace(asked.wish, task=name)
+    for name in request.tasks:
+        wish = dataclasses.replace(request.wish, task=name)
         task = chosen_task({"name": name, "settings": dict(wish.sets)}, "")
-        for model in asked.models:
-            yield row_of(model, task, wish, one(model, wish), "")
-            if not asked.model.warm_start:
+        for model in request.models:
+            yield row_of(model, task, wish, evaluate_model(model, wish), "")
+            if not request.model.warm_start:
                 continue
             if "train" not in task.splits:
                 say(f"{name}: no warm start, because it has no training split")
                 continue
-            config = dataclasses.replace(asked.model, name=model)
+            config = dataclasses.replace(request.model, name=model)
             where = warmed(config, task)
             updates = f"{config.warm_start} × {config.warm_start_batch}"
-            yield row_of(model, task, wish, one(where, wish), updates)
+            yield row_of(model, task, wish, evaluate_model(where, wish), updates)
 
 
-def one(target: str, wish: EvalRequest) -> Record:
+def evaluate_model(target: str, wish: EvalRequest) -> Record:
     """The record of a model. Raises ConfigError for a run, whose base is measured as a model."""
     records = list(assess(target, wish))
     if len(records) != 1 or records[0].subject.run:
@@ -105,7 +105,7 @@ def row_of(model: str, task: Task, wish: EvalRequest, record: Record, warm: str)
     """The row of a record."""
     settings, chosen = record.content["settings"], plain(task)
     defaults = plain(type(task)())
-    asked, likeliest, chance = count_likeliest(record.rows)
+    num_questions, likeliest, chance = count_likeliest(record.rows)
     return ReadableRow(
         model=model,
         chat=record.content["policies"]["model"]["chat_template"],
@@ -117,7 +117,7 @@ def row_of(model: str, task: Task, wish: EvalRequest, record: Record, warm: str)
         max_completion_tokens=settings["max_completion_tokens"],
         dtype=settings["dtype"],
         written=count(record.rows),
-        asked=asked,
+        asked=num_questions,
         likeliest=likeliest,
         chance=chance,
         made=made_of(record.content),

@@ -49,7 +49,7 @@ def judge(
 ) -> list[tuple[Verdict, Scored]]:
     """The task's verdict on the candidates of each problem, with their likelihoods. Raises DataError for a
     candidate that is empty or does not fit into the model's context."""
-    asked = [
+    prompts_with_continuations = [
         (
             prompt(loaded, problem, task.premise(problem)),
             [continuation(loaded, problem, text) for text in continuations(loaded, task, problem)],
@@ -58,7 +58,7 @@ def judge(
     ]
     return [
         (task.choose(problem, scored.logp, scored.tokens), scored)
-        for problem, scored in zip(problems, score(models, loaded, asked), strict=True)
+        for problem, scored in zip(problems, score(models, loaded, prompts_with_continuations), strict=True)
     ]
 
 
@@ -86,15 +86,17 @@ def continuation(loaded: Loaded, problem: Problem, text: str) -> tuple[int, ...]
 
 
 def score(
-    models: RoleModels, loaded: Loaded, asked: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
+    models: RoleModels,
+    loaded: Loaded,
+    prompts_with_continuations: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]],
 ) -> list[Scored]:
     """Log-probabilities of the continuations of each (prompt, continuations)."""
     # A shallow copy: the same networks and token budget, at temperature 1.
     untempered = copy.copy(models)
     untempered.temperature = 1.0
     scores: list[Scored] = []
-    for start in range(0, len(asked), PROBLEMS):
-        part = asked[start : start + PROBLEMS]
+    for start in range(0, len(prompts_with_continuations), PROBLEMS):
+        part = prompts_with_continuations[start : start + PROBLEMS]
         groups = [_group(loaded, prompt, texts) for prompt, texts in part]
         batch = pack_groups(groups, 0, 0, loaded.pad, str(models.device))
         totals = iter(untempered.forward("policy", batch).logp.double().sum(-1).tolist())

@@ -78,8 +78,8 @@ def sampled_metrics(groups: Sequence[Group], categories: Sequence[str] = ()) -> 
 
 def categories_of(problems: Sequence[Problem]) -> tuple[str, ...]:
     """The values of the trait `category` in order; empty if there is one or more than `MOST_CATEGORIES`."""
-    found = {str(problem.traits["category"]) for problem in problems if "category" in problem.traits}
-    return tuple(sorted(found)) if 1 < len(found) <= MOST_CATEGORIES else ()
+    categories = {str(problem.traits["category"]) for problem in problems if "category" in problem.traits}
+    return tuple(sorted(categories)) if 1 < len(categories) <= MOST_CATEGORIES else ()
 
 
 def correctness_metrics(groups: Sequence[Group], categories: Sequence[str] = ()) -> dict[str, float]:
@@ -219,7 +219,9 @@ def model_metrics(groups: Sequence[Group]) -> dict[str, float]:
     ]
     names = sorted({name for _, scores in rows for name in scores})
     return {
-        f"reward/model_auc/{name}": auc([(value, own.get(name, 0.0)) for value, own in rows])
+        f"reward/model_auc/{name}": auc(
+            [(value, score_by_name.get(name, 0.0)) for value, score_by_name in rows]
+        )
         for name in names
     }
 

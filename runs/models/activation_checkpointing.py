@@ -26,8 +26,8 @@ def layers_of(trunk: nn.Module) -> list[nn.Module]:
     ]
     # Layers inside a layer run again with it.
     inner = {id(module) for layer in layers for module in layer.modules() if module is not layer}
-    if found := [layer for layer in layers if id(layer) not in inner]:
-        return found
+    if outermost_layers := [layer for layer in layers if id(layer) not in inner]:
+        return outermost_layers
     raise ModelError(
         f"{type(trunk).__name__} has no layers that can be checkpointed; set train.activation_checkpointing "
         "= false"

@@ -45,6 +45,6 @@ class Adapter(Settings):
         total = 0
         for name, shape in shapes.items():
             layer = name.removesuffix(".weight").rpartition(".")[2]
-            wanted = layer in self.targets if self.targets else not HEADS.search(name)
-            total += self.rank * sum(shape) if len(shape) == 2 and wanted else 0
+            is_adapted = layer in self.targets if self.targets else not HEADS.search(name)
+            total += self.rank * sum(shape) if len(shape) == 2 and is_adapted else 0
         return total

@@ -131,14 +131,14 @@ def merged_weights(language: nn.Module) -> dict[str, torch.Tensor]:
     """The parameters of a language model as if it had no adapter, by the names of one that has none; those of
     adapted layers with BA added, in new tensors. Tied ones once."""
     adapted = {name: layer for name, layer in language.named_modules() if is_adapted(layer)}
-    held = {}
+    weights = {}
     for name, parameter in language.named_parameters():
         layer, _, kind = name.partition(".base_layer.")
         if layer in adapted and kind:
-            held[f"{layer}.{kind}"] = merged(adapted[layer]) if kind == "weight" else parameter.detach()
+            weights[f"{layer}.{kind}"] = merged(adapted[layer]) if kind == "weight" else parameter.detach()
         elif not any(name.startswith(f"{other}.") for other in adapted):
-            held[name] = parameter.detach()
-    return held
+            weights[name] = parameter.detach()
+    return weights
 
 
 @torch.no_grad()

@@ -36,20 +36,20 @@ makes it about 1, rounding in several layers a few hundredths in bfloat16."""
 class PackedAttention:
     """Which mask packs get: dense, or of blocks where FlexAttention has shown that it computes the same.
 
-    `wanted` is `sdpa` (always dense), `flex`, or `auto`: FlexAttention on a CUDA device, and dense masks with
-    a warning if it fails there. Raises ModelError for `flex` on a CPU.
+    `implementation` is `sdpa` (always dense), `flex`, or `auto`: FlexAttention on a CUDA device, and dense
+    masks with a warning if it fails there. Raises ModelError for `flex` on a CPU.
     """
 
-    def __init__(self, language: Any, wanted: str, device: torch.device) -> None:
-        if wanted == "flex" and device.type != "cuda":
+    def __init__(self, language: Any, implementation: str, device: torch.device) -> None:
+        if implementation == "flex" and device.type != "cuda":
             raise ModelError(
                 f"FlexAttention has no backward pass on a device of type {device.type}; set model.attention "
                 '= "auto"'
             )
         ordered = torch.are_deterministic_algorithms_enabled()
         strict = ordered and not torch.is_deterministic_algorithms_warn_only_enabled()
-        self.demanded = wanted == "flex"
-        self.flex = self.demanded or (wanted == "auto" and device.type == "cuda" and not strict)
+        self.demanded = implementation == "flex"
+        self.flex = self.demanded or (implementation == "auto" and device.type == "cuda" and not strict)
         self.proven = False
         self.least = LEAST
         if self.flex:
@@ -101,7 +101,7 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
         segment.to(device),
         *[nothing] * 7,
     )
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    states_and_gradients: list[tuple[torch.Tensor, torch.Tensor]] = []
     with torch.enable_grad():
         for mask in (layout.mask(), block_mask(layout)):
             inputs = embeddings(layout.tokens).detach().requires_grad_()
@@ -111,8 +111,11 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
             states = output.last_hidden_state
             weight = torch.randn(states.shape, generator=torch.Generator().manual_seed(1)).to(states)
             (gradient,) = torch.autograd.grad((states * weight).sum(), inputs)
-            found.append((states.detach().float(), gradient.float()))
-    apart = [((one - other).norm() / one.norm()).item() for one, other in zip(*found, strict=True)]
+            states_and_gradients.append((states.detach().float(), gradient.float()))
+    apart = [
+        ((first - other).norm() / first.norm()).item()
+        for first, other in zip(*states_and_gradients, strict=True)
+    ]
     computed = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
     return max(apart), MOST_APART.get(computed or embeddings.weight.dtype, MOST_APART[torch.bfloat16])
 
@@ -203,9 +206,9 @@ def compare_blocks(
     index = torch.arange(count, device=segment.device)
     before, same = index[None, None, :] < index[None, :, None], index[None, None, :] == index[None, :, None]
     tokens = query_low < last
-    seen = same | (before & tokens & ((key_low == PROMPT) | (key_high >= query_low)))
+    visible = same | (before & tokens & ((key_low == PROMPT) | (key_high >= query_low)))
     ends = (index[None, None, :] + 1) * block
     prompt = (key_high == PROMPT) & (query_high < last) & (shortest[:, :, None] >= ends)
-    one = (query_low == query_high) & (key_low == key_high) & (query_low == key_low) & tokens
-    full = before & (prompt | one)
-    return seen & ~full, full
+    same_segment = (query_low == query_high) & (key_low == key_high) & (query_low == key_low) & tokens
+    full = before & (prompt | same_segment)
+    return visible & ~full, full

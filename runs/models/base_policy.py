@@ -25,17 +25,17 @@ class BasePolicy:
     """
 
     def __init__(self, models: RoleModels, fixed_reference: bool) -> None:
-        self.models, self.kept = models, None
+        self.models, self.cpu_copy = models, None
         if not fixed_reference and models.plain is None and models.base is None:
             tensors = [*models.language.parameters(), *models.language.buffers()]
             # deepcopy takes what the memo has instead of copying: no second copy on the device.
-            memo = {id(one): _on_cpu(one) for one in tensors}
-            self.kept = copy.deepcopy(models.language, memo).requires_grad_(False)
+            memo = {id(tensor): _on_cpu(tensor) for tensor in tensors}
+            self.cpu_copy = copy.deepcopy(models.language, memo).requires_grad_(False)
 
     @contextlib.contextmanager
     def network(self) -> Iterator[Network]:
         """The base policy on the models' device."""
-        if self.kept is None:
+        if self.cpu_copy is None:
             plain = self.models.plain
             yield (
                 (self.models.base or self.models.networks["reference"])
@@ -43,11 +43,11 @@ class BasePolicy:
                 else Network(plain.base_model, plain.get_output_embeddings())
             )
             return
-        self.kept.to(self.models.device)
+        self.cpu_copy.to(self.models.device)
         try:
-            yield Network(self.kept.base_model, self.kept.get_output_embeddings())
+            yield Network(self.cpu_copy.base_model, self.cpu_copy.get_output_embeddings())
         finally:
-            self.kept.to("cpu")
+            self.cpu_copy.to("cpu")
 
     def kl(self, batch: Batch) -> float:
         """KL(π‖base) in nats, exact over the vocabulary, mean over the tokens that the policy wrote."""

@@ -110,8 +110,10 @@ class ModelShape:
     @property
     def intermediate(self) -> int:
         """Width inside of a feed-forward layer, summed over the experts of a token."""
-        down = [one for one in self.linears if one.name in ("down_proj", "fc2", "c_proj", "w2")]
-        return round(max((one.inputs * one.count / self.layers for one in down), default=4 * self.hidden))
+        down = [linear for linear in self.linears if linear.name in ("down_proj", "fc2", "c_proj", "w2")]
+        return round(
+            max((linear.inputs * linear.count / self.layers for linear in down), default=4 * self.hidden)
+        )
 
 
 def shape_of(name: str) -> ModelShape:
@@ -183,7 +185,7 @@ def _linears(trunk: Any, config: Any) -> Iterator[Linear]:
 
     embeddings = {id(module.weight) for module in trunk.modules() if isinstance(module, nn.Embedding)}
     used = int(getattr(config, "num_experts_per_tok", None) or 1)
-    found: dict[tuple[str, int, int, bool], int] = {}
+    weights_by_kind: dict[tuple[str, int, int, bool], int] = {}
     experts: dict[tuple[str, int, int, bool], int] = {}
     for path, weight in trunk.named_parameters():
         if id(weight) in embeddings or weight.dim() not in (2, 3):
@@ -194,9 +196,9 @@ def _linears(trunk: Any, config: Any) -> Iterator[Linear]:
         if type(_owner(trunk, path)).__name__ == "Conv1D":  # GPT-2's, which has them the other way around
             outputs, inputs = inputs, outputs
         key = (name, int(inputs), int(outputs), routed)
-        found[key] = found.get(key, 0) + weight.numel()
+        weights_by_kind[key] = weights_by_kind.get(key, 0) + weight.numel()
         experts[key] = max(experts.get(key, 1), weight.shape[0] if weight.dim() == 3 else 1)
-    for (name, inputs, outputs, routed), weights in found.items():
+    for (name, inputs, outputs, routed), weights in weights_by_kind.items():
         there = weights / (inputs * outputs)
         share = min(1.0, used / experts[name, inputs, outputs, routed]) if routed else 1.0
         yield Linear(name, inputs, outputs, there * share, weights)
@@ -206,7 +208,7 @@ def _norms(trunk: Any, hidden: int, heads: int, key_heads: int) -> Iterator[Norm
     """The norms by width. One over a single head normalizes each of them."""
     from torch import nn
 
-    found: dict[tuple[int, bool, bool], int] = {}
+    count_by_kind: dict[tuple[int, bool, bool], int] = {}
     for path, module in trunk.named_modules():
         weight = getattr(module, "weight", None)
         if not type(module).__name__.endswith("Norm") or weight is None:
@@ -216,8 +218,8 @@ def _norms(trunk: Any, hidden: int, heads: int, key_heads: int) -> Iterator[Norm
         if of_heads:
             width *= key_heads if OF_KEYS.search(path.rpartition(".layers.")[2]) else heads
         key = (width, isinstance(module, nn.LayerNorm), of_heads)
-        found[key] = found.get(key, 0) + 1
-    for (width, fused, of_heads), count in found.items():
+        count_by_kind[key] = count_by_kind.get(key, 0) + 1
+    for (width, fused, of_heads), count in count_by_kind.items():
         yield Norm(width, count, fused, of_heads)
 
 

@@ -165,19 +165,21 @@ def upcycled(dense: Any, mixture: Any, noise: float = 0.02) -> Any:
     """`mixture` with the dense model's weights, and its feed-forward layers in every expert. `noise` is the
     relative size of the normal perturbation that lets experts become different; without it the two models
     give the same logits, because a token's expert weights sum to 1."""
-    given = dict(dense.named_parameters())
+    dense_weights = dict(dense.named_parameters())
     with torch.no_grad():
         for name, parameter in mixture.named_parameters():
-            if name in given:
-                parameter.copy_(given[name])
+            if name in dense_weights:
+                parameter.copy_(dense_weights[name])
             elif name.endswith("experts.gate_up_proj"):
                 mlp = name.removesuffix("experts.gate_up_proj")
-                both = torch.cat([given[f"{mlp}gate_proj.weight"], given[f"{mlp}up_proj.weight"]])
+                both = torch.cat(
+                    [dense_weights[f"{mlp}gate_proj.weight"], dense_weights[f"{mlp}up_proj.weight"]]
+                )
                 parameter.copy_(both.expand_as(parameter))
                 parameter.mul_(1 + noise * torch.randn_like(parameter))
             elif name.endswith("experts.down_proj"):
                 parameter.copy_(
-                    given[name.replace("experts.down_proj", "down_proj.weight")].expand_as(parameter)
+                    dense_weights[name.replace("experts.down_proj", "down_proj.weight")].expand_as(parameter)
                 )
                 parameter.mul_(1 + noise * torch.randn_like(parameter))
     return mixture

@@ -73,8 +73,8 @@ class Optimizer:
     def take_gradient_bytes(self) -> int:
         """Bytes of the last update's gradients, those of copies of the weights included; 0 if there was no
         update since this was asked before."""
-        found, self.gradient_bytes = self.gradient_bytes, 0
-        return found
+        gradient_bytes, self.gradient_bytes = self.gradient_bytes, 0
+        return gradient_bytes
 
     def finite(self) -> bool:
         """Whether every weight that this rank holds is a finite number. Waits for the device only once."""
@@ -133,29 +133,29 @@ class Optimizer:
             }
             for group, made in zip(self.inner.param_groups, self.initial_groups, strict=True)
         ]
-        found: dict[str, Any] = (
+        plain_state: dict[str, Any] = (
             {"state": by_parameter, "groups": groups} if by_parameter or any(groups) else {}
         )
-        found |= {"composed": composed} if composed else {}
+        plain_state |= {"composed": composed} if composed else {}
         rounded = any(p.dtype != torch.float32 for p in self.parameters.values())
-        return found | ({ROUNDED: self.updates} if rounded else {})
+        return plain_state | ({ROUNDED: self.updates} if rounded else {})
 
     def restore(self, tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> None:
         """The inverse of `tensors` and `plain`, after the weights are restored."""
         self.updates = plain.get(ROUNDED, 0)
-        for group, kept in zip(self.inner.param_groups, plain.get("groups", ()), strict=False):
-            group.update(kept)
+        for group, changed_settings in zip(self.inner.param_groups, plain.get("groups", ()), strict=False):
+            group.update(changed_settings)
         copies: dict[str, torch.Tensor] = {}
         for name, target in self.weights.targets.items():
             state: dict[str, Any] = dict(plain.get("state", {}).get(name, {}))
             for key, tensor in tensors.items():
                 if key.startswith(MOMENT) and key.split(":", 2)[2] == name:
-                    what = key.split(":", 2)[1]
-                    if what == MASTER:
+                    state_name = key.split(":", 2)[1]
+                    if state_name == MASTER:
                         copies[name] = shard_like(tensor, target)
                     else:
-                        kept = tensor.detach().to(self.device_of(what, target), copy=True)
-                        state[what] = shard_like(kept, target)
+                        tensor_copy = tensor.detach().to(self.device_of(state_name, target), copy=True)
+                        state[state_name] = shard_like(tensor_copy, target)
             for key, made in plain.get("composed", {}).get(name, {}).items():
                 state[key] = self._compose(key, made, state)
             if state:
@@ -170,14 +170,14 @@ class Optimizer:
             raise ValueError(f"the checkpoint's {key} is a {made['class']}, which is not of the optimizer")
         cls = getattr(importlib.import_module(module), name)
         parts = {part: state.pop(f"{key}.{part}") for part in made["parts"]}
-        context = [restored_context(one) for one in made["context"]]
+        context = [restored_context(context_part) for context_part in made["context"]]
         return cls.__tensor_unflatten__(parts, context, None, None)  # type: ignore[no-any-return]
 
-    def device_of(self, what: str, p: nn.Parameter) -> torch.device:
+    def device_of(self, state_name: str, p: nn.Parameter) -> torch.device:
         """The device of a tensor of a parameter's state: the parameter's own, except for the count of steps,
         which torch keeps on the CPU unless the optimizer is fused or capturable."""
         group = next(g for g in self.inner.param_groups if any(p is member for member in g["params"]))
-        beside = what != "step" or group.get("fused") or group.get("capturable")
+        beside = state_name != "step" or group.get("fused") or group.get("capturable")
         return p.device if beside else torch.device("cpu")
 
 
@@ -194,7 +194,7 @@ def composition(key: str, value: Any) -> dict[str, Any]:
     return {
         "class": f"{type(value).__module__}:{type(value).__name__}",
         "parts": list(parts),
-        "context": [plain_context(key, one) for one in context],
+        "context": [plain_context(key, context_part) for context_part in context],
     }
 
 

@@ -263,16 +263,16 @@ def micro_batches(batch: Batch, row_group: torch.Tensor, budget: int) -> list[to
     # Longest first: similar lengths come together, which pads least, and memory runs out early if at all.
     chunks.sort(key=lambda chunk: -chunk[0])
     packed: list[list[int]] = []
-    widest, held = 0, set[int]()
+    widest, packed_groups = 0, set[int]()
     for size, rows in chunks:
         # Two chunks of one group would be laid out as one sequence, wider than both.
         number = group[rows[0]]
-        if packed and number not in held and (len(held) + 1) * widest <= budget:
+        if packed and number not in packed_groups and (len(packed_groups) + 1) * widest <= budget:
             packed[-1].extend(rows)
-            held.add(number)
+            packed_groups.add(number)
         else:
             packed.append(list(rows))
-            widest, held = size, {number}
+            widest, packed_groups = size, {number}
     return [torch.tensor(rows, dtype=torch.long, device=batch.completion.device) for rows in packed]
 
 

@@ -69,11 +69,13 @@ def demand_same_reading(models: ProbedModels) -> None:
     demand_equal(models, plain, packed, "packed completions")
 
 
-def demand_equal(models: ProbedModels, plain: torch.Tensor, other: torch.Tensor, what: str) -> None:
+def demand_equal(models: ProbedModels, plain: torch.Tensor, other: torch.Tensor, description: str) -> None:
     """Raises ModelError for two sets of log-probabilities that differ by more than rounding."""
     gap = (plain - other).abs().mean().item()
     if not gap <= MOST:  # true for NaN too
-        raise unfit(models, f"{what} get probabilities that differ from its own by {gap:.2g} nats per token")
+        raise unfit(
+            models, f"{description} get probabilities that differ from its own by {gap:.2g} nats per token"
+        )
 
 
 def unfit(models: ProbedModels, why: str) -> ModelError:
@@ -104,16 +106,16 @@ def random_tokens(models: ProbedModels, rows: int, columns: int) -> torch.Tensor
 
 def probe(models: ProbedModels) -> Batch:
     """Two completions of one prompt. Each fits into the window, but both in one sequence exceed it."""
-    whole = length(models)
-    count = max(1, min(8, whole // 4))
-    tokens = random_tokens(models, 2, whole)
-    tokens[1, : whole - count] = tokens[0, : whole - count]
+    sequence_length = length(models)
+    count = max(1, min(8, sequence_length // 4))
+    tokens = random_tokens(models, 2, sequence_length)
+    tokens[1, : sequence_length - count] = tokens[0, : sequence_length - count]
     nothing = torch.zeros(2, count, device=models.device)
     two = torch.zeros(2, dtype=torch.long, device=models.device)
     return Batch(
-        prompt=tokens[:, : whole - count],
-        prompt_length=two + whole - count,
-        completion=tokens[:, whole - count :],
+        prompt=tokens[:, : sequence_length - count],
+        prompt_length=two + sequence_length - count,
+        completion=tokens[:, sequence_length - count :],
         length=two + count,
         completion_mask=nothing == 0,
         sampler_logp=nothing,
@@ -137,7 +139,7 @@ def log_probabilities(models: ProbedModels, tokens: torch.Tensor) -> torch.Tenso
 def plainly(models: ProbedModels) -> Iterator[None]:
     """Float32 within, so that rounding is not mistaken for a wrong model. Weights in another type are
     replaced for the time."""
-    kept, models.dtype = models.dtype, torch.float32
+    original_dtype, models.dtype = models.dtype, torch.float32
     coarse = [(p, p.data) for p in models.language.parameters() if p.dtype != torch.float32]
     with torch.inference_mode(False):  # a parameter cannot hold a tensor of that mode
         for p, weight in coarse:
@@ -145,7 +147,7 @@ def plainly(models: ProbedModels) -> Iterator[None]:
     try:
         yield
     finally:
-        models.dtype = kept
+        models.dtype = original_dtype
         with torch.inference_mode(False):
             for p, weight in coarse:
                 p.data = weight

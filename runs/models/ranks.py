@@ -64,14 +64,14 @@ class Ranks:
         """Whether this rank writes files."""
         return self.rank == 0
 
-    def all_gather(self, own: T, *, stops: bool = True) -> list[T]:
+    def all_gather(self, local_value: T, *, stops: bool = True) -> list[T]:
         """What each rank has, in the order of the ranks. Tensors arrive on the CPU. With `stops` a run that
         is asked to stop does so here."""
         if self.alone:
-            return [own]
+            return [local_value]
         gathered: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(
-            gathered, (moved(own, "cpu"), stops and self.asks()), group=self.group
+            gathered, (moved(local_value, "cpu"), stops and self.asks()), group=self.group
         )
         if gathered[0][1]:
             self.stop()
@@ -104,10 +104,10 @@ class Ranks:
         if self.alone:
             return list(work(items))
         parts = self.all_gather(list(work(self.share(items))))
-        found: list[Any] = [None] * len(items)
+        results: list[Any] = [None] * len(items)
         for rank, part in enumerate(parts):
-            found[rank :: self.size] = part
-        return found
+            results[rank :: self.size] = part
+        return results
 
 
 ALONE = Ranks()
@@ -120,11 +120,13 @@ def moved(value: Any, device: torch.device | str) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
         if any(map(holds_tensor, fields.values())):
-            return dataclasses.replace(value, **{n: moved(one, device) for n, one in fields.items()})
+            return dataclasses.replace(
+                value, **{n: moved(field_value, device) for n, field_value in fields.items()}
+            )
         return value
     move = functools.partial(moved, device=device)
     if isinstance(value, dict):
-        return {key: move(one) for key, one in value.items()}
+        return {key: move(member) for key, member in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(move, value))
     return value

@@ -126,20 +126,23 @@ class RoleWeights:
     def take_state_bytes(self) -> int:
         """Bytes of all weights, of what the optimizers keep, and of the gradients of updates since this was
         asked before, on all devices together. Tensors that roles share count once."""
-        weights = [self.language.parameters(), *(one.parameters() for one in self.networks.values())]
-        kept = [*(one.tensors() for one in self.optimizers.values()), self.past.tensors()]
-        every = itertools.chain(*weights, *(tensors.values() for tensors in kept))
-        gradients = sum(one.take_gradient_bytes() for one in self.optimizers.values())
+        weights = [self.language.parameters(), *(network.parameters() for network in self.networks.values())]
+        stored_tensors = [
+            *(optimizer.tensors() for optimizer in self.optimizers.values()),
+            self.past.tensors(),
+        ]
+        every = itertools.chain(*weights, *(tensors.values() for tensors in stored_tensors))
+        gradients = sum(optimizer.take_gradient_bytes() for optimizer in self.optimizers.values())
         return gradients + bytes_of(every)
 
     def ruined(self, roles: Iterable[Role] | None = None) -> str:
         """A sentence about the trained roles whose weights are not finite; empty: there are none."""
         checked = self.optimizers if roles is None else roles
         # Each rank sees its part only.
-        own = [role for role in checked if not self.optimizers[role].finite()]
+        ruined_here = [role for role in checked if not self.optimizers[role].finite()]
         # A run whose last step is done has no further place to stop.
-        found = self.ranks.all_gather(own, stops=False)
-        lost = list(dict.fromkeys(role for of_rank in found for role in of_rank))
+        ruined_by_rank = self.ranks.all_gather(ruined_here, stops=False)
+        lost = list(dict.fromkeys(role for of_rank in ruined_by_rank for role in of_rank))
         return f"weights of the {' and the '.join(lost)} are not finite" if lost else ""
 
     def follow(self, mix: float) -> None:
@@ -197,7 +200,7 @@ class RoleWeights:
                 room[key] = torch.empty_like(like, dtype=dtype, requires_grad=False)
         return room
 
-    def whole(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def full_tensors(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Weights or tensors of an optimizer, detached. Those of several ranks are gathered into the CPU's
         memory of the rank that writes, and are empty on the others."""
         if self.ranks.alone:

@@ -198,9 +198,9 @@ class RoleModels(RoleWeights):
         # Of the whole weights, which must not stay in memory.
         self.plain = None
         networks = [*self.networks.values(), *([self.base] if self.base else [])]
-        trunks = {id(one.trunk): one.trunk for one in networks}
-        heads = [one.head for one in networks if one.head is not None]
-        values = [one.value for one in networks if one.value is not None]
+        trunks = {id(network.trunk): network.trunk for network in networks}
+        heads = [network.head for network in networks if network.head is not None]
+        values = [network.value for network in networks if network.value is not None]
         self.shards = Shards(trunks.values(), heads, values, self.ranks)
 
     def _add_networks(self, roles: Collection[Role], teacher: Any) -> None:
@@ -290,11 +290,15 @@ class RoleModels(RoleWeights):
         self.flops.add_forward(role, batch)  # once, however often memory ran out
         return output
 
-    def gathered(self, own: list[T]) -> list[T]:
+    def gathered(self, local_values: list[T]) -> list[T]:
         """The lists of all ranks as one, on this rank's device."""
         if self.ranks.alone:
-            return own
-        return [moved(one, self.device) for part in self.ranks.all_gather(own) for one in part]
+            return local_values
+        return [
+            moved(gathered_value, self.device)
+            for part in self.ranks.all_gather(local_values)
+            for gathered_value in part
+        ]
 
     def within_root(self, work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
         """`work()`, where the weights outside of layers are whole. Every rank must call this at the same
@@ -311,19 +315,19 @@ class RoleModels(RoleWeights):
             layout = self.layout(part)
             with self.precision():
                 states = [self._states(network.trunk, layout, part) for network in networks]
-                flat = token_kl(states, [one.head for one in networks], self.temperature, self.chunk)
+                flat = token_kl(states, [network.head for network in networks], self.temperature, self.chunk)
             return [scatter(flat, layout.flat_index, part.completion.shape)]
 
         def collect(micro_batches: MicroBatches) -> torch.Tensor:
-            found: list[tuple[torch.Tensor, torch.Tensor]] = []
+            kl_parts: list[tuple[torch.Tensor, torch.Tensor]] = []
             for rows in micro_batches:
-                (own,) = self.within_root(functools.partial(kl, batch[rows]))
+                (micro_batch_kl,) = self.within_root(functools.partial(kl, batch[rows]))
                 if not micro_batches.filling:
-                    found.append((rows, own))
-            whole = torch.zeros_like(batch.sampler_logp)
-            for rows, one in self.gathered(found):
-                whole[rows.to(whole.device)] = one
-            return whole
+                    kl_parts.append((rows, micro_batch_kl))
+            batch_kl = torch.zeros_like(batch.sampler_logp)
+            for rows, rows_kl in self.gathered(kl_parts):
+                batch_kl[rows.to(batch_kl.device)] = rows_kl
+            return batch_kl
 
         return self.in_micro_batches(batch, torch.arange(len(batch)), collect)
 
@@ -347,15 +351,18 @@ class RoleModels(RoleWeights):
     ) -> T:
         """The same for several batches with their row groups, whose results belong together: wherever memory
         runs out, `undo` and `work` are called for all of them."""
-        splits = [MicroBatches(*one, self.token_budget, self.dtype, self.ranks) for one in batches]
+        splits = [
+            MicroBatches(*batch_and_groups, self.token_budget, self.dtype, self.ranks)
+            for batch_and_groups in batches
+        ]
 
         def halve(why: str) -> None:
             undo()
             # The one in which memory ran out: `work` takes them one after the other.
-            split = next((one for one in splits if one.entered), splits[0])
-            for one in splits:
-                one.entered = False
-            split.halve_budget(why)
+            exhausted = next((split for split in splits if split.entered), splits[0])
+            for split in splits:
+                split.entered = False
+            exhausted.halve_budget(why)
             if not self.ranks.alone:
                 # The other ranks wait within a layer for a part that this one will not send.
                 lowered = self.token_budget.take_unreported()[-1]
@@ -410,8 +417,8 @@ class RoleModels(RoleWeights):
                     network, hidden, layout, batch, differentiate_entropy, squares
                 )
                 if role == "policy" and divergence is not None:
-                    found = self._divergence(hidden, layout, batch, divergence, teacher)
-                    outputs[role] = dataclasses.replace(outputs[role], divergence=found)
+                    teacher_divergence = self._divergence(hidden, layout, batch, divergence, teacher)
+                    outputs[role] = dataclasses.replace(outputs[role], divergence=teacher_divergence)
             else:
                 outputs[role] = self._value_output(network, hidden, layout, batch)
         return outputs
@@ -422,24 +429,24 @@ class RoleModels(RoleWeights):
         """The divergence (B, T) of the teacher from the policy, whose states are given, (N, H)."""
         policy, teacher = self.networks["policy"], self.networks[role]
         assert policy.head is not None and teacher.head is not None
-        places = layout.flat_index
+        flat_index = layout.flat_index
 
         def read(part: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-            own = layout if part is batch else self.layout(part)
-            return self._states(teacher.trunk, own, part), own.flat_index
+            part_layout = layout if part is batch else self.layout(part)
+            return self._states(teacher.trunk, part_layout, part), part_layout.flat_index
 
         with self.precision():
             # Without gradient also where the teacher is the policy itself.
             with torch.no_grad():
-                kept, theirs = taught_states(batch, places, self.token_budget.limit, read)
-            if not len(kept):  # no row has a teacher, or no row has a token
+                taught_index, theirs = taught_states(batch, flat_index, self.token_budget.limit, read)
+            if not len(taught_index):  # no row has a teacher, or no row has a token
                 return hidden.new_zeros(batch.completion.shape, dtype=batch.sampler_logp.dtype)
-            if len(kept) < len(hidden):
-                hidden, places = hidden.index_select(0, kept), places[kept]
+            if len(taught_index) < len(hidden):
+                hidden, flat_index = hidden.index_select(0, taught_index), flat_index[taught_index]
             flat = token_divergence(
                 hidden, policy.head, theirs, teacher.head, self.temperature, self.chunk, beta
             )
-        return scatter(flat, places, batch.completion.shape)
+        return scatter(flat, flat_index, batch.completion.shape)
 
     def _token_output(
         self,
@@ -521,9 +528,9 @@ def trunk_and_head(language: Any, probed: bool = True) -> tuple[nn.Module, nn.Mo
     device = next(trunk.parameters()).device
     probe = torch.tensor([[5, 7, 11, 13]], device=device) % language.config.vocab_size
     with torch.no_grad():
-        whole = language(input_ids=probe).logits
+        full_logits = language(input_ids=probe).logits
         pieces = head(trunk(input_ids=probe).last_hidden_state)
-    if not torch.allclose(whole, pieces.to(whole.dtype), rtol=1e-4, atol=1e-4):
+    if not torch.allclose(full_logits, pieces.to(full_logits.dtype), rtol=1e-4, atol=1e-4):
         raise ModelError(
             f"{type(language).__name__} changes its logits after the output head; use another causal LM"
         )

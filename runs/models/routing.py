@@ -61,8 +61,8 @@ class Choosing(TorchFunctionMode):
 def routers_of(trunk: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
     """(layer, router) of each router that chooses experts, in the order of the layers. Raises ModelError for
     a model without any."""
-    named = [one for one in trunk.modules() if type(one).__name__.endswith(ROUTER)]
-    if not named:
+    routers = [module for module in trunk.modules() if type(module).__name__.endswith(ROUTER)]
+    if not routers:
         raise ModelError(
             f"sampler.router_replay replays the choices of a mixture of experts, and {type(trunk).__name__} "
             f"has no router that makes them (no module whose class ends with {ROUTER}); set "
@@ -70,7 +70,7 @@ def routers_of(trunk: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
         )
     layers = layers_of(trunk)
     owner = {id(module): layer for layer in layers for module in layer.modules()}
-    return [(owner[id(router)], router) for router in named]
+    return [(owner[id(router)], router) for router in routers]
 
 
 @contextlib.contextmanager
@@ -124,19 +124,19 @@ def _restore(module: nn.Module, before: Any) -> None:
 @contextlib.contextmanager
 def recorded(trunk: nn.Module) -> Iterator[list[torch.Tensor]]:
     """Within, the choices (N, k) of one forward pass are appended, router after router."""
-    found: list[torch.Tensor] = []
+    choices: list[torch.Tensor] = []
 
-    def choose(number: int, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        found.append(own)
-        return own
+    def choose(number: int, scores: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
+        choices.append(choice)
+        return choice
 
     with choosing(trunk, choose):
-        yield found
+        yield choices
 
 
-def stacked(found: list[torch.Tensor]) -> torch.Tensor:
+def stacked(choices: list[torch.Tensor]) -> torch.Tensor:
     """The choices of one forward pass, int16 (N, routers, k)."""
-    return torch.stack(found, 1).to(torch.int16)
+    return torch.stack(choices, 1).to(torch.int16)
 
 
 def replayed(trunk: nn.Module, target: torch.Tensor) -> contextlib.AbstractContextManager[None]:
@@ -150,14 +150,14 @@ def replayed(trunk: nn.Module, target: torch.Tensor) -> contextlib.AbstractConte
             f"{routers}: sampler and trainer must be the same model"
         )
 
-    def choose(number: int, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        forced = target[:, number].to(own.dtype)
-        if forced.shape != own.shape:
+    def choose(number: int, scores: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
+        forced = target[:, number].to(choice.dtype)
+        if forced.shape != choice.shape:
             raise ModelError(
                 f"routes of shape {tuple(forced.shape)} cannot be replayed where a router chooses "
-                f"{tuple(own.shape)} (tokens, experts of each): sampler and trainer must be the same model"
+                f"{tuple(choice.shape)} (tokens, experts of each): sampler and trainer must be the same model"
             )
-        return torch.where(forced == UNKNOWN, own, forced)
+        return torch.where(forced == UNKNOWN, choice, forced)
 
     return choosing(trunk, choose)
 
@@ -174,16 +174,17 @@ def to_packed(routes: RoutedExperts, layout: Pack) -> torch.Tensor:
 
 def from_packed(packed: torch.Tensor, layout: Pack, batch: Batch) -> RoutedExperts:
     """The inverse: the experts of each row's tokens, of the choices (S · L, routers, k) of a pass."""
-    (rows, width), rest = batch.prompt.shape, packed.shape[1:]
+    (rows, width), routes_shape = batch.prompt.shape, packed.shape[1:]
     sequences, length = layout.tokens.shape
     columns = min(length, width)
-    prompt = packed.new_full((rows, width, *rest), UNKNOWN)
-    prompt[:, :columns] = packed.view(sequences, length, *rest)[layout.sequence][:, :columns]
+    prompt = packed.new_full((rows, width, *routes_shape), UNKNOWN)
+    prompt[:, :columns] = packed.view(sequences, length, *routes_shape)[layout.sequence][:, :columns]
     beyond = torch.arange(width, device=packed.device) >= batch.prompt_length[:, None]
-    completion = packed.new_full((batch.completion.numel(), *rest), UNKNOWN)
+    completion = packed.new_full((batch.completion.numel(), *routes_shape), UNKNOWN)
     completion = completion.index_copy(0, layout.fed_place, packed[layout.fed])
     return RoutedExperts(
-        prompt.masked_fill(beyond[:, :, None, None], UNKNOWN), completion.view(*batch.completion.shape, *rest)
+        prompt.masked_fill(beyond[:, :, None, None], UNKNOWN),
+        completion.view(*batch.completion.shape, *routes_shape),
     )
 
 
@@ -198,14 +199,14 @@ def demand_replay(models: RoutedModels) -> None:
     pass's own must give its log-probabilities, and replaying others other ones."""
     batch, trunk = probe(models), models.networks["policy"].trunk
     with plainly(models), torch.no_grad():
-        with recorded(trunk) as found:
+        with recorded(trunk) as choices:
             plain = models.forward_train(("policy",), batch)["policy"].logp
-        own = stacked(found)
-        with replayed(trunk, own):
+        chosen_experts = stacked(choices)
+        with replayed(trunk, chosen_experts):
             same = models.forward_train(("policy",), batch)["policy"].logp
         demand_equal(models, plain, same, "tokens whose own experts are replayed")
-        experts = int(own.max()) + 1
-        with replayed(trunk, (own + 1) % max(experts, 2)):
+        experts = int(chosen_experts.max()) + 1
+        with replayed(trunk, (chosen_experts + 1) % max(experts, 2)):
             other = models.forward_train(("policy",), batch)["policy"].logp
     if torch.equal(plain, other):
         raise ModelError(

@@ -68,28 +68,30 @@ class Shards:
     def run(self, work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
         """`work()`, within the root. Every rank must call it at the same places. The root gathers its weights
         again when the gradient of one of the tensors is asked for, which it sees of no other result."""
-        found: list[torch.Tensor] = self.root(work)
+        tensors: list[torch.Tensor] = self.root(work)
         if not torch.is_grad_enabled():
             self.root.reshard()  # else the next call would find these weights, even after an update
-        return found
+        return tensors
 
     def call(self, work: Callable[[], dict[Role, ModelOutput]]) -> dict[Role, ModelOutput]:
         """`run` for the outputs of roles."""
-        places: list[tuple[Role, str]] = []
+        output_fields: list[tuple[Role, str]] = []
 
         def flat() -> list[torch.Tensor]:
             outputs = work()
-            held = [(role, name, getattr(one, name)) for role, one in outputs.items() for name in TENSORS]
-            tensors = [(role, name, value) for role, name, value in held if value is not None]
-            places.extend((role, name) for role, name, _ in tensors)
+            field_values = [
+                (role, name, getattr(output, name)) for role, output in outputs.items() for name in TENSORS
+            ]
+            tensors = [(role, name, value) for role, name, value in field_values if value is not None]
+            output_fields.extend((role, name) for role, name, _ in tensors)
             # A hook on a view may be lost.
             return [value.clone() if value._base is not None else value for _, _, value in tensors]
 
         values = self.run(flat)
-        found: dict[Role, dict[str, torch.Tensor]] = {}
-        for (role, name), value in zip(places, values, strict=True):
-            found.setdefault(role, {})[name] = value
-        return {role: ModelOutput(**tensors) for role, tensors in found.items()}
+        tensors_by_role: dict[Role, dict[str, torch.Tensor]] = {}
+        for (role, name), value in zip(output_fields, values, strict=True):
+            tensors_by_role.setdefault(role, {})[name] = value
+        return {role: ModelOutput(**tensors) for role, tensors in tensors_by_role.items()}
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:

@@ -41,13 +41,13 @@ class StoredWeights:
     def gradients(self) -> dict[str, torch.Tensor]:
         """The gradients that are held now, by the name of the parameter, before clipping; without those that
         are None."""
-        held: dict[str, torch.Tensor] = {}
+        gradient_by_name: dict[str, torch.Tensor] = {}
         for name, p in self.parameters.items():
             target = self.targets[name]
             gradient = p.grad if target.grad is None else target.grad
             if gradient is not None:
-                held[name] = gradient
-        return held
+                gradient_by_name[name] = gradient
+        return gradient_by_name
 
     def clear(self) -> None:
         """Drop the gradients."""
@@ -73,10 +73,10 @@ class MasterWeights(StoredWeights):
     def __init__(self, parameters: Mapping[str, nn.Parameter], device: torch.device | None = None) -> None:
         super().__init__(parameters)
         for name, p in parameters.items():
-            place = device or p.device
-            if is_coarse(p) or p.device != place:
-                kept = torch.float32 if is_coarse(p) else p.dtype
-                master = nn.Parameter(p.detach().to(place, kept, copy=True))
+            master_device = device or p.device
+            if is_coarse(p) or p.device != master_device:
+                master_dtype = torch.float32 if is_coarse(p) else p.dtype
+                master = nn.Parameter(p.detach().to(master_device, master_dtype, copy=True))
                 p.register_post_accumulate_grad_hook(functools.partial(_hand_over, master))
                 self.targets[name] = master
 
@@ -100,7 +100,7 @@ class MasterWeights(StoredWeights):
                 master.copy_(copies.get(name, self.parameters[name]))
 
     def _copied(self) -> dict[str, nn.Parameter]:
-        return {name: one for name, one in self.targets.items() if one is not self.parameters[name]}
+        return {name: target for name, target in self.targets.items() if target is not self.parameters[name]}
 
 
 def _hand_over(master: nn.Parameter, p: torch.Tensor) -> None:
@@ -137,13 +137,15 @@ class RoundedWeights(StoredWeights):
         return norm
 
     def step(self, inner: torch.optim.Optimizer, update: int) -> None:
-        own = [p for name, p in self.parameters.items() if self.targets[name] is p and p.grad is not None]
-        for p in own:
+        in_place_parameters = [
+            p for name, p in self.parameters.items() if self.targets[name] is p and p.grad is not None
+        ]
+        for p in in_place_parameters:
             assert p.grad is not None
             p.grad.mul_(self.scale)
-        if own:
+        if in_place_parameters:
             inner.step()
-        for p in own:
+        for p in in_place_parameters:
             p.grad = None
         generators: dict[torch.device, torch.Generator] = {}
         with torch.no_grad():

@@ -56,7 +56,7 @@ these tokens."""
 
 
 def taught_states(
-    batch: Batch, places: torch.Tensor, limit: int, read: Read
+    batch: Batch, flat_index: torch.Tensor, limit: int, read: Read
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(which of the policy's states the teacher has a counterpart of (N',), the counterparts (N', H) in the
     same order), given the flat indices (N,) of the tokens that the policy's states predict.
@@ -65,19 +65,19 @@ def taught_states(
     pieces.
     """
     if batch.teacher_prompt is None:
-        return torch.arange(len(places), device=places.device), read(batch)[0]
-    rows, whole, width = taught_rows(batch), as_taught(batch), batch.completion.shape[1]
-    if not whole.completion_mask.any():
-        return places[:0], batch.sampler_logp[:0]
-    each = torch.arange(len(whole), device=places.device)
-    fits = packed_tokens(whole, each) <= limit
-    states, found = [], []
-    for piece in [each] if fits else micro_batches(whole, each, limit):
-        part, inside = read(whole[piece])
+        return torch.arange(len(flat_index), device=flat_index.device), read(batch)[0]
+    rows, taught_batch, width = taught_rows(batch), as_taught(batch), batch.completion.shape[1]
+    if not taught_batch.completion_mask.any():
+        return flat_index[:0], batch.sampler_logp[:0]
+    each = torch.arange(len(taught_batch), device=flat_index.device)
+    fits = packed_tokens(taught_batch, each) <= limit
+    states, piece_indices = [], []
+    for piece in [each] if fits else micro_batches(taught_batch, each, limit):
+        part, inside = read(taught_batch[piece])
         states.append(part)
-        found.append(rows[piece][inside // width] * width + inside % width)
+        piece_indices.append(rows[piece][inside // width] * width + inside % width)
     # Pieces, and groups of a prompt, bring the tokens in another order than the policy's.
-    at = torch.full((batch.completion.numel(),), -1, device=places.device)
-    at[torch.cat(found)] = torch.arange(sum(map(len, found)), device=places.device)
-    kept = (at[places] >= 0).nonzero().squeeze(-1)
-    return kept, torch.cat(states).index_select(0, at[places[kept]])
+    at = torch.full((batch.completion.numel(),), -1, device=flat_index.device)
+    at[torch.cat(piece_indices)] = torch.arange(sum(map(len, piece_indices)), device=flat_index.device)
+    taught_index = (at[flat_index] >= 0).nonzero().squeeze(-1)
+    return taught_index, torch.cat(states).index_select(0, at[flat_index[taught_index]])

@@ -95,9 +95,13 @@ class TokenBudget:
 
     def lower_as(self, lowered: Iterable[Mapping[str, Any]]) -> None:
         """Lower the limit as earlier attempts of the run were made to, if they began with the same one."""
-        for one in lowered:
-            if one["of"] == self.of and one.get("asked") == self.initial and one["now"] < self.limit:
-                self.limit, self.times = one["now"], self.times + 1
+        for lowering in lowered:
+            if (
+                lowering["of"] == self.of
+                and lowering.get("asked") == self.initial
+                and lowering["now"] < self.limit
+            ):
+                self.limit, self.times = lowering["now"], self.times + 1
 
     def take_unreported(self) -> list[dict[str, Any]]:
         """What was lowered since the last call."""

@@ -63,12 +63,12 @@ def path_of(tokenizer: Any, task: Written, problem: Problem, rng: random.Random)
     targets: list[dict[int, float] | None] = []
     turns: Sequence[str] = task.draw_episode(problem, rng)
     for number, turn in enumerate(turns):
-        for place in range(len(turn) + 1):
-            if place == len(turn) and task.turn_end and turn.endswith(task.turn_end):
+        for position in range(len(turn) + 1):
+            if position == len(turn) and task.turn_end and turn.endswith(task.turn_end):
                 break
-            following = task.distribution(problem, [*turns[:number], turn[:place]])
+            following = task.distribution(problem, [*turns[:number], turn[:position]])
             targets.append({code(tokenizer, c): p for c, p in following.items()})
-            tokens.append(code(tokenizer, turn[place]) if place < len(turn) else end)
+            tokens.append(code(tokenizer, turn[position]) if position < len(turn) else end)
         if number + 1 < len(turns):
             reply = task.reply(problem, turns[: number + 1])
             assert reply is not None
@@ -90,19 +90,19 @@ def batch_of(paths: Sequence[Drawn], vocabulary: int) -> tuple[torch.Tensor, tor
     tokens = torch.zeros(len(paths), width, dtype=torch.long)
     targets = torch.zeros(len(paths), width, vocabulary)
     for row, path in enumerate(paths):
-        whole = [*path.prompt, *path.tokens]
-        tokens[row, : len(whole)] = torch.tensor(whole)
-        for place, following in enumerate(path.targets):
+        sequence = [*path.prompt, *path.tokens]
+        tokens[row, : len(sequence)] = torch.tensor(sequence)
+        for position, following in enumerate(path.targets):
             for token, p in (following or {}).items():
-                targets[row, len(path.prompt) + place - 1, token] = p
+                targets[row, len(path.prompt) + position - 1, token] = p
     return tokens, targets
 
 
 def divergence(model: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """KL(target ‖ model) in nats of each position with a target, shape (N,)."""
-    wanted = targets.sum(-1) > 0
-    logp = model(input_ids=tokens).logits[wanted].log_softmax(-1)
-    p = targets[wanted]
+    has_target = targets.sum(-1) > 0
+    logp = model(input_ids=tokens).logits[has_target].log_softmax(-1)
+    p = targets[has_target]
     total: torch.Tensor = (p * (p.clamp_min(1e-30).log() - logp)).sum(-1)
     return total
 

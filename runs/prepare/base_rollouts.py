@@ -73,7 +73,7 @@ class BaseRollouts:
 
 
 @dataclass(frozen=True)
-class Asked:
+class InitialPolicy:
     """Who samples, and how."""
 
     config: RunConfig
@@ -88,7 +88,7 @@ class Asked:
 
 
 def base_rollouts(
-    asked: Asked,
+    initial: InitialPolicy,
     grader: Grader,
     problems: Sequence[Problem],
     count: int,
@@ -96,16 +96,16 @@ def base_rollouts(
 ) -> BaseRollouts:
     """`count` completions of each problem with their rewards; the completions from the cache if the same
     policy was asked the same before."""
-    folder = cache_folder() / "base" / f"{asked.config.task.name.replace(':', '-')}-{key(asked, count)}"
+    folder = cache_folder() / "base" / f"{initial.config.task.name.replace(':', '-')}-{key(initial, count)}"
     rewards, generated, tokens, seconds = [], 0, 0.0, 0.0
     # The lock is the run's: of several ranks one takes it.
-    with alone(folder) if asked.models.ranks.writes else contextlib.nullcontext():
+    with alone(folder) if initial.models.ranks.writes else contextlib.nullcontext():
         folder.mkdir(parents=True, exist_ok=True)
         for start in range(0, len(problems), AT_ONCE):
             tell(start, len(problems))
             safe_point()  # what is sampled so far is kept
             part = problems[start : start + AT_ONCE]
-            sampled, took = completions(asked, folder, part, count)
+            sampled, took = completions(initial, folder, part, count)
             generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
             tokens += count_sampled(sampled)
             seconds += took
@@ -115,18 +115,18 @@ def base_rollouts(
     return BaseRollouts(torch.tensor(rewards), generated, tokens, seconds)
 
 
-def key(asked: Asked, count: int) -> str:
+def key(initial: InitialPolicy, count: int) -> str:
     """A cache key that changes with anything that changes a completion, except the problems: these name the
     files."""
-    config, models = asked.config, asked.models
+    config, models = initial.config, initial.models
     facts = {
         "recipe": RECIPE,
-        "model": asked.loaded.provenance,
-        "warm_start": asked.warm_start,
+        "model": initial.loaded.provenance,
+        "warm_start": initial.warm_start,
         "task": strict.plain(config.task),
         "count": count,
         "seed": config.seed,
-        "limit": asked.limit,
+        "limit": initial.limit,
         "temperature": config.sampler.temperature,
         "sampler": [config.sampler.kind, config.sampler.max_batch_size],
         "dtype": str(models.dtype),
@@ -142,23 +142,23 @@ def key(asked: Asked, count: int) -> str:
 
 
 def completions(
-    asked: Asked, folder: Path, problems: Sequence[Problem], count: int
+    initial: InitialPolicy, folder: Path, problems: Sequence[Problem], count: int
 ) -> tuple[list[list[Rollout]], float]:
     """The completions of some problems, and the seconds that sampling them took when it was done."""
-    prompts = [asked.loaded.encode(problem.prompt) for problem in problems]
+    prompts = [initial.loaded.encode(problem.prompt) for problem in problems]
     texts = json.dumps([[problem.id for problem in problems], prompts])
     path = folder / f"{hashlib.sha256(texts.encode()).hexdigest()[:16]}.safetensors"
-    ranks = asked.models.ranks
+    ranks = initial.models.ranks
     if ranks.broadcast(lambda: not path.exists() or damaged(path)):
         began = time.perf_counter()
         sampled = episodes(
-            asked.sampler,
-            asked.loaded,
-            asked.config.task,
+            initial.sampler,
+            initial.loaded,
+            initial.config.task,
             problems,
-            [seeds(asked.config.seed, problem, count) for problem in problems],
-            asked.limit,
-            asked.config.sampler.temperature,
+            [seeds(initial.config.seed, problem, count) for problem in problems],
+            initial.limit,
+            initial.config.sampler.temperature,
         )
         took = time.perf_counter() - began
         ranks.broadcast(lambda: files.write_atomic(path, stored(sampled, took)))
@@ -172,13 +172,17 @@ def seeds(seed: int, problem: Problem, count: int) -> tuple[int, ...]:
 
 def stored(sampled: Sequence[Sequence[Rollout]], seconds: float) -> bytes:
     """Completions as the content of a file, one behind the other."""
-    rollouts = [rollout for own in sampled for rollout in own]
-    written = [w for one in rollouts for w in one.completion_mask or (True,) * len(one.completion)]
+    rollouts = [rollout for problem_rollouts in sampled for rollout in problem_rollouts]
+    written = [
+        w for rollout in rollouts for w in rollout.completion_mask or (True,) * len(rollout.completion)
+    ]
     tensors = {
-        "token": torch.tensor([token for one in rollouts for token in one.completion], dtype=torch.int32),
+        "token": torch.tensor(
+            [token for rollout in rollouts for token in rollout.completion], dtype=torch.int32
+        ),
         "written": torch.tensor(written, dtype=torch.bool),
-        "length": torch.tensor([len(one.completion) for one in rollouts], dtype=torch.int32),
-        "stopped": torch.tensor([one.stopped for one in rollouts], dtype=torch.bool),
+        "length": torch.tensor([len(rollout.completion) for rollout in rollouts], dtype=torch.int32),
+        "stopped": torch.tensor([rollout.stopped for rollout in rollouts], dtype=torch.bool),
     }
     return save(tensors, {SECONDS: repr(seconds)})
 
@@ -199,10 +203,10 @@ def read(path: Path, prompts: Sequence[tuple[int, ...]], count: int) -> tuple[li
         tensors = {name: file.get_tensor(name).tolist() for name in file.keys()}  # noqa: SIM118 - no mapping
         seconds = float(file.metadata()[SECONDS])
     ends = np.cumsum(tensors["length"]).tolist()
-    found: list[list[Rollout]] = [[] for _ in prompts]
+    rollouts_by_problem: list[list[Rollout]] = [[] for _ in prompts]
     for number, (end, length) in enumerate(zip(ends, tensors["length"], strict=True)):
         written = tuple(tensors["written"][end - length : end])
-        found[number // count].append(
+        rollouts_by_problem[number // count].append(
             Rollout(
                 prompts[number // count],
                 tuple(tensors["token"][end - length : end]),
@@ -211,4 +215,4 @@ def read(path: Path, prompts: Sequence[tuple[int, ...]], count: int) -> tuple[li
                 () if all(written) else written,
             )
         )
-    return found, seconds
+    return rollouts_by_problem, seconds

@@ -41,7 +41,7 @@ class Experts:
     seed: int
 
     @property
-    def asked(self) -> Sequence[Problem]:
+    def distinct_problems(self) -> Sequence[Problem]:
         """The problems."""
         return [groups[0].problem for groups in self.problems]
 
@@ -78,23 +78,23 @@ def experts(task: Task, loaded: Loaded, source: str, count: int, seed: int) -> E
             f"{path} holds no answer; give {SETTING} a JSONL file of {{prompt, completion}} or "
             "{prompt, chosen}"
         )
-    found = [
+    groups_by_prompt = [
         [written(loaded, path, prompt, text) for text, _ in of_prompt]
         for prompt, of_prompt in answers.items()
     ]
     weights = [[weight for _, weight in of_prompt] for of_prompt in answers.values()]
-    return Experts(found, weights, count, seed)
+    return Experts(groups_by_prompt, weights, count, seed)
 
 
 def written(loaded: Loaded, path: Path, prompt: Prompt, text: str) -> Group:
     """A completion of a file, which ends with the end token."""
-    asked = loaded.encode(prompt)
+    prompt_tokens = loaded.encode(prompt)
     completion = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
-    if (length := len(asked) + len(completion)) > loaded.context:
+    if (length := len(prompt_tokens) + len(completion)) > loaded.context:
         raise DataError(
             f"{path}: the prompt {as_text(prompt)[:40]!r} and an answer have {length} tokens, beyond the "
             f"model's {loaded.bound}; shorten or remove the line"
         )
     unknown = np.full(len(completion), np.nan, dtype=np.float32)
-    rollout = Rollout(asked, completion, unknown, stopped=True)
+    rollout = Rollout(prompt_tokens, completion, unknown, stopped=True)
     return Group(Problem(as_line(prompt), prompt, None), [rollout], [Verdict({}, None)], [math.nan])

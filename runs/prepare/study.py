@@ -50,16 +50,16 @@ def study(
     # The lock is the run's: of several ranks one takes it.
     with alone(folder) if ranks.writes else contextlib.nullcontext():
         if ranks.broadcast(lambda: not folder.exists()):
-            found = read(models, loaded, lessons, tell)
-            ranks.broadcast(lambda: save(folder, found))
+            new_study = read(models, loaded, lessons, tell)
+            ranks.broadcast(lambda: save(folder, new_study))
     tensors = load_file(folder / TENSORS)
     return Study(tensors["embedding"], tensors["nll"])
 
 
-def save(folder: Path, found: Study) -> None:
+def save(folder: Path, problem_study: Study) -> None:
     """Write a study; it appears whole or not at all."""
     with files.becoming(folder, alone=True) as aside:
-        save_file({"embedding": found.embedding, "nll": found.nll}, aside / TENSORS)
+        save_file({"embedding": problem_study.embedding, "nll": problem_study.nll}, aside / TENSORS)
 
 
 def key(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], warm_start: str) -> str:
@@ -105,14 +105,14 @@ def _embedding(models: RoleModels, batch: Batch) -> torch.Tensor:
     """Mean over the tokens of prompt and completion of the trunk's final hidden states, (B, H)."""
 
     def means(parts: MicroBatches) -> torch.Tensor:
-        own: list[tuple[torch.Tensor, torch.Tensor]] = []
+        local_means: list[tuple[torch.Tensor, torch.Tensor]] = []
         for rows in parts:
             (mean,) = models.within_root(functools.partial(_mean_states, models, batch[rows]))
             if not parts.filling:
-                own.append((rows, mean))
-        found = models.gathered(own)
-        order = torch.cat([rows for rows, _ in found]).argsort()
-        return torch.cat([mean for _, mean in found])[order]
+                local_means.append((rows, mean))
+        row_means = models.gathered(local_means)
+        order = torch.cat([rows for rows, _ in row_means]).argsort()
+        return torch.cat([mean for _, mean in row_means])[order]
 
     return models.in_micro_batches(batch, torch.arange(len(batch)), means)
 

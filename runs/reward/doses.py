@@ -37,17 +37,17 @@ def dosed(
     settings: RewardConfig,
     weights: Mapping[str, float],
     seed: int,
-    place: tuple[str, str, int],
+    completion_key: tuple[str, str, int],
 ) -> Dosed:
-    """A reward with the doses of the recipe. `weights` are those of its components, `seed` the run's, `place`
-    is (stream, problem, index in the group) of the completion."""
+    """A reward with the doses of the recipe. `weights` are those of its components, `seed` the run's,
+    `completion_key` is (stream, problem, index in the group) of the completion."""
     flipped = outlier = False
     if settings.flip:
-        flipped = random.Random(derive(seed, "flip", *place)).random() < settings.flip
+        flipped = random.Random(derive(seed, "flip", *completion_key)).random() < settings.flip
         reward = sum(weights.values()) - reward if flipped else reward
     reward = settings.scale * reward + settings.offset
     if settings.outliers:
-        draws = random.Random(derive(seed, "outlier", *place))
+        draws = random.Random(derive(seed, "outlier", *completion_key))
         outlier, up = draws.random() < settings.outliers, draws.random() < 0.5
         reward += (settings.outlier_size if up else -settings.outlier_size) if outlier else 0.0
     return Dosed(reward, flipped, outlier)

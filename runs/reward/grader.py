@@ -107,7 +107,7 @@ class Grader:
         """`verify` of many problems at once."""
         judged = self._verify(problems, sampled)
         self._watch([verdict is None for verdicts in judged for verdict in verdicts])
-        return [[one or Verdict({}, None, "infra_error") for one in verdicts] for verdicts in judged]
+        return [[verdict or Verdict({}, None, "infra_error") for verdict in verdicts] for verdicts in judged]
 
     def groups(
         self, streams: Sequence[str], problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
@@ -121,17 +121,19 @@ class Grader:
             if verdict is not None
         ]
         parts = iter(self.ranks.broadcast(lambda: guarded(self._measure, graded, self._note)))
-        found, failed = [], []
+        groups, failed = [], []
         for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True):
-            own = [next(parts) if verdict is not None else None for verdict in verdicts]
-            failed += [measured is None for measured in own]
-            applied = [measured is not None and applies(measured, self.weights) for measured in own]
+            components = [next(parts) if verdict is not None else None for verdict in verdicts]
+            failed += [measured is None for measured in components]
+            applied = [measured is not None and applies(measured, self.weights) for measured in components]
             self.rewarded += sum(applied)
-            self.masked += sum(measured is not None for measured in own) - sum(applied)
-            own = [one if there else None for one, there in zip(own, applied, strict=True)]
-            found.append(self._group(stream, problem, rollouts, verdicts, own))
+            self.masked += sum(measured is not None for measured in components) - sum(applied)
+            components = [
+                measured if there else None for measured, there in zip(components, applied, strict=True)
+            ]
+            groups.append(self._group(stream, problem, rollouts, verdicts, components))
         self._watch(failed)
-        return found
+        return groups
 
     def _group(
         self,
@@ -142,7 +144,7 @@ class Grader:
         measured: Sequence[Mapping[str, float] | None],
     ) -> Group:
         masked = Verdict({}, None, "infra_error")
-        kept = [
+        final_verdicts = [
             dataclasses.replace(verdict or masked, outcome="infra_error") if parts is None else verdict
             for verdict, parts in zip(verdicts, measured, strict=True)
         ]
@@ -152,21 +154,23 @@ class Grader:
             self._dosed(weighted(parts, self.weights), (stream, problem.id, index)) if parts else MASKED
             for index, parts in enumerate(measured)
         ]
-        flipped = {"flipped": [one.flipped for one in rewards]} if self.reward.flip else {}
-        outlier = {"outlier": [one.outlier for one in rewards]} if self.reward.outliers else {}
+        flipped = {"flipped": [dosed_reward.flipped for dosed_reward in rewards]} if self.reward.flip else {}
+        outlier = (
+            {"outlier": [dosed_reward.outlier for dosed_reward in rewards]} if self.reward.outliers else {}
+        )
         return Group(
             problem,
             rollouts,
-            [verdict or masked for verdict in kept],
-            [one.reward for one in rewards],
+            [verdict or masked for verdict in final_verdicts],
+            [dosed_reward.reward for dosed_reward in rewards],
             {name: [(parts or nothing)[name] for parts in measured] for name in names},
             # What an algorithm that weighs the components for itself is told, so that it is scaled too.
             {name: self.reward.scale * weight for name, weight in self.weights.items()},
             flipped | outlier,
         )
 
-    def _dosed(self, reward: float, place: tuple[str, str, int]) -> Dosed:
-        return dosed(reward, self.reward, self.weights, self.seed, place)
+    def _dosed(self, reward: float, completion_key: tuple[str, str, int]) -> Dosed:
+        return dosed(reward, self.reward, self.weights, self.seed, completion_key)
 
     def _verify(
         self, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
@@ -175,10 +179,15 @@ class Grader:
             episodes: dict[int, list[Sequence[str]]] = {}
             for i, rollout in chosen:
                 episodes.setdefault(i, []).append(policy_turns(self.loaded, rollout))
-            asked = [problems[i] for i in episodes]
-            own = list(episodes.values())
-            judged = demand_verdicts(self.task, asked, own, self.task.verify_all(asked, own))
-            for problem, verdicts in zip(asked, judged, strict=True):
+            judged_problems = [problems[i] for i in episodes]
+            problem_episodes = list(episodes.values())
+            judged = demand_verdicts(
+                self.task,
+                judged_problems,
+                problem_episodes,
+                self.task.verify_all(judged_problems, problem_episodes),
+            )
+            for problem, verdicts in zip(judged_problems, judged, strict=True):
                 demand_share(self.task, problem, verdicts)
             return [verdict for verdicts in judged for verdict in verdicts]
 
@@ -193,7 +202,10 @@ class Grader:
         """Every component of every completion, before its weight."""
         columns = {name: self._component(name, graded) for name in self.weights if name != "model"}
         if self.scorer:
-            pairs = [(one.problem.prompt, self.loaded.decode(one.rollout.completion)) for one in graded]
+            pairs = [
+                (completion.problem.prompt, self.loaded.decode(completion.rollout.completion))
+                for completion in graded
+            ]
             scores = self.scorer.score(pairs)
             columns["model"] = [score.value for score in scores]
             columns[CUT] = [float(score.cut) for score in scores]
@@ -204,18 +216,18 @@ class Grader:
 
     def _component(self, name: str, graded: Sequence[Graded]) -> list[float]:
         if name in self.task.scores:
-            return [one.verdict.scores.get(name, 0.0) for one in graded]
+            return [completion.verdict.scores.get(name, 0.0) for completion in graded]
         if name in self.functions:
-            found = self.functions[name](
+            function_rewards = self.functions[name](
                 list(map(self._reward_input, graded)), steps_done(graded), self.steps
             )
-            return [math.nan if value is None else value for value in found]
-        return [CONTROLS[name](self, one) for one in graded]
+            return [math.nan if value is None else value for value in function_rewards]
+        return [CONTROLS[name](self, completion) for completion in graded]
 
-    def _reward_input(self, one: Graded) -> RewardInput:
-        completion = one.rollout.completion
-        columns = self.task.columns(one.problem)
-        return RewardInput(one.problem.prompt, self.loaded.decode(completion), completion, columns)
+    def _reward_input(self, graded: Graded) -> RewardInput:
+        completion = graded.rollout.completion
+        columns = self.task.columns(graded.problem)
+        return RewardInput(graded.problem.prompt, self.loaded.decode(completion), completion, columns)
 
     def _note(self, error: Exception) -> None:
         self.last = error
@@ -223,12 +235,14 @@ class Grader:
     def _watch(self, failed: Iterable[bool]) -> None:
         self.recent.extend(failed)
         if sum(self.recent) > MOST_FAILURES:
-            own = f"{type(self.last).__name__}: {self.last}" if self.last else ""
-            said = [one for one in self.ranks.all_gather(own, stops=False) if one]
+            last_error = f"{type(self.last).__name__}: {self.last}" if self.last else ""
+            rank_errors = [
+                rank_error for rank_error in self.ranks.all_gather(last_error, stops=False) if rank_error
+            ]
             raise RewardError(
                 f"the verifier or the reward failed for {sum(self.recent)} of the last {len(self.recent)} "
                 f"completions, more than {MOST_FAILURES} of {WINDOW}; the last time with "
-                f"{said[0]}"
+                f"{rank_errors[0]}"
             ) from self.last
 
 
@@ -259,32 +273,32 @@ def steps_done(graded: Sequence[Graded]) -> int:
     return int(step) - 1 if step.isdigit() else 0
 
 
-def flipped(grader: Grader, one: Graded) -> float:
-    return 1 - one.verdict.scores.get("correct", 0.0)
+def flipped(grader: Grader, completion: Graded) -> float:
+    return 1 - completion.verdict.scores.get("correct", 0.0)
 
 
-def coin(grader: Grader, one: Graded) -> float:
+def coin(grader: Grader, completion: Graded) -> float:
     """Heads with the probability in the recipe, by a seed of its own."""
-    seed = derive(grader.seed, "placebo", one.stream, one.problem.id, one.index)
+    seed = derive(grader.seed, "placebo", completion.stream, completion.problem.id, completion.index)
     return float(random.Random(seed).random() < grader.reward.probability)
 
 
-def surface(grader: Grader, one: Graded) -> float:
+def surface(grader: Grader, completion: Graded) -> float:
     """The proxy of what the policy wrote, without a tool's replies."""
     return proxy(
-        grader.loaded.decode(one.rollout.written_tokens), grader.reward.proxy, grader.reward.proxy_half
+        grader.loaded.decode(completion.rollout.written_tokens), grader.reward.proxy, grader.reward.proxy_half
     )
 
 
 def most_frequent(verdicts: Iterable[Verdict | None]) -> str | None:
     """The answer that most of a group give; of equally frequent ones the first; None without one."""
-    answers = [one.answer for one in verdicts if one is not None and one.answer is not None]
+    answers = [verdict.answer for verdict in verdicts if verdict is not None and verdict.answer is not None]
     return Counter(answers).most_common(1)[0][0] if answers else None
 
 
-def agrees(grader: Grader, one: Graded) -> float:
+def agrees(grader: Grader, completion: Graded) -> float:
     """Whether it gives its group's most frequent answer, right or wrong (arXiv:2504.16084, section 2)."""
-    return float(one.verdict.answer is not None and one.verdict.answer == one.majority)
+    return float(completion.verdict.answer is not None and completion.verdict.answer == completion.majority)
 
 
 CONTROLS: Mapping[str, Callable[[Grader, Graded], float]] = {
@@ -292,7 +306,7 @@ CONTROLS: Mapping[str, Callable[[Grader, Graded], float]] = {
     "random": coin,
     "majority": agrees,
     "proxy": surface,
-    "constant": lambda grader, one: 1.0,
+    "constant": lambda grader, completion: 1.0,
 }
 """The components that are neither a score of the task nor a model."""
 

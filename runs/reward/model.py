@@ -160,21 +160,23 @@ def pairs(task: Task, split: Split, most: int, seed: int, score: str = CORRECT) 
     """One preference per problem, in a derived order; the verifier confirms both sides. Raises DataError if
     the task does not give the score, or no problem has a preference."""
     if score not in task.scores:
-        given = ", ".join(task.scores)
-        raise DataError(f"reward.model_learns: task {task.name} gives no score {score}; choose from {given}")
+        task_scores = ", ".join(task.scores)
+        raise DataError(
+            f"reward.model_learns: task {task.name} gives no score {score}; choose from {task_scores}"
+        )
     problems = list(task.problems(split))
     rng = random.Random(derive(seed, "pairs", split))
     rng.shuffle(problems)
-    found = 0
+    num_pairs = 0
     for problem in problems:
         chosen = _preferred(task, problem, problems, rng, score)
         rejected = next(lacking(task, problem, chosen, problems, rng, score), None)
         if rejected is not None and has(task, problem, chosen, score):
-            found += 1
+            num_pairs += 1
             yield Pair(problem.text, chosen, rejected)
-        if found == most:
+        if num_pairs == most:
             return
-    if not found:
+    if not num_pairs:
         raise DataError(
             f"task {task.name} has no {split} problem whose reference answer can be damaged so that its "
             f"verifier gives no {score}; name a reward model in reward.model"
@@ -221,9 +223,9 @@ def damaged(
     for _ in range(ATTEMPTS):
         kind = rng.choice(kinds)
         if kind == "slip" and right:
-            place = rng.randrange(len(right))
-            alike = next((letters for letters in SAME_KIND if right[place] in letters), "")
-            yield right[:place] + rng.choice(alike or right) + right[place + 1 :]
+            position = rng.randrange(len(right))
+            alike = next((letters for letters in SAME_KIND if right[position] in letters), "")
+            yield right[:position] + rng.choice(alike or right) + right[position + 1 :]
         elif kind == "end" and right:
             yield right[: rng.randrange(len(right))]
         elif kind == "careless" and isinstance(task, Lapsing):
@@ -285,9 +287,9 @@ class Scorer:
         if why := missing_reward_model(reward.model):
             raise ModelError(f"reward.model: {why}")
         self.learns = reward.model_learns
-        place = self._model_path(reward.model, task)
-        self.model, self.tokenizer = read(place, reward.model_dtype)
-        self.provenance = provenance(reward.model, place, self.model.config)
+        model_path = self._model_path(reward.model, task)
+        self.model, self.tokenizer = read(model_path, reward.model_dtype)
+        self.provenance = provenance(reward.model, model_path, self.model.config)
         self.model.to(device).eval().requires_grad_(False)
         self.token_budget = TokenBudget("completions scored (reward.model_batch)", reward.model_batch)
         self.input: Input = fitting(self.tokenizer, reward.model_input)
@@ -304,7 +306,7 @@ class Scorer:
         order = sorted(
             range(len(pairs)), key=lambda i: len(encoded[i][0]["input_ids"])
         )  # Similar lengths need little padding.
-        found: dict[int, float] = {}
+        score_by_index: dict[int, float] = {}
 
         def read(some: range) -> None:
             safe_point()
@@ -312,10 +314,10 @@ class Scorer:
             batch = self.tokenizer.pad([encoded[i][0] for i in chosen], return_tensors="pt")
             with torch.no_grad():
                 logits = self.model(**batch.to(self.model.device)).logits
-            found.update(zip(chosen, logits[:, 0].float().tolist(), strict=True))
+            score_by_index.update(zip(chosen, logits[:, 0].float().tolist(), strict=True))
 
         portions(self.token_budget, len(order), read, "a completion to be scored by the reward model")
-        return [Score(found[i], encoded[i][1]) for i in range(len(pairs))]
+        return [Score(score_by_index[i], encoded[i][1]) for i in range(len(pairs))]
 
     def encode(self, prompt: Prompt, completion: str) -> tuple[dict[str, list[int]], bool]:
         """The model's input, and whether it was cut. A text that does not fit loses its beginning; of a pair
@@ -336,74 +338,76 @@ class Scorer:
         return self.tokenizer(text + completion + (self.tokenizer.eos_token or ""), **limits)
 
 
-def read(place: str, dtype: str) -> tuple[Any, Any]:
+def read(model_path: str, dtype: str) -> tuple[Any, Any]:
     """A reward model and its tokenizer. Raises ModelError with the remedy."""
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     loading.bound()
-    own = {"trust_remote_code": sizes.trusted()}
+    trust = {"trust_remote_code": sizes.trusted()}
     try:
-        weights = sizes.fitting(place)
-        tokenizer = AutoTokenizer.from_pretrained(place, padding_side="right", truncation_side="left", **own)
+        weights = sizes.fitting(model_path)
+        tokenizer = AutoTokenizer.from_pretrained(
+            model_path, padding_side="right", truncation_side="left", **trust
+        )
         if weights is not None:
-            config = AutoConfig.from_pretrained(place, **own)
+            config = AutoConfig.from_pretrained(model_path, **trust)
             with torch.device("meta"):
-                model = AutoModelForSequenceClassification.from_config(config, **own)
+                model = AutoModelForSequenceClassification.from_config(config, **trust)
             sizes.check_model(model, config, weights)
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            place, dtype=getattr(torch, dtype), output_loading_info=True, **own
+            model_path, dtype=getattr(torch, dtype), output_loading_info=True, **trust
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         why = sizes.remedy(error) or f"{error}; {USUAL}"
-        raise ModelError(f"reward.model: {place!r} could not be loaded: {why}") from error
+        raise ModelError(f"reward.model: {model_path!r} could not be loaded: {why}") from error
     if getattr(tokenizer, "chat_template", None):
         try:
             talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
             tokenizer.apply_chat_template(talk, tokenize=False)
         except DataError as error:
-            raise ModelError(f"reward.model: {place}: {error}") from error
+            raise ModelError(f"reward.model: {model_path}: {error}") from error
     if absent := sorted(info["missing_keys"]):
         raise ModelError(
-            f"reward.model: {place} has no trained weights for {', '.join(absent[:3])}; a reward model is "
-            "trained with a scalar head and saved with it, a language model has none"
+            f"reward.model: {model_path} has no trained weights for {', '.join(absent[:3])}; a reward model "
+            "is trained with a scalar head and saved with it, a language model has none"
         )
     if model.config.num_labels != 1:
         raise ModelError(
-            f"reward.model: {place} has {model.config.num_labels} outputs, not one; train a "
+            f"reward.model: {model_path} has {model.config.num_labels} outputs, not one; train a "
             "head with num_labels=1"
         )
     config = model.config.get_text_config()
     # A decoder computes its score at the last token that is not `config.pad_token_id`. Padding with that very
     # token makes a completion's score the same in any batch.
     if config.pad_token_id is None:
-        own = tokenizer.pad_token_id
-        config.pad_token_id = own if own is not None else tokenizer.eos_token_id
+        pad_token_id = tokenizer.pad_token_id
+        config.pad_token_id = pad_token_id if pad_token_id is not None else tokenizer.eos_token_id
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
     return model, tokenizer
 
 
-def provenance(name: str, place: str, config: Any) -> dict[str, str]:
+def provenance(name: str, model_path: str, config: Any) -> dict[str, str]:
     """Provenance of a reward model: the sha256 of a folder's weights, or the hub's commit."""
-    if Path(place).is_dir():
-        return {"name": name, "from": "folder", "sha256": weights_hash(Path(place))} | sizes.recorded()
+    if Path(model_path).is_dir():
+        return {"name": name, "from": "folder", "sha256": weights_hash(Path(model_path))} | sizes.recorded()
     commit = str(getattr(config, "_commit_hash", None) or "")
     return {"name": name, "from": "hub", "commit": commit} | sizes.recorded()
 
 
-def fitting(tokenizer: Any, wanted: str) -> Input:
+def fitting(tokenizer: Any, requested_format: str) -> Input:
     """The model's input format. Raises ModelError if its tokenizer cannot do what was asked for."""
     able: dict[Input, bool] = {
         "chat": bool(getattr(tokenizer, "chat_template", None)),
         "pair": tokenizer.sep_token_id is not None,
         "text": True,
     }
-    if wanted == "auto":
+    if requested_format == "auto":
         return next(name for name, can in able.items() if can)
     for name, can in able.items():
-        if name == wanted and can:
+        if name == requested_format and can:
             return name
-    lack = "chat template" if wanted == "chat" else "separator token"
+    lack = "chat template" if requested_format == "chat" else "separator token"
     raise ModelError(f'reward.model_input: the reward model\'s tokenizer has no {lack}; set it to "auto"')
 
 

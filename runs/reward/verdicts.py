@@ -22,10 +22,10 @@ def demand_verdicts(
     """`judged`, after a check that it has a verdict for every episode of each problem. Raises ReturnError."""
     if not isinstance(judged, list | tuple) or len(judged) != len(problems):
         raise refusal(task, verifier(task), counted(judged), f"a list for each of {len(problems)} problems")
-    for problem, own, verdicts in zip(problems, episodes, judged, strict=True):
+    for problem, problem_episodes, verdicts in zip(problems, episodes, judged, strict=True):
         where = f"for problem {problem.id}"
-        if not isinstance(verdicts, list | tuple) or len(verdicts) != len(own):
-            expected = f"a list of {len(own)} Verdicts"
+        if not isinstance(verdicts, list | tuple) or len(verdicts) != len(problem_episodes):
+            expected = f"a list of {len(problem_episodes)} Verdicts"
             raise refusal(task, verifier(task), f"{counted(verdicts)} {where}", expected)
         for verdict in verdicts:
             if not isinstance(verdict, Verdict):
@@ -45,18 +45,18 @@ def demand_scores(task: Task, verdict: Verdict, where: str) -> None:
             )
     for name, score in verdict.scores.items():
         if not is_number(score):
-            what = f"the score {name} = {described(score)} {where}"
-            raise refusal(task, verifier(task), what, "a number")
+            described_score = f"the score {name} = {described(score)} {where}"
+            raise refusal(task, verifier(task), described_score, "a number")
 
 
-def demand_summary(task: Task, found: object) -> Mapping[str, float]:
+def demand_summary(task: Task, summary: object) -> Mapping[str, float]:
     """What `summarize` returned, after a check that it is a mapping from names to numbers."""
-    if not isinstance(found, Mapping):
-        raise refusal(task, "summarize", described(found), "a number by the name of each metric")
-    for name, value in found.items():
+    if not isinstance(summary, Mapping):
+        raise refusal(task, "summarize", described(summary), "a number by the name of each metric")
+    for name, value in summary.items():
         if not is_number(value):
             raise refusal(task, "summarize", f"{name} = {described(value)}", "a number")
-    return found
+    return summary
 
 
 def is_number(value: Any) -> bool:

@@ -54,32 +54,32 @@ def verifier_checks(task: Task, problems: Sequence[Problem], most: int = TRIED) 
     defects = task.defects()
     sound = [i for i, problem in enumerate(problems) if problem.id not in defects]
     chosen = sound[:: -(-len(sound) // most)] if sound else []
-    asked: list[list[tuple[What, tuple[str, ...]]]] = []
+    answers_by_problem: list[list[tuple[What, tuple[str, ...]]]] = []
     for i in chosen:
         reference = tuple(task.demonstrate_episode(problems[i]))
-        own: list[tuple[What, tuple[str, ...]]] = [("reference", reference), ("empty", ("",))]
+        answers: list[tuple[What, tuple[str, ...]]] = [("reference", reference), ("empty", ("",))]
         if (wrong := corruption(task, problems, i, reference)) is not None:
-            own.append(("wrong", wrong))
-        asked.append(own)
-    episodes = [[episode for _, episode in own] for own in asked]
+            answers.append(("wrong", wrong))
+        answers_by_problem.append(answers)
+    episodes = [[episode for _, episode in answers] for answers in answers_by_problem]
     judged = task.verify_all([problems[i] for i in chosen], episodes)
     return [
-        VerifierCheck(problems[i].id, what, episode[-1], verdict)
-        for i, own, verdicts in zip(chosen, asked, judged, strict=True)
-        for (what, episode), verdict in zip(own, verdicts, strict=True)
+        VerifierCheck(problems[i].id, kind, episode[-1], verdict)
+        for i, answers, verdicts in zip(chosen, answers_by_problem, judged, strict=True)
+        for (kind, episode), verdict in zip(answers, verdicts, strict=True)
     ]
 
 
 def corruption(
-    task: Task, problems: Sequence[Problem], place: int, reference: tuple[str, ...]
+    task: Task, problems: Sequence[Problem], index: int, reference: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """A wrong answer: the task's own corruption of the last turn, else the reference to the next problem with
     another truth and another reference; None if no problem has one."""
-    problem = problems[place]
+    problem = problems[index]
     if (text := task.corrupt(problem)) is not None:
         return (*reference[:-1], text)
     for ahead_by in range(1, len(problems)):
-        other = problems[(place + ahead_by) % len(problems)]
+        other = problems[(index + ahead_by) % len(problems)]
         if other.truth != problem.truth:
             episode = tuple(task.demonstrate_episode(other))
             if episode != reference:
@@ -87,7 +87,7 @@ def corruption(
     return None
 
 
-def faults(found: Sequence[VerifierCheck]) -> list[str]:
+def faults(checks: Sequence[VerifierCheck]) -> list[str]:
     """What the verifier gets wrong on all problems, in words; nothing if it is right on one. Answers that the
     machine failed to grade do not count."""
     kinds: dict[What, str] = {
@@ -95,12 +95,12 @@ def faults(found: Sequence[VerifierCheck]) -> list[str]:
         "wrong": "accepts a wrong answer to every problem",
         "empty": "accepts every empty answer",
     }
-    told = []
-    for what, fault in kinds.items():
-        own = [one for one in found if one.what == what and one.graded]
-        if own and not any(one.right for one in own):
-            told.append(f"{fault} in the check, such as {own[0].described()}")
-    return told
+    fault_texts = []
+    for kind, fault in kinds.items():
+        checks_of_kind = [check for check in checks if check.what == kind and check.graded]
+        if checks_of_kind and not any(check.right for check in checks_of_kind):
+            fault_texts.append(f"{fault} in the check, such as {checks_of_kind[0].described()}")
+    return fault_texts
 
 
 def demand(task: Task, problems: Sequence[Problem], reaction: Literal["stop", "warn", "off"]) -> None:
@@ -116,8 +116,8 @@ def demand(task: Task, problems: Sequence[Problem], reaction: Literal["stop", "w
     except DataError:
         raise
     except Exception as error:  # the task's own code
-        told = f"{type(error).__name__}: {error}"
-        warnings.warn(f"the verifier of task {task.name} could not be checked: {told}", stacklevel=2)
+        error_text = f"{type(error).__name__}: {error}"
+        warnings.warn(f"the verifier of task {task.name} could not be checked: {error_text}", stacklevel=2)
         return
     if not wrong:
         return

@@ -27,7 +27,10 @@ ADAPTED, BASE = ".lora_", ".base_layer."
 
 def hollow(language: Any) -> Any:
     """A copy of a language model without weights: they are empty, and tied ones stay tied."""
-    memo = {id(one): nn.Parameter(one.detach().new_empty(0), False) for one in language.parameters()}
+    memo = {
+        id(parameter): nn.Parameter(parameter.detach().new_empty(0), False)
+        for parameter in language.parameters()
+    }
     # deepcopy takes what the memo has instead of copying it.
     return copy.deepcopy(language, memo)
 
@@ -37,10 +40,10 @@ def fill(language: Any, models: RoleModels) -> None:
     """Give a hollow copy of the policy, which has no adapter, its weights, gathered on this rank's device.
     Every rank must call this."""
     language.to(models.device)
-    held = dict(language.named_parameters())
+    parameter_by_name = dict(language.named_parameters())
     for name, parameter in models.language.named_parameters():
         if ADAPTED not in name:
-            held[name.replace(BASE, ".")].data = full_tensor(parameter.detach())
+            parameter_by_name[name.replace(BASE, ".")].data = full_tensor(parameter.detach())
 
 
 class DealtSampler(HFSampler):
@@ -81,9 +84,9 @@ class DealtSampler(HFSampler):
         """Gather the weights, if they are not here. Every rank must call this."""
         if self.awake:
             return
-        held = dict(self.models.language.named_parameters())
+        parameter_by_name = dict(self.models.language.named_parameters())
         for name, parameter in self.sharded.language.named_parameters():
-            held[name].data = full_tensor(parameter.detach())
+            parameter_by_name[name].data = full_tensor(parameter.detach())
         self.awake = True
 
     def sample(

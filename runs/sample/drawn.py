@@ -31,27 +31,33 @@ def draw(
 ) -> list[list[Rollout]]:
     """The sampler's completions of each request. Raises ReturnError for those of another's sampler that are
     not as asked: their number, their lengths, their log-probabilities."""
-    found = (
+    rollouts = (
         sampler.sample(requests, limit, temperature, mixing)
         if mixing is not None
         else sampler.sample(requests, limit, temperature)
     )
     if not type(sampler).__module__.startswith("grpobench."):
-        demand(sampler, requests, limit, found)
-    return found
+        demand(sampler, requests, limit, rollouts)
+    return rollouts
 
 
-def demand(sampler: Sampler, requests: Sequence[Request], limit: int, found: object) -> None:
+def demand(sampler: Sampler, requests: Sequence[Request], limit: int, returned: object) -> None:
     """Check the completions of each request."""
-    if not isinstance(found, list | tuple) or len(found) != len(requests):
-        what = f"{len(found)} lists" if isinstance(found, list | tuple) else described(found)
-        raise refusal(sampler, what, f"a list for each of {len(requests)} requests")
-    for number, (request, own) in enumerate(zip(requests, found, strict=True)):
+    if not isinstance(returned, list | tuple) or len(returned) != len(requests):
+        returned_text = (
+            f"{len(returned)} lists" if isinstance(returned, list | tuple) else described(returned)
+        )
+        raise refusal(sampler, returned_text, f"a list for each of {len(requests)} requests")
+    for number, (request, request_rollouts) in enumerate(zip(requests, returned, strict=True)):
         where = f"for request {number}"
-        if not isinstance(own, list | tuple) or len(own) != len(request.seeds):
-            what = f"{len(own)} completions" if isinstance(own, list | tuple) else described(own)
-            raise refusal(sampler, f"{what} {where}", f"{len(request.seeds)}, one for each seed")
-        for rollout in own:
+        if not isinstance(request_rollouts, list | tuple) or len(request_rollouts) != len(request.seeds):
+            returned_text = (
+                f"{len(request_rollouts)} completions"
+                if isinstance(request_rollouts, list | tuple)
+                else described(request_rollouts)
+            )
+            raise refusal(sampler, f"{returned_text} {where}", f"{len(request.seeds)}, one for each seed")
+        for rollout in request_rollouts:
             if flaw := flaw_of(rollout, limit):
                 raise refusal(sampler, f"{flaw[0]} {where}", flaw[1])
 
@@ -75,12 +81,12 @@ def flaw_of(rollout: object, limit: int) -> tuple[str, str] | None:
 
 def demand_routes(sampler: Sampler, sampled: Sequence[Sequence[Rollout]]) -> None:
     """Raises ReturnError for rollouts without the experts of each of their tokens."""
-    for rollout in (one for rollouts in sampled for one in rollouts):
+    for rollout in (rollout for rollouts in sampled for rollout in rollouts):
         routes = rollout.routed_experts
         if routes is None:
-            what, remedy = "a rollout without routed_experts", 'set sampler.router_replay = "none"'
+            flaw, remedy = "a rollout without routed_experts", 'set sampler.router_replay = "none"'
             raise refusal(
-                sampler, what, f"those of each token, which sampler.router_replay replays; {remedy}"
+                sampler, flaw, f"those of each token, which sampler.router_replay replays; {remedy}"
             )
         expected = len(rollout.prompt), len(rollout.completion)
         if tuple(map(len, routes)) != expected or any(part.ndim != 3 for part in routes):
@@ -91,5 +97,5 @@ def demand_routes(sampler: Sampler, sampled: Sequence[Sequence[Rollout]]) -> Non
 
 
 def refusal(sampler: Sampler, returned: str, expected: str) -> ReturnError:
-    told = f"{line_of(sampler.sample)} {type(sampler).__name__}.sample returned {returned}"
-    return ReturnError(f"{told}, expected {expected}".lstrip())
+    statement = f"{line_of(sampler.sample)} {type(sampler).__name__}.sample returned {returned}"
+    return ReturnError(f"{statement}, expected {expected}".lstrip())

@@ -57,7 +57,7 @@ class Written:
     def __init__(self, jobs: int, limit: int, pad: int, end: torch.Tensor) -> None:
         device = end.device
         self.end, self.pad, self.jobs = end, pad, torch.arange(jobs, device=device)
-        self.alive = self.place = self.jobs
+        self.alive = self.row_of_job = self.jobs
         """The jobs (R,) that wrote last, and where each job (jobs,) stands among them, if it does."""
         self.tokens = torch.full((jobs, limit), pad, device=device)
         self.logp = torch.zeros(jobs, limit, device=device)
@@ -92,8 +92,8 @@ class Written:
             return values
         if alive is not self.alive:
             self.alive = alive
-            self.place = torch.searchsorted(alive, self.jobs).clamp(max=len(alive) - 1)
-        return torch.where(alive[self.place] == self.jobs, values[self.place], other)
+            self.row_of_job = torch.searchsorted(alive, self.jobs).clamp(max=len(alive) - 1)
+        return torch.where(alive[self.row_of_job] == self.jobs, values[self.row_of_job], other)
 
     def rollouts(
         self,
@@ -198,7 +198,7 @@ def invert(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     cumulative = integers(probability).cumsum(-1)
     # Of the last sum, which rounding keeps from being exactly 2^52. The product may round up to it, where no
     # token lies.
-    whole = cumulative[:, -1:]
-    quantile = torch.minimum((uniform.double()[:, None] * whole).long(), whole - 1)
+    total = cumulative[:, -1:]
+    quantile = torch.minimum((uniform.double()[:, None] * total).long(), total - 1)
     drawn = torch.searchsorted(cumulative, quantile, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
     return drawn, -wide.mul_(probability).sum(-1).to(logp.dtype)

@@ -202,8 +202,8 @@ def demonstrated(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[s
     episode = Episode(loaded, task, problem, loaded.encode(problem.prompt))
     texts = turns
     if texts is None:
-        first, *rest = task.demonstrate_episode(problem)
-        texts = [loaded.reply(first), *rest]
+        first, *later_turns = task.demonstrate_episode(problem)
+        texts = [loaded.reply(first), *later_turns]
     for number, text in enumerate(texts, 1):
         turn = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
         episode.take(turn, [0.0] * len(turn))

@@ -56,8 +56,8 @@ class Product:
             return states @ self.weight if bias is None else torch.addmm(bias, states, self.weight)
         out = self.up.shape[1]
         both = states @ self.weight
-        found = torch.addmm(both[:, :out], both[:, out:], self.up)
-        return found if bias is None else found + bias
+        product = torch.addmm(both[:, :out], both[:, out:], self.up)
+        return product if bias is None else product + bias
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Fused:
         config = trunk.config
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.size: int = trunk.layers[0].self_attn.head_dim
-        self.kept = [*map(self._layer, trunk.layers)] if keep else None
+        self.stored_layers = [*map(self._layer, trunk.layers)] if keep else None
         self.epsilon = float(trunk.norm.variance_epsilon)
         self.norm: torch.Tensor = trunk.norm.weight.detach()
         self.head: torch.Tensor = head.weight.to(self.dtype)
@@ -100,7 +100,7 @@ class Fused:
     @property
     def layers(self) -> Iterable[Layer]:
         """Those that are kept; without, each is made when its turn comes."""
-        return map(self._layer, self.trunk.layers) if self.kept is None else self.kept
+        return map(self._layer, self.trunk.layers) if self.stored_layers is None else self.stored_layers
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -109,7 +109,7 @@ class Fused:
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         biases = [part.bias for part in parts]
         bias = None
-        if any(one is not None for one in biases):
+        if any(part_bias is not None for part_bias in biases):
             bias = torch.cat(
                 [
                     part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias * scale
@@ -143,8 +143,8 @@ class Fused:
             for row, low, scale in zip(rows, beside, scales, strict=True)
         ]
         rows += [low[0] for low in beside if low]
-        whole = torch.cat(rows) if len(rows) > 1 else rows[0]
-        weight = self._laid_out(whole if norm is None else whole * norm)
+        stacked_weight = torch.cat(rows) if len(rows) > 1 else rows[0]
+        weight = self._laid_out(stacked_weight if norm is None else stacked_weight * norm)
         return Product(weight, torch.block_diag(*ups).to(self.dtype) if any(beside) else None)
 
     def _laid_out(self, weight: torch.Tensor) -> torch.Tensor:
@@ -167,15 +167,15 @@ class Fused:
         """Logits (R, V) after one more token of each sequence of `run`, a `Decoding`. `x` (R, H) is the
         token's embedding, `cos` and `sin` (R, 1, D) are those of its position."""
         rows, turned = len(x), self.heads + self.key_heads
-        for layer, held in zip(self.layers, run.cache.layers, strict=True):
+        for layer, layer_cache in zip(self.layers, run.cache.layers, strict=True):
             states = layer.qkv(normed(x, layer.epsilon[0]).to(self.dtype), layer.qkv_bias)
             states = states.float().view(rows, turned + self.key_heads, self.size)
             both = states[:, :turned]
             both = (both * cos).addcmul_(both.roll(self.size // 2, -1), sin)
-            keys, values = held.update(both[:, self.heads :, None], states[:, turned:, None])
+            keys, values = layer_cache.update(both[:, self.heads :, None], states[:, turned:, None])
             query = both[:, : self.heads].view(rows, self.key_heads, -1, self.size)
-            seen = run.attention(held, query.to(keys.dtype), keys, values)
-            x = self._added(x, seen.reshape(rows, -1), layer.out)
+            attended = run.attention(layer_cache, query.to(keys.dtype), keys, values)
+            x = self._added(x, attended.reshape(rows, -1), layer.out)
             states = layer.gate_up(normed(x, layer.epsilon[1]).to(self.dtype))
             gate, up = states.chunk(2, -1)
             x = self._added(x, F.silu(gate).mul_(up), layer.down)
@@ -227,7 +227,7 @@ def usual(layer: Any) -> bool:
     norms = (layer.input_layernorm, layer.post_attention_layernorm)
     return (
         all(map(plain, layers))
-        and all(one.bias is None for one in biased)
+        and all(linear.bias is None for linear in biased)
         and all(map(root_mean_square, norms))
         and all(hasattr(attention, name) for name in ("scaling", "head_dim"))
     )
@@ -251,4 +251,4 @@ def root_mean_square(norm: Any) -> bool:
 
 def any_hooks(trunk: nn.Module) -> bool:
     """Whether a module has hooks, which would not be called here."""
-    return any(one._forward_hooks or one._forward_pre_hooks for one in trunk.modules())
+    return any(module._forward_hooks or module._forward_pre_hooks for module in trunk.modules())

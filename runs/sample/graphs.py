@@ -112,8 +112,10 @@ class Layer:
 
     def __init__(self, grid: Grid, cursor: Cursor, keys: torch.Tensor, values: torch.Tensor) -> None:
         self.cursor = cursor
-        prompts = [(grid.prompts, one.shape[1], grid.prompt_columns, one.shape[3]) for one in (keys, values)]
-        rows = [(grid.rows, one.shape[1], grid.columns, one.shape[3]) for one in (keys, values)]
+        prompts = [
+            (grid.prompts, tensor.shape[1], grid.prompt_columns, tensor.shape[3]) for tensor in (keys, values)
+        ]
+        rows = [(grid.rows, tensor.shape[1], grid.columns, tensor.shape[3]) for tensor in (keys, values)]
         # Zeros: a masked weight of 0 times whatever lay in the memory could be NaN.
         self.prompt_keys, self.prompt_values = keys.new_zeros(prompts[0]), values.new_zeros(prompts[1])
         self.keys, self.values = keys.new_zeros(rows[0]), values.new_zeros(rows[1])
@@ -149,10 +151,10 @@ class StaticBatch:
     ) -> None:
         rows, device = grid.rows, end.device
         self.grid, self.fused, self.end, self.recorder = grid, fused, end, recorder
-        held = [(layer.prompt_keys, layer.prompt_values) for layer in batch.cache.layers]
+        prompt_states = [(layer.prompt_keys, layer.prompt_values) for layer in batch.cache.layers]
         self.last = torch.zeros(1, dtype=torch.long, device=device)
         self.cursor = Cursor(self.last, grid.columns)
-        self.cache = SimpleNamespace(layers=[Layer(grid, self.cursor, *states) for states in held])
+        self.cache = SimpleNamespace(layers=[Layer(grid, self.cursor, *states) for states in prompt_states])
         self.groups = Groups(torch.arange(rows, device=device) // grid.most, grid.prompts)
         shape = (rows, grid.columns)
         self.padding = torch.ones(grid.prompts, 1, 1, grid.prompt_columns, dtype=torch.bool, device=device)
@@ -169,7 +171,11 @@ class StaticBatch:
         width, dtype = batch.logits.shape[1], fused.norm.dtype
         self.embedding = torch.zeros(rows, len(fused.norm), dtype=dtype, device=device)
         self.steps: dict[int, Callable[[], None]] = {}
-        of_token = (one.shape[1] * one.shape[3] * one.element_size() for pair in held for one in pair)
+        of_token = (
+            tensor.shape[1] * tensor.shape[3] * tensor.element_size()
+            for pair in prompt_states
+            for tensor in pair
+        )
         self.nbytes = grid.cache_bytes(sum(of_token)) + grid.graph_bytes(width)
 
     # The step
@@ -192,9 +198,9 @@ class StaticBatch:
         groups, repeat = self.groups, query.shape[2]
         prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
         prompt.masked_fill_(self.padding, float("-inf"))
-        own = query @ key.transpose(-1, -2)
-        own.masked_fill_(self.column[: self.cursor.width] > self.last, float("-inf"))
-        scores = torch.cat([groups.scatter(prompt, repeat), own], -1)
+        completion_scores = query @ key.transpose(-1, -2)
+        completion_scores.masked_fill_(self.column[: self.cursor.width] > self.last, float("-inf"))
+        scores = torch.cat([groups.scatter(prompt, repeat), completion_scores], -1)
         weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
         to_prompt, to_completion = weights.split((prompt.shape[-1], key.shape[2]), -1)
         from_prompt = groups.scatter(groups.gather(to_prompt) @ layer.prompt_values, repeat)
@@ -242,8 +248,8 @@ class StaticBatch:
             self.noise[cells, :limit] = draws.noise
         self.greedy[cells] = draws.greedy
         self.put_padding(~batch.seen)
-        for layer, held in zip(self.cache.layers, batch.cache.layers, strict=True):
-            layer.put_prompts(held.prompt_keys, held.prompt_values)
+        for layer, computed_layer in zip(self.cache.layers, batch.cache.layers, strict=True):
+            layer.put_prompts(computed_layer.prompt_keys, computed_layer.prompt_values)
         logits = batch.logits.new_zeros((self.grid.rows, batch.logits.shape[1]))
         logits[cells] = batch.logits
         with unordered():
@@ -262,21 +268,26 @@ class StaticBatch:
         self.padding[: len(padding), 0, 0, self.grid.prompt_columns - padding.shape[1] :] = padding
 
     def move(
-        self, to: StaticBatch, prompts: torch.Tensor, cells: torch.Tensor, places: torch.Tensor, written: int
+        self,
+        to: StaticBatch,
+        prompts: torch.Tensor,
+        cells: torch.Tensor,
+        target_cells: torch.Tensor,
+        written: int,
     ) -> None:
-        """Continue in another grid: these prompts (p,), and the rows of `cells` (n,) at `places` (n,), of
-        which `written` tokens are drawn."""
+        """Continue in another grid: these prompts (p,), and the rows of `cells` (n,) at
+        `target_cells` (n,), of which `written` tokens are drawn."""
         to.clear(0)
         to.last.copy_(self.last)
         for name in ("noise", "greedy", "tokens", "logp", "entropy"):
-            getattr(to, name)[places] = getattr(self, name)[cells]
+            getattr(to, name)[target_cells] = getattr(self, name)[cells]
         for name in ("length", "stopped", "position", "drawn"):
-            getattr(to, name)[places] = getattr(self, name)[cells]
+            getattr(to, name)[target_cells] = getattr(self, name)[cells]
         to.put_padding(self.padding[prompts, 0, 0])
         for ours, theirs in zip(self.cache.layers, to.cache.layers, strict=True):
             theirs.put_prompts(ours.prompt_keys[prompts], ours.prompt_values[prompts])
-            theirs.keys[places, :, :written] = ours.keys[cells, :, :written]
-            theirs.values[places, :, :written] = ours.values[cells, :, :written]
+            theirs.keys[target_cells, :, :written] = ours.keys[cells, :, :written]
+            theirs.values[target_cells, :, :written] = ours.values[cells, :, :written]
 
     def write(self, written: Written, jobs: torch.Tensor, cells: torch.Tensor) -> None:
         """Write the rows of `cells` (n,) down as what `jobs` (n,) wrote."""
@@ -317,8 +328,10 @@ class Graphs:
         try:
             yield
         finally:
-            held = sum(tensor.nbytes for tensor in new) + sum(one.nbytes for one in self.batches.values())
-            if not self.keeps or held > KEPT:
+            held_bytes = sum(tensor.nbytes for tensor in new) + sum(
+                static_batch.nbytes for static_batch in self.batches.values()
+            )
+            if not self.keeps or held_bytes > KEPT:
                 self.batches.clear()
                 self.weights = None
             for grid in list(self.batches)[:-MOST_KEPT]:
@@ -339,13 +352,15 @@ class Graphs:
             for t in range(1, limit):
                 safe_point()
                 if t % CHECK_INTERVAL == 0:
-                    going = ~static.stopped[cells]
-                    count = int(going.sum())
+                    unfinished = ~static.stopped[cells]
+                    count = int(unfinished.sum())
                     if not count:
                         break
                     if 2 * count <= static.grid.rows:
                         static.write(written, jobs, cells)
-                        static, jobs, cells = self._smaller(static, batch, jobs[going], cells[going], t)
+                        static, jobs, cells = self._smaller(
+                            static, batch, jobs[unfinished], cells[unfinished], t
+                        )
                 static.embedding.copy_(embed(static.drawn))
                 static.advance(min(static.grid.columns, bucket_width(t)))
             static.write(written, jobs, cells)
@@ -361,11 +376,11 @@ class Graphs:
 
     def _batch(self, grid: Grid, batch: Decoding, end: torch.Tensor) -> StaticBatch:
         assert self.weights is not None
-        found = self.batches.pop(grid, None)
-        if found is None or not torch.equal(found.end, end):
-            found = StaticBatch(grid, self.weights, batch, end.clone(), self.recorder)
-        self.batches[grid] = found  # the last one used comes last
-        return found
+        static_batch = self.batches.pop(grid, None)
+        if static_batch is None or not torch.equal(static_batch.end, end):
+            static_batch = StaticBatch(grid, self.weights, batch, end.clone(), self.recorder)
+        self.batches[grid] = static_batch  # the last one used comes last
+        return static_batch
 
     def _smaller(
         self, static: StaticBatch, batch: Decoding, jobs: torch.Tensor, cells: torch.Tensor, count: int
@@ -380,9 +395,9 @@ class Graphs:
             return static, jobs, cells
         grid = dataclasses.replace(old, prompts=rows, most=most)
         to = self._batch(grid, batch, static.end)
-        places = owner * most + groups.cell % groups.most
-        static.move(to, prompts, cells, places, count)
-        return to, jobs, places
+        target_cells = owner * most + groups.cell % groups.most
+        static.move(to, prompts, cells, target_cells, count)
+        return to, jobs, target_cells
 
 
 def size_of(prompts: int, most: int) -> tuple[int, int]:
@@ -406,31 +421,31 @@ def bucket_width(columns: int) -> int:
     return width
 
 
-def tensors(thing: Any) -> list[torch.Tensor]:
+def tensors(weights: Any) -> list[torch.Tensor]:
     """Every tensor of fused weights or of a part of them, in one order."""
-    if isinstance(thing, torch.Tensor):
-        return [thing]
-    if isinstance(thing, list | tuple):
-        parts = list(thing)
-    elif isinstance(thing, Fused) or dataclasses.is_dataclass(thing):
-        parts = list(vars(thing).values())
+    if isinstance(weights, torch.Tensor):
+        return [weights]
+    if isinstance(weights, list | tuple):
+        parts = list(weights)
+    elif isinstance(weights, Fused) or dataclasses.is_dataclass(weights):
+        parts = list(vars(weights).values())
     else:
         parts = []
     return [tensor for part in parts for tensor in tensors(part)]
 
 
-def cloned(thing: Any) -> Any:
+def cloned(weights: Any) -> Any:
     """A copy of fused weights that shares no tensor with the model, whose own tensors may move."""
-    if isinstance(thing, torch.Tensor):
-        return thing.clone()
-    if isinstance(thing, list | tuple):
-        return type(thing)(map(cloned, thing))
-    if isinstance(thing, Fused) or dataclasses.is_dataclass(thing):
-        found = copy.copy(thing)
-        for name, value in vars(thing).items():
-            object.__setattr__(found, name, cloned(value))  # layers are frozen
-        return found
-    return thing
+    if isinstance(weights, torch.Tensor):
+        return weights.clone()
+    if isinstance(weights, list | tuple):
+        return type(weights)(map(cloned, weights))
+    if isinstance(weights, Fused) or dataclasses.is_dataclass(weights):
+        clone = copy.copy(weights)
+        for name, value in vars(weights).items():
+            object.__setattr__(clone, name, cloned(value))  # layers are frozen
+        return clone
+    return weights
 
 
 @contextlib.contextmanager
@@ -479,11 +494,11 @@ def gaps_to_fused(graphs: Graphs, pad: int) -> torch.Tensor:
     """|Δ log p| (3, 3) in nats between three drawn completions of three tokens and what fused decoding gives
     the same tokens."""
     models = graphs.models
-    whole = max(2, length(models))
-    tokens = random_tokens(models, 2, whole)
+    sequence_length = max(2, length(models))
+    tokens = random_tokens(models, 2, sequence_length)
     prompts: Sequence[Sequence[int]] = [
-        tokens[0, : max(1, whole - 3)].tolist(),
-        tokens[1, : max(1, whole // 3)].tolist(),
+        tokens[0, : max(1, sequence_length - 3)].tolist(),
+        tokens[1, : max(1, sequence_length // 3)].tolist(),
     ]
     owner = torch.tensor([0, 1, 0], device=models.device)
     never = torch.tensor([-1], device=models.device)
@@ -492,12 +507,12 @@ def gaps_to_fused(graphs: Graphs, pad: int) -> torch.Tensor:
     with graphs.using(fused):
         batch = Decoding(models, prompts, owner, 0, pad, True, fused=fused)
         graphs.decode(batch, draws, written)
-    known = Decoding(models, prompts, owner, 3, pad, True, fused=fused)
+    reference = Decoding(models, prompts, owner, 3, pad, True, fused=fused)
     gaps = []
     for column in range(3):
         drawn = written.tokens[:, column]
-        logp = known.logits.log_softmax(-1).gather(-1, drawn[:, None]).squeeze(-1)
+        logp = reference.logits.log_softmax(-1).gather(-1, drawn[:, None]).squeeze(-1)
         gaps.append((logp - written.logp[:, column]).abs())
         if column < 2:
-            known.advance(drawn, None, None)
+            reference.advance(drawn, None, None)
     return torch.stack(gaps)

@@ -49,7 +49,7 @@ class Call:
     temperature: float
     truncation: Truncation
     mixing: Mixing | None
-    kept: History | None
+    new_history: History | None
     """Where the batches are kept for the next call; None: nowhere."""
     fused: Fused | None
     """The weights to decode with; None: the model's own."""
@@ -114,9 +114,9 @@ class HFSampler(Sampler):
         # Prompts of similar length together: less padding; stable, so that a group stays together.
         jobs.sort(key=lambda job: len(requests[job[0]].prompt))
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
-        kept = None if self.history is None or mixing is not None else History()
+        new_history = None if self.history is None or mixing is not None else History()
         fused = self._fused()
-        call = Call(requests, limit, temperature, shared_truncation(requests), mixing, kept, fused)
+        call = Call(requests, limit, temperature, shared_truncation(requests), mixing, new_history, fused)
 
         def decode(chosen: range) -> None:
             part = jobs[chosen.start : chosen.stop]
@@ -140,7 +140,7 @@ class HFSampler(Sampler):
             self.token_budget.limit = self.token_budget.initial
             portions(self.token_budget, len(jobs), decode, single)
         if self.history is not None:
-            self.history = kept or History()
+            self.history = new_history or History()
         return [[rollout for rollout in group if rollout is not None] for group in out]
 
     def _stop_recording(self, reason: str) -> None:
@@ -159,10 +159,10 @@ class HFSampler(Sampler):
 
     def _decode(self, call: Call, jobs: Sequence[tuple[int, int]]) -> list[Rollout]:
         """The rollouts of some jobs, (request, seed) each, decoded as one batch."""
-        requests, limit, mixing, kept = call.requests, call.limit, call.mixing, call.kept
+        requests, limit, mixing, new_history = call.requests, call.limit, call.mixing, call.new_history
         device = self.models.device
         # A graph has its own cache; it feeds plain tokens, and its batch is not continued.
-        recorded = self.graphs if call.fused is not None and mixing is None and kept is None else None
+        recorded = self.graphs if call.fused is not None and mixing is None and new_history is None else None
         batch = self._prefill(call, jobs, 0 if recorded else limit)
         written = Written(len(jobs), limit, self.pad, self.end)
         draws = Draws(
@@ -202,9 +202,9 @@ class HFSampler(Sampler):
         )
         if routes is not None:
             rollouts = routes.put_into(rollouts)
-        if kept is not None:
+        if new_history is not None:
             prompts = [rollout.prompt for rollout in rollouts]
-            kept.add(batch, prompts, [rollout.completion for rollout in rollouts])
+            new_history.add(batch, prompts, [rollout.completion for rollout in rollouts])
         return rollouts
 
     def _prefill(self, call: Call, jobs: Sequence[tuple[int, int]], limit: int) -> Decoding:
@@ -212,12 +212,21 @@ class HFSampler(Sampler):
         indices = list(dict.fromkeys(i for i, _ in jobs))
         owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
         prompts = [call.requests[i].prompt for i in indices]
-        known = self.history.find(prompts) if self.history else None
-        keeps = call.kept is not None
+        prefix_cache = self.history.find(prompts) if self.history else None
+        keeps = call.new_history is not None
         # Not in a conversation, in which a prompt's experts were chosen in an earlier batch.
         records = self.records and self.history is None
         return Decoding(
-            self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, call.fused, records
+            self.models,
+            prompts,
+            owner,
+            limit,
+            self.pad,
+            self.shares,
+            prefix_cache,
+            keeps,
+            call.fused,
+            records,
         )
 
 
@@ -237,15 +246,15 @@ class Routes:
     def put_into(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts of all jobs, with their routes."""
         prompts, completions = self.prompt.cpu().numpy(), self.completion.cpu().numpy()
-        owner, found = self.owner.tolist(), []
+        owner, routed_rollouts = self.owner.tolist(), []
         for row, rollout in enumerate(rollouts):
             # Prompts are padded on the left.
             prompt = prompts[owner[row]][prompts.shape[1] - len(rollout.prompt) :]
             completion = completions[row, : len(rollout.completion)].copy()
             # A sequence that has ended may stay in the batch, and its last token is then fed for nothing.
             completion[-1:] = UNKNOWN
-            found.append(dataclasses.replace(rollout, routed_experts=(prompt, completion)))
-        return found
+            routed_rollouts.append(dataclasses.replace(rollout, routed_experts=(prompt, completion)))
+        return routed_rollouts
 
 
 class MixedFeeds:

@@ -149,10 +149,10 @@ def pack_groups(
         mixture=_mixture(rollouts, device),
         routed_experts=_routed_experts(rollouts, device),
         greedy_reward=_greedy_reward(groups, rows, device),
-        answer=None if answers is None else _integers([one.answer for one in answers], device),
+        answer=None if answers is None else _integers([answer.answer for answer in answers], device),
         breaks=None if answers is None else _breaks(answers, sampler_logp.shape[1]).to(device),
         teacher_prompt=padded(taught, pad, torch.long).to(device) if taught else None,
-        teacher_prompt_length=_integers([len(one) for one in taught], device) if taught else None,
+        teacher_prompt_length=_integers([len(prompt) for prompt in taught], device) if taught else None,
         expected=_expected(groups, rows, device),
         problem=_integers([groups[number].index for number, _ in rows], device),
         max_completion_tokens=limit,
@@ -266,8 +266,8 @@ def count_sampled(sampled: Sequence[Sequence[Rollout]]) -> float:
 
 def _routed_experts(rollouts: Sequence[Rollout], device: str) -> RoutedExperts | None:
     """The experts that the sampler chose, padded with −1; None unless every rollout has them."""
-    found = [r.routed_experts for r in rollouts if r.routed_experts is not None]
-    if not found or len(found) < len(rollouts):
+    routes = [r.routed_experts for r in rollouts if r.routed_experts is not None]
+    if not routes or len(routes) < len(rollouts):
         return None
 
     def joined(parts: Sequence[np.ndarray]) -> torch.Tensor:
@@ -277,5 +277,5 @@ def _routed_experts(rollouts: Sequence[Rollout], device: str) -> RoutedExperts |
             out[index, : len(part)] = torch.as_tensor(part)
         return out.to(device)
 
-    prompts, completions = zip(*found, strict=True)
+    prompts, completions = zip(*routes, strict=True)
     return RoutedExperts(joined(prompts), joined(completions))

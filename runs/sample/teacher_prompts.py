@@ -25,7 +25,7 @@ def filled(template: str, prompt: Prompt, demonstration: str) -> Prompt:
     that braces of a prompt or an answer stay what they are."""
     question = prompt if isinstance(prompt, str) else prompt[-1].content
     texts = {"{prompt}": question, "{demonstration}": demonstration}
-    text = PLACES.sub(lambda place: texts[place[0]], template)
+    text = PLACES.sub(lambda match: texts[match[0]], template)
     return text if isinstance(prompt, str) else (*prompt[:-1], Message("user", text))
 
 
@@ -43,34 +43,38 @@ def reference_answer(task: Task, problem: Problem) -> str:
     return text
 
 
-def successes(loaded: Loaded, wanted: TeacherPrompt, group: Group) -> list[tuple[int, str]]:
+def successes(loaded: Loaded, settings: TeacherPrompt, group: Group) -> list[tuple[int, str]]:
     """(index, text) of the completions of a group that may be shown: graded, rewarded enough, not empty."""
-    found = []
+    indexed_texts = []
     for index, (rollout, verdict, reward) in enumerate(
         zip(group.rollouts, group.verdicts, group.reward, strict=True)
     ):
-        if verdict.outcome != "infra_error" and reward >= wanted.threshold:
+        if verdict.outcome != "infra_error" and reward >= settings.threshold:
             text = "\n".join(policy_turns(loaded, rollout))
-            text = (re.sub(wanted.cut, "", text) if wanted.cut else text).strip()
+            text = (re.sub(settings.cut, "", text) if settings.cut else text).strip()
             if text:
-                found.append((index, text))
-    return found
+                indexed_texts.append((index, text))
+    return indexed_texts
 
 
-def teacher_prompts(loaded: Loaded, task: Task, wanted: TeacherPrompt, group: Group) -> list[tuple[int, ...]]:
+def teacher_prompts(
+    loaded: Loaded, task: Task, settings: TeacherPrompt, group: Group
+) -> list[tuple[int, ...]]:
     """What the teacher reads before each completion of a group, as tokens; empty for one that it does not
     read, since there is nothing to show or no room to show it."""
-    known: dict[str, tuple[int, ...]] = {}
+    tokens_by_demonstration: dict[str, tuple[int, ...]] = {}
 
     def encoded(demonstration: str) -> tuple[int, ...]:
-        if demonstration not in known:
-            known[demonstration] = loaded.encode(filled(wanted.template, group.problem.prompt, demonstration))
-        return known[demonstration]
+        if demonstration not in tokens_by_demonstration:
+            tokens_by_demonstration[demonstration] = loaded.encode(
+                filled(settings.template, group.problem.prompt, demonstration)
+            )
+        return tokens_by_demonstration[demonstration]
 
-    if wanted.shows != "success":
-        shown = reference_answer(task, group.problem) if wanted.shows == "reference" else ""
+    if settings.shows != "success":
+        shown = reference_answer(task, group.problem) if settings.shows == "reference" else ""
         return [encoded(shown)] * len(group.rollouts)
-    right = successes(loaded, wanted, group)
+    right = successes(loaded, settings, group)
     return [
         next(
             (
@@ -84,16 +88,16 @@ def teacher_prompts(loaded: Loaded, task: Task, wanted: TeacherPrompt, group: Gr
     ]
 
 
-def as_read(task: Task, wanted: TeacherPrompt, problems: Sequence[Problem]) -> list[Problem]:
+def as_read(task: Task, settings: TeacherPrompt, problems: Sequence[Problem]) -> list[Problem]:
     """The problems with the teacher's prompts, as far as they are known before a run: a success is taken for
     empty. Raises DataError for a task without reference answers where they are shown."""
     return [
         dataclasses.replace(
             problem,
             prompt=filled(
-                wanted.template,
+                settings.template,
                 problem.prompt,
-                reference_answer(task, problem) if wanted.shows == "reference" else "",
+                reference_answer(task, problem) if settings.shows == "reference" else "",
             ),
         )
         for problem in problems
@@ -101,10 +105,10 @@ def as_read(task: Task, wanted: TeacherPrompt, problems: Sequence[Problem]) -> l
 
 
 def demand_room(
-    room: Room, task: Task, wanted: TeacherPrompt, problems: Sequence[Problem]
+    room: Room, task: Task, settings: TeacherPrompt, problems: Sequence[Problem]
 ) -> Sequence[Problem]:
     """The problems whose teacher's prompts leave room for a completion, by the rule for prompts. Raises
     DataError."""
-    read = as_read(task, wanted, problems)
-    kept = {problem.id for problem in room.fitting(read, "train", taught=True)}
-    return [problem for problem in problems if problem.id in kept]
+    read = as_read(task, settings, problems)
+    fitting_ids = {problem.id for problem in room.fitting(read, "train", taught=True)}
+    return [problem for problem in problems if problem.id in fitting_ids]

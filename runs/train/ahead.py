@@ -85,7 +85,7 @@ class AheadSampler(HFSampler):
             try:
                 while not self.connection.poll(LOOK):
                     safe_point()
-                found = self.connection.recv()
+                outcome = self.connection.recv()
             except (EOFError, OSError):
                 self.process.join()
                 why = death(self.process.exitcode)
@@ -95,9 +95,9 @@ class AheadSampler(HFSampler):
                 self._send(order)
                 continue
             self.pending = None
-            if isinstance(found, Exception):
-                raise found
-            return found  # type: ignore[no-any-return]
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome  # type: ignore[no-any-return]
         raise SamplerDied(f"the process that samples {why}, {MOST_DEATHS} times with the same work")
 
     def close(self) -> None:
@@ -142,13 +142,13 @@ def flattened(tensors: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 @torch.no_grad()
 def adopt(order: Order, parameters: Mapping[str, torch.Tensor]) -> None:
     """Give parameters the weights of an order."""
-    places = {one.dtype: 0 for one in order.flat}
-    flat = {one.dtype: one for one in order.flat}
+    offset_by_dtype = {tensor.dtype: 0 for tensor in order.flat}
+    flat = {tensor.dtype: tensor for tensor in order.flat}
     for name in order.names:
         parameter = parameters[name]
-        start, count = places[parameter.dtype], parameter.numel()
+        start, count = offset_by_dtype[parameter.dtype], parameter.numel()
         parameter.copy_(flat[parameter.dtype][start : start + count].view(parameter.shape))
-        places[parameter.dtype] = start + count
+        offset_by_dtype[parameter.dtype] = start + count
 
 
 def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, threads: int) -> None:
@@ -181,7 +181,7 @@ def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, thre
         try:
             adopt(order, parameters)
             work = order.work
-            found: Any = episodes(
+            outcome: Any = episodes(
                 sampler,
                 loaded,
                 config.task,
@@ -192,5 +192,5 @@ def serve(config: RunConfig, connection: Connection[Any, Any], parent: int, thre
                 truncation=truncation_of(config.sampler),
             )
         except Exception as error:
-            found = error
-        connection.send(found)
+            outcome = error
+        connection.send(outcome)

@@ -55,9 +55,9 @@ class Base:
         if not self.shares():
             return evaluate(self.trainer, evaluator, 0, split)
         path = self.path / f"base-{split}-{self.key(evaluator, split)}.json.zst"
-        if kept := read(path):
-            self.evaluated_by[self.name(evaluator, split)] = str(kept["run"])
-            return kept["rows"], kept["numbers"]
+        if cached := read(path):
+            self.evaluated_by[self.name(evaluator, split)] = str(cached["run"])
+            return cached["rows"], cached["numbers"]
         rows, numbers = evaluate(self.trainer, evaluator, 0, split)
         write(path, {"run": self.run.name, "rows": rows, "numbers": numbers})
         return rows, numbers
@@ -69,20 +69,22 @@ class Base:
 
     def name(self, evaluator: Evaluator, split: Split) -> str:
         """The split, with the task where it is not the run's own."""
-        own = evaluator is self.trainer.parts.evaluator
-        return split if own else fingerprints.further(evaluator.task, split)
+        is_run_evaluator = evaluator is self.trainer.parts.evaluator
+        return split if is_run_evaluator else fingerprints.further(evaluator.task, split)
 
     def key(self, evaluator: Evaluator, split: Split) -> str:
         """A hash of what the numbers depend on: weights, problems, settings, seed, code and machine."""
         config, task = self.trainer.config, evaluator.task
         problems = f"{self.name(evaluator, split)} problems"
         evaluate = strict.plain(config.evaluate)
-        kept = {name: value for name, value in self.made_from.items() if name not in ELSEWHERE}
+        fingerprint_by_name = {name: value for name, value in self.made_from.items() if name not in ELSEWHERE}
         inputs = {
-            "made from": {n: v for n, v in kept.items() if not n.endswith("problems") or n == problems},
+            "made from": {
+                n: v for n, v in fingerprint_by_name.items() if not n.endswith("problems") or n == problems
+            },
             "seed": config.seed,
             "task": [task.name, split, strict.plain(task)],
-            "evaluate": {name: one for name, one in evaluate.items() if name not in BESIDE},
+            "evaluate": {name: setting for name, setting in evaluate.items() if name not in BESIDE},
             "sampler": [
                 config.sampler.max_completion_tokens,
                 config.sampler.max_batch_size,

@@ -23,8 +23,8 @@ class Checked:
     def __init__(self, inner: Curriculum, problems: int) -> None:
         self.inner, self.problems = inner, problems
         if lacks := [name for name in ("attempts", *METHODS) if not hasattr(inner, name)]:
-            what = f"{plugins.reference(type(inner))} is no curriculum: it lacks {', '.join(lacks)}"
-            raise ReturnError(f"{line_of(type(inner))} {what}".lstrip())
+            fault = f"{plugins.reference(type(inner))} is no curriculum: it lacks {', '.join(lacks)}"
+            raise ReturnError(f"{line_of(type(inner))} {fault}".lstrip())
         self._state = ""
         """The state as text, once it was found to be JSON."""
 
@@ -32,9 +32,9 @@ class Checked:
     def attempts(self) -> int:
         attempts: Any = self.inner.attempts
         if not isinstance(attempts, int) or attempts < 1:
-            what = f"{plugins.reference(self._whose)}.attempts is {attempts!r:.80}"
+            fault = f"{plugins.reference(self._whose)}.attempts is {attempts!r:.80}"
             expected = "a whole number from 1 (as a @property or an attribute)"
-            raise ReturnError(f"{line_of(self._whose)} {what}, expected {expected}".lstrip())
+            raise ReturnError(f"{line_of(self._whose)} {fault}, expected {expected}".lstrip())
         return attempts
 
     def inform(self, state: State) -> None:
@@ -50,10 +50,10 @@ class Checked:
         drawn: Any = self.inner.draw(step, attempt)
         if isinstance(drawn, str | bytes) or not hasattr(drawn, "__iter__"):
             raise self._refusal("draw", step, described(drawn), "a list of indices")
-        found = [self._index(one, step) for one in drawn]
-        if not found and not attempt:
+        indices = [self._index(drawn_index, step) for drawn_index in drawn]
+        if not indices and not attempt:
             raise self._refusal("draw", step, "no index", "at least one, or the step has nothing to train on")
-        return found
+        return indices
 
     def _index(self, value: Any, step: int) -> int:
         """The index of a problem. A bool is refused: it comes from a mask of problems."""
@@ -69,10 +69,10 @@ class Checked:
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
         accepted: Any = self.inner.accept(step, index, reward)
         count = len(accepted) if hasattr(accepted, "__len__") else -1
-        if count != len(index) or any(one not in (True, False) for one in accepted):
+        if count != len(index) or any(decision not in (True, False) for decision in accepted):
             expected = f"True or False for each of {len(index)} problems"
             raise self._refusal("accept", step, described(accepted), expected)
-        return [bool(one) for one in accepted]
+        return [bool(decision) for decision in accepted]
 
     def expected(self, problem: int) -> float:
         """The value of a problem that the curriculum knows; NaN without one."""
@@ -95,8 +95,8 @@ class Checked:
 
     def _refusal(self, method: str, step: int, returned: str, expected: str) -> ReturnError:
         when = f" at step {step}" if step else ""
-        what = f"{plugins.reference(self._whose)}.{method} returned {returned}{when}, expected {expected}"
-        return ReturnError(f"{line_of(getattr(self._whose, method))} {what}".lstrip())
+        fault = f"{plugins.reference(self._whose)}.{method} returned {returned}{when}, expected {expected}"
+        return ReturnError(f"{line_of(getattr(self._whose, method))} {fault}".lstrip())
 
     @property
     def _whose(self) -> type:

@@ -91,5 +91,5 @@ def bound(ratio: torch.Tensor, settings: SamplerConfig) -> tuple[torch.Tensor, t
     cut = (ratio < floor) | (ratio > cap)
     if settings.correction == "tis":
         return ratio.clamp(floor, cap), cut
-    kept = ratio if settings.correction == "mis" else torch.ones_like(ratio)
-    return kept.masked_fill(cut, 0.0), cut
+    weights = ratio if settings.correction == "mis" else torch.ones_like(ratio)
+    return weights.masked_fill(cut, 0.0), cut

@@ -74,7 +74,7 @@ def save(trainer: Trainer, folder: Path) -> Future[Any]:
 
 def final_weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     """The policy's trained weights, whole on rank 0."""
-    return trainer.models.whole(trainer.models.named_parameters("policy"))
+    return trainer.models.full_tensors(trainer.models.named_parameters("policy"))
 
 
 ORDERS: Mapping[str, Callable[..., Any]] = {
@@ -89,10 +89,10 @@ ORDERS: Mapping[str, Callable[..., Any]] = {
 """What all ranks do together. The others do the same as rank 0 and drop the result."""
 
 
-def together(trainer: Trainer, order: str, *given: Any) -> Any:
+def together(trainer: Trainer, order: str, *arguments: Any) -> Any:
     """Rank 0: the result of an order that all ranks carry out."""
-    trainer.models.ranks.send((order, given))
-    return ORDERS[order](trainer, *given)
+    trainer.models.ranks.send((order, arguments))
+    return ORDERS[order](trainer, *arguments)
 
 
 def obey(trainer: Trainer) -> None:
@@ -100,9 +100,9 @@ def obey(trainer: Trainer) -> None:
     at the same place."""
     ranks = trainer.models.ranks
     while (received := ranks.receive())[0] != END:
-        order, given = received
+        order, arguments = received
         with contextlib.suppress(Preempted):
-            ORDERS[order](trainer, *given)
+            ORDERS[order](trainer, *arguments)
     await_last_save(ranks)
 
 
@@ -129,8 +129,8 @@ def ranks_of(
         yield ALONE
         return
     with tempfile.TemporaryDirectory(prefix="grpobench-") as folder:
-        place = Path(folder)
-        others = started(config, place, threads)
+        shared_folder = Path(folder)
+        others = started(config, shared_folder, threads)
         over = threading.Event()
 
         def note(error: Exception) -> None:
@@ -139,12 +139,12 @@ def ranks_of(
 
         def last_words() -> None:
             for other in dead(others):
-                note(ended_by(other, place))
+                note(ended_by(other, shared_folder))
 
         threading.Thread(target=watch, args=(others, over, last_words), daemon=True).start()
         obedient = False
         try:
-            with joined(place, 0, config.train.devices) as ranks:
+            with joined(shared_folder, 0, config.train.devices) as ranks:
                 ranks.demand = functools.partial(demand_alive, others)
                 try:
                     yield ranks
@@ -154,13 +154,13 @@ def ranks_of(
                     raise
                 except Exception as error:
                     over.set()
-                    found = cause(others, place, error)
-                    note(found or error)
+                    rank_error = cause(others, shared_folder, error)
+                    note(rank_error or error)
                     # Before the group ends, at which they would fail, too.
                     for other in others:
                         other.kill()
-                    if found is not None:
-                        raise found from error
+                    if rank_error is not None:
+                        raise rank_error from error
                     raise
                 finally:
                     over.set()
@@ -174,13 +174,13 @@ def ranks_of(
                 other.join()
 
 
-def started(config: RunConfig, place: Path, threads: int) -> list[BaseProcess]:
+def started(config: RunConfig, shared_folder: Path, threads: int) -> list[BaseProcess]:
     """The processes of the other ranks."""
     context = multiprocessing.get_context("spawn")
     with without_interrupts(), without_main():
         others: list[BaseProcess] = [
             context.Process(
-                target=follow, args=(config, place, rank, os.getpid(), threads), name=f"rank {rank}"
+                target=follow, args=(config, shared_folder, rank, os.getpid(), threads), name=f"rank {rank}"
             )
             for rank in range(1, config.train.devices)
         ]
@@ -211,40 +211,43 @@ def demand_alive(others: list[BaseProcess]) -> None:
         raise OSError(errno.ECONNRESET, f"{other.name} of the run {death(other.exitcode)}")
 
 
-def cause(others: list[BaseProcess], place: Path, error: Exception) -> Exception | None:
+def cause(others: list[BaseProcess], shared_folder: Path, error: Exception) -> Exception | None:
     """The death of another rank that made this one see `error`; None if none has died."""
     # Asked again and again: a thread that asks while `watch` reaps a dead process is told that it lives.
     until = time.monotonic() + GRACE
     while lost(error) and not dead(others) and time.monotonic() < until:
         time.sleep(LOOK)
-    found = [ended_by(other, place) for other in dead(others)]
+    rank_errors = [ended_by(other, shared_folder) for other in dead(others)]
     # Of several ranks all but one have only lost another one.
-    return next((one for one in found if not lost(one)), found[0] if found else None)
+    return next(
+        (rank_error for rank_error in rank_errors if not lost(rank_error)),
+        rank_errors[0] if rank_errors else None,
+    )
 
 
 def lost(error: Exception) -> bool:
     """Whether an error says no more than that another rank has gone."""
-    return any(said in str(error) for said in CLOSED)
+    return any(phrase in str(error) for phrase in CLOSED)
 
 
-def ended_by(other: BaseProcess, place: Path) -> Exception:
+def ended_by(other: BaseProcess, shared_folder: Path) -> Exception:
     """What a rank died of: its own error, if it has left one that can be read."""
     with contextlib.suppress(Exception):
-        found = pickle.loads((place / f"{other.name}.error").read_bytes())
-        if isinstance(found, Exception):
-            return found
+        pickled_error = pickle.loads((shared_folder / f"{other.name}.error").read_bytes())
+        if isinstance(pickled_error, Exception):
+            return pickled_error
     return OSError(errno.ECONNRESET, f"{other.name} of the run {death(other.exitcode)}")
 
 
 @contextlib.contextmanager
-def joined(place: Path, rank: int, size: int) -> Iterator[Ranks]:
+def joined(shared_folder: Path, rank: int, size: int) -> Iterator[Ranks]:
     """This process as a rank of the group that meets in a folder of this machine."""
     gpus = torch.cuda.is_available()
     if gpus:
         torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if gpus else "gloo",
-        init_method=f"file://{place / 'store'}",
+        init_method=f"file://{shared_folder / 'store'}",
         rank=rank,
         world_size=size,
         timeout=FOREVER,
@@ -259,7 +262,7 @@ def joined(place: Path, rank: int, size: int) -> Iterator[Ranks]:
         torch.distributed.destroy_process_group()
 
 
-def follow(config: RunConfig, place: Path, rank: int, parent: int, threads: int) -> None:
+def follow(config: RunConfig, shared_folder: Path, rank: int, parent: int, threads: int) -> None:
     """The main function of every rank but the first."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -267,7 +270,10 @@ def follow(config: RunConfig, place: Path, rank: int, parent: int, threads: int)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     warnings.simplefilter("ignore")  # rank 0 says the same
     torch.set_num_threads(threads)
-    with joined(place, rank, config.train.devices) as ranks, telling(place / f"rank {rank}.error"):
+    with (
+        joined(shared_folder, rank, config.train.devices) as ranks,
+        telling(shared_folder / f"rank {rank}.error"),
+    ):
         deterministic(config.model.deterministic)
         try:
             parts = build(config, ranks=ranks)

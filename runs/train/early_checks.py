@@ -177,8 +177,8 @@ def share_cut(steps: Sequence[Row]) -> str:
 def sample(trainer: Trainer) -> list[str]:
     """A completion of the last step, with escapes for what a terminal would not show."""
     for row in trainer.transcript:
-        for one in row["completions"]:
-            text = one["text"]
+        for completion in row["completions"]:
+            text = completion["text"]
             cut = " …" if len(text) > MOST_SHOWN else ""
             return [f"A completion, to problem {row['problem']}: {visible(repr(text[:MOST_SHOWN]))}{cut}"]
     return []

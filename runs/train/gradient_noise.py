@@ -57,9 +57,9 @@ def estimate(gradients: Iterable[Gradient]) -> Noise | None:
             total[name] = total[name].add_(part) if name in total else part.to(wide, copy=True)
     if count < 2:
         return None
-    whole = squared_norm(total)
+    squared_total = squared_norm(total)
     pairs = count * (count - 1)
-    return Noise((squares - whole / count) / pairs, (whole - squares) / pairs)
+    return Noise((squares - squared_total / count) / pairs, (squared_total - squares) / pairs)
 
 
 def squared_norm(gradient: Gradient) -> float:

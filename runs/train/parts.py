@@ -24,7 +24,7 @@ from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights, stored
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.prepare.base_rollouts import Asked, BaseRollouts, base_rollouts
+from grpobench.runs.prepare.base_rollouts import BaseRollouts, InitialPolicy, base_rollouts
 from grpobench.runs.prepare.experts import Experts, experts
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import initial_policy, warm_start
@@ -61,13 +61,13 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: 
         return sampler
     if config.sampler.kind in ("vllm", "vllm-server"):
         return connect(config, models, loaded)
-    given = loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context
+    sampler_arguments = loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context
     if config.sampler.ahead:
-        return AheadSampler(config, models, *given)
+        return AheadSampler(config, models, *sampler_arguments)
     if decoded is None:
-        return HFSampler(models, *given)
+        return HFSampler(models, *sampler_arguments)
     fill(decoded, models)
-    whole = RoleModels(
+    gathered_models = RoleModels(
         decoded,
         temperature=config.sampler.temperature,
         dtype=config.model.dtype,
@@ -76,7 +76,7 @@ def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded, decoded: 
         attention=config.model.attention,
         router_replay=config.sampler.router_replay,
     )
-    return DealtSampler(models, whole, *given)
+    return DealtSampler(models, gathered_models, *sampler_arguments)
 
 
 Tell = Callable[[str], None]
@@ -148,10 +148,10 @@ def build(
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
         reward_model = provenance["reward_model"] = source.grader.provenance
         fingerprints["reward model"] = reward_model.get("sha256") or reward_model.get("commit", "")
-    asked = Asked(config, loaded, models, sampler, limit, provenance.get("warm_start", ""))
-    if answered := answers_of(asked, algorithm, source, tell, ask):
+    initial = InitialPolicy(config, loaded, models, sampler, limit, provenance.get("warm_start", ""))
+    if answered := answers_of(initial, algorithm, source, tell, ask):
         provenance["base_rollouts"] = answered.provenance
-    curriculum = curriculum_for(asked, algorithm, source, tell, learn, answered)
+    curriculum = curriculum_for(initial, algorithm, source, tell, learn, answered)
     evaluators = evaluators_for(config, loaded, models, sampler)
     return Parts(
         algorithm,
@@ -186,7 +186,11 @@ def experts_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) ->
 
 
 def answers_of(
-    asked: Asked, algorithm: Algorithm[Any], source: Source, tell: Tell, ask: Callable[..., BaseRollouts]
+    initial: InitialPolicy,
+    algorithm: Algorithm[Any],
+    source: Source,
+    tell: Tell,
+    ask: Callable[..., BaseRollouts],
 ) -> BaseRollouts | None:
     """The initial policy's completions of the training problems, graded, if an algorithm needs them. They are
     counted in the costs of the run: also those that another run has paid for, since a run alone would have
@@ -198,10 +202,10 @@ def answers_of(
     def report(done: int, of: int) -> None:
         tell(f"answering the problems before training {done}/{of}")
 
-    found = ask(asked, source.grader, source.problems, algorithm.base_rollouts, report)
-    source.generated += found.generated
-    source.sampler_tokens += found.sampler_tokens
-    return found
+    rollouts = ask(initial, source.grader, source.problems, algorithm.base_rollouts, report)
+    source.generated += rollouts.generated
+    source.sampler_tokens += rollouts.sampler_tokens
+    return rollouts
 
 
 def evaluators_for(
@@ -209,7 +213,7 @@ def evaluators_for(
 ) -> list[Evaluator]:
     """The evaluator of the run's task and those of `evaluate.also`. Raises DataError, before the run begins,
     for a prompt of these that leaves no room for a completion."""
-    found: list[Evaluator] = []
+    evaluators: list[Evaluator] = []
     splits: tuple[Split, ...] = ("validation", "test")
     for task in (config.task, *others.tasks_beside(config)):
         limit = config.sampler.max_completion_tokens or task.max_completion_tokens
@@ -220,15 +224,15 @@ def evaluators_for(
             config.evaluate,
             config.seed,
             limit,
-            texts=config.evaluate.completions and not found,  # the tasks of `also` have no rows
+            texts=config.evaluate.completions and not evaluators,  # the tasks of `also` have no rows
             models=models,
             long_prompts=config.model.long_prompts,
         )
-        for split in splits if found else ():
+        for split in splits if evaluators else ():
             if split in task.splits:
                 evaluator.problems(split)
-        found.append(evaluator)
-    return found
+        evaluators.append(evaluator)
+    return evaluators
 
 
 def warmstart_reporter(tell: Tell) -> Callable[[int, int, float], None]:
@@ -268,26 +272,26 @@ def teacher_for(config: RunConfig, loaded: Loaded, tell: Tell, on_cpu: bool = Fa
     tell("loading the teacher")
     name, updates = config.model.teacher, config.model.teacher_warm_start
     weights = "float32" if updates else config.model.weights
-    place = "cpu" if on_cpu and not updates else None
-    found = load(name, place, weights_in=weights, chat_template=config.model.chat_template)
-    if found.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+    device = "cpu" if on_cpu and not updates else None
+    loaded_teacher = load(name, device, weights_in=weights, chat_template=config.model.chat_template)
+    if loaded_teacher.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
         raise ModelError(
             f"model.teacher {name!r} has another tokenizer than {config.model.name!r}, so that it cannot "
             "read the policy's tokens; use a teacher of the same family"
         )
-    provenance: dict[str, Any] = {"model": found.provenance}
+    provenance: dict[str, Any] = {"model": loaded_teacher.provenance}
     fingerprints: dict[str, str] = {}
     if updates:
         warm = dataclasses.replace(
             config.model, name=name, warm_start=updates, teacher="", teacher_warm_start=0
         )
-        where = warm_start(found, config.task, warm, warmstart_reporter(tell))
+        where = warm_start(loaded_teacher, config.task, warm, warmstart_reporter(tell))
         provenance["warm_start"] = where.name
         fingerprints["teacher's warm start"] = weights_hash(where)
-        cast_weights(found.model, getattr(torch, config.model.weights))
+        cast_weights(loaded_teacher.model, getattr(torch, config.model.weights))
         if on_cpu:
-            found.model.to("cpu")
-    return Teacher(found.model, provenance, fingerprints)
+            loaded_teacher.model.to("cpu")
+    return Teacher(loaded_teacher.model, provenance, fingerprints)
 
 
 def models_for(
@@ -317,8 +321,8 @@ def models_for(
         # A reference may move.
         keep_base=config.evaluate.kl_base,
     )
-    wanted = rates(train.learning_rate, algorithm.trained_roles)
-    trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}
+    rate_by_role = rates(train.learning_rate, algorithm.trained_roles)
+    trained = {role: rate for role, rate in rate_by_role.items() if role in algorithm.trained_roles}
     make = maker(train, beside(config))
     store = functools.partial(
         stored,
@@ -371,7 +375,7 @@ def functions_for(config: RunConfig) -> dict[str, RewardFunction]:
 
 
 def curriculum_for(
-    asked: Asked,
+    initial: InitialPolicy,
     algorithm: Algorithm[Any],
     source: Source,
     tell: Tell,
@@ -380,7 +384,7 @@ def curriculum_for(
 ) -> Curriculum:
     """The curriculum, which chooses the problems of a step. Raises DataError if the algorithm has too few to
     choose from."""
-    config = asked.config
+    config = initial.config
     prompts, problems, seed = (
         config.train.prompts_per_step,
         source.problems,
@@ -397,13 +401,15 @@ def curriculum_for(
     def report_study(done: int, of: int) -> None:
         tell(f"studying the problems {done}/{of}")
 
-    known = None
+    problem_study = None
     if algorithm.studies:
-        known = learn(asked.models, asked.loaded, config.task, problems, asked.warm_start, report_study)
+        problem_study = learn(
+            initial.models, initial.loaded, config.task, problems, initial.warm_start, report_study
+        )
     if answered:
-        known = dataclasses.replace(known or Study(), reward=answered.reward)
+        problem_study = dataclasses.replace(problem_study or Study(), reward=answered.reward)
     traits: Sequence[Any] = [problem.traits for problem in problems]
     try:
-        return Checked(algorithm.curriculum(traits, prompts, seed, known), len(problems))
+        return Checked(algorithm.curriculum(traits, prompts, seed, problem_study), len(problems))
     except NoProblems as error:
         raise DataError(f"{algorithm.inner.name}: {error}") from error

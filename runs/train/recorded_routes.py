@@ -21,9 +21,9 @@ def forward_recording(models: RoleModels, batch: Batch) -> tuple[Tokenwise, Rout
         order, logp, prompts, completions = [], [], [], []
         for rows in micro_batches:
             part = batch[rows]
-            with recorded(trunk) as found:
+            with recorded(trunk) as choices:
                 logp.append(models.forward_train(("policy",), part)["policy"].logp)
-            routes = from_packed(stacked(found), models.layout(part), part)
+            routes = from_packed(stacked(choices), models.layout(part), part)
             order.append(rows)
             prompts.append(routes.prompt)
             completions.append(routes.completion)

@@ -160,8 +160,16 @@ class OnPolicy:
             return rollouts
         temperature = self.config.sampler.temperature
         truncation = truncation_of(self.config.sampler)
-        given = self.config.task, problems, seeds, self.limit, temperature, self.mixing(), truncation
-        return episodes(self.sampler, self.loaded, *given)
+        episode_arguments = (
+            self.config.task,
+            problems,
+            seeds,
+            self.limit,
+            temperature,
+            self.mixing(),
+            truncation,
+        )
+        return episodes(self.sampler, self.loaded, *episode_arguments)
 
     def step_request(
         self, problems: Sequence[Problem], seeds: Sequence[tuple[int, ...]], version: int
@@ -209,11 +217,11 @@ class OnPolicy:
 def streams(stream: str, problems: Sequence[Problem]) -> list[str]:
     """The random stream of each problem. A problem that a step draws twice (where two passes over the data
     meet) gets a second stream, so that its groups are not copies."""
-    seen: Counter[str] = Counter()
+    count_by_problem: Counter[str] = Counter()
     names = []
     for problem in problems:
-        names.append(f"{stream}/{seen[problem.id]}" if seen[problem.id] else stream)
-        seen[problem.id] += 1
+        names.append(f"{stream}/{count_by_problem[problem.id]}" if count_by_problem[problem.id] else stream)
+        count_by_problem[problem.id] += 1
     return names
 
 
@@ -290,10 +298,10 @@ def preference(row: Any, location: str, loaded: Loaded) -> Group:
     if not isinstance(row, dict) or not all(key in row for key in PAIR):
         raise DataError(f"{location}: needs the keys prompt, {', '.join(PAIR)}; mend or remove the line")
     try:
-        asked, *completions = parse_pair(row)
+        parsed_prompt, *completions = parse_pair(row)
     except ValueError as error:
         raise DataError(f"{location}: {error}; mend or remove the line") from None
-    prompt = loaded.encode(asked)
+    prompt = loaded.encode(parsed_prompt)
     rollouts = []
     for key, text in zip(PAIR, completions, strict=True):
         completion = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
@@ -307,4 +315,4 @@ def preference(row: Any, location: str, loaded: Loaded) -> Group:
     verdicts = [
         Verdict({"preferred": reward}, text) for text, reward in zip(completions, (1.0, 0.0), strict=True)
     ]
-    return Group(Problem(str(row.get("id", location)), asked, None), rollouts, verdicts, [1.0, 0.0])
+    return Group(Problem(str(row.get("id", location)), parsed_prompt, None), rollouts, verdicts, [1.0, 0.0])

@@ -65,14 +65,16 @@ def log(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float]
     token budget was lowered."""
     token_budgets = trainer.token_budgets().values()
     if lowered := [
-        one | {"step": step} for token_budget in token_budgets for one in token_budget.take_unreported()
+        lowering | {"step": step}
+        for token_budget in token_budgets
+        for lowering in token_budget.take_unreported()
     ]:
         trainer.lowered += lowered
         folder.note(out_of_memory=trainer.lowered)
-    whole = {"step": step, **row, **halvings(token_budgets), "time/wall": time.monotonic() - began}
-    folder.log(whole)
-    trainer.watch.note(whole)
-    trainer.observers.step(whole)
+    full_row = {"step": step, **row, **halvings(token_budgets), "time/wall": time.monotonic() - began}
+    folder.log(full_row)
+    trainer.watch.note(full_row)
+    trainer.observers.step(full_row)
 
 
 def fingerprint(trainer: Trainer, folder: RunFolder) -> dict[str, str]:
@@ -83,9 +85,13 @@ def fingerprint(trainer: Trainer, folder: RunFolder) -> dict[str, str]:
     folder.fingerprint(made_from)
     digests = today.digests(trainer.config)
     if not digests.get("train"):  # pairs of a file, which have no reference answers
-        digests["train"] = {one.id: fingerprints.prompt_digest(one) for one in trainer.source.problems}
+        digests["train"] = {
+            problem.id: fingerprints.prompt_digest(problem) for problem in trainer.source.problems
+        }
     if experts := trainer.parts.experts:
-        digests["experts"] = {one.id: fingerprints.prompt_digest(one) for one in experts.asked}
+        digests["experts"] = {
+            problem.id: fingerprints.prompt_digest(problem) for problem in experts.distinct_problems
+        }
     folder.problems(digests)
     if shared := {split: len(names) for split, names in fingerprints.overlap(digests).items()}:
         folder.note(trained_and_evaluated=shared)
@@ -169,11 +175,11 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
     else:
         trainer.tell(folder.step, SAVING)
-        kept = trainer.config.checkpoint
-        if not trainer.over and kept.continues:
+        checkpoint_config = trainer.config.checkpoint
+        if not trainer.over and checkpoint_config.continues:
             save(trainer, folder, trainer.config.train.steps)
         folder.finish_saving()
-        if kept.weights:
+        if checkpoint_config.weights:
             folder.keep_final("policy", together(trainer, "final weights"))
         else:
             shutil.rmtree(folder.path / "final", ignore_errors=True)  # an attempt's that was to keep them

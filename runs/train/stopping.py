@@ -42,7 +42,7 @@ class Stopping:
         self.last: Progress | None = None
         self.altered: Callable[[], bool] = lambda: False
         """Whether the current step has changed weights, so that the state before it is gone."""
-        self.reported = self.asked = time.monotonic()
+        self.reported = self.last_asked = time.monotonic()
         self.stopping: float | None = None
         """When the request to stop was first seen."""
         self.ranks = ALONE
@@ -56,9 +56,9 @@ class Stopping:
     def ask(self) -> None:
         """Raises Preempted if the run is asked to stop and may do so now, and OSError if a rank has died."""
         now = time.monotonic()
-        if now - self.asked < ASK:
+        if now - self.last_asked < ASK:
             return
-        self.asked = now
+        self.last_asked = now
         if self.last is not None and now - self.reported >= BEAT:
             self.report(self.last)
         self.ranks.demand()

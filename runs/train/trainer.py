@@ -329,26 +329,26 @@ class Trainer:
     def gather(self, step: int) -> tuple[list[Group], list[Group]]:
         """(all groups that a step sampled, those to train on). Draws problems, samples and grades their
         completions, and repeats this while the curriculum rejects groups."""
-        wanted = self.config.train.prompts_per_step
+        num_prompts = self.config.train.prompts_per_step
         sampled: list[Group] = []
-        kept: list[Group] = []
+        accepted_groups: list[Group] = []
         if isinstance(self.curriculum, Informed):
             self.curriculum.inform(self.algorithm_state)
         for attempt in range(self.curriculum.attempts):
             index = self.curriculum.draw(step, attempt)
-            found = self.source.gather(step, attempt, index)
-            groups = [dataclasses.replace(one, index=i) for one, i in zip(found, index, strict=True)]
+            gathered = self.source.gather(step, attempt, index)
+            groups = [dataclasses.replace(group, index=i) for group, i in zip(gathered, index, strict=True)]
             # Before `accept`, which may teach the curriculum of these very rewards.
             groups = [self._valued(*pair) for pair in zip(groups, index, strict=True)]
             point("rollout")
             safe_point()  # between two attempts nothing is half done, so the run may stop here
             sampled += groups
             accepted = self.curriculum.accept(step, index, [group.graded() for group in groups])
-            kept += [group for group, keep in zip(groups, accepted, strict=True) if keep]
-            if len(kept) >= wanted:
+            accepted_groups += [group for group, keep in zip(groups, accepted, strict=True) if keep]
+            if len(accepted_groups) >= num_prompts:
                 break
         self._sample_ahead(step + 1)
-        return sampled, kept[:wanted]
+        return sampled, accepted_groups[:num_prompts]
 
     def _sample_ahead(self, step: int) -> None:
         """Let a sampler that works ahead begin with the next step, if there is one."""

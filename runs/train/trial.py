@@ -64,11 +64,11 @@ def calls(config: RunConfig) -> list[tuple[int, Rewards]]:
     last = config.train.steps
     if not last:
         return []
-    wanted: list[tuple[int, Rewards]] = [(1, "real"), (2, "different"), (3, "equal")]
-    wanted += [(first_update(config), "different"), (last, "equal")]
+    steps_with_rewards: list[tuple[int, Rewards]] = [(1, "real"), (2, "different"), (3, "equal")]
+    steps_with_rewards += [(first_update(config), "different"), (last, "equal")]
     if config.sampler.kind == "preferences":  # the file says which completion is better
-        wanted = [(step, "real") for step, _ in wanted]
-    return list(dict.fromkeys((min(step, last), rewards) for step, rewards in wanted))
+        steps_with_rewards = [(step, "real") for step, _ in steps_with_rewards]
+    return list(dict.fromkeys((min(step, last), rewards) for step, rewards in steps_with_rewards))
 
 
 def tiny(config: RunConfig) -> RunConfig:
@@ -120,7 +120,7 @@ def attempt(config: RunConfig, room: Path) -> None:
         with contextlib.closing(trainer.sampler):
             check_verifier(config, parts.source.problems)
             summaries = evaluate(trainer)
-            rows.append({"step": 0, **{k: v for one in summaries.values() for k, v in one.items()}})
+            rows.append({"step": 0, **{k: v for summary in summaries.values() for k, v in summary.items()}})
             for step, rewards in calls(config):
                 rewarded.rewards = rewards
                 rows.append({"step": step, **trainer.step(step)})
@@ -130,9 +130,9 @@ def attempt(config: RunConfig, room: Path) -> None:
                 state = json.loads(json.dumps(trainer.state()))  # as a checkpoint keeps it
             if rows[1:]:
                 trainer.curriculum.restore(state["curriculum"])
-    for one in config.observe:
-        if plugins.is_reference(one.name) and one.name not in TRACKERS:
-            call_back(config, one, room, rows, summaries)
+    for observer in config.observe:
+        if plugins.is_reference(observer.name) and observer.name not in TRACKERS:
+            call_back(config, observer, room, rows, summaries)
 
 
 def imagined(models: object, loaded: object, task: object, problems: Sequence[Problem], *_: Any) -> Study:
@@ -143,7 +143,7 @@ def imagined(models: object, loaded: object, task: object, problems: Sequence[Pr
 
 
 def imagined_answers(
-    asked: object, grader: object, problems: Sequence[Problem], count: int, *_: Any
+    initial: object, grader: object, problems: Sequence[Problem], count: int, *_: Any
 ) -> BaseRollouts:
     """In place of the initial policy's completions of all problems: random rewards of 0 and 1."""
     draw = torch.Generator().manual_seed(0)
@@ -202,15 +202,19 @@ def check_verifier(config: RunConfig, problems: Sequence[Problem]) -> None:
 def evaluate(trainer: Trainer) -> dict[Split, Mapping[str, float]]:
     """Evaluate the run's task and those beside it; the numbers of the run's own, by split."""
     settings = trainer.config.evaluate
-    asked: dict[Split, int] = {"validation": settings.problems, "test": settings.test_problems}
-    found: dict[Split, Mapping[str, float]] = {}
+    count_by_split: dict[Split, int] = {"validation": settings.problems, "test": settings.test_problems}
+    summary_by_split: dict[Split, Mapping[str, float]] = {}
     for evaluator in (trainer.parts.evaluator, *trainer.parts.also):
-        own = evaluator is trainer.parts.evaluator
-        for split in [one for one, count in asked.items() if count and (own or one in evaluator.task.splits)]:
+        is_run_evaluator = evaluator is trainer.parts.evaluator
+        for split in [
+            requested
+            for requested, count in count_by_split.items()
+            if count and (is_run_evaluator or requested in evaluator.task.splits)
+        ]:
             _, summary = evaluator.evaluate(0, split)
-            if own:
-                found[split] = summary
-    return found
+            if is_run_evaluator:
+                summary_by_split[split] = summary
+    return summary_by_split
 
 
 def demand_trained(trainer: Trainer, row: Mapping[str, Any]) -> None:
@@ -224,23 +228,23 @@ def demand_trained(trainer: Trainer, row: Mapping[str, Any]) -> None:
 
 def call_back(
     config: RunConfig,
-    one: Observe,
+    observer: Observe,
     room: Path,
     rows: Sequence[Mapping[str, Any]],
     summaries: Mapping[Split, Mapping[str, float]],
 ) -> None:
     """Let a callback of the user's hear of the trial, in a process of its own as in a run. Raises ReturnError
     if it fails. Trackers of the suite and of packages, which send what they hear elsewhere, are left out."""
-    named = dataclasses.replace(config, experiment=f"{config.experiment}-trial")
+    trial_config = dataclasses.replace(config, experiment=f"{config.experiment}-trial")
     with environment(WANDB_MODE="disabled"):
-        link = Link(one, config.beside)
-    for message in messages(toml.read(stored.dump(named)), room, rows, summaries):
+        link = Link(observer, config.beside)
+    for message in messages(toml.read(stored.dump(trial_config)), room, rows, summaries):
         link.tell(**message)
     link.close(time.monotonic() + CALLBACK_SECONDS, "finished", "")
     if link.failure and link.failure != LATE:
         when, _, why = link.failure.partition(": ")
-        told = f"{why} ({when})" if why else link.failure
-        raise ReturnError(f"{told}; the callback {one.name} would be dropped from every run")
+        failure = f"{why} ({when})" if why else link.failure
+        raise ReturnError(f"{failure}; the callback {observer.name} would be dropped from every run")
 
 
 def messages(

@@ -139,8 +139,8 @@ class Updater:
     def needs_layout(self, roles: Sequence[Role]) -> bool:
         """Whether log π_old has to be computed in the layout of each update (see `OldLogpByLayout`)."""
         rounded = self.models.dtype != torch.float32
-        asked = self.config.sampler.old_logp != "sampler"
-        return rounded and asked and self._on_policy(roles)
+        recomputes = self.config.sampler.old_logp != "sampler"
+        return rounded and recomputes and self._on_policy(roles)
 
     def _optimize(
         self,
@@ -269,16 +269,16 @@ class Updater:
         """The sums of all ranks, of which the models have added up the gradients already."""
         if self.models.ranks.alone:
             return sums
-        whole = Differentiated(sums.loss.new_zeros(()), MetricAccumulator(sums.tally.catalog))
+        total = Differentiated(sums.loss.new_zeros(()), MetricAccumulator(sums.tally.catalog))
         for loss, parts, logp, tokens in self.models.gathered(
             [(sums.loss, sums.tally.parts, sums.logp, sums.tokens)]
         ):
-            whole.loss += loss
+            total.loss += loss
             for name, values in parts.items():
-                whole.tally.parts.setdefault(name, []).extend(values)
-            whole.logp += logp
-            whole.tokens += tokens
-        return whole
+                total.tally.parts.setdefault(name, []).extend(values)
+            total.logp += logp
+            total.tokens += tokens
+        return total
 
     def _imitate(self, experts: Batch, micro_batches: MicroBatches, sums: Differentiated) -> None:
         """Add the gradient of expert completions, and what they measure, to the sums of their minibatch."""

@@ -161,11 +161,13 @@ class EngineSampler(Sampler):
 
     def _complaint(self, gap: float, followed: float) -> str:
         remedy = "sampler.merge_adapter = true or " if self.apart else ""
-        seen = f"differ by {gap:.2g} nats on the probe prompt, where {self.allowed:.2g} are allowed"
+        symptom = f"differ by {gap:.2g} nats on the probe prompt, where {self.allowed:.2g} are allowed"
         if gap <= self.allowed:
-            seen = f"do not move together: the engine made {followed:.0%} of the trainer's move on the probe"
+            symptom = (
+                f"do not move together: the engine made {followed:.0%} of the trainer's move on the probe"
+            )
         return (
-            f"after a weight synchronization the sampler and the trainer {seen}; the engine has not taken "
+            f"after a weight synchronization the sampler and the trainer {symptom}; the engine has not taken "
             f'over the weights, or computes otherwise. Set {remedy}sampler.kind = "hf"; or '
             "sampler.max_logprob_gap, if "
             "you know that the difference is one of precision"
@@ -174,13 +176,13 @@ class EngineSampler(Sampler):
     def probe(self) -> Probe:
         """Have the engine answer the probe prompt, end tokens ignored, and the trainer read the answers."""
         jobs = [(self.prompt, seed) for seed in range(PROBES)]
-        found = self.engine.sample(jobs, PROBE_TOKENS, self.models.temperature, ())
-        rollouts = [self._rollout(self.prompt, drawn) for drawn in found]
+        completions = self.engine.sample(jobs, PROBE_TOKENS, self.models.temperature, ())
+        rollouts = [self._rollout(self.prompt, drawn) for drawn in completions]
         verdicts, rewards = [Verdict({}, None)] * PROBES, [0.0] * PROBES
         group = Group(Problem("probe", "", None), rollouts, verdicts, rewards)
         batch = pack_groups([group], PROBE_TOKENS, 0, self.pad, str(self.models.device))
         trainer = self.models.forward("policy", batch).logp.double().cpu()
-        return Probe(tuple(drawn.tokens for drawn in found), batch.sampler_logp.double().cpu(), trainer)
+        return Probe(tuple(drawn.tokens for drawn in completions), batch.sampler_logp.double().cpu(), trainer)
 
     def sample(
         self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
@@ -196,8 +198,10 @@ class EngineSampler(Sampler):
         if self.engine.asleep:  # a step that had nothing to train on makes no synchronization
             self.sync()
         truncation = shared_truncation(requests)
-        found = iter(self.engine.sample(jobs, limit, temperature, self.end, truncation))
-        return [[self._rollout(request.prompt, next(found)) for _ in request.seeds] for request in requests]
+        completions = iter(self.engine.sample(jobs, limit, temperature, self.end, truncation))
+        return [
+            [self._rollout(request.prompt, next(completions)) for _ in request.seeds] for request in requests
+        ]
 
     def _rollout(self, prompt: tuple[int, ...], drawn: Drawn) -> Rollout:
         stopped = bool(drawn.tokens) and drawn.tokens[-1] in self.end
@@ -277,12 +281,12 @@ def halved(language: Any) -> Iterator[None]:
 def stirred(language: Any) -> Iterator[None]:
     """Every adapter with random numbers in place of B, so that s·BA is a fixed part (`STIRRED`) of W in the
     Frobenius norm; afterwards with what it had. The numbers are the same each time."""
-    generator, kept = torch.Generator().manual_seed(0), []
+    generator, original_weights = torch.Generator().manual_seed(0), []
     with torch.no_grad():
         for layer in language.modules():
             if adapters.is_adapted(layer):
                 up = layer.lora_B[adapters.NAME].weight
-                kept.append((up, up.clone()))
+                original_weights.append((up, up.clone()))
                 up.copy_(torch.randn(up.shape, generator=generator))
                 down, scaled = adapters.low_rank(layer)
                 # |BA|² = tr(B (A Aᵀ) Bᵀ): no product of the size of W is made.
@@ -292,5 +296,5 @@ def stirred(language: Any) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            for up, before in kept:
+            for up, before in original_weights:
                 up.copy_(before)

@@ -349,9 +349,9 @@ def stored_weights(path: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a safetensors file, one at a time."""
     from safetensors import safe_open
 
-    with safe_open(path, framework="pt") as held:
-        for name in held.keys():  # noqa: SIM118 - it is no dictionary
-            yield name, held.get_tensor(name)
+    with safe_open(path, framework="pt") as weights_file:
+        for name in weights_file.keys():  # noqa: SIM118 - it is no dictionary
+            yield name, weights_file.get_tensor(name)
 
 
 def vocabulary_of(config: Mapping[str, Any]) -> int:
@@ -369,9 +369,9 @@ def serve(
     from grpobench.runs.models.model_files import locate
     from grpobench.runs.sample.engines.vllm import VLLM
 
-    place, token = locate(model), gate.token_for(host)
-    engine = VLLM(place, dtype=dtype, rows=rows, cache_gb=cache_gb)
-    config, weight_files = sizes.files(place, local_files_only=True)
+    model_path, token = locate(model), gate.token_for(host)
+    engine = VLLM(model_path, dtype=dtype, rows=rows, cache_gb=cache_gb)
+    config, weight_files = sizes.files(model_path, local_files_only=True)
     stored = [file for file in weight_files if file.suffix == ".safetensors"]
     try:
         shapes, vocabulary = sizes.shapes(stored), vocabulary_of(bounded.read_object(config))
@@ -432,24 +432,26 @@ class Remote:
             raise ValueError("grpobench serve draws from the full distribution")
         prompts = list(dict.fromkeys(prompt for prompt, _ in jobs))
         number = {prompt: index for index, prompt in enumerate(prompts)}
-        asked = {
+        request = {
             "prompts": prompts,
             "jobs": [(number[prompt], seed) for prompt, seed in jobs],
             "limit": limit,
             "temperature": temperature,
             "end": list(end),
         }
-        found = self._ask("POST", "/sample", json.dumps(asked).encode())
-        return [Drawn(tuple(tokens), np.array(logp, dtype=np.float32)) for tokens, logp in found]
+        completions = self._ask("POST", "/sample", json.dumps(request).encode())
+        return [Drawn(tuple(tokens), np.array(logp, dtype=np.float32)) for tokens, logp in completions]
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Send weights, in the engine's precision."""
         from safetensors.torch import save_file
 
-        held = {name: tensor.to("cpu", self.dtype, copy=True).contiguous() for name, tensor in weights}
+        tensor_by_name = {
+            name: tensor.to("cpu", self.dtype, copy=True).contiguous() for name, tensor in weights
+        }
         with tempfile.NamedTemporaryFile() as file:
-            save_file(held, file.name)
-            del held
+            save_file(tensor_by_name, file.name)
+            del tensor_by_name
             with open(file.name, "rb") as body:
                 self._ask("POST", "/weights", body)
 

@@ -64,9 +64,9 @@ def room_for(models: RoleModels) -> AdapterRoom | None:
 class VLLM:
     """vLLM in this process.
 
-    `place` is a model folder or hub id, `rows` the most sequences decoded at once, `cache_gb` the size of the
-    key-value cache in GiB, whose size also bounds `context`. With `room` it takes an adapter
-    beside its weights. With `sleeps` it can give its memory back, if the device is a GPU. Raises
+    `model_path` is a model folder or hub id, `rows` the most sequences decoded at once, `cache_gb` the size
+    of the key-value cache in GiB, whose size also bounds `context`. With `room` it takes an adapter beside
+    its weights. With `sleeps` it can give its memory back, if the device is a GPU. Raises
     ModelError where vLLM cannot serve the model.
     """
 
@@ -75,7 +75,7 @@ class VLLM:
 
     def __init__(
         self,
-        place: str,
+        model_path: str,
         *,
         dtype: str,
         rows: int,
@@ -90,7 +90,7 @@ class VLLM:
         # In this process and no other: weights are handed over as tensors, not as messages.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with undisturbed():
-            self.llm: Any = start(place, dtype, rows, cache_gb, room, sleeps)
+            self.llm: Any = start(model_path, dtype, rows, cache_gb, room, sleeps)
         VLLM._open = self
         self.dtype: torch.dtype = getattr(torch, dtype)
         settings = self.llm.llm_engine.vllm_config
@@ -102,7 +102,7 @@ class VLLM:
             self.asleep = False
             self.close()
             raise ModelError(
-                f"vLLM cannot serve {Path(place).name} with an adapter on a CPU: it has experts; set "
+                f"vLLM cannot serve {Path(model_path).name} with an adapter on a CPU: it has experts; set "
                 "sampler.merge_adapter = true, which adds the adapter to the weights"
             )
         self.adapts, self.asleep = room is not None, False
@@ -145,12 +145,12 @@ class VLLM:
             for _, seed in jobs
         ]
         with undisturbed(), self._stance():
-            found = (
+            request_outputs = (
                 self.llm.generate(prompts, parameters, use_tqdm=False, lora_request=self.adapter)
                 if jobs
                 else []
             )
-        return [drawn(request.outputs[0]) for request in found]
+        return [drawn(request.outputs[0]) for request in request_outputs]
 
     def _stance(self) -> contextlib.AbstractContextManager[Any]:
         """On a CPU nothing is compiled: the engine would call a C++ compiler for one small function."""
@@ -171,10 +171,12 @@ class VLLM:
         from safetensors.torch import save_file
         from vllm.lora.request import LoRARequest
 
-        held = {name: tensor.to("cpu", self.dtype).contiguous() for name, tensor in tensors.items()}
+        adapter_tensors = {
+            name: tensor.to("cpu", self.dtype).contiguous() for name, tensor in tensors.items()
+        }
         with undisturbed(), self._stance(), self._waking(), tempfile.TemporaryDirectory() as folder:
             Path(folder, adapters.CONFIG).write_text(config, encoding="utf-8")
-            save_file(held, Path(folder, adapters.WEIGHTS))
+            save_file(adapter_tensors, Path(folder, adapters.WEIGHTS))
             # A new number and name each time: vLLM loads no adapter twice, and keeps keys by its name.
             self.loaded += 1
             request = LoRARequest(f"policy-{self.loaded}", self.loaded, folder)
@@ -243,7 +245,12 @@ class VLLM:
 
 
 def start(
-    place: str, dtype: str, rows: int, cache_gb: float, room: AdapterRoom | None = None, sleeps: bool = False
+    model_path: str,
+    dtype: str,
+    rows: int,
+    cache_gb: float,
+    room: AdapterRoom | None = None,
+    sleeps: bool = False,
 ) -> Any:
     """vLLM's LLM, with the sampling of `HFSampler`: nothing but a temperature between logits and tokens."""
     from vllm import LLM
@@ -261,7 +268,7 @@ def start(
         more |= {"lora_target_modules": list(room.targets)}
     try:
         return LLM(
-            model=place,
+            model=model_path,
             dtype=dtype,
             max_num_seqs=rows,
             max_model_len=-1,  # as much of the model's context as the cache can hold
@@ -280,7 +287,7 @@ def start(
         others = "if it takes no adapters, set sampler.merge_adapter = true, " if room else ""
         others += "if it cannot sleep, sampler.sleep = false, " if sleeps else ""
         raise ModelError(
-            f"vLLM cannot serve {Path(place).name}: {first_line(error)}; raise sampler.cache_gb when "
+            f"vLLM cannot serve {Path(model_path).name}: {first_line(error)}; raise sampler.cache_gb when "
             f'memory is what lacks, {others}else set sampler.kind = "hf"'
         ) from error
 

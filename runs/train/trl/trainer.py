@@ -44,10 +44,10 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
     entry = TABLE[trainer.config.algorithm.name]
     checkpoint = folder.latest()
     done = checkpoint.step if checkpoint else 0
-    with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
+    with tempfile.TemporaryDirectory(prefix="grpobench-") as output_folder:
         work: Work = Recorded(trainer, done, entry) if entry.pairs else Sampled(trainer, done, entry)
         threads = torch.get_num_threads()
-        theirs = work.trainer(Path(place))
+        theirs = work.trainer(Path(output_folder))
         torch.set_num_threads(threads)
         adopt_reference(trainer, theirs)
         trainer.parts.provenance["trl"] = {
@@ -96,7 +96,7 @@ class Steps(TrainerCallback):
 
     def __post_init__(self) -> None:
         self.before = self.done
-        self.kept: Before | None = None
+        self.state_before: Before | None = None
         """The state before the step under way; None between steps."""
 
     def left(self) -> int:
@@ -115,7 +115,7 @@ class Steps(TrainerCallback):
         self.began, self.generated = time.perf_counter(), self.ours.source.generated
         self.ours.clock.seconds.clear()
         self.ours.dump = self.ours.updater.begun = False
-        self.kept = Before(self.ours, self.folder, self.done)
+        self.state_before = Before(self.ours, self.folder, self.done)
         self.updates.clear()
         self.work.begin(self.done + 1)
 
@@ -154,7 +154,7 @@ class Steps(TrainerCallback):
     def close(self) -> None:
         """The step under way is over. Raises Preempted after a checkpoint when the run is told to stop."""
         trainer, step = self.ours, self.done + 1
-        self.kept, trainer.updater.begun = None, False
+        self.state_before, trainer.updater.begun = None, False
         groups = self.work.groups(step)
         batch = pack_groups(groups, trainer.limit, step, trainer.loaded.pad)
         row = sampled_metrics(groups, trainer.categories) | self.work.measured | self.work.row(step)
@@ -192,19 +192,19 @@ class Steps(TrainerCallback):
 
     def keep(self) -> None:
         """Told to stop: a checkpoint of the step before the one under way, if that has changed nothing."""
-        if self.kept is not None:
-            self.kept.save()
+        if self.state_before is not None:
+            self.state_before.save()
 
 
 def gathered(updates: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, float]:
     """TRL's logs of a step's updates as one row, under our names where we have the metric, else ``trl/``.
     Means over the updates that logged a number; the time is the sum."""
-    found = {}
+    row = {}
     for name in dict.fromkeys(name for update in updates for name in update):
         if name in UNUSED:
             continue
         values = [float(update[name]) for update in updates if update.get(name) is not None]
         total = sum(values)
         mean = total / len(values) if values else math.nan
-        found[names.get(name, f"trl/{name}")] = total if name == "step_time" else mean
-    return found
+        row[names.get(name, f"trl/{name}")] = total if name == "step_time" else mean
+    return row

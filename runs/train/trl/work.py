@@ -41,8 +41,8 @@ class Work(ABC):
         """Of the policy before the updates of the step under way, as our own loop logs it."""
 
     @abstractmethod
-    def trainer(self, place: Path) -> Any:
-        """TRL's trainer; `place` is a folder for its files."""
+    def trainer(self, output_folder: Path) -> Any:
+        """TRL's trainer; `output_folder` is a folder for its files."""
 
     @abstractmethod
     def groups(self, step: int) -> list[Group]:
@@ -61,10 +61,10 @@ class Work(ABC):
         """Metrics of the step that only this kind of work has; counts what was trained."""
 
 
-def common_arguments(trainer: Trainer, place: Path) -> dict[str, Any]:
+def common_arguments(trainer: Trainer, output_folder: Path) -> dict[str, Any]:
     train = trainer.config.train
     return {
-        **plain_arguments(str(place)),
+        **plain_arguments(str(output_folder)),
         "gradient_checkpointing": train.activation_checkpointing,
         "learning_rate": train.learning_rate["policy"],
         "max_grad_norm": train.max_grad_norm,
@@ -103,12 +103,12 @@ class Recorded(Work):
         if not len(batch):
             return []
         signal = trainer.algorithm.compute_signal(batch, Blank())
-        found = []
+        pair_minibatches = []
         for epoch in range(train.epochs):
             seed = derive(trainer.config.seed, "minibatch", step, epoch)
             for rows in minibatches(batch, signal.row_group, train.num_minibatches, seed):
                 part = batch[rows]
-                found.append(
+                pair_minibatches.append(
                     [
                         {
                             "prompt_ids": part.prompt[chosen, : part.prompt_length[chosen]].tolist(),
@@ -118,15 +118,15 @@ class Recorded(Work):
                         for chosen, rejected in trl_arguments.list_pairs(signal[rows])
                     ]
                 )
-        return found
+        return pair_minibatches
 
-    def trainer(self, place: Path) -> Any:
+    def trainer(self, output_folder: Path) -> Any:
         from datasets import Dataset
 
         kind, settings = classes(self.entry)
         loaded = self.ours.loaded
         self.arguments = {
-            **common_arguments(self.ours, place),
+            **common_arguments(self.ours, output_folder),
             "per_device_train_batch_size": 1,
             "gradient_accumulation_steps": 1,
             "train_sampling_strategy": "sequential",
@@ -191,7 +191,7 @@ class Sampled(Work):
         self.ends = [updates * (step - done) for step in left]
         self.schedule = [index for step in left for index in trainer.curriculum.draw(step, 0)]
 
-    def trainer(self, place: Path) -> Any:
+    def trainer(self, output_folder: Path) -> Any:
         from datasets import Dataset
 
         config, loaded = self.ours.config, self.ours.loaded
@@ -199,7 +199,7 @@ class Sampled(Work):
         rows = config.train.prompts_per_step * config.train.group_size // config.train.num_minibatches
         at_once = self._rows_at_once(rows)
         self.arguments = {
-            **common_arguments(self.ours, place),
+            **common_arguments(self.ours, output_folder),
             "per_device_train_batch_size": at_once,
             "gradient_accumulation_steps": rows // at_once,
             "steps_per_generation": config.train.num_minibatches * (rows // at_once),
@@ -215,8 +215,8 @@ class Sampled(Work):
             self.arguments["reward_weights"] = list(self.source.grader.weights.values())
         if self.arguments.get("beta"):
             # TRL reads the reference from where the policy's configuration says that it came from
-            loaded.model.save_pretrained(place / "reference")
-            loaded.model.config._name_or_path = str(place / "reference")
+            loaded.model.save_pretrained(output_folder / "reference")
+            loaded.model.config._name_or_path = str(output_folder / "reference")
         texts = prompts(loaded, [problem.prompt for problem in self.source.problems])
         table = [{"prompt": texts[i], "problem": i} for i in self.schedule or [0]]
         return kind(
@@ -244,8 +244,8 @@ class Sampled(Work):
     def reward(self, completion_ids: Any, problem: Any, **_: Any) -> list[float | None]:
         """The recipe's whole reward of each completion."""
         self._grade(completion_ids, problem)
-        rewards = [reward for own in self.sampled for reward in own.reward]
-        penalties = self._penalties([rollout for own in self.sampled for rollout in own.rollouts])
+        rewards = [reward for group in self.sampled for reward in group.reward]
+        penalties = self._penalties([rollout for group in self.sampled for rollout in group.rollouts])
         return self._graded([reward + more for reward, more in zip(rewards, penalties, strict=True)])
 
     def _part(self, name: str) -> Callable[..., list[float | None]]:
@@ -254,14 +254,14 @@ class Sampled(Work):
         def part(completion_ids: Any, problem: Any, **_: Any) -> list[float | None]:
             if first:
                 self._grade(completion_ids, problem)
-            return self._graded([value for own in self.sampled for value in own.components[name]])
+            return self._graded([value for group in self.sampled for value in group.components[name]])
 
         part.__name__ = name
         return part
 
     def _graded(self, values: Sequence[float]) -> list[float | None]:
         """The values, but of completions that could not be graded."""
-        verdicts = [verdict for own in self.sampled for verdict in own.verdicts]
+        verdicts = [verdict for group in self.sampled for verdict in group.verdicts]
         return [
             None if verdict.outcome == "infra_error" else value
             for verdict, value in zip(verdicts, values, strict=True)
@@ -274,17 +274,17 @@ class Sampled(Work):
         problems = [self.source.problems[i] for i in problem]
         flat = [
             Rollout(
-                trainer.loaded.encode(own.prompt),
+                trainer.loaded.encode(task_problem.prompt),
                 tuple(tokens),
                 np.zeros(len(tokens), dtype=np.float32),
                 stopped=bool(tokens) and tokens[-1] in trainer.loaded.end,
             )
-            for own, tokens in zip(problems, completion_ids, strict=True)
+            for task_problem, tokens in zip(problems, completion_ids, strict=True)
         ]
         rollouts = [flat[start : start + group] for start in range(0, len(flat), group)]
         with trainer.clock("verify"):
-            named = streams(f"{self.step}/0", problems[::group])
-            self.sampled = self.source.grader.groups(named, problems[::group], rollouts)
+            stream_names = streams(f"{self.step}/0", problems[::group])
+            self.sampled = self.source.grader.groups(stream_names, problems[::group], rollouts)
         self.measured = trainer.policy_metrics(self.sampled, self.step)
         self.source.generated += sum(rollout.length for rollout in flat)
         self.source.sampler_tokens += count_sampled(rollouts)
@@ -314,9 +314,9 @@ class Sampled(Work):
         rollouts = [rollout for group in self.sampled for rollout in group.rollouts]
         trained = [rollout for rollout in rollouts if rollout.stopped or not modify.mask_truncated]
         self.ours.updater.trained += sum(r.length for r in trained) * self.ours.config.train.epochs
-        found = {}
+        metrics = {}
         if modify.overlong_buffer:
-            found["modify/overlong"] = float(np.mean(self._penalties(rollouts)))
+            metrics["modify/overlong"] = float(np.mean(self._penalties(rollouts)))
         if modify.mask_truncated:
-            found["modify/left_out"] = 1 - len(trained) / len(rollouts)
-        return found
+            metrics["modify/left_out"] = 1 - len(trained) / len(rollouts)
+        return metrics

@@ -58,7 +58,7 @@ def evaluator(loaded: Loaded, settings: EvaluateConfig = SMALL, **changes: Any) 
 
 
 @pytest.fixture(scope="module")
-def found(nano: Loaded) -> tuple[list[Row], dict[str, float]]:
+def evaluation(nano: Loaded) -> tuple[list[Row], dict[str, float]]:
     return evaluator(nano, texts=True).evaluate(0, "test")
 
 
@@ -73,44 +73,48 @@ class Apart(Sampler):
 
 
 def test_greedy_and_sampled_answers_decode_together_as_they_do_apart(
-    nano: Loaded, found: tuple[list[Row], dict[str, float]]
+    nano: Loaded, evaluation: tuple[list[Row], dict[str, float]]
 ) -> None:
-    one = evaluator(nano, texts=True)
-    rows, numbers = dataclasses.replace(one, sampler=Apart(one.sampler)).evaluate(0, "test")
-    assert rows == found[0] and numbers == found[1]
+    together = evaluator(nano, texts=True)
+    rows, numbers = dataclasses.replace(together, sampler=Apart(together.sampler)).evaluate(0, "test")
+    assert rows == evaluation[0] and numbers == evaluation[1]
 
 
 def test_parts_of_the_problems_give_the_same_answers_and_are_told(
-    nano: Loaded, found: tuple[list[Row], dict[str, float]]
+    nano: Loaded, evaluation: tuple[list[Row], dict[str, float]]
 ) -> None:
-    told: list[tuple[int, int]] = []
-    rows, numbers = evaluator(nano, texts=True, at_once=25, tell=lambda *now: told.append(now)).evaluate(
+    progress: list[tuple[int, int]] = []
+    rows, numbers = evaluator(nano, texts=True, at_once=25, tell=lambda *now: progress.append(now)).evaluate(
         0, "test"
     )
-    assert told == [
+    assert progress == [
         (5, 12),
         (10, 12),
         (12, 12),
     ]  # 25 sequences are five problems of four samples and one greedy
-    assert rows == found[0] and numbers == found[1]
+    assert rows == evaluation[0] and numbers == evaluation[1]
 
 
-def test_every_number_can_be_computed_again_from_the_rows(found: tuple[list[Row], dict[str, float]]) -> None:
-    rows, numbers = found
+def test_every_number_can_be_computed_again_from_the_rows(
+    evaluation: tuple[list[Row], dict[str, float]],
+) -> None:
+    rows, numbers = evaluation
     by_problem: dict[str, list[Row]] = {}
     for row in rows:
         if row["mode"] == "sampled":
             by_problem.setdefault(row["problem"], []).append(row)
     assert len(by_problem) == 12
-    correct = [[row["scores"]["correct"] for row in own] for own in by_problem.values()]
+    correct = [[row["scores"]["correct"] for row in problem_rows] for problem_rows in by_problem.values()]
     assert numbers["eval/test/sampled/correct"] == pytest.approx(np.mean(correct))
-    pairs = [max(pair) for own in correct for pair in combinations(own, 2)]  # pass@2 by counting
+    pairs = [
+        max(pair) for problem_scores in correct for pair in combinations(problem_scores, 2)
+    ]  # pass@2 by counting
     assert numbers["eval/test/sampled/pass@2"] == pytest.approx(np.mean(pairs))
     votes = []
-    for own in by_problem.values():
-        answers = [row["answer"] for row in own]
+    for problem_rows in by_problem.values():
+        answers = [row["answer"] for row in problem_rows]
         winner = max(answers, key=lambda answer: (answers.count(answer), -answers.index(answer)))
-        votes.append(own[answers.index(winner)]["scores"]["correct"])
+        votes.append(problem_rows[answers.index(winner)]["scores"]["correct"])
     assert numbers["eval/test/sampled/maj@4"] == pytest.approx(np.mean(votes))
     assert 0 < numbers["eval/test/sampled/correct"] < numbers["eval/test/sampled/pass@2"] < 1
     assert "eval/test/sampled/pass@4" not in numbers  # it would need eight samples
@@ -157,27 +161,27 @@ def configure(arm: str = "a", seed: int = 0, **sections: Any) -> RunConfig:
     return RunConfig(arm=arm, seed=seed, algorithm=GRPO(), **{**settings, **sections})
 
 
-def finished(place: Path, nano: Loaded, scale: float = 1.0, **changes: Any) -> Path:
+def finished(run_folder: Path, nano: Loaded, scale: float = 1.0, **changes: Any) -> Path:
     """A run folder as a finished run leaves it; the trained policy is nano with its output scaled."""
     from safetensors.torch import save_file
 
-    (place / "final").mkdir(parents=True)
-    (place / "run.toml").write_text(stored.dump(configure(**changes)))
-    (place / "status.json").write_text('{"state": "finished", "step": 3, "attempt": 1, "why": ""}')
+    (run_folder / "final").mkdir(parents=True)
+    (run_folder / "run.toml").write_text(stored.dump(configure(**changes)))
+    (run_folder / "status.json").write_text('{"state": "finished", "step": 3, "attempt": 1, "why": ""}')
     evaluated = {f"eval/{split}/greedy/correct": 0.5 for split in ("validation", "test")}
     rows = [{"step": 0}, {"step": 3, **evaluated}]
-    (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (place / "eval.jsonl").write_text("")
-    named = dict(nano.model.named_parameters())
-    tensors = {name: (p * scale).detach().clone().contiguous() for name, p in named.items()}
-    save_file(tensors, place / "final" / "policy.safetensors")
-    return place
+    (run_folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run_folder / "eval.jsonl").write_text("")
+    parameters = dict(nano.model.named_parameters())
+    tensors = {name: (p * scale).detach().clone().contiguous() for name, p in parameters.items()}
+    save_file(tensors, run_folder / "final" / "policy.safetensors")
+    return run_folder
 
 
-def digests(place: Path) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
     return {
-        str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(place.rglob("*"))
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
         if path.is_file() and "evals" not in path.parts
     }
 
@@ -194,10 +198,10 @@ def only(records: Iterator[assess.Record]) -> assess.Record:
 def test_a_run_is_measured_before_and_after_and_its_logs_stay_as_they_are(
     tmp_path: Path, nano: Loaded
 ) -> None:
-    place = finished(tmp_path / "run", nano, scale=0.0)
-    before = digests(place)
-    record = only(assess.assess(str(place), greedy()))
-    assert digests(place) == before
+    run_folder = finished(tmp_path / "run", nano, scale=0.0)
+    before = digests(run_folder)
+    record = only(assess.assess(str(run_folder), greedy()))
+    assert digests(run_folder) == before
     model = only(assess.assess("nano", greedy(sets={"operations": [2]}, limit=30, out=tmp_path / "models")))
     assert record.numbers["base"] == model.numbers["model"]
     assert record.numbers["base"]["eval/test/greedy/correct"] > 0.3
@@ -210,43 +214,43 @@ def test_a_run_is_measured_before_and_after_and_its_logs_stay_as_they_are(
 
 
 def test_a_runs_own_task_is_asked_as_the_run_was_set(tmp_path: Path, nano: Loaded) -> None:
-    place = finished(tmp_path / "run", nano)
-    settings = only(assess.assess(str(place), greedy())).content["settings"]
+    run_folder = finished(tmp_path / "run", nano)
+    settings = only(assess.assess(str(run_folder), greedy())).content["settings"]
     assert settings["task_settings"]["operations"] == [2]
     assert (settings["temperature"], settings["max_completion_tokens"]) == (1.3, 30)
-    earlier = (place / "run.toml").read_text().replace("temperature = 1.3\n", "")
-    (place / "run.toml").write_text(earlier)  # before evaluation had a temperature of its own
-    assert only(assess.assess(str(place), greedy())).content["settings"]["temperature"] == 0.7
-    changed = only(assess.assess(str(place), greedy(sets={"operations": [3]}, temperature=1.0)))
+    earlier = (run_folder / "run.toml").read_text().replace("temperature = 1.3\n", "")
+    (run_folder / "run.toml").write_text(earlier)  # before evaluation had a temperature of its own
+    assert only(assess.assess(str(run_folder), greedy())).content["settings"]["temperature"] == 0.7
+    changed = only(assess.assess(str(run_folder), greedy(sets={"operations": [3]}, temperature=1.0)))
     assert changed.content["settings"]["task_settings"]["operations"] == [3]
-    assert len(list((place / "evals").glob("*.json"))) == 3  # another question stands beside the first
+    assert len(list((run_folder / "evals").glob("*.json"))) == 3  # another question stands beside the first
 
 
 def test_what_is_still_true_is_not_asked_for_again(tmp_path: Path, nano: Loaded) -> None:
-    place = finished(tmp_path / "run", nano)
-    first = only(assess.assess(str(place), greedy()))
-    again = only(assess.assess(str(place), greedy()))
+    run_folder = finished(tmp_path / "run", nano)
+    first = only(assess.assess(str(run_folder), greedy()))
+    again = only(assess.assess(str(run_folder), greedy()))
     assert not first.was_cached and again.was_cached and again.content == first.content
     assert list(again.rows) == list(first.rows)
-    assert not only(assess.assess(str(place), greedy(again=True))).was_cached
+    assert not only(assess.assess(str(run_folder), greedy(again=True))).was_cached
     content = json.loads(first.path.read_text())
     content["code"]["tasks/arithmetic.py"] = "another verifier"
     first.path.write_text(json.dumps(content))
-    assert not only(assess.assess(str(place), greedy())).was_cached
-    (place / "final" / "policy.safetensors").unlink()
-    (place / "final").rmdir()
+    assert not only(assess.assess(str(run_folder), greedy())).was_cached
+    (run_folder / "final" / "policy.safetensors").unlink()
+    (run_folder / "final").rmdir()
     finished_again = finished(tmp_path / "other", nano, scale=0.0) / "final"
-    finished_again.rename(place / "final")
-    trained = only(assess.assess(str(place), greedy()))
+    finished_again.rename(run_folder / "final")
+    trained = only(assess.assess(str(run_folder), greedy()))
     assert not trained.was_cached and trained.numbers["final"]["eval/test/greedy/correct"] == 0.0
 
 
 def test_rows_without_their_record_do_not_count(tmp_path: Path, nano: Loaded) -> None:
     """What a kill in the middle of writing leaves."""
-    place = finished(tmp_path / "run", nano)
-    first = only(assess.assess(str(place), greedy()))
+    run_folder = finished(tmp_path / "run", nano)
+    first = only(assess.assess(str(run_folder), greedy()))
     first.path.unlink()
-    assert not only(assess.assess(str(place), greedy())).was_cached
+    assert not only(assess.assess(str(run_folder), greedy())).was_cached
 
 
 def test_experiment_runs_share_base_and_runs_without_weights_are_skipped(
@@ -260,26 +264,26 @@ def test_experiment_runs_share_base_and_runs_without_weights_are_skipped(
     (unborn / "run.toml").write_text(stored.dump(configure(seed=2)))
     names = [f"a-arithmetic-s{seed}" for seed in range(4)]  # the last has no folder yet
     (root / "experiment.json").write_text(json.dumps({"runs": names}))
-    asked = []
+    asked_policies = []
     ask = assess.EvaluationCache._ask
-    monkeypatch.setattr(assess.EvaluationCache, "_ask", lambda *a: asked.append(a[-1]) or ask(*a))
-    said: list[str] = []
-    records = list(assess.assess(str(root), greedy(), said.append))
+    monkeypatch.setattr(assess.EvaluationCache, "_ask", lambda *a: asked_policies.append(a[-1]) or ask(*a))
+    messages: list[str] = []
+    records = list(assess.assess(str(root), greedy(), messages.append))
     assert [record.subject.name for record in records] == names[:2]
-    assert asked == [f"{names[0]} (base)", f"{names[0]} (final)", f"{names[1]} (final)"]
-    assert "a-arithmetic-s2 has neither final weights" in said[0]
+    assert asked_policies == [f"{names[0]} (base)", f"{names[0]} (final)", f"{names[1]} (final)"]
+    assert "a-arithmetic-s2 has neither final weights" in messages[0]
     first, second = (record.numbers for record in records)
     assert first["base"] == second["base"] == first["final"] != second["final"]
 
 
 def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, nano: Loaded) -> None:
-    place = finished(tmp_path / "run", nano)
+    run_folder = finished(tmp_path / "run", nano)
     for step in (2, 10):
-        saved = place / "checkpoints" / f"step-{step}"
+        saved = run_folder / "checkpoints" / f"step-{step}"
         saved.mkdir(parents=True)
-        (saved / "policy.safetensors").write_bytes((place / "final" / "policy.safetensors").read_bytes())
-    (place / "final" / "policy.safetensors").unlink()
-    record = only(assess.assess(str(place), greedy(base=False)))
+        (saved / "policy.safetensors").write_bytes((run_folder / "final" / "policy.safetensors").read_bytes())
+    (run_folder / "final" / "policy.safetensors").unlink()
+    record = only(assess.assess(str(run_folder), greedy(base=False)))
     assert record.content["policies"]["final"]["step"] == 10 and list(record.numbers) == ["final"]
 
 
@@ -343,17 +347,17 @@ def test_mistakes_give_exit_2_and_the_remedy(
 def test_the_command_prints_numbers_with_intervals_and_json(
     tmp_path: Path, nano: Loaded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = finished(tmp_path / "run", nano)
-    words = ["eval", str(place), "--task", "arithmetic", "--problems", "8", "--samples", "0"]
+    run_folder = finished(tmp_path / "run", nano)
+    words = ["eval", str(run_folder), "--task", "arithmetic", "--problems", "8", "--samples", "0"]
     assert cli.main(words) == 0
     shown = capsys.readouterr().out
-    record = json.loads(next((place / "evals").glob("*.json")).read_text())
+    record = json.loads(next((run_folder / "evals").glob("*.json")).read_text())
     value = record["policies"]["final"]["numbers"]["eval/test/greedy/correct"]
     assert "before" in shown and f"{value:.4f} [" in shown
     assert cli.main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["records"][0]
-    assert told["numbers"]["final"]["eval/test/greedy/correct"] == value
-    assert Path(told["path"]).exists()
+    printed_record = json.loads(capsys.readouterr().out)["records"][0]
+    assert printed_record["numbers"]["final"]["eval/test/greedy/correct"] == value
+    assert Path(printed_record["path"]).exists()
 
 
 def test_every_registered_task_names_modes_that_the_evaluator_knows() -> None:

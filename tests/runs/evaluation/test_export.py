@@ -64,9 +64,9 @@ def test_a_fresh_process_with_transformers_alone_gives_the_same_logits(
     assert cli.main(["export", str(finished), str(tmp_path / "hf")]) == 0
     ours = loading.load(policy)
     before = ours.model(torch.tensor([[5, 7, 11, 13, 17]])).logits.detach()
-    found = newest(finished)
-    assert found is not None
-    put(ours, found[1])
+    newest_weights = newest(finished)
+    assert newest_weights is not None
+    put(ours, newest_weights[1])
     ids = [[5, 7, 11, 13, 17]]
     with torch.no_grad():
         logits = ours.model(torch.tensor(ids)).logits
@@ -77,13 +77,13 @@ def test_a_fresh_process_with_transformers_alone_gives_the_same_logits(
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert torch.equal(load_file(tmp_path / "logits")["logits"], logits)
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told == {"ids": ours.tokenizer.encode("12+3="), "end": list(ours.end)}
+    reported = json.loads(done.stdout.splitlines()[-1])
+    assert reported == {"ids": ours.tokenizer.encode("12+3="), "end": list(ours.end)}
 
 
 def test_the_folder_is_complete_and_its_card_says_what_it_is(finished: Path, tmp_path: Path) -> None:
-    found = export(finished, tmp_path / "hf")
-    assert (found.step, found.caution) == (2, "")
+    exported = export(finished, tmp_path / "hf")
+    assert (exported.step, exported.caution) == (2, "")
     names = {path.name for path in (tmp_path / "hf").iterdir()}
     assert {"config.json", "generation_config.json", "model.safetensors", "README.md"} <= names
     assert {"tokenizer.json", "tokenizer_config.json"} <= names
@@ -92,14 +92,14 @@ def test_the_folder_is_complete_and_its_card_says_what_it_is(finished: Path, tmp
     )
     card = (tmp_path / "hf" / "README.md").read_text()
     commit = json.loads((finished / "provenance.json").read_text())["attempts"][0]["commit"]
-    for said in (
+    for text in (
         "# grpo on letters, seed 3",
         "m/a-letters-s3",
         "| steps | 2 of 2 |",
         commit,
         "from_pretrained",
     ):
-        assert said in card
+        assert text in card
     assert "Not a finished run" not in card
     assert card.startswith('---\nlibrary_name: "transformers"\n')
 
@@ -121,7 +121,7 @@ def test_the_card_has_accuracies_and_a_program_that_answers(
     assert "| made by | `grpobench compare mine:Half --with grpo --set data=data` |" in card
     front = yaml.safe_load(card.split("---\n")[1])
     metrics = front["model-index"][0]["results"][0]["metrics"]
-    assert [one["name"] for one in metrics] == ["test, greedy", "validation, greedy"]
+    assert [metric["name"] for metric in metrics] == ["test, greedy", "validation, greedy"]
     assert metrics[0]["value"] == pytest.approx(rows[-1]["eval/test/greedy/correct"], abs=1e-4)
     program = card.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)  # the card names the folder from the one above it
@@ -218,8 +218,10 @@ def test_weights_the_run_did_not_write_are_not_exported_or_evaluated(
     weights.write_bytes(bytes(content))
     for words in (["export", str(path), str(tmp_path / "hf")], ["eval", str(path), "--task", "arithmetic"]):
         assert cli.main(words) == 2
-        said = capsys.readouterr().err
-        assert f"{weights}: was changed since it was written (its sha256 differs); restore it, or" in said
+        error_text = capsys.readouterr().err
+        assert (
+            f"{weights}: was changed since it was written (its sha256 differs); restore it, or" in error_text
+        )
     weights.unlink()
     assert cli.main(["eval", str(path), "--task", "arithmetic"]) == 2
     assert "policy.safetensors" in capsys.readouterr().err

@@ -64,9 +64,9 @@ def of_run(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     (subject,) = subjects(str(path), None)
     loaded = loading.load(subject.model.name)
     warm_up(subject, loaded)
-    before, found = logits(loaded.model), newest(path)
-    assert found is not None
-    put(loaded, found[1], subject.model.adapter)
+    before, newest_weights = logits(loaded.model), newest(path)
+    assert newest_weights is not None
+    put(loaded, newest_weights[1], subject.model.adapter)
     return before, logits(loaded.model)
 
 
@@ -94,10 +94,12 @@ def test_the_program_of_the_card_loads_the_policy_with_peft(
 def test_merged_weights_need_transformers_alone(finished: Path, tmp_path: Path) -> None:
     assert cli.main(["export", str(finished), str(tmp_path / "out"), "--merged"]) == 0
     before, after = of_run(finished)
-    found = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval())
+    merged_logits = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval())
     assert not (tmp_path / "out" / "adapter_config.json").exists()
-    torch.testing.assert_close(found, after, rtol=0, atol=1e-5)  # float32; only the order of sums differs
-    assert (found - after).abs().max() < 0.01 * (after - before).abs().max()
+    torch.testing.assert_close(
+        merged_logits, after, rtol=0, atol=1e-5
+    )  # float32; only the order of sums differs
+    assert (merged_logits - after).abs().max() < 0.01 * (after - before).abs().max()
 
 
 def test_merged_weights_in_half_precision_are_the_rounded_sum(finished: Path, tmp_path: Path) -> None:

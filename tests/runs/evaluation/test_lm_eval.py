@@ -57,24 +57,35 @@ def theirs(
     loaded: Loaded, task: Task, count: int, folder: Path, decoding: lm_eval.Decoding = ONCE
 ) -> tuple[list[Row], dict[str, float]]:
     problems = task.problems("test")[:count]
-    found, means = lm_eval.ask(loaded, task, "test", problems, decoding, folder)
-    return [row for mode, own in found.items() for row in rows_of(0, "test", mode, problems, own)], means
+    answers_by_mode, means = lm_eval.ask(loaded, task, "test", problems, decoding, folder)
+    return [
+        row
+        for mode, answers in answers_by_mode.items()
+        for row in rows_of(0, "test", mode, problems, answers)
+    ], means
 
 
 def test_harness_and_evaluator_write_the_same_answers(nano: Loaded, tmp_path: Path) -> None:
-    one, (other, means) = ours(nano, Arithmetic(), 24, 40), theirs(nano, Arithmetic(), 24, tmp_path)
-    (found,) = compare_answers(one, other)
-    assert (found.mode, found.items, found.same_text, found.differing) == ("greedy", 24, 24, ())
-    assert 0.2 < found.first == found.second < 0.95  # neither nothing nor all, so that it could differ
-    assert means["eval/test/greedy/correct"] == pytest.approx(found.second)
+    our_rows, (other, means) = ours(nano, Arithmetic(), 24, 40), theirs(nano, Arithmetic(), 24, tmp_path)
+    (comparison,) = compare_answers(our_rows, other)
+    assert (comparison.mode, comparison.items, comparison.same_text, comparison.differing) == (
+        "greedy",
+        24,
+        24,
+        (),
+    )
+    assert (
+        0.2 < comparison.first == comparison.second < 0.95
+    )  # neither nothing nor all, so that it could differ
+    assert means["eval/test/greedy/correct"] == pytest.approx(comparison.second)
 
 
 def test_an_answer_ends_where_the_limit_cuts_it_in_both_ways(nano: Loaded, tmp_path: Path) -> None:
     short = dataclasses.replace(ONCE, limit=9)
-    (found,) = compare_answers(
+    (comparison,) = compare_answers(
         ours(nano, Arithmetic(), 8, 9), theirs(nano, Arithmetic(), 8, tmp_path, short)[0]
     )
-    assert found.same_text == 8 and found.first == 0.0
+    assert comparison.same_text == 8 and comparison.first == 0.0
 
 
 @dataclass(frozen=True)
@@ -89,8 +100,8 @@ class Spelling(Letters):
     def problems(self, split: Split) -> Sequence[Problem]:
         words = [("7+8=15#15", "7+8=16#16", "8"), ("2020-01-01", "3-1=2#2", "3-1=4#4"), ("#5", "#6", "#77")]
         return [
-            Problem(f"2020-01-0{i}", prompt, list(own), {})
-            for i, (prompt, own) in enumerate(
+            Problem(f"2020-01-0{i}", prompt, list(candidates), {})
+            for i, (prompt, candidates) in enumerate(
                 zip(("Q:7+8\nA:", "Q:3-1\nA:", "2021-05-05"), words, strict=True)
             )
         ]
@@ -112,24 +123,24 @@ def test_harness_and_evaluator_read_the_same_likelihoods(
 ) -> None:
     monkeypatch.setitem(TASKS, "spelling", Spelling)
     task = Spelling(plain=plain)
-    one, (other, means) = ours(nano, task, 3, 40), theirs(nano, task, 3, tmp_path)
-    assert [row["scores"] for row in one] == [row["scores"] for row in other]
-    assert [row["answer"] for row in one] == [row["answer"] for row in other]
-    for a, b in zip(one, other, strict=True):
+    our_rows, (other, means) = ours(nano, task, 3, 40), theirs(nano, task, 3, tmp_path)
+    assert [row["scores"] for row in our_rows] == [row["scores"] for row in other]
+    assert [row["answer"] for row in our_rows] == [row["answer"] for row in other]
+    for a, b in zip(our_rows, other, strict=True):
         assert a["logp"] == pytest.approx(b["logp"], abs=1e-4)  # float32, other batches
-    (found,) = compare_answers(one, other)
-    assert found.mode == "likelihood" and found.same_text is None and not found.differing
-    assert means["eval/test/likelihood/correct"] == pytest.approx(found.first)
+    (comparison,) = compare_answers(our_rows, other)
+    assert comparison.mode == "likelihood" and comparison.same_text is None and not comparison.differing
+    assert means["eval/test/likelihood/correct"] == pytest.approx(comparison.first)
 
 
 def test_a_chat_template_is_applied_once_in_both_ways(nano: Loaded, tmp_path: Path) -> None:
     tokenizer = copy.deepcopy(nano.tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     chatty = dataclasses.replace(nano, tokenizer=tokenizer)
-    (found,) = compare_answers(
+    (comparison,) = compare_answers(
         ours(chatty, Arithmetic(), 6, 40), theirs(chatty, Arithmetic(), 6, tmp_path)[0]
     )
-    assert found.same_text == 6 and found.first > 0
+    assert comparison.same_text == 6 and comparison.first > 0
 
 
 def test_prompts_that_the_harness_reads_otherwise_are_refused(nano: Loaded) -> None:
@@ -215,9 +226,9 @@ def test_a_task_of_the_harness_is_asked_as_it_asks(
     own_task(tmp_path)
     words = ["eval", "nano", "--task", "made_up", "--through", "lm-eval", "--include", str(tmp_path)]
     assert cli.main([*words, "--out", str(tmp_path / "out"), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["records"]
-    assert told["numbers"]["model"] == {"eval/test/likelihood/acc": 1.0}
-    rows = Path(told["path"]).with_suffix(".jsonl").read_text().splitlines()
+    (record,) = json.loads(capsys.readouterr().out)["records"]
+    assert record["numbers"]["model"] == {"eval/test/likelihood/acc": 1.0}
+    rows = Path(record["path"]).with_suffix(".jsonl").read_text().splitlines()
     assert [json.loads(row)["scores"] for row in rows] == [{"acc": 1.0}, {"acc": 1.0}]
 
 
@@ -260,10 +271,10 @@ def test_differing_items_are_shown_with_both_completions(tmp_path: Path) -> None
         subject = records.Subject("m", tmp_path, records.ModelConfig("m"))
         return records.Record(subject, path, content, [row])
 
-    found = records.paired([made("grpobench", "5"), made("lm-eval", "7")])
-    assert "the same scores on 0 of 1 items" in found.lines[0]
-    assert "it is 5" in found.lines[2] and "it is 7" in found.lines[3]
-    assert found.rows[0]["differing"] == ["p"]
+    pairing = records.paired([made("grpobench", "5"), made("lm-eval", "7")])
+    assert "the same scores on 0 of 1 items" in pairing.lines[0]
+    assert "it is 5" in pairing.lines[2] and "it is 7" in pairing.lines[3]
+    assert pairing.rows[0]["differing"] == ["p"]
 
 
 @pytest.mark.slow
@@ -282,9 +293,12 @@ def test_harness_and_evaluator_agree_with_a_real_model(
         pytest.skip(str(error))
     limit = limit or task.max_completion_tokens
     decoding = dataclasses.replace(ONCE, limit=limit)
-    one, (other, means) = ours(loaded, task, count, limit), theirs(loaded, task, count, tmp_path, decoding)
-    for found in compare_answers(one, other):
-        assert found.items == count and not found.differing, found
-        assert means[f"eval/test/{found.mode}/correct"] == pytest.approx(found.first)
-        if found.same_text is not None:
-            assert found.same_text == count
+    our_rows, (other, means) = (
+        ours(loaded, task, count, limit),
+        theirs(loaded, task, count, tmp_path, decoding),
+    )
+    for comparison in compare_answers(our_rows, other):
+        assert comparison.items == count and not comparison.differing, comparison
+        assert means[f"eval/test/{comparison.mode}/correct"] == pytest.approx(comparison.first)
+        if comparison.same_text is not None:
+            assert comparison.same_text == count

@@ -49,7 +49,7 @@ def test_counts_of_completions_written_by_hand() -> None:
         ("Let us think about what", False),  # unreadable, cut
     ]
     verdicts = GSM8K().verify(problem, [text for text, _ in completions])
-    rows = [written(one, stopped) for one, (_, stopped) in zip(verdicts, completions, strict=True)]
+    rows = [written(verdict, stopped) for verdict, (_, stopped) in zip(verdicts, completions, strict=True)]
     rows.append(written(Verdict({}, None, "infra_error"), True))  # counts nowhere
     assert count(rows) == {
         "sampled": Counts(answers=6, readable=4, complete=3, cut=3, cut_incomplete=2, correct=2)
@@ -62,13 +62,15 @@ def test_guessing_is_right_as_often_as_there_are_options() -> None:
         for right, options in ((1.0, 2), (0.0, 4), (1.0, 4), (0.0, 2))
     ]
     assert count_likeliest(rows) == (4, 2, (1 / 2 + 1 / 4 + 1 / 4 + 1 / 2) / 4)
-    asked, right, chance = count_likeliest([{"mode": "likelihood", "scores": {"biased": 1.0}, "logp": [0.0]}])
-    assert (asked, right) == (0, 0) and math.isnan(chance)
+    num_questions, right, chance = count_likeliest(
+        [{"mode": "likelihood", "scores": {"biased": 1.0}, "logp": [0.0]}]
+    )
+    assert (num_questions, right) == (0, 0) and math.isnan(chance)
 
 
 def row(**changes: Any) -> ReadableRow:
     made = {"commit": "0123", "versions": {"python": "3.12"}, "machine": "CPU x86_64"}
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": "small",
         "chat": True,
         "task": "bbq",
@@ -84,7 +86,7 @@ def row(**changes: Any) -> ReadableRow:
         "chance": 1 / 3,
         "made": made,
     }
-    return ReadableRow(**{**given, **changes})
+    return ReadableRow(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -111,12 +113,14 @@ def test_kept_rows_are_read_back_and_replaced_by_their_own_measurement_only(tmp_
     merged = readable.merge([first, plain, warm], [again])
     path = tmp_path / "readable.json"
     path.write_text(readable.as_text(readable.content_of(merged)), encoding="utf-8")
-    found = readable.read(path)
-    assert [one.row() for one in found] == [one.row() for one in (first, again, plain)]
-    table = "\n".join(readable.render(found, "table"))
+    saved_rows = readable.read(path)
+    assert [readable_row.row() for readable_row in saved_rows] == [
+        readable_row.row() for readable_row in (first, again, plain)
+    ]
+    table = "\n".join(readable.render(saved_rows, "table"))
     assert "| bbq | small | chat | – | 10 | 90.0 | 90.0 (59.6 to 98.2) | 10.0 | 40.0 |" in table
     assert "50.0 of 10 (chance 33.3) | readable |" in table
-    assert "3 rows, at commit `0123` with python 3.12" in " ".join(readable.render(found, "provenance"))
+    assert "3 rows, at commit `0123` with python 3.12" in " ".join(readable.render(saved_rows, "provenance"))
 
 
 @torch.no_grad()
@@ -128,7 +132,7 @@ def test_accuracy_by_likelihood_is_that_of_plain_forward_passes(
     nano.tokenizer.save_pretrained(tmp_path / "mine")
     words = ["tasks", "readable", str(tmp_path / "mine"), "--task", "nanobias", "--problems", "24"]
     assert cli.main([*words, "--out", str(tmp_path / "out"), "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
+    (record,) = json.loads(capsys.readouterr().out)
 
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "mine")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "mine")
@@ -142,9 +146,9 @@ def test_accuracy_by_likelihood_is_that_of_plain_forward_passes(
             totals[option] = sum(float(logp[len(before) + i - 1, token]) for i, token in enumerate(after))
         right.append(max(totals, key=lambda option: totals[option]).strip() == problem.truth["correct"])
     assert 0 < sum(right) < 24  # it knows some of them
-    assert (found["asked"], found["likeliest"]) == (24, sum(right))
-    assert found["chance"] == pytest.approx(1 / 3) and found["warm_start"] == "" and not found["chat"]
-    assert found["shares"]["likelihood"]["correct"]["value"] == sum(right) / 24
+    assert (record["asked"], record["likeliest"]) == (24, sum(right))
+    assert record["chance"] == pytest.approx(1 / 3) and record["warm_start"] == "" and not record["chat"]
+    assert record["shares"]["likelihood"]["correct"]["value"] == sum(right) / 24
 
 
 def test_the_command_measures_again_after_a_warm_start_and_asks_nothing_twice(

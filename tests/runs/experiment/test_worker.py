@@ -79,7 +79,7 @@ def test_launcher_hears_that_run_saves_however_much_it_heard_before() -> None:
     ours, theirs = multiprocessing.Pipe()
     line = Line(theirs)
     stopping = Stopping(line.report, line.stop)
-    stopping.asked = -1.0
+    stopping.last_asked = -1.0
     ours.send(STOP)
     for phase in ("sampling", "training"):
         stopping.report(Progress(3, 9, 0.5, 9.0, phase))

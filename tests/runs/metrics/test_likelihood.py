@@ -80,15 +80,15 @@ def plain(loaded: Loaded, before: Sequence[int], text: Sequence[int]) -> float:
 def test_log_probabilities_are_those_of_plain_forward_passes(loaded: Loaded, behind: str | None) -> None:
     task = Choice(behind)
     models = RoleModels(loaded.model, temperature=0.7, budget=24)  # several micro-batches, a tempered policy
-    found = judge(models, loaded, task, task.problems("test"))
-    for problem, (verdict, scored) in zip(task.problems("test"), found, strict=True):
+    judged = judge(models, loaded, task, task.problems("test"))
+    for problem, (verdict, scored) in zip(task.problems("test"), judged, strict=True):
         before = prompt(loaded, problem, behind)
         texts = [continuation(loaded, problem, text) for text in task.candidates(problem)]
-        wanted = [plain(loaded, before, text) for text in texts]
+        expected = [plain(loaded, before, text) for text in texts]
         # The same float32 logits; only the order of summation differs.
-        assert scored.logp == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+        assert scored.logp == pytest.approx(expected, rel=1e-4, abs=1e-4)
         assert scored.tokens == tuple(map(len, texts))
-        assert verdict.answer == task.candidates(problem)[wanted.index(max(wanted))]
+        assert verdict.answer == task.candidates(problem)[expected.index(max(expected))]
     assert models.temperature == 0.7
 
 
@@ -100,11 +100,14 @@ def test_a_candidate_of_no_premise_follows_the_start_token(loaded: Loaded) -> No
 
 def test_problems_of_unlike_shape_do_not_disturb_each_other(loaded: Loaded) -> None:
     models = RoleModels(loaded.model)
-    asked = [((5, 6, 7), [(8,), (9, 10, 11)]), ((4,), [(5, 6, 7, 8)])]
-    together, alone = score(models, loaded, asked), [score(models, loaded, [one])[0] for one in asked]
-    for one, other in zip(together, alone, strict=True):
-        assert one.logp == pytest.approx(other.logp, abs=1e-5)  # only the shapes of the sums differ
-        assert one.tokens == other.tokens
+    questions = [((5, 6, 7), [(8,), (9, 10, 11)]), ((4,), [(5, 6, 7, 8)])]
+    together, alone = (
+        score(models, loaded, questions),
+        [score(models, loaded, [question])[0] for question in questions],
+    )
+    for batched, other in zip(together, alone, strict=True):
+        assert batched.logp == pytest.approx(other.logp, abs=1e-5)  # only the shapes of the sums differ
+        assert batched.tokens == other.tokens
 
 
 def test_a_candidate_without_tokens_or_beyond_the_context_is_refused(loaded: Loaded) -> None:
@@ -167,5 +170,5 @@ def test_answers_of_chat_models_begin_without_a_space() -> None:
     problem, task = Choice().problems("test")[0], Choice()
     assert continuations(plain, task, problem)[0] == " 7" and continuations(chat, task, problem)[0] == "7"
     assert continuations(chat, Choice("a premise"), problem)[0] == " 7"
-    written = [one.decode(demonstrated(one, task, problem).completion) for one in (plain, chat)]
+    written = [loaded.decode(demonstrated(loaded, task, problem).completion) for loaded in (plain, chat)]
     assert written == [" 7", "7"]

@@ -83,10 +83,10 @@ def test_there_is_no_index_of_few_tokens_of_no_gap_or_of_equal_gaps() -> None:
 
 
 def test_extreme_tokens_are_those_of_a_ratio_above_two_on_either_side() -> None:
-    found = measured(gaps([[0.0, 0.7, -0.7, 0.69], [-9.0]]))  # log 2 = 0.6931
-    assert found["gap/extreme"] == pytest.approx(3 / 5)
+    metrics = measured(gaps([[0.0, 0.7, -0.7, 0.69], [-9.0]]))  # log 2 = 0.6931
+    assert metrics["gap/extreme"] == pytest.approx(3 / 5)
     # of four tokens the second and the third, at 3/8 and 5/8, and the only token of a completion, at ½
-    assert found["gap/extreme_at"] == pytest.approx((3 / 8 + 5 / 8 + 1 / 2) / 3)
+    assert metrics["gap/extreme_at"] == pytest.approx((3 / 8 + 5 / 8 + 1 / 2) / 3)
 
 
 def test_positions_of_a_completion_average_one_half_and_count_written_tokens_only() -> None:
@@ -116,14 +116,14 @@ def test_growth_is_that_of_a_least_squares_fit(rows: list[list[float]]) -> None:
         position = torch.tensor([[(i + 0.5) / len(row), 1.0] for i in range(len(row))], dtype=torch.float64)
         fit = torch.linalg.lstsq(position, torch.tensor(row, dtype=torch.float64).abs()[:, None]).solution
         slopes.append(fit[0].item())
-    found = measured(gaps(rows))["gap/growth"]
-    assert found == pytest.approx(sum(slopes) / len(slopes), rel=1e-4, abs=1e-5)  # float32 distances
+    growth = measured(gaps(rows))["gap/growth"]
+    assert growth == pytest.approx(sum(slopes) / len(slopes), rel=1e-4, abs=1e-5)  # float32 distances
 
 
 def test_without_a_gap_nothing_is_extreme_or_grows_and_there_is_no_tail() -> None:
-    found = measured(gaps([[0.0] * 150, [0.0] * 100]))
-    assert found["gap/extreme"] == found["gap/growth"] == 0
-    assert math.isnan(found["gap/tail"]) and math.isnan(found["gap/extreme_at"])
+    metrics = measured(gaps([[0.0] * 150, [0.0] * 100]))
+    assert metrics["gap/extreme"] == metrics["gap/growth"] == 0
+    assert math.isnan(metrics["gap/tail"]) and math.isnan(metrics["gap/extreme_at"])
 
 
 def test_unwritten_tokens_and_empty_completions_do_not_count() -> None:
@@ -137,10 +137,10 @@ def test_unwritten_tokens_and_empty_completions_do_not_count() -> None:
 def test_splitting_into_micro_batches_changes_nothing() -> None:
     generator = torch.Generator().manual_seed(2)
     rows = [torch.randn(40, generator=generator).tolist() for _ in range(10)]
-    whole = gaps(rows)
-    parts = [whole[torch.tensor(rows)] for rows in ([7, 3], [0, 1, 2, 4, 5, 6], [8, 9])]
-    assert measured(*parts) == pytest.approx(measured(whole), rel=1e-12)
-    assert 0 < measured(whole)["gap/tail"] < 10 and 0 < measured(whole)["gap/extreme"] < 1
+    batch = gaps(rows)
+    parts = [batch[torch.tensor(rows)] for rows in ([7, 3], [0, 1, 2, 4, 5, 6], [8, 9])]
+    assert measured(*parts) == pytest.approx(measured(batch), rel=1e-12)
+    assert 0 < measured(batch)["gap/tail"] < 10 and 0 < measured(batch)["gap/extreme"] < 1
 
 
 def test_the_ratio_of_the_policy_is_measured_alike() -> None:

@@ -111,7 +111,7 @@ def test_rejected_groups_are_counted_and_an_arm_that_samples_more_shows_it() -> 
 def test_entropy_does_not_depend_on_whether_the_sampler_tells_it(policy: str) -> None:
     """A third of these completions can not be graded, and all of them were written."""
     config = arithmetic_run(ALGORITHMS["grpo"](), task=Letters(faulty=True), model=ModelConfig(policy))
-    told, silent = trainer_for(config), trainer_for(config)
+    reporting, silent = trainer_for(config), trainer_for(config)
     honest = silent.source.gather
 
     def without(*args: Any) -> list[Group]:
@@ -123,13 +123,17 @@ def test_entropy_does_not_depend_on_whether_the_sampler_tells_it(policy: str) ->
         ]
 
     silent.source.gather = without  # type: ignore[method-assign]
-    one, other = told.step(1), silent.step(1)
-    assert 0 < one["outcome/infra_error"] < 1
+    reported_row, other = reporting.step(1), silent.step(1)
+    assert 0 < reported_row["outcome/infra_error"] < 1
     # the same float32 logits of some tens, by a cached and by a whole forward pass
-    assert one["policy/entropy"] == pytest.approx(other["policy/entropy"], rel=1e-5)
-    assert one["policy/entropy"] > 0.1
-    same = {name for name in one if name != "policy/entropy" and not name.startswith(("time/", "cost/peak"))}
-    assert {name: one[name] for name in same} == {name: other[name] for name in same}
+    assert reported_row["policy/entropy"] == pytest.approx(other["policy/entropy"], rel=1e-5)
+    assert reported_row["policy/entropy"] > 0.1
+    same = {
+        name
+        for name in reported_row
+        if name != "policy/entropy" and not name.startswith(("time/", "cost/peak"))
+    }
+    assert {name: reported_row[name] for name in same} == {name: other[name] for name in same}
 
 
 def test_recorded_rollouts_show_the_entropy_of_the_policy_as_it_is() -> None:
@@ -178,18 +182,18 @@ def test_the_variance_of_the_baseline_is_that_of_a_groups_mean() -> None:
 
 
 def test_accuracy_by_category_and_lengths_of_right_and_wrong_by_hand() -> None:
-    one = group([[5, 6], [5]], [1.0, 0.0], [[0.5, 1.5], [1.0]])
+    easy_group = group([[5, 6], [5]], [1.0, 0.0], [[0.5, 1.5], [1.0]])
     two = group([[9], [9, 9, 9], [9]], [1.0, 0.5, 0.0], None, ("graded", "graded", "infra_error"))
-    named = [
+    categorized_groups = [
         dataclasses.replace(g, problem=dataclasses.replace(g.problem, traits={"category": name}))
-        for g, name in ((one, "easy"), (two, "hard"))
+        for g, name in ((easy_group, "easy"), (two, "hard"))
     ]
-    row = sampled_metrics(named, ("easy", "hard", "rare"))
+    row = sampled_metrics(categorized_groups, ("easy", "hard", "rare"))
     assert row["score/correct/easy"] == 0.5 and row["score/correct/hard"] == 0.75
     assert math.isnan(row["score/correct/rare"]), "no rollout of the step is of it"
     assert row["length/right"] == pytest.approx((2 + 1) / 2)
     assert row["length/wrong"] == pytest.approx((1 + 3) / 2)
-    assert not [name for name in sampled_metrics(named) if name.startswith("score/correct/")]
+    assert not [name for name in sampled_metrics(categorized_groups) if name.startswith("score/correct/")]
     assert all(known(name) for name in row)
 
 
@@ -222,9 +226,9 @@ def group(
             np.zeros(len(tokens), dtype=np.float32),
             stopped=True,
             completion_mask=written if len(written) == len(tokens) else (),
-            entropy=None if spread is None else np.array(spread[place], dtype=np.float32),
+            entropy=None if spread is None else np.array(spread[index], dtype=np.float32),
         )
-        for place, tokens in enumerate(completions)
+        for index, tokens in enumerate(completions)
     ]
     verdicts = [
         Verdict({"correct": reward} if outcome == "graded" else {}, None, outcome)

@@ -32,7 +32,7 @@ def build(architecture: str, checkpointing: bool) -> RoleModels:
 
 def pass_through(models: RoleModels, batch: Batch) -> tuple[list[torch.Tensor], int, int]:
     """(gradients of policy and critic, layers run in forward and backward, bytes kept in between)."""
-    kept: dict[int, int] = {}
+    bytes_by_address: dict[int, int] = {}
     calls = 0
 
     def count(*_: object) -> None:
@@ -40,7 +40,7 @@ def pass_through(models: RoleModels, batch: Batch) -> tuple[list[torch.Tensor], 
         calls += 1
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        bytes_by_address[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     networks = [models.networks[role] for role in ("policy", "critic")]
@@ -60,7 +60,7 @@ def pass_through(models: RoleModels, batch: Batch) -> tuple[list[torch.Tensor], 
     for hook in hooks:
         hook.remove()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for n in networks for p in n.parameters()]
-    return gradients, calls, sum(size for address, size in kept.items() if address not in weights)
+    return gradients, calls, sum(size for address, size in bytes_by_address.items() if address not in weights)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -68,12 +68,12 @@ def test_layers_run_twice_keep_less_and_give_the_same_gradient_bit_for_bit(
     architecture: str, batch: Batch
 ) -> None:
     plain, once, everything = pass_through(build(architecture, False), batch)
-    found, twice, less = pass_through(build(architecture, True), batch)
+    gradients, twice, less = pass_through(build(architecture, True), batch)
     assert (once, twice) == (2 * LAYERS, 4 * LAYERS)
     # What is left: the inputs of each layer, and the head's part outside of the layers.
     assert less < 0.5 * everything
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, plain, strict=True))
-    assert any(gradient.any() for gradient in found)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(gradients, plain, strict=True))
+    assert any(gradient.any() for gradient in gradients)
 
 
 def test_models_stay_in_evaluation_mode_and_a_copy_has_layers_of_its_own(batch: Batch) -> None:
@@ -117,4 +117,4 @@ def test_a_run_with_the_setting_makes_the_same_updates() -> None:
         assert trainer.models.activation_checkpointing is checkpointing
         trainer.step(1)
         weights.append(list(trainer.models.named_parameters("policy").values()))
-    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+    assert all(torch.equal(plain, other) for plain, other in zip(*weights, strict=True))

@@ -48,13 +48,13 @@ def move(models: RoleModels, size: float = 0.1) -> None:
 def dense(models: RoleModels) -> RoleModels:
     """The same policy in weights of its own, each W + (alpha / rank) · B @ A by plain matrix products."""
     language = tiny("llama")
-    held = dict(models.language.named_parameters())
+    parameter_by_name = dict(models.language.named_parameters())
     with torch.no_grad():
         for name, p in language.named_parameters():
             layer = name.removesuffix(".weight")
-            if f"{layer}.base_layer.weight" in held:
-                a, b = (held[f"{layer}.lora_{one}.default.weight"] for one in "AB")
-                p.copy_(held[f"{layer}.base_layer.weight"] + SMALL.alpha / SMALL.rank * (b @ a))
+            if f"{layer}.base_layer.weight" in parameter_by_name:
+                a, b = (parameter_by_name[f"{layer}.lora_{side}.default.weight"] for side in "AB")
+                p.copy_(parameter_by_name[f"{layer}.base_layer.weight"] + SMALL.alpha / SMALL.rank * (b @ a))
     return RoleModels(language)
 
 
@@ -75,10 +75,10 @@ def test_reference_critic_and_base_policy_hold_no_weights_of_their_own() -> None
     weights = {p.data_ptr() for p in models.language.parameters()}
     for p in models.networks["reference"].parameters():
         assert p.data_ptr() in weights
-    own = [p for p in models.networks["critic"].parameters() if p.data_ptr() not in weights]
-    assert own == list(models.named_parameters("critic").values())
+    critic_parameters = [p for p in models.networks["critic"].parameters() if p.data_ptr() not in weights]
+    assert critic_parameters == list(models.named_parameters("critic").values())
     base = BasePolicy(models, fixed_reference=False)
-    assert base.kept is None and base.kl(BATCH) == 0.0
+    assert base.cpu_copy is None and base.kl(BATCH) == 0.0
     move(models)
     assert base.kl(BATCH) > 0
 
@@ -109,12 +109,12 @@ def test_an_update_moves_adapters_and_value_head_and_not_a_bit_of_the_weights(
 
 
 def test_a_checkpoint_gives_the_adapter_back() -> None:
-    one, other = adapted(), RoleModels(tiny(), ("policy",), adapter=SMALL)
-    for models in (one, other):
+    original, other = adapted(), RoleModels(tiny(), ("policy",), adapter=SMALL)
+    for models in (original, other):
         models.optimize({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
-    kept = copy.deepcopy(one.state())
-    expected = one.forward("policy", BATCH).logp
-    other.restore(kept)
+    state = copy.deepcopy(original.state())
+    expected = original.forward("policy", BATCH).logp
+    other.restore(state)
     assert torch.equal(other.forward("policy", BATCH).logp, expected)
 
 
@@ -140,19 +140,19 @@ def test_a_moving_reference_is_refused() -> None:
 def test_the_adapted_policy_is_the_sum_of_weights_and_adapter(dtype: str) -> None:
     models = adapted(dtype=dtype)
     expected = dense(models).forward("policy", BATCH)
-    found = models.forward("policy", BATCH)
+    output = models.forward("policy", BATCH)
     tolerance = 1e-5 if dtype == "float32" else 0.3  # nats; bfloat16 rounds logits of some tens
-    torch.testing.assert_close(found.logp, expected.logp, rtol=0, atol=tolerance)
+    torch.testing.assert_close(output.logp, expected.logp, rtol=0, atol=tolerance)
 
 
 def test_merged_weights_are_new_tensors_under_the_names_of_the_plain_model() -> None:
     models = adapted()
-    held, theirs = merged_weights(models.language), dict(dense(models).language.named_parameters())
-    assert held.keys() == theirs.keys()
-    for name, tensor in held.items():
+    merged, theirs = merged_weights(models.language), dict(dense(models).language.named_parameters())
+    assert merged.keys() == theirs.keys()
+    for name, tensor in merged.items():
         torch.testing.assert_close(tensor, theirs[name].detach(), rtol=0, atol=1e-6)
     weights = {p.data_ptr() for p in models.language.parameters()}
-    changed = [name for name, tensor in held.items() if tensor.data_ptr() not in weights]
+    changed = [name for name, tensor in merged.items() if tensor.data_ptr() not in weights]
     assert len(changed) == 2 * len(LAYERS)
     plain = tiny()
     assert all(merged_weights(plain)[name] is not None for name, _ in plain.named_parameters())
@@ -185,15 +185,15 @@ def test_flops_of_an_update_leave_out_the_gradient_of_frozen_weights() -> None:
 @pytest.mark.parametrize("targets", [(), ("q_proj", "down_proj"), ("v_proj", "up_proj", "o_proj")])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_fused_decoding_follows_the_adapter(architecture: str, targets: tuple[str, ...]) -> None:
-    one, other = (sampler(architecture) for _ in range(2))
-    for source in (one, other):
+    fused_sampler, other = (sampler(architecture) for _ in range(2))
+    for source in (fused_sampler, other):
         source.models = adapted(architecture, Adapter(4, 8.0, targets))
     other.fuses = False
-    assert one.fuses and fits(one.models)
+    assert fused_sampler.fuses and fits(fused_sampler.models)
     for size in (0.1, 0.3):
-        for source in (one, other):
+        for source in (fused_sampler, other):
             move(source.models, size)
-        ours, theirs = (source.sample(requests(), 15, 1.0) for source in (one, other))
+        ours, theirs = (source.sample(requests(), 15, 1.0) for source in (fused_sampler, other))
         for group, plain in zip(ours, theirs, strict=True):
             for a, b in zip(group, plain, strict=True):
                 assert a.completion == b.completion
@@ -224,8 +224,8 @@ def test_in_bfloat16_fused_products_keep_an_adapter_that_the_rounded_sum_would_l
         exact, rounded = up @ down, adapters.merged(layer).bfloat16().float() - layer.weight
     assert product.up is not None and product.weight.shape == (48, 32 + 4)
     assert torch.equal(product.weight[:, :32].float().T, layer.weight)
-    held = (product.weight[:, 32:].float() @ product.up.float()).T
-    assert (held - exact).norm() < 0.01 * exact.norm()
+    product_delta = (product.weight[:, 32:].float() @ product.up.float()).T
+    assert (product_delta - exact).norm() < 0.01 * exact.norm()
     assert (rounded - exact).norm() > 0.5 * exact.norm()
 
 
@@ -296,7 +296,9 @@ def test_gradients_are_those_that_peft_gives_the_adapter() -> None:
 def test_the_size_of_an_adapter_is_known_from_the_files_of_the_model(tmp_path: Path) -> None:
     language = tiny()
     language.save_pretrained(tmp_path)
-    found = shapes(sorted(tmp_path.glob("*.safetensors")))
+    tensor_shapes = shapes(sorted(tmp_path.glob("*.safetensors")))
     for adapter in (SMALL, Adapter(2, 4.0, ("q_proj", "up_proj"))):
         models = RoleModels(tiny(), adapter=adapter)
-        assert adapter.elements(found) == sum(p.numel() for p in models.named_parameters("policy").values())
+        assert adapter.elements(tensor_shapes) == sum(
+            p.numel() for p in models.named_parameters("policy").values()
+        )

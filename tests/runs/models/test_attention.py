@@ -40,15 +40,15 @@ def visible_pairs(layout: Pack, block: int) -> torch.Tensor:
     inside = mask.mask_mod(*each)
     counts = {"partial": mask.kv_num_blocks, "full": mask.full_kv_num_blocks}
     indices = {"partial": mask.kv_indices, "full": mask.full_kv_indices}
-    seen = torch.zeros(sequences, length, length, dtype=torch.bool)
+    visible = torch.zeros(sequences, length, length, dtype=torch.bool)
     for kind, count in counts.items():
         for s in range(sequences):
             for q in range(count.shape[-1]):
                 for k in indices[kind][s, 0, q, : count[s, 0, q]].tolist():
-                    place = s, slice(q * block, (q + 1) * block), slice(k * block, (k + 1) * block)
-                    assert not seen[place].any()  # no block is listed twice
-                    seen[place] = inside[place] if kind == "partial" else True
-    return seen
+                    block_index = s, slice(q * block, (q + 1) * block), slice(k * block, (k + 1) * block)
+                    assert not visible[block_index].any()  # no block is listed twice
+                    visible[block_index] = inside[block_index] if kind == "partial" else True
+    return visible
 
 
 def branching(batch: Batch, prompts: list[int]) -> Batch:
@@ -71,10 +71,10 @@ def test_blocks_show_every_token_what_the_dense_mask_shows(
     layout = pack(branching(batch, prompts) if branch else batch, UNSPLIT)
     token = layout.segment != PADDING
     expected = layout.mask()[:, 0]
-    found = visible_pairs(layout, block)
-    assert torch.equal(found[token], expected[token])
-    alone = torch.eye(found.shape[1], dtype=torch.bool).expand_as(found)
-    assert torch.equal(found[~token], alone[~token])  # no softmax over nothing
+    visible = visible_pairs(layout, block)
+    assert torch.equal(visible[token], expected[token])
+    alone = torch.eye(visible.shape[1], dtype=torch.bool).expand_as(visible)
+    assert torch.equal(visible[~token], alone[~token])  # no softmax over nothing
 
 
 def computed_pairs(mask: Any) -> int:
@@ -97,9 +97,9 @@ def test_pairs_computed_for_long_completions_are_few_more_than_those_needed() ->
     assert len(split.tokens) > 1 and dense > 2 * computed_pairs(block_mask(layout))
 
 
-def flexible(language: Any, **given: Any) -> RoleModels:
+def flexible(language: Any, **options: Any) -> RoleModels:
     """Models whose packs of any width get a block mask, also on a CPU."""
-    models = RoleModels(language, ("policy",), **given)
+    models = RoleModels(language, ("policy",), **options)
     attention.use(language)
     models.attention.flex = models.attention.proven = True
     models.attention.least = 0
@@ -111,9 +111,9 @@ def test_flex_attention_gives_the_log_probabilities_of_a_dense_mask(architecture
     batch = branching(rollouts([[6, 0, 1, 9], [4, 4, 1], [8]]), [3, 5, 4, 5, 9, 9, 9, 9])
     expected = RoleModels(tiny(architecture), ("policy",)).forward("policy", batch)
     with torch.compiler.set_stance("force_eager"):
-        found = flexible(tiny(architecture)).forward("policy", batch)
-    torch.testing.assert_close(found.logp, expected.logp, **FP32)
-    torch.testing.assert_close(found.entropy, expected.entropy, **FP32)
+        output = flexible(tiny(architecture)).forward("policy", batch)
+    torch.testing.assert_close(output.logp, expected.logp, **FP32)
+    torch.testing.assert_close(output.entropy, expected.entropy, **FP32)
 
 
 def test_a_cpu_keeps_dense_masks_and_refuses_flex_with_the_remedy() -> None:
@@ -138,11 +138,11 @@ def test_flex_attention_that_fails_is_replaced_by_dense_masks_with_a_warning(
     models, batch = flexible(tiny(architecture)), rollouts([[6, 3]])
     models.attention.proven = False
     with pytest.warns(UserWarning, match=f"FlexAttention failed: {error}"):
-        found = models.forward("policy", batch).logp
+        logp = models.forward("policy", batch).logp
     assert not models.attention.flex
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert torch.equal(models.forward("policy", batch).logp, found)
+        assert torch.equal(models.forward("policy", batch).logp, logp)
     models.attention.flex, models.attention.proven, models.attention.demanded = True, False, True
     with pytest.raises(ModelError, match=r'set model\.attention = "sdpa"'):
         models.forward("policy", batch)
@@ -162,10 +162,14 @@ def test_narrow_packs_keep_a_dense_mask() -> None:
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_on_a_gpu_gradients_are_those_of_a_dense_mask(dtype: str, checkpointing: bool) -> None:
     gradients = []
-    for wanted in ("sdpa", "flex"):
+    for implementation in ("sdpa", "flex"):
         language = tiny(context=4096).to("cuda")
         models = RoleModels(
-            language, ("policy",), attention=wanted, dtype=dtype, activation_checkpointing=checkpointing
+            language,
+            ("policy",),
+            attention=implementation,
+            dtype=dtype,
+            activation_checkpointing=checkpointing,
         )
         batch = rollouts([[300, 200, 300, 290]], prompts=(200,), limit=300)
         moved = {

@@ -65,7 +65,7 @@ def test_kept_weights_are_copies_that_updates_do_not_reach() -> None:
     moved(models)
     first = base.kl(batch)
     assert first == base.kl(batch) > 0
-    assert all(torch.equal(p, before[name]) for name, p in base.kept.named_parameters())  # type: ignore[union-attr]
+    assert all(torch.equal(p, before[name]) for name, p in base.cpu_copy.named_parameters())  # type: ignore[union-attr]
 
 
 def test_reference_that_stays_is_the_base_and_takes_no_memory() -> None:
@@ -76,22 +76,22 @@ def test_reference_that_stays_is_the_base_and_takes_no_memory() -> None:
         ):
             ours.copy_(theirs)
     batch = rollouts([[3, 5], [4, 1]])
-    kept, shared = BasePolicy(models, fixed_reference=False), BasePolicy(models, fixed_reference=True)
-    assert shared.kept is None
+    copied, shared = BasePolicy(models, fixed_reference=False), BasePolicy(models, fixed_reference=True)
+    assert shared.cpu_copy is None
     moved(models)
-    assert kept.kl(batch) == shared.kl(batch) > 0
+    assert copied.kl(batch) == shared.kl(batch) > 0
 
 
 # Whole runs
 
 
 def config(policy: str, algorithm: Algorithm[Any] | None = None, **sections: Any) -> RunConfig:
-    given = {
+    defaults = {
         "train": TrainConfig(steps=4, prompts_per_step=4, group_size=4, learning_rate={"policy": 3e-3}),
         "evaluate": EvaluateConfig(every=3, problems=2, samples=1, test_problems=0),
         "seed": 4,
     }
-    return configure(policy, algorithm, **{**given, **sections})
+    return configure(policy, algorithm, **{**defaults, **sections})
 
 
 def column(rows: list[dict[str, Any]]) -> dict[int, float]:
@@ -106,13 +106,13 @@ def test_every_arm_has_it_where_an_evaluation_is_due_and_at_the_end(policy: str,
         "recorded": config(policy, DPO(), sampler=SamplerConfig(kind="replay", problems=4)),
         "warm": config(policy, model=ModelConfig(policy, warm_start=2, warm_start_batch=2)),
     }
-    found = {name: run(one, tmp_path / name) for name, one in arms.items()}
-    for rows in found.values():
+    rows_by_arm = {name: run(arm_config, tmp_path / name) for name, arm_config in arms.items()}
+    for rows in rows_by_arm.values():
         assert column(rows).keys() == {3, 4} and all(value > 0 for value in column(rows).values())
         assert all(known(name) for row in rows for name in row)
     # a penalty of 1e-9 changes the weights by less than can be seen here
-    assert column(found["reference"]) == pytest.approx(column(found["plain"]), rel=0.01)
-    assert column(found["moving"]) == pytest.approx(column(found["plain"]), rel=0.01)
+    assert column(rows_by_arm["reference"]) == pytest.approx(column(rows_by_arm["plain"]), rel=0.01)
+    assert column(rows_by_arm["moving"]) == pytest.approx(column(rows_by_arm["plain"]), rel=0.01)
 
 
 def test_it_is_nought_before_the_first_update(policy: str, tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_it_is_nought_before_the_first_update(policy: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("warm", [0, 2])
 def test_resumed_run_knows_its_base(policy: str, tmp_path: Path, warm: int) -> None:
     model = ModelConfig(policy, warm_start=warm, warm_start_batch=2)
-    one = config(policy, model=model, modify=Modifiers())
-    whole = run(one, tmp_path / "whole")
+    run_config = config(policy, model=model, modify=Modifiers())
+    undisturbed = run(run_config, tmp_path / "whole")
     with pytest.raises(Preempted):
-        run(one, tmp_path / "parts", after(tmp_path / "parts", 2))
-    resumed = run(one, tmp_path / "parts")
-    assert [timeless(row) for row in resumed] == [timeless(row) for row in whole]
+        run(run_config, tmp_path / "parts", after(tmp_path / "parts", 2))
+    resumed = run(run_config, tmp_path / "parts")
+    assert [timeless(row) for row in resumed] == [timeless(row) for row in undisturbed]
     assert len(column(resumed)) == 2
 
 

@@ -79,26 +79,30 @@ def test_it_moves_weights_as_adam_of_torch_does(name: str) -> None:
 def test_its_state_is_small_and_comes_back_from_a_file_byte_for_byte(
     name: str, how: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole, first, second = (made(name, **how) for _ in range(3))
-    updates(whole, 0, 5)
+    undisturbed, first, second = (made(name, **how) for _ in range(3))
+    updates(undisturbed, 0, 5)
     updates(first, 0, 3)
     write_tensors(tmp_path / "policy.safetensors", first.tensors())
-    kept = load_file(tmp_path / "policy.safetensors")
-    state = [tensor for key, tensor in kept.items() if key.startswith("optimizer:") and "large" in key]
-    own = [tensor for key, tensor in kept.items() if key.startswith("optimizer:master:large")]
-    size = sum(t.numel() * t.element_size() for t in state) - sum(t.numel() * 4 for t in own)
+    stored_tensors = load_file(tmp_path / "policy.safetensors")
+    state = [
+        tensor for key, tensor in stored_tensors.items() if key.startswith("optimizer:") and "large" in key
+    ]
+    master_weights = [
+        tensor for key, tensor in stored_tensors.items() if key.startswith("optimizer:master:large")
+    ]
+    size = sum(t.numel() * t.element_size() for t in state) - sum(t.numel() * 4 for t in master_weights)
     assert size < 3.5 * EIGHT_BIT  # two moments of a byte, scales and tables; in float32 eight bytes
     plain = json.loads(json.dumps(first.plain()))
     with torch.no_grad():
         for key, p in second.parameters.items():
-            p.copy_(kept[key])
-    second.restore(kept, plain)
+            p.copy_(stored_tensors[key])
+    second.restore(stored_tensors, plain)
     updates(second, 3, 5)
-    found, expected = second.tensors(), whole.tensors()
-    assert found.keys() == expected.keys()
+    tensors, expected = second.tensors(), undisturbed.tensors()
+    assert tensors.keys() == expected.keys()
     for key, tensor in expected.items():
-        assert torch.equal(found[key], tensor), key
-    assert second.plain() == whole.plain()
+        assert torch.equal(tensors[key], tensor), key
+    assert second.plain() == undisturbed.plain()
 
 
 def test_a_recipe_may_name_it(name: str) -> None:

@@ -89,12 +89,12 @@ def first_step(policy: str, algorithm: Algorithm[Any], path: Path) -> tuple[list
     """(rows of a run, tokens of the first step's rollouts with each prompt once, N of the policy)."""
     config = configure(policy, algorithm)
     config = dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, every=1))
-    found = run(config, path)
+    run_rows = run(config, path)
     groups = transcript(path, 1)
     loaded = load(policy)
     prompts = sum(len(loaded.encode(group["prompt"])) for group in groups)
-    tokens = prompts + sum(one["tokens"] for group in groups for one in group["completions"])
-    return found, tokens, weights_per_token(*trunk_and_head(loaded.model), loaded.model.config)
+    tokens = prompts + sum(completion["tokens"] for group in groups for completion in group["completions"])
+    return run_rows, tokens, weights_per_token(*trunk_and_head(loaded.model), loaded.model.config)
 
 
 @pytest.mark.parametrize(
@@ -121,26 +121,26 @@ def test_the_first_step_of_a_run(
     """2N for each token sampled, 2N for each read, 6N for each trained on; evaluations cost nothing. Four
     numbers of each trained weight stay in memory, which are itself, its gradient and AdamW's two moments, and
     one of each that only reads."""
-    found, tokens, weights = first_step(policy, algorithm, tmp_path)
+    run_rows, tokens, weights = first_step(policy, algorithm, tmp_path)
     head = load(policy).model.get_output_embeddings().weight.numel()
     total = tokens * (factor * weights + critic_factor * (weights - head))
     if isinstance(algorithm, DPO):  # trains on one pair of each group whose rewards differ
-        assert 2 * weights * tokens < found[1]["cost/flops"] < total
+        assert 2 * weights * tokens < run_rows[1]["cost/flops"] < total
     else:
-        assert found[1]["cost/flops"] == total
-    assert found[1]["cost/flops"] < found[2]["cost/flops"] < found[3]["cost/flops"]
+        assert run_rows[1]["cost/flops"] == total
+    assert run_rows[1]["cost/flops"] < run_rows[2]["cost/flops"] < run_rows[3]["cost/flops"]
     every = sum(p.numel() for p in load(policy).model.parameters())
     value = load(policy).model.config.hidden_size + 1 if isinstance(algorithm, PPO) else 0
     # The tied head is the embeddings, which a critic has too.
     state = 4 * ((copies + critic_copies) * every + 4 * value)
     counters = 4 * 100  # AdamW counts the updates of each tensor, of which there are fewer
-    assert state <= found[1]["cost/state_gb"] * 2**30 < state + counters
+    assert state <= run_rows[1]["cost/state_gb"] * 2**30 < state + counters
 
 
 def test_a_greedy_baseline_is_sampled_and_not_trained_on(policy: str, tmp_path: Path) -> None:
-    found, tokens, weights = first_step(policy, ReMax(), tmp_path)
+    run_rows, tokens, weights = first_step(policy, ReMax(), tmp_path)
     trained = 6 * weights * tokens
     groups = transcript(tmp_path, 1)
-    written = sum(one["tokens"] for group in groups for one in group["completions"])
-    greedy = found[1]["cost/generated_tokens"] - written
-    assert greedy > 0 and found[1]["cost/flops"] == trained + 2 * weights * (tokens + greedy)
+    written = sum(completion["tokens"] for group in groups for completion in group["completions"])
+    greedy = run_rows[1]["cost/generated_tokens"] - written
+    assert greedy > 0 and run_rows[1]["cost/flops"] == trained + 2 * weights * (tokens + greedy)

@@ -36,9 +36,9 @@ def test_values_and_gradient_are_those_of_torchs_log_softmax(
     ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     logp, entropy = RoundedLogits.apply(ours, tokens, temperature)
     reference = (theirs.float() / temperature).log_softmax(-1)
-    own = torch.distributions.Categorical(logits=logits.float() / temperature).entropy()
+    expected_entropy = torch.distributions.Categorical(logits=logits.float() / temperature).entropy()
     torch.testing.assert_close(logp, reference.gather(-1, tokens[:, None]).squeeze(-1), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(entropy, own, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy, expected_entropy, rtol=1e-5, atol=1e-5)
     assert not entropy.requires_grad
     logp.backward(gradient)
     reference.gather(-1, tokens[:, None]).squeeze(-1).backward(gradient)
@@ -59,15 +59,15 @@ def test_a_head_in_bfloat16_takes_this_way_in_pieces_too(chunk: int) -> None:
     head = torch.nn.Linear(16, 50, bias=False)
     hidden = torch.randn(10, 16, generator=generator)
     target = torch.randint(0, 50, (10,), generator=generator)
-    found = []
+    statistics = []
     for dtype in (torch.float32, torch.bfloat16):
         states = hidden.clone().requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             logp, entropy = token_statistics(states, head, target, 1.0, chunk, False)
         assert logp.dtype == entropy.dtype == torch.float32
         (gradient,) = torch.autograd.grad(logp.sum(), states)
-        found.append((logp.detach(), entropy, gradient))
-    for ours, reference in zip(found[1], found[0], strict=True):
+        statistics.append((logp.detach(), entropy, gradient))
+    for ours, reference in zip(statistics[1], statistics[0], strict=True):
         torch.testing.assert_close(ours, reference, rtol=0.03, atol=0.03)
 
 

@@ -78,14 +78,19 @@ def large(**more: Any) -> MemoryInput:
 
 def test_weights_of_a_7b_model_are_counted_without_any_memory() -> None:
     """Per layer: queries, keys, values with their biases, output, three feed-forward matrices, two norms."""
-    found = large().shape
+    model_shape = large().shape
     width, inner, keys = 3584, 18944, 4 * 128
     layer = width * (2 * width + 2 * keys) + width + 2 * keys + 3 * width * inner + 2 * width
     trunk = 28 * layer + width + 152064 * width
-    assert (found.trunk, found.head) == (trunk, 152064 * width)
-    assert found.parameters == trunk + found.head == PARAMETERS
-    assert found.multiplied == 28 * (layer - width - 2 * keys - 2 * width)
-    assert (found.layers, found.keys, found.attention, found.intermediate) == (28, keys, width, inner)
+    assert (model_shape.trunk, model_shape.head) == (trunk, 152064 * width)
+    assert model_shape.parameters == trunk + model_shape.head == PARAMETERS
+    assert model_shape.multiplied == 28 * (layer - width - 2 * keys - 2 * width)
+    assert (model_shape.layers, model_shape.keys, model_shape.attention, model_shape.intermediate) == (
+        28,
+        keys,
+        width,
+        inner,
+    )
 
 
 def test_full_training_in_float32_takes_16_bytes_a_weight_and_2_under_autocast() -> None:
@@ -115,14 +120,14 @@ def test_an_adapter_trains_its_matrices_alone_and_shares_the_trunk_with_referenc
     """Rank 16 on all linear layers of 28: Σ 16 · (in + out) of seven matrices."""
     width, inner, keys = 3584, 18944, 512
     sides = 2 * (width + width) + 2 * (width + keys) + 3 * (width + inner)
-    own = 28 * 16 * sides
+    adapter_weights = 28 * 16 * sides
     parts = plan(large(adapter=AdapterSize(16), reference=True)).phase("training").parts
-    assert parts["policy"] == 4 * (PARAMETERS + own) and "reference" not in parts
-    assert (parts["gradients"], parts["optimizer"]) == (4 * own, 8 * own)
+    assert parts["policy"] == 4 * (PARAMETERS + adapter_weights) and "reference" not in parts
+    assert (parts["gradients"], parts["optimizer"]) == (4 * adapter_weights, 8 * adapter_weights)
     some = AdapterSize(16, ("q_proj", "v_proj"))
     assert some.weights(large().shape) == 28 * 16 * (2 * width + width + keys)
     with_critic = plan(large(adapter=AdapterSize(16), critic=True)).phase("training").parts
-    assert with_critic["critic"] == 4 * (own + width + 1)
+    assert with_critic["critic"] == 4 * (adapter_weights + width + 1)
 
 
 def test_a_7b_model_does_not_fit_into_80_gb_but_its_adapter_does() -> None:
@@ -171,14 +176,16 @@ def test_a_truncated_distribution_takes_more_while_rollouts_are_sampled() -> Non
 
 def test_an_engine_has_weights_and_a_cache_of_its_own() -> None:
     nothing = Decoded(0, 0, 0, 0)
-    found = plan(large(sampling=nothing, evaluating=nothing, engine_weight_bytes=2, engine_cache=4 * 2**30))
-    assert [phase.name for phase in found.phases] == ["sampling", "scoring", "training"]
-    parts = found.phase("training").parts
+    memory_plan = plan(
+        large(sampling=nothing, evaluating=nothing, engine_weight_bytes=2, engine_cache=4 * 2**30)
+    )
+    assert [phase.name for phase in memory_plan.phases] == ["sampling", "scoring", "training"]
+    parts = memory_plan.phase("training").parts
     assert (parts["engine weights"], parts["engine cache"]) == (2 * PARAMETERS, 4 * 2**30)
 
 
 @pytest.mark.parametrize(
-    ("most", "held"),
+    ("most", "expected"),
     [
         (111, {"sampling": 110, "scoring": 110, "training": 110, "evaluating": 110}),
         # All three are too much: they are dropped after the call that makes them so much.
@@ -188,14 +195,17 @@ def test_an_engine_has_weights_and_a_cache_of_its_own() -> None:
         (49, {"sampling": 40, "scoring": 0, "training": 0, "evaluating": 20}),
     ],
 )
-def test_graphs_keep_weights_and_buffers_up_to_a_bound(most: int, held: dict[str, int]) -> None:
+def test_graphs_keep_weights_and_buffers_up_to_a_bound(most: int, expected: dict[str, int]) -> None:
     """A copy of the weights takes 50 parts, the buffers of rollouts 40 and those of evaluations 20."""
     of = shape_once()
     part = 2 * (of.multiplied + of.head) // 50
     grids = Recorded(Buffers(30 * part, 10 * part), Buffers(15 * part, 5 * part), most * part)
-    found, names = plan(given_for(of, compute_bytes=2, recorded=grids)), ("decoding graphs", GRAPH_WORKSPACE)
-    counted = {phase.name: [phase.parts.get(name, 0) for name in names] for phase in found.phases}
-    assert {phase: round(sum(sizes) / part) for phase, sizes in counted.items()} == held
+    memory_plan, names = (
+        plan(given_for(of, compute_bytes=2, recorded=grids)),
+        ("decoding graphs", GRAPH_WORKSPACE),
+    )
+    counted = {phase.name: [phase.parts.get(name, 0) for name in names] for phase in memory_plan.phases}
+    assert {phase: round(sum(sizes) / part) for phase, sizes in counted.items()} == expected
     workspace = {(111, "training"): 15, (109, "training"): 10, (69, "sampling"): 10, (69, "evaluating"): 5}
     for (bound, phase), size in workspace.items():
         assert most != bound or round(counted[phase][1] / part) == size  # type: ignore[index]
@@ -206,9 +216,9 @@ def test_graphs_keep_weights_and_buffers_up_to_a_bound(most: int, held: dict[str
 def test_with_graphs_the_key_value_cache_is_that_of_the_prompts() -> None:
     """8 rows of 2 prompts of 100 tokens; the buffers of the graphs hold the keys and values of the rows."""
     recorded = Recorded(Buffers(10), Buffers(), 0)
-    found = plan(large(sampling=Decoded(8, 2, 100, 50), recorded=recorded)).phase("sampling").parts
-    assert found["key-value cache"] == 2 * 100 * 28 * 512 * 8
-    assert found["decoding graphs"] == 10
+    parts = plan(large(sampling=Decoded(8, 2, 100, 50), recorded=recorded)).phase("sampling").parts
+    assert parts["key-value cache"] == 2 * 100 * 28 * 512 * 8
+    assert parts["decoding graphs"] == 10
 
 
 def test_an_engine_that_sleeps_holds_nothing_while_the_trainer_computes() -> None:
@@ -219,10 +229,10 @@ def test_an_engine_that_sleeps_holds_nothing_while_the_trainer_computes() -> Non
         plan(large(sampling=nothing, evaluating=nothing, **engine, engine_sleeps=sleeps))
         for sleeps in (False, True)
     )
-    held = 2 * PARAMETERS + 4 * 2**30
+    engine_bytes = 2 * PARAMETERS + 4 * 2**30
     assert awake.phase("sampling") == asleep.phase("sampling")
     for name in ("scoring", "training"):
-        assert awake.phase(name).total - asleep.phase(name).total == held
+        assert awake.phase(name).total - asleep.phase(name).total == engine_bytes
     bare = plan(large(sampling=nothing, evaluating=nothing))
     assert asleep.phase("training") == bare.phase("training") and asleep.peak == bare.peak
 
@@ -235,19 +245,21 @@ def test_a_teachers_logits_and_states_by_hand() -> None:
     head, states = 4 * 152064 * 3584, 4 * 6400 * 512
     alone = head_workspace(large(**work), large().training)
     assert alone == 2 * 4 * 6 * 152064 + 2 * head
-    found = head_workspace(large(**work, divergence=1.0), large().training)
-    assert found == 2 * 4 * 3 * 152064 + 2 * head + states
+    workspace = head_workspace(large(**work, divergence=1.0), large().training)
+    assert workspace == 2 * 4 * 3 * 152064 + 2 * head + states
     # One chunk of a mixture: 9 tensors of it, and the policy's own logits.
-    whole = large(**work | {"chunk": 2 * 512 * 152064}, divergence=0.5)
-    assert divergence_workspace(whole, whole.training) == (9 + 1) * 4 * 512 * 152064 + states
+    single_chunk = large(**work | {"chunk": 2 * 512 * 152064}, divergence=0.5)
+    assert divergence_workspace(single_chunk, single_chunk.training) == (9 + 1) * 4 * 512 * 152064 + states
 
 
 def test_a_teacher_is_read_where_its_divergence_is_differentiated() -> None:
     """Its weights are always there. As a reward it is read while scoring, in a loss while training."""
     wide = shape(hidden_size=6400, num_attention_heads=400, num_key_value_heads=400)
-    plain, reward, loss = (plan(given_for(shape_once(), **one)) for one in teachers(wide))
-    for found in (reward, loss):
-        assert found.phase("sampling").parts["teacher"] == 4 * wide.parameters
+    plain, reward, loss = (
+        plan(given_for(shape_once(), **teacher_settings)) for teacher_settings in teachers(wide)
+    )
+    for memory_plan in (reward, loss):
+        assert memory_plan.phase("sampling").parts["teacher"] == 4 * wide.parameters
     inner = forward_workspace(given_for(wide), 64, 64**2)
     assert reward.phase("scoring").parts["activations"] == inner > plain.phase("scoring").parts["activations"]
     assert loss.phase("scoring").total - 4 * wide.parameters == plain.phase("scoring").total
@@ -281,17 +293,17 @@ def measured_for_backward(model: Any, tokens: int, low: bool) -> int:
     casts."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     sizes = {tuple(p.shape) for p in model.parameters()}
-    kept: dict[int, torch.Tensor] = {}
+    tensor_by_address: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        place = tensor.untyped_storage().data_ptr()
+        address = tensor.untyped_storage().data_ptr()
         cast = (
             low
             and tensor.dtype == torch.bfloat16
             and {tuple(tensor.shape), tuple(tensor.shape)[::-1]} & sizes
         )
-        if place not in weights and not cast:
-            kept[place] = tensor
+        if address not in weights and not cast:
+            tensor_by_address[address] = tensor
         return tensor
 
     mask = torch.ones(1, 1, tokens, tokens, dtype=torch.bool).tril()
@@ -300,7 +312,7 @@ def measured_for_backward(model: Any, tokens: int, low: bool) -> int:
     precision = torch.autocast("cpu", torch.bfloat16) if low else contextlib.nullcontext()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision:
         model.base_model(**fed, use_cache=False)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensor_by_address.values())
 
 
 def model_of(kind: str, **sizes: Any) -> Any:
@@ -310,18 +322,20 @@ def model_of(kind: str, **sizes: Any) -> Any:
 
 
 def planned_activations(kind: str, tokens: int, num_hidden_layers: int = 3, **more: Any) -> int:
-    given = given_for(shape(kind, num_hidden_layers=num_hidden_layers), training=Packed(1, tokens, 0), **more)
-    return activations(given, given.training)
+    inputs = given_for(
+        shape(kind, num_hidden_layers=num_hidden_layers), training=Packed(1, tokens, 0), **more
+    )
+    return activations(inputs, inputs.training)
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations_are_what_torch_keeps_for_the_backward_pass(kind: str, low: bool) -> None:
     tokens = 57  # no size of a weight
-    kept = measured_for_backward(model_of(kind).float().eval(), tokens, low)
+    measured = measured_for_backward(model_of(kind).float().eval(), tokens, low)
     planned = planned_activations(kind, tokens, compute_bytes=2 if low else 4)
     # What is left out: token ids, and one number a norm and token.
-    assert planned <= kept and planned == pytest.approx(kept, rel=0.015)
+    assert planned <= measured and planned == pytest.approx(measured, rel=0.015)
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
@@ -330,25 +344,25 @@ def test_activations_beside_an_adapter_are_what_torch_keeps(targets: tuple[str, 
     """Of one more layer: before the first adapter there is no gradient, which the plan leaves out of
     account."""
     peft = pytest.importorskip("peft")
-    kept, planned = [], []
+    measured, planned = [], []
     for layers in (2, 3):
         model = model_of("llama", num_hidden_layers=layers).float().eval()
         every = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         config = peft.LoraConfig(r=8, target_modules=list(targets) or every, lora_dropout=0.0)
         peft.inject_adapter_in_model(config, model.base_model)
-        kept.append(measured_for_backward(model, 57, low))
+        measured.append(measured_for_backward(model, 57, low))
         more: dict[str, Any] = {"compute_bytes": 2 if low else 4, "adapter": AdapterSize(8, targets)}
         planned.append(planned_activations("llama", 57, num_hidden_layers=layers, **more))
-    assert planned[1] - planned[0] == pytest.approx(kept[1] - kept[0], rel=0.015)
-    assert kept[1] <= planned[1]
+    assert planned[1] - planned[0] == pytest.approx(measured[1] - measured[0], rel=0.015)
+    assert measured[1] <= planned[1]
 
 
 def test_checkpointing_keeps_the_inputs_of_the_layers_and_one_layer_whole() -> None:
-    given = given_for(shape(), training=Packed(1, 57, 0))
-    whole = saved_for_backward(given, 57)
+    inputs = given_for(shape(), training=Packed(1, 57, 0))
+    saved_bytes = saved_for_backward(inputs, 57)
     rotary = 2 * 4 * 16
-    kept = activations(dataclasses.replace(given, checkpointing=True), given.training)
-    assert kept == 57 * (3 * 4 * 64 + rotary) + 57 * whole // 3
+    checkpointed_bytes = activations(dataclasses.replace(inputs, checkpointing=True), inputs.training)
+    assert checkpointed_bytes == 57 * (3 * 4 * 64 + rotary) + 57 * saved_bytes // 3
 
 
 # Properties
@@ -364,7 +378,7 @@ def test_more_work_takes_no_less(
     of = shape_once()
     small, wide = Packed(sequences, length, length), Packed(sequences, length + more, length + more)
     flags: dict[str, Any] = {"compute_bytes": compute, "critic": critic, "reference": reference}
-    plans = [plan(given_for(of, training=one, scoring=one, **flags)) for one in (small, wide)]
+    plans = [plan(given_for(of, training=packed, scoring=packed, **flags)) for packed in (small, wide)]
     assert all(
         before.total <= after.total for before, after in zip(plans[0].phases, plans[1].phases, strict=True)
     )

@@ -37,7 +37,7 @@ def ragged() -> Batch:
 
 def plain(models: RoleModels, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(logp, entropy, critic's value), all (B, T), from one plain forward pass per row."""
-    found = [torch.zeros(batch.completion_mask.shape) for _ in range(3)]
+    statistics = [torch.zeros(batch.completion_mask.shape) for _ in range(3)]
     critic = models.networks["critic"]
     for row in range(len(batch)):
         start, length = int(batch.prompt_length[row]), int(batch.length[row])
@@ -47,12 +47,12 @@ def plain(models: RoleModels, batch: Batch) -> tuple[torch.Tensor, torch.Tensor,
         states = critic.trunk(input_ids=tokens).last_hidden_state[0, start - 1 : start - 1 + length]
         target = batch.completion[row, :length, None]
         for out, part in zip(
-            found,
+            statistics,
             (logps.gather(-1, target)[:, 0], -(logps.exp() * logps).sum(-1), critic.value(states)[:, 0]),
             strict=True,
         ):
             out[row, :length] = part
-    return found[0], found[1], found[2]
+    return statistics[0], statistics[1], statistics[2]
 
 
 def build(architecture: str, **settings: Any) -> RoleModels:
@@ -93,13 +93,13 @@ def test_packed_readings_and_gradients_are_those_of_plain_forward_passes(
     expected = plain(models, batch)
     truth = gradient(models, scalar(batch, *expected))
     now = models.forward_train(("policy", "critic"), batch, differentiate_entropy=True)
-    found = (now["policy"].logp, now["policy"].entropy, now["critic"].value)
-    for ours, theirs in zip(found, expected, strict=True):
+    outputs = (now["policy"].logp, now["policy"].entropy, now["critic"].value)
+    for ours, theirs in zip(outputs, expected, strict=True):
         torch.testing.assert_close(ours, theirs, **FP32)
     inside = torch.arange(batch.completion_mask.shape[1]) < batch.length[:, None]
-    assert not any(part[~inside].any() for part in found)
+    assert not any(part[~inside].any() for part in outputs)
     assert norm(truth) > 1
-    assert distance(gradient(models, scalar(batch, *found)), truth) < GRADIENT
+    assert distance(gradient(models, scalar(batch, *outputs)), truth) < GRADIENT
 
 
 def test_value_head_on_the_policys_trunk_reads_the_policys_states() -> None:
@@ -119,12 +119,12 @@ def test_value_head_on_the_policys_trunk_reads_the_policys_states() -> None:
 
 def test_reading_in_micro_batches_puts_rows_back_in_order() -> None:
     models, batch = build("llama"), ragged()
-    whole = models.forward("policy", batch)
+    unsplit = models.forward("policy", batch)
     models.budget = 12
     assert len(micro_batches(batch, torch.arange(8), 12)) > 3
     parts = models.forward("policy", batch)
-    torch.testing.assert_close(parts.logp, whole.logp, **FP32)
-    torch.testing.assert_close(parts.entropy, whole.entropy, **FP32)
+    torch.testing.assert_close(parts.logp, unsplit.logp, **FP32)
+    torch.testing.assert_close(parts.entropy, unsplit.entropy, **FP32)
     assert not parts.logp.requires_grad
 
 
@@ -134,8 +134,8 @@ def test_group_that_is_not_contiguous_shares_one_prompt() -> None:
     assert len(layout.tokens) == 3
     models = build("llama")
     models.cost = CHEAP_PROMPTS
-    found = models.forward_train(("policy",), batch)["policy"].logp
-    torch.testing.assert_close(found, plain(models, batch)[0], **FP32)
+    logp = models.forward_train(("policy",), batch)["policy"].logp
+    torch.testing.assert_close(logp, plain(models, batch)[0], **FP32)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -149,11 +149,11 @@ def test_completions_that_branch_off_a_prompt_early_see_only_its_beginning(
     models.cost = cost
     layout = pack(early, cost)
     assert len(layout.tokens) == (2 if cost is CHEAP_PROMPTS else 5) and layout.reach is not None
-    found = models.forward_train(("policy",), early)["policy"].logp
-    torch.testing.assert_close(found, plain(models, early)[0], **FP32)
+    logp = models.forward_train(("policy",), early)["policy"].logp
+    torch.testing.assert_close(logp, plain(models, early)[0], **FP32)
     models.budget = 10
     assert len(micro_batches(early, torch.arange(7), 10)) > 3
-    torch.testing.assert_close(models.forward("policy", early).logp, found, **FP32)
+    torch.testing.assert_close(models.forward("policy", early).logp, logp, **FP32)
     assert pack(batch, cost).reach is None, "the usual mask costs no more than it did"
 
 
@@ -184,8 +184,8 @@ def test_padding_sees_itself_and_is_seen_by_nobody() -> None:
     padding = layout.segment == PADDING
     assert padding.any()
     mask = layout.mask()[:, 0]
-    seen = mask.sum(-2) - mask.diagonal(dim1=-2, dim2=-1).int()
-    assert not seen[padding].any()
+    observers = mask.sum(-2) - mask.diagonal(dim1=-2, dim2=-1).int()
+    assert not observers[padding].any()
     assert mask.any(-1).all(), "a query without any key would give NaN"
 
 
@@ -201,8 +201,8 @@ def test_chunked_statistics_equal_whole_ones_with_their_gradient(architecture: s
         now = models.forward_train(("policy", "critic"), batch, differentiate_entropy=True)
         parts = now["policy"].logp, now["policy"].entropy, now["critic"].value
         results.append((parts, gradient(models, scalar(batch, *parts))))
-    (whole, slope), (chunked, chunked_slope) = results
-    for ours, theirs in zip(chunked, whole, strict=True):
+    (unchunked, slope), (chunked, chunked_slope) = results
+    for ours, theirs in zip(chunked, unchunked, strict=True):
         torch.testing.assert_close(ours, theirs, **FP32)
     assert distance(chunked_slope, slope) < GRADIENT
 
@@ -232,10 +232,10 @@ def test_no_tensor_of_all_tokens_by_vocabulary_exists_when_chunked() -> None:
     hidden = torch.randn(tokens, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
     target = torch.arange(tokens)
     for chunk, most in ((rows * vocabulary, rows * vocabulary), (10**9, tokens * vocabulary)):
-        with Allocations() as seen:
+        with Allocations() as allocations:
             logp, _ = token_statistics(hidden, head, target, 1.0, chunk, False)
             logp.sum().backward()
-        assert seen.largest == most
+        assert allocations.largest == most
 
 
 # Micro-batches
@@ -315,8 +315,8 @@ def mixed(batch: Batch) -> Batch:
 def test_mixtures_take_the_place_of_the_tokens_that_were_fed(architecture: str) -> None:
     models, batch = build(architecture), mixed(ragged())
     table = models.language.get_input_embeddings()
-    found = models.forward_train(("policy",), batch)["policy"].logp
-    assert (found - models.forward_train(("policy",), ragged())["policy"].logp).abs().max() > 0.1
+    logp = models.forward_train(("policy",), batch)["policy"].logp
+    assert (logp - models.forward_train(("policy",), ragged())["policy"].logp).abs().max() > 0.1
     for row in range(len(batch)):
         start, length = int(batch.prompt_length[row]), int(batch.length[row])
         if not length:
@@ -328,7 +328,7 @@ def test_mixtures_take_the_place_of_the_tokens_that_were_fed(architecture: str) 
             embeddings.append(blend if weight.sum() else table(batch.completion[row, t : t + 1]))
         logits = models.language(inputs_embeds=torch.cat(embeddings)[None]).logits[0, start - 1 :]
         logps = logits.log_softmax(-1).gather(-1, batch.completion[row, :length, None])[:, 0]
-        torch.testing.assert_close(found[row, :length], logps, **FP32)
+        torch.testing.assert_close(logp[row, :length], logps, **FP32)
 
 
 def test_replay_without_any_mixed_token_is_the_plain_embedding() -> None:

@@ -93,14 +93,14 @@ def sampler(models: RoleModels) -> HFSampler:
 def gap(language: Any, prompt: int, completion: int) -> float:
     """Greatest |Δ log p| between packing and the model's own forward pass, of two completions of a prompt."""
     batch = rollouts([[completion, completion]], prompts=(prompt,))
-    own = []
+    plain_logp = []
     with torch.no_grad():
-        found = RoleModels(language).forward("policy", batch).logp
+        packed_logp = RoleModels(language).forward("policy", batch).logp
         for row in range(2):
             text = torch.cat([batch.prompt[row], batch.completion[row]])
             logp = language(input_ids=text[None], use_cache=False).logits[0].log_softmax(-1)
-            own.append(logp[prompt - 1 : -1].gather(-1, batch.completion[row, :, None]).squeeze(-1))
-    return (torch.stack(own) - found).abs().max().item()
+            plain_logp.append(logp[prompt - 1 : -1].gather(-1, batch.completion[row, :, None]).squeeze(-1))
+    return (torch.stack(plain_logp) - packed_logp).abs().max().item()
 
 
 @pytest.mark.parametrize("name", WINDOWED)
@@ -115,9 +115,9 @@ def test_window_is_followed_up_to_its_length_and_bounds_the_context(name: str) -
     source = sampler(RoleModels(language))
     ((first, _),) = source.sample([Request((5, 9, 30, 7), (1, 2))], WINDOW - 4, 1.0)
     text = torch.tensor([[*first.prompt, *first.completion]])
-    own = language(input_ids=text, use_cache=False).logits[0].log_softmax(-1)
-    own = own[3:-1].gather(-1, text[0, 4:, None]).squeeze(-1)
-    torch.testing.assert_close(own, torch.from_numpy(first.sampler_logp), atol=1e-4, rtol=0)
+    plain_logp = language(input_ids=text, use_cache=False).logits[0].log_softmax(-1)
+    plain_logp = plain_logp[3:-1].gather(-1, text[0, 4:, None]).squeeze(-1)
+    torch.testing.assert_close(plain_logp, torch.from_numpy(first.sampler_logp), atol=1e-4, rtol=0)
     with pytest.raises(DataError, match="16"):
         source.sample([Request((5, 9, 30, 7), (1,))], WINDOW - 3, 1.0)
 
@@ -156,7 +156,7 @@ def test_decoding_that_is_not_the_models_own_is_refused(monkeypatch: pytest.Monk
     assert sampler(models).shares
     plain = proof.log_probabilities
     monkeypatch.setattr(
-        "grpobench.runs.sample.decoding.log_probabilities", lambda *given: plain(*given).roll(1, -1)
+        "grpobench.runs.sample.decoding.log_probabilities", lambda *arguments: plain(*arguments).roll(1, -1)
     )
     with pytest.raises(ModelError, match="decoded tokens get probabilities that differ from its own by"):
         sampler(models)
@@ -175,8 +175,8 @@ def test_probe_reaches_over_the_window_only_when_packed() -> None:
         )
         fake.language.config.max_position_embeddings = 2 * proof.FARTHEST
         batch = proof.probe(fake)  # type: ignore[arg-type]
-        prompt, own = batch.prompt.shape[1], batch.completion.shape[1]
-        assert prompt + own == window < prompt + 2 * own
+        prompt, completion_length = batch.prompt.shape[1], batch.completion.shape[1]
+        assert prompt + completion_length == window < prompt + 2 * completion_length
     fake.language.config.sliding_window = 4096  # too long to try: it bounds the context all the same
     assert proof.length(fake) == proof.USUAL  # type: ignore[arg-type]
     assert loading.window(fake.language.config) == 4096
@@ -200,10 +200,10 @@ def test_run_beyond_the_window_is_refused_and_one_within_it_is_served(tmp_path: 
     ):
         run(configure(folder(tmp_path / "short", 10)), tmp_path / "one")
     config = configure(folder(tmp_path / "long", WINDOW))
-    found = run(
+    run_rows = run(
         dataclasses.replace(config, train=dataclasses.replace(config.train, steps=1)), tmp_path / "two"
     )
-    assert found[1]["gap/mean"] < 1e-4 and found[1]["grad_norm/policy"] > 0
+    assert run_rows[1]["gap/mean"] < 1e-4 and run_rows[1]["grad_norm/policy"] > 0
 
 
 def test_preference_pair_beyond_the_window_is_refused(tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ def test_replaying_the_own_choice_changes_no_bit(name: str, double: bool, batch:
     logp, routes = forward_recording(models, batch)
     # Without gradients torch 2.9 adds in another order: one digit of float32.
     assert float((logp - plain).abs().max()) <= (0.0 if double else 1e-6)
-    found, replayed = gradient(models, dataclasses.replace(batch, routed_experts=routes))
-    assert torch.equal(found, plain)
+    replayed_logp, replayed = gradient(models, dataclasses.replace(batch, routed_experts=routes))
+    assert torch.equal(replayed_logp, plain)
     assert all(torch.equal(replayed[n], expected[n]) for n in expected)
     assert any(value.any() for n, value in replayed.items() if "gate.weight" in n or "router" in n)
 
@@ -130,8 +130,8 @@ def test_replaying_the_own_choice_changes_no_bit(name: str, double: bool, batch:
 def test_other_experts_are_other_probabilities(batch: Batch) -> None:
     models = models_of()
     plain, _ = gradient(models, batch)
-    found, _ = gradient(models, dataclasses.replace(batch, routed_experts=drawn_routes(batch)))
-    assert ((found - plain)[batch.completion_mask].abs() > 1e-3).double().mean() > 0.8
+    logp, _ = gradient(models, dataclasses.replace(batch, routed_experts=drawn_routes(batch)))
+    assert ((logp - plain)[batch.completion_mask].abs() > 1e-3).double().mean() > 0.8
 
 
 def test_unknown_experts_are_those_that_the_router_chooses(batch: Batch) -> None:
@@ -139,8 +139,8 @@ def test_unknown_experts_are_those_that_the_router_chooses(batch: Batch) -> None
     plain, _ = gradient(models, batch)
     nobody = drawn_routes(batch)
     nobody = RoutedExperts(nobody.prompt.fill_(UNKNOWN), nobody.completion.fill_(UNKNOWN))
-    found, _ = gradient(models, dataclasses.replace(batch, routed_experts=nobody))
-    assert torch.equal(found, plain)
+    logp, _ = gradient(models, dataclasses.replace(batch, routed_experts=nobody))
+    assert torch.equal(logp, plain)
 
 
 # Forced experts, against the formula
@@ -165,7 +165,7 @@ def by_formula(
         weights = weights / weights.sum(-1, keepdim=True)
         return scores, weights.gather(-1, chosen), chosen
 
-    routers = [one for one in language.modules() if type(one).__name__.endswith("TopKRouter")]
+    routers = [module for module in language.modules() if type(module).__name__.endswith("TopKRouter")]
     assert len(routers) == LAYERS
     for number, router in enumerate(routers):
         router.forward = functools.partial(route, router, number)
@@ -176,21 +176,21 @@ def by_formula(
         fed = torch.cat([routes.prompt[row, :prompt], routes.completion[row, : length - 1]]).long()
         forced[:] = [fed[:, number] for number in range(LAYERS)]
         logp = language(input_ids=text[None], use_cache=False).logits[0].log_softmax(-1)
-        own = logp[prompt - 1 :].gather(-1, batch.completion[row, :length, None]).squeeze(-1)
-        rows.append(F.pad(own, (0, batch.completion.shape[1] - length)))
-    found = torch.stack(rows)
-    (found * weighted(batch)).sum().backward()
-    return found.detach(), {n: p.grad.clone() for n, p in language.named_parameters()}
+        row_logp = logp[prompt - 1 :].gather(-1, batch.completion[row, :length, None]).squeeze(-1)
+        rows.append(F.pad(row_logp, (0, batch.completion.shape[1] - length)))
+    batch_logp = torch.stack(rows)
+    (batch_logp * weighted(batch)).sum().backward()
+    return batch_logp.detach(), {n: p.grad.clone() for n, p in language.named_parameters()}
 
 
 @pytest.mark.parametrize("name", MIXTURES)
 def test_forced_experts_give_the_gradient_of_the_formula(name: str, batch: Batch) -> None:
     routes = drawn_routes(batch)
-    expected, wanted = by_formula(name, batch, routes)
-    logp, found = gradient(models_of(name), dataclasses.replace(batch, routed_experts=routes))
+    expected, expected_gradient = by_formula(name, batch, routes)
+    logp, replayed_gradient = gradient(models_of(name), dataclasses.replace(batch, routed_experts=routes))
     # Routers and norms compute in float32 within a model of float64.
     close(logp, expected, rtol=1e-6, atol=1e-6)
-    assert distance(found, wanted) < 1e-6
+    assert distance(replayed_gradient, expected_gradient) < 1e-6
 
 
 @pytest.mark.parametrize("by_group", [True, False])
@@ -198,19 +198,19 @@ def test_layouts_and_micro_batches_give_the_same(by_group: bool, batch: Batch) -
     """Also where rows of a group have unlike experts for the same prompt, which they then cannot share."""
     routes = drawn_routes(batch, by_group=by_group)
     forced = dataclasses.replace(batch, routed_experts=routes)
-    expected, wanted = by_formula("Mixtral", batch, routes)
+    expected, expected_gradient = by_formula("Mixtral", batch, routes)
     for settings in ({}, {"share": False}, {"budget": 12}):
         models = models_of(**settings)
         close(models.forward("policy", forced).logp, expected, rtol=1e-6, atol=1e-6)
         if "budget" not in settings:
-            assert distance(gradient(models, forced)[1], wanted) < 1e-6
+            assert distance(gradient(models, forced)[1], expected_gradient) < 1e-6
 
 
 def test_checkpointed_layers_choose_the_same_experts_again(batch: Batch) -> None:
     forced = dataclasses.replace(batch, routed_experts=drawn_routes(batch))
     plain, expected = gradient(models_of(), forced)
-    found, again = gradient(models_of(activation_checkpointing=True), forced)
-    assert torch.equal(found, plain)
+    logp, again = gradient(models_of(activation_checkpointing=True), forced)
+    assert torch.equal(logp, plain)
     assert all(torch.equal(again[n], expected[n]) for n in expected)
 
 
@@ -220,8 +220,8 @@ def test_an_adapter_beside_frozen_weights_replays(batch: Batch) -> None:
     expected, _ = by_formula("Qwen3Moe", batch, routes)  # an adapter begins at nought
     forced = dataclasses.replace(batch, routed_experts=routes)
     close(models.forward("policy", forced).logp, expected, rtol=1e-6, atol=1e-6)
-    own = models.forward("reference", batch).logp
-    assert torch.equal(models.forward("reference", forced).logp, own)
+    reference_logp = models.forward("reference", batch).logp
+    assert torch.equal(models.forward("reference", forced).logp, reference_logp)
 
 
 def test_only_the_policy_and_heads_on_it_replay(batch: Batch) -> None:
@@ -232,11 +232,11 @@ def test_only_the_policy_and_heads_on_it_replay(batch: Batch) -> None:
     roles: tuple[Role, ...] = ("reference", "critic")
     assert models.networks.keys() == {"policy", *roles}
     for role in roles:
-        own, found = (models.forward(role, one) for one in (batch, forced))
-        assert torch.equal(own.logp, found.logp) and torch.equal(own.value, found.value)
+        plain, replayed = (models.forward(role, routed_batch) for routed_batch in (batch, forced))
+        assert torch.equal(plain.logp, replayed.logp) and torch.equal(plain.value, replayed.value)
     shared = models_for(PPO(critic="shared"), "qwen3_moe")
-    own, found = (shared.forward("value_head", one).value for one in (batch, forced))
-    assert not torch.allclose(own, found)
+    plain, replayed = (shared.forward("value_head", routed_batch).value for routed_batch in (batch, forced))
+    assert not torch.allclose(plain, replayed)
 
 
 # Layouts
@@ -245,19 +245,19 @@ def test_only_the_policy_and_heads_on_it_replay(batch: Batch) -> None:
 def test_routes_survive_packing(batch: Batch) -> None:
     routes = drawn_routes(batch)
     layout = pack(batch, RoleModels(tiny()).cost)
-    found = from_packed(to_packed(routes, layout), layout, batch)
-    assert torch.equal(found.prompt, routes.prompt)
+    unpacked = from_packed(to_packed(routes, layout), layout, batch)
+    assert torch.equal(unpacked.prompt, routes.prompt)
     fed = torch.arange(batch.completion.shape[1]) < batch.length[:, None] - 1
-    assert torch.equal(found.completion[fed], routes.completion[fed])
-    assert (found.completion[~fed] == UNKNOWN).all()
+    assert torch.equal(unpacked.completion[fed], routes.completion[fed])
+    assert (unpacked.completion[~fed] == UNKNOWN).all()
 
 
 def test_rows_keep_their_routes_in_any_selection(batch: Batch) -> None:
     models = models_of()
     forced = dataclasses.replace(batch, routed_experts=drawn_routes(batch))
-    whole = models.forward("policy", forced).logp
+    batch_logp = models.forward("policy", forced).logp
     rows = torch.tensor([5, 0, 2])
-    close(models.forward("policy", forced[rows]).logp, whole[rows], rtol=1e-6, atol=1e-6)
+    close(models.forward("policy", forced[rows]).logp, batch_logp[rows], rtol=1e-6, atol=1e-6)
 
 
 # What is refused, and what is left behind
@@ -299,19 +299,19 @@ def test_routes_of_another_model_are_refused(batch: Batch) -> None:
 
 def test_an_inner_choice_is_given_that_of_the_outer_one(batch: Batch) -> None:
     """So that what a sampler records are the experts that another's code has chosen."""
-    models, seen = models_of(), list[torch.Tensor]()
+    models, matches = models_of(), list[torch.Tensor]()
     trunk = models.networks["policy"].trunk
 
-    def last(number: int, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    def last(number: int, scores: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
         return scores.topk(CHOSEN, largest=False).indices
 
-    def note(number: int, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        seen.append((own == scores.argsort(-1)[:, :CHOSEN]).all())
-        return own
+    def note(number: int, scores: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
+        matches.append((choice == scores.argsort(-1)[:, :CHOSEN]).all())
+        return choice
 
     with choosing(trunk, last), choosing(trunk, note):
         models.forward("policy", batch)
-    assert len(seen) == LAYERS and all(seen)
+    assert len(matches) == LAYERS and all(matches)
 
 
 def test_weights_of_forced_experts_by_hand() -> None:

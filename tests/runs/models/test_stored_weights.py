@@ -48,11 +48,11 @@ def updates(optimizer: Optimizer, count: int, gradient: float = TINY) -> None:
 
 
 def test_five_hundred_tiny_updates_are_lost_without_master_weights_and_exact_with_them() -> None:
-    plain, kept = {"w": bfloat16(torch.ones(4))}, {"w": bfloat16(torch.ones(4))}
+    plain, exact = {"w": bfloat16(torch.ones(4))}, {"w": bfloat16(torch.ones(4))}
     updates(descent(StoredWeights(plain)), 512)
-    updates(descent(MasterWeights(kept)), 512)
+    updates(descent(MasterWeights(exact)), 512)
     assert plain["w"].tolist() == [1.0] * 4
-    assert kept["w"].tolist() == [1 - 512 * TINY] * 4  # 0.9375, a number of bfloat16
+    assert exact["w"].tolist() == [1 - 512 * TINY] * 4  # 0.9375, a number of bfloat16
 
 
 def test_master_weights_add_micro_batches_up_in_float32() -> None:
@@ -73,11 +73,11 @@ def test_master_weights_add_micro_batches_up_in_float32() -> None:
 @given(st.floats(-(2.0**127), 2.0**127, width=32), st.integers(0, 2**32))
 def test_rounding_goes_to_a_neighbor_and_numbers_of_bfloat16_stay(value: float, seed: int) -> None:
     values = torch.full((8,), value)
-    found = round_stochastically(values, torch.Generator().manual_seed(seed))
+    rounded = round_stochastically(values, torch.Generator().manual_seed(seed))
     down = (values.view(torch.int32) & -(2**16)).view(torch.float32)
     up = ((values.view(torch.int32) & -(2**16)) + 2**16).view(torch.float32)
-    assert found.dtype == torch.bfloat16
-    assert ((found.float() == down) | (found.float() == up)).all()
+    assert rounded.dtype == torch.bfloat16
+    assert ((rounded.float() == down) | (rounded.float() == up)).all()
     exact = values.to(torch.bfloat16)
     assert torch.equal(round_stochastically(exact.float(), torch.Generator().manual_seed(seed)), exact)
 
@@ -87,19 +87,19 @@ def test_rounding_is_unbiased(value: float) -> None:
     """The chance of the upper neighbor is the fraction p of the way to it: a binomial frequency."""
     draws = 200_000
     values = torch.full((draws,), value)
-    found = round_stochastically(values, torch.Generator().manual_seed(0)).double()
-    low, high = found.min().item(), found.max().item()
+    rounded = round_stochastically(values, torch.Generator().manual_seed(0)).double()
+    low, high = rounded.min().item(), rounded.max().item()
     exact = values[0].double().item()
     p = (exact - low) / (high - low)
     assert 0 < p < 1
     deviation = (high - low) * math.sqrt(p * (1 - p) / draws)
-    assert abs(found.mean().item() - exact) < 5 * deviation  # by chance once in 1.7 million times
+    assert abs(rounded.mean().item() - exact) < 5 * deviation  # by chance once in 1.7 million times
 
 
 def test_what_is_not_finite_stays_so() -> None:
     odd = torch.tensor([math.inf, -math.inf, math.nan])
-    found = round_stochastically(odd, torch.Generator().manual_seed(0))
-    assert found[0] == math.inf and found[1] == -math.inf and found[2].isnan()
+    rounded = round_stochastically(odd, torch.Generator().manual_seed(0))
+    assert rounded[0] == math.inf and rounded[1] == -math.inf and rounded[2].isnan()
 
 
 def test_tiny_updates_with_stochastic_rounding_are_exact_on_average() -> None:
@@ -108,11 +108,11 @@ def test_tiny_updates_with_stochastic_rounding_are_exact_on_average() -> None:
     count = 2**16
     parameters = {"w": bfloat16(torch.ones(count))}
     updates(descent(RoundedWeights(parameters, seed=1)), 64)
-    found = parameters["w"].double()
+    weights = parameters["w"].double()
     deviation = math.sqrt(64 * 2.0**-16 / 4 / count)
-    assert abs(found.mean().item() - (1 - 64 * TINY)) < 5 * deviation
+    assert abs(weights.mean().item() - (1 - 64 * TINY)) < 5 * deviation
     assert 25 * deviation < 64 * TINY  # which a lost update would be away
-    assert len(found.unique()) > 2
+    assert len(weights.unique()) > 2
 
 
 def test_rounded_updates_depend_on_seed_and_number_of_the_update_alone() -> None:
@@ -172,20 +172,20 @@ def test_a_restored_optimizer_goes_on_byte_for_byte(kind: str) -> None:
         adam = torch.optim.AdamW(list(weights.targets.values()), lr=1e-3, fused=True)
         return Optimizer(weights, adam, 1e-3, 1.0)
 
-    whole, first, second = made(), made(), made()
-    updates(whole, 6)
+    undisturbed, first, second = made(), made(), made()
+    updates(undisturbed, 6)
     updates(first, 4)
-    kept = {name: tensor.clone() for name, tensor in first.tensors().items()}
+    stored_tensors = {name: tensor.clone() for name, tensor in first.tensors().items()}
     plain = json.loads(json.dumps(first.plain()))
     with torch.no_grad():
-        second.parameters["w"].copy_(kept["w"])
-    second.restore(kept, plain)
+        second.parameters["w"].copy_(stored_tensors["w"])
+    second.restore(stored_tensors, plain)
     updates(second, 2)
-    found, expected = second.tensors(), whole.tensors()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert ("optimizer:master:w" in kept) == (kind != "rounded")
-    assert second.plain() == whole.plain()
+    tensors, expected = second.tensors(), undisturbed.tensors()
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+    assert ("optimizer:master:w" in stored_tensors) == (kind != "rounded")
+    assert second.plain() == undisturbed.plain()
 
 
 def test_float32_weights_need_no_copy() -> None:

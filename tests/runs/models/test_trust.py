@@ -55,8 +55,8 @@ class OwnConfig({base}Config):
 class OwnModel({kind}):
     config_class = OwnConfig
 """)
-    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
-    rewrite(folder / "config.json", lambda c: c.update(model_type=f"own-{base.lower()}", auto_map=own))
+    auto_map = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    rewrite(folder / "config.json", lambda c: c.update(model_type=f"own-{base.lower()}", auto_map=auto_map))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setenv(sizes.VARIABLE, "")  # and what the test sets goes with it
     return folder
@@ -96,12 +96,12 @@ def test_trust_is_for_one_command_and_its_children(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(sizes.VARIABLE, "")
     assert not sizes.trusted() and sizes.recorded() == {}
     sizes.allow()
-    asked = [sys.executable, "-c", "from grpobench.runs.models import sizes; print(sizes.trusted())"]
+    command = [sys.executable, "-c", "from grpobench.runs.models import sizes; print(sizes.trusted())"]
     assert sizes.trusted()
-    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "True\n"
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
     monkeypatch.setenv(sizes.VARIABLE, "1")  # left behind by another
     assert not sizes.trusted()
-    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "False\n"
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_code_of_a_reward_model_does_not_run(
@@ -142,15 +142,15 @@ def test_sizes_that_the_weights_do_not_have_are_refused(
 
 
 def test_tables_beside_the_weights_have_a_bound() -> None:
-    held = sizes.Held(tensors=1, elements=10, size=40)
+    file_sizes = sizes.Held(tensors=1, elements=10, size=40)
     with torch.device("meta"):
         model = torch.nn.Linear(2, 3)
         model.register_buffer("mask", torch.ones(2**14, 2**14))
-    sizes.check_model(torch.nn.Linear(2, 3), None, held)
+    sizes.check_model(torch.nn.Linear(2, 3), None, file_sizes)
     sizes.check_model(model, None, sizes.Held(1, 10, 2**30))
     model.register_buffer("mask", torch.ones(2**15, 2**14, device="meta"))
     with pytest.raises(sizes.Absurd, match=r"tables of 2\.0 GiB"):
-        sizes.check_model(model, None, held)
+        sizes.check_model(model, None, file_sizes)
 
 
 def test_weights_of_fewer_bits_are_counted_by_the_byte() -> None:

@@ -51,16 +51,16 @@ def test_rollouts_before_training_are_counted_in_the_costs_and_kept(
     config = config_of(policy)
     zero, first, *_ = run(config, tmp_path / "one")
     (attempt,) = json.loads((tmp_path / "one" / "provenance.json").read_text())["attempts"]
-    told = attempt["base_rollouts"]
-    assert (told["problems"], told["each"]) == (12, SAMPLES)
-    assert zero["time/study"] == told["seconds"] > 0
+    base_record = attempt["base_rollouts"]
+    assert (base_record["problems"], base_record["each"]) == (12, SAMPLES)
+    assert zero["time/study"] == base_record["seconds"] > 0
     parts = build(config)
-    assert parts.source.generated == told["generated_tokens"] > 12 * SAMPLES
+    assert parts.source.generated == base_record["generated_tokens"] > 12 * SAMPLES
     # One completion for each of four problems, and what came before.
-    step = first["cost/generated_tokens"] - told["generated_tokens"]
+    step = first["cost/generated_tokens"] - base_record["generated_tokens"]
     assert 0 < step <= 4 * Letters.max_completion_tokens
     # Each prompt once, and every completion: more than the completions alone.
-    assert parts.source.sampler_tokens > told["generated_tokens"]
+    assert parts.source.sampler_tokens > base_record["generated_tokens"]
     spent = FORWARD * parts.models.flops.weights["policy"] * parts.source.sampler_tokens
     assert first["cost/flops"] > spent
     made = files(cache)
@@ -72,33 +72,33 @@ def test_rollouts_before_training_are_counted_in_the_costs_and_kept(
 
 
 def test_values_are_made_of_the_rewards_of_the_initial_policy(policy: str, cache: Path) -> None:
-    seen = {}
+    captured = {}
 
-    def look(*asked: object) -> base_rollouts.BaseRollouts:
-        seen["found"] = base_rollouts.base_rollouts(*asked)  # type: ignore[arg-type]
-        return seen["found"]
+    def look(*arguments: object) -> base_rollouts.BaseRollouts:
+        captured["found"] = base_rollouts.base_rollouts(*arguments)  # type: ignore[arg-type]
+        return captured["found"]
 
     parts = build(config_of(policy), ask=look)
-    reward = seen["found"].reward
+    reward = captured["found"].reward
     assert reward.shape == (12, SAMPLES) and reward.std() > 0
     expected = 0.5 * (torch.logsumexp(reward.double() / 0.5, -1) - math.log(SAMPLES))
     assert [parts.curriculum.expected(i) for i in range(12)] == pytest.approx(expected.tolist())  # type: ignore[attr-defined]
     # Other rewards, of the same completions
     made = files(cache)
     build(config_of(policy, reward=RewardConfig(kind="flipped")), ask=look)
-    assert torch.equal(seen["found"].reward, 1 - reward) and files(cache) == made
+    assert torch.equal(captured["found"].reward, 1 - reward) and files(cache) == made
     build(dataclasses.replace(config_of(policy), seed=4), ask=look)
-    assert not torch.equal(seen["found"].reward, reward) and len(files(cache)) == 6
+    assert not torch.equal(captured["found"].reward, reward) and len(files(cache)) == 6
 
 
 def test_the_value_reaches_the_rows_of_its_problem(policy: str, tmp_path: Path) -> None:
-    found = run(config_of(policy), tmp_path)
+    run_rows = run(config_of(policy), tmp_path)
     parts = build(config_of(policy))
     drawn = parts.curriculum.draw(1, 0)
     values = [parts.curriculum.expected(i) for i in drawn]  # type: ignore[attr-defined]
-    assert found[1]["optimal/value"] == pytest.approx(sum(values) / 4)
-    assert found[1]["optimal/advantage"] == pytest.approx(found[1]["reward/mean"] - sum(values) / 4)
-    assert found[1]["optimal/unknown"] == 0 and found[1]["trained/share"] == 1
+    assert run_rows[1]["optimal/value"] == pytest.approx(sum(values) / 4)
+    assert run_rows[1]["optimal/advantage"] == pytest.approx(run_rows[1]["reward/mean"] - sum(values) / 4)
+    assert run_rows[1]["optimal/unknown"] == 0 and run_rows[1]["trained/share"] == 1
 
 
 def test_a_run_that_is_stopped_meanwhile_goes_on_and_is_the_undisturbed_one(
@@ -108,43 +108,43 @@ def test_a_run_that_is_stopped_meanwhile_goes_on_and_is_the_undisturbed_one(
     config = config_of(policy, evaluate=EvaluateConfig(every=0, problems=2, samples=1, test_problems=0))
     meanwhile = Told(0, "answering the problems before training 5/12", 1)
     assert stopped(config, tmp_path / "parts", meanwhile) == []
-    kept = files(cache)
-    assert 1 <= len(kept) <= 2
+    cached_files = files(cache)
+    assert 1 <= len(cached_files) <= 2
     assert stopped(config, tmp_path / "parts", Told(1, "sampling", 1)) == [1]
-    found = carry(config, tmp_path / "parts")
-    assert kept.items() <= files(cache).items()
+    outcome = carry(config, tmp_path / "parts")
+    assert cached_files.items() <= files(cache).items()
     (cache.parent / "base").rename(cache.parent / "first")
-    assert carry(config, tmp_path / "whole") == found
+    assert carry(config, tmp_path / "whole") == outcome
 
 
 def test_a_damaged_file_is_sampled_anew(policy: str, cache: Path) -> None:
-    one = build(config_of(policy)).curriculum.state()
+    curriculum_state = build(config_of(policy)).curriculum.state()
     made = files(cache)
     path = next(cache.glob("*/*.safetensors"))
     path.write_bytes(path.read_bytes()[:40])
     with pytest.warns(UserWarning, match="sampled anew"):
-        assert build(config_of(policy)).curriculum.state() == one
-    assert [len(one) for one in files(cache).values()] == [len(one) for one in made.values()]
+        assert build(config_of(policy)).curriculum.state() == curriculum_state
+    assert [len(content) for content in files(cache).values()] == [len(content) for content in made.values()]
 
 
 def test_completions_that_cannot_be_graded_have_no_value(policy: str, tmp_path: Path) -> None:
-    seen = {}
+    captured = {}
 
-    def look(*asked: object) -> base_rollouts.BaseRollouts:
-        seen["found"] = base_rollouts.base_rollouts(*asked)  # type: ignore[arg-type]
-        return seen["found"]
+    def look(*arguments: object) -> base_rollouts.BaseRollouts:
+        captured["found"] = base_rollouts.base_rollouts(*arguments)  # type: ignore[arg-type]
+        return captured["found"]
 
     parts = build(config_of(policy, task=Letters(faulty=True)), ask=look)
-    reward = seen["found"].reward
+    reward = captured["found"].reward
     assert 0 < reward.isnan().sum() < reward.numel(), "those that begin below P"
     unknown = [math.isnan(parts.curriculum.expected(i)) for i in range(12)]  # type: ignore[attr-defined]
     assert unknown == reward.isnan().all(-1).tolist() and any(unknown)
-    found = run(config_of(policy, task=Letters(faulty=True)), tmp_path)
-    assert all(row["optimal/value"] >= 0 for row in found[1:] if row["trained/share"] > 0)
+    run_rows = run(config_of(policy, task=Letters(faulty=True)), tmp_path)
+    assert all(row["optimal/value"] >= 0 for row in run_rows[1:] if row["trained/share"] > 0)
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("sections", "message"),
     [
         ({"modify": Modifiers(schedule="ads")}, r"modify\.schedule = \"uniform\""),
         ({"modify": Modifiers(overlong_buffer=2)}, r"modify\.overlong_buffer = 0"),
@@ -152,12 +152,12 @@ def test_completions_that_cannot_be_graded_have_no_value(policy: str, tmp_path: 
     ],
 )
 def test_what_would_lose_or_falsify_the_values_is_refused(
-    sections: dict[str, object], said: str, policy: str
+    sections: dict[str, object], message: str, policy: str
 ) -> None:
     import re
 
     faults = incompatible(config_of(policy, **sections))
-    assert any(re.search(said, fault) for fault in faults), faults
+    assert any(re.search(message, fault) for fault in faults), faults
 
 
 def test_too_few_solved_problems_stop_the_run_with_the_remedy(policy: str) -> None:

@@ -46,9 +46,12 @@ def tokenized(policy: str) -> Loaded:
     return load(policy)
 
 
-def texts(policy: str, found: Experts, step: int) -> list[tuple[str, str]]:
+def texts(policy: str, drawn_experts: Experts, step: int) -> list[tuple[str, str]]:
     loaded = tokenized(policy)
-    return [(group.problem.prompt, loaded.decode(group.rollouts[0].completion)) for group in found.draw(step)]
+    return [
+        (group.problem.prompt, loaded.decode(group.rollouts[0].completion))
+        for group in drawn_experts.draw(step)
+    ]
 
 
 def written(folder: Path, *lines: object) -> str:
@@ -62,11 +65,11 @@ def written(folder: Path, *lines: object) -> str:
 
 def test_reference_answers_are_drawn_without_replacement_by_seed_and_step(policy: str) -> None:
     loaded, task = load(policy), Letters()
-    found, other = (experts(task, loaded, "reference", 4, seed) for seed in (1, 2))
-    three = [one for step in (1, 2, 3) for one in texts(policy, found, step)]
+    first_experts, other = (experts(task, loaded, "reference", 4, seed) for seed in (1, 2))
+    three = [prompt_and_text for step in (1, 2, 3) for prompt_and_text in texts(policy, first_experts, step)]
     assert {prompt for prompt, _ in three} == {problem.prompt for problem in task.problems("train")}
     assert {answer for _, answer in three} == {"AAA"}
-    assert texts(policy, found, 2) == three[4:8] != texts(policy, other, 2)
+    assert texts(policy, first_experts, 2) == three[4:8] != texts(policy, other, 2)
 
 
 def test_a_batch_of_them_has_no_group_reward_or_logp(policy: str) -> None:
@@ -83,16 +86,20 @@ def test_answers_of_a_file_are_drawn_by_weight(policy: str, tmp_path: Path) -> N
         {"prompt": "1:", "completion": "B", "weight": 3},
         {"prompt": "2:", "chosen": "C", "rejected": "D"},
     )
-    found = experts(Letters(), load(policy), source, 2, 0)
-    count = Counter(one for step in range(1, 401) for one in texts(policy, found, step))
-    asked = Counter({prompt: sum(n for (p, _), n in count.items() if p == prompt) for prompt in ("1:", "2:")})
-    assert asked == {"1:": 400, "2:": 400}
+    drawn_experts = experts(Letters(), load(policy), source, 2, 0)
+    count = Counter(
+        prompt_and_text for step in range(1, 401) for prompt_and_text in texts(policy, drawn_experts, step)
+    )
+    count_by_prompt = Counter(
+        {prompt: sum(n for (p, _), n in count.items() if p == prompt) for prompt in ("1:", "2:")}
+    )
+    assert count_by_prompt == {"1:": 400, "2:": 400}
     by_answer = {answer[0]: number for (_, answer), number in count.items()}
     assert by_answer.keys() == {"A", "B", "C"} and 250 < by_answer["B"] < 350  # 300 expected, deviation 9
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ([], "holds no answer"),
         (
@@ -104,9 +111,9 @@ def test_answers_of_a_file_are_drawn_by_weight(policy: str, tmp_path: Path) -> N
     ],
 )
 def test_a_bad_file_is_named_with_its_line(
-    lines: list[object], said: str, policy: str, tmp_path: Path
+    lines: list[object], message: str, policy: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         experts(Letters(), load(policy), written(tmp_path, *lines), 2, 0)
 
 
@@ -131,14 +138,14 @@ def test_they_count_in_what_is_trained_and_nowhere_else(policy: str, tmp_path: P
     beside = run(config_of(policy, algorithm=nothing), tmp_path / "chord")
     alone = run(configure(policy, plain, train=SHORT, evaluate=QUIET), tmp_path / "grpo")
     dearer = ("cost/trained_tokens", "cost/flops")
-    for step, (one, two) in enumerate(zip(beside, alone, strict=True)):
-        mine = {key for key in one if key.startswith("expert/")}
+    for step, (mixed_row, two) in enumerate(zip(beside, alone, strict=True)):
+        mine = {key for key in mixed_row if key.startswith("expert/")}
         assert mine == ({"expert/nll", "expert/share", "expert/token_weight"} if step else set())
-        ours = {key: value for key, value in timeless(one).items() if key not in (*mine, *dearer)}
+        ours = {key: value for key, value in timeless(mixed_row).items() if key not in (*mine, *dearer)}
         assert ours == {key: value for key, value in timeless(two).items() if key not in dearer}
         # Five answers of three letters and the end token a step.
-        assert not step or one["cost/trained_tokens"] - two["cost/trained_tokens"] == 5 * 4 * step
-        assert not step or one["cost/flops"] > two["cost/flops"]
+        assert not step or mixed_row["cost/trained_tokens"] - two["cost/trained_tokens"] == 5 * 4 * step
+        assert not step or mixed_row["cost/flops"] > two["cost/flops"]
     ends = [(tmp_path / name / "final/policy.safetensors").read_bytes() for name in ("chord", "grpo")]
     assert ends[0] == ends[1]
 
@@ -155,8 +162,8 @@ def test_a_run_stopped_between_its_steps_is_the_undisturbed_one(
 ) -> None:
     monkeypatch.setattr("grpobench.runs.train.stopping.ASK", 0.0)
     source = written(tmp_path, *({"prompt": f"{i}:", "completion": c} for i in range(7) for c in "ABC"))
-    seen = EvaluateConfig(every=0, problems=2, samples=1, test_problems=0)
-    config = dataclasses.replace(config_of(policy, source), evaluate=seen)
+    quiet_evaluation = EvaluateConfig(every=0, problems=2, samples=1, test_problems=0)
+    config = dataclasses.replace(config_of(policy, source), evaluate=quiet_evaluation)
     assert stopped(config, tmp_path / "parts", Told(1, "sampling", 1)) == [1]
     assert stopped(config, tmp_path / "parts", Told(2, "training", 1))
     assert carry(config, tmp_path / "parts") == carry(config, tmp_path / "whole")
@@ -183,7 +190,7 @@ def test_a_file_has_a_fingerprint_and_its_prompts_are_compared_with_those_evalua
 
 
 @pytest.mark.parametrize(
-    ("changes", "algorithm", "said"),
+    ("changes", "algorithm", "message"),
     [
         ({"gradient_noise": 1}, FIVE, r"train\.gradient_noise = 0"),
         ({"epochs": 3}, FIVE, r"set settings\.expert_answers = 6"),
@@ -192,8 +199,8 @@ def test_a_file_has_a_fingerprint_and_its_prompts_are_compared_with_those_evalua
     ],
 )
 def test_what_does_not_go_together_is_refused(
-    changes: dict[str, object], algorithm: CHORD, said: str, policy: str
+    changes: dict[str, object], algorithm: CHORD, message: str, policy: str
 ) -> None:
     train = dataclasses.replace(SHORT, **changes)  # type: ignore[arg-type]
     faults = incompatible(configure(policy, algorithm, train=train))
-    assert any(re.search(said, fault) for fault in faults), faults
+    assert any(re.search(message, fault) for fault in faults), faults

@@ -41,8 +41,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert cli.main(["warmstart", *WORDS, *MEASURE, *words, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    record: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return record
 
 
 def test_command_trains_measures_records_and_finds_its_cache(
@@ -55,14 +55,14 @@ def test_command_trains_measures_records_and_finds_its_cache(
     assert first["model"]["name"] == "nano" and first["model"]["sha256"]
     assert len(first["loss"]) == STEPS and all(map(math.isfinite, first["loss"]))
     for mode, samples in (("sampled", 2), ("greedy", 1)):
-        found = first["accuracy"][mode]
-        assert found["problems"] == 24
+        accuracy = first["accuracy"][mode]
+        assert accuracy["problems"] == 24
         for when in ("before", "after"):
-            share = found[when]
+            share = accuracy[when]
             assert 0 <= share["low"] <= share["value"] <= share["high"] <= 1
             assert share["value"] * 24 * samples == pytest.approx(round(share["value"] * 24 * samples))
-        gain = found["gain"]
-        assert gain["value"] == pytest.approx(found["after"]["value"] - found["before"]["value"])
+        gain = accuracy["gain"]
+        assert gain["value"] == pytest.approx(accuracy["after"]["value"] - accuracy["before"]["value"])
         assert gain["low"] < gain["value"] < gain["high"]
     # nano answers about half of these problems without working them out, and the demonstrations never do
     assert first["accuracy"]["sampled"]["gain"]["value"] > 0.1
@@ -115,16 +115,16 @@ model.name = "{folder}"
     from grpobench.runs.settings.recipe import read_recipe
     from grpobench.runs.train.execute import execute
 
-    found = {}
+    rows_by_arm = {}
     for config in read_recipe(str(recipe)).runs():
         path = tmp_path / config.arm
         with RunFolder.open(path, config) as run:
             execute(config, run, lambda progress: None, lambda: False)
         rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-        found[config.arm] = [
+        rows_by_arm[config.arm] = [
             {k: v for k, v in row.items() if not k.startswith(("time/", "cost/peak"))} for row in rows
         ]
-    assert found["warm"] == found["folder"]
+    assert rows_by_arm["warm"] == rows_by_arm["folder"]
     provenance = json.loads((tmp_path / "warm" / "provenance.json").read_text())["attempts"][-1]
     assert provenance["warm_start"] == Path(folder).name
 
@@ -146,10 +146,10 @@ def test_first_loss_is_transformers_own_over_the_answer(
         with torch.no_grad():
             total += len(rollout.completion) * loaded.model(input_ids=ids, labels=labels).loss.item()
         count += len(rollout.completion)
-    told: list[tuple[int, int, float]] = []
-    folder = warmstart.warm_start(loaded, ARITHMETIC, config, lambda *update: told.append(update))
+    updates: list[tuple[int, int, float]] = []
+    folder = warmstart.warm_start(loaded, ARITHMETIC, config, lambda *update: updates.append(update))
     record = json.loads((folder / "warmstart.json").read_text())
-    assert told == [(1, 1, record["loss"][0])]
+    assert updates == [(1, 1, record["loss"][0])]
     assert record["loss"][0] == pytest.approx(total / count, rel=1e-4)  # float32, another order of sums
     assert record["tokens_read"] == count
 
@@ -187,10 +187,10 @@ def test_warm_start_that_is_killed_leaves_nothing_behind(
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
     config = dataclasses.replace(CONFIG, warm_start=2)
     loaded = load("nano")
-    whole = loaded.model.save_pretrained
+    save_pretrained = loaded.model.save_pretrained
 
     def killed(folder: Path, **settings: Any) -> None:
-        whole(folder, **settings)
+        save_pretrained(folder, **settings)
         (folder / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -222,11 +222,19 @@ def test_kills_in_the_middle_cost_a_warm_start_nothing(
     for fault in ("warm-start.1.kill", "warm-start-save.1.kill"):
         assert killed.at(fault, tmp_path / "faults", killed.warm_start, ARITHMETIC, config) == -9
         assert not [path for path in (tmp_path / "killed/warm").iterdir() if not path.name.startswith(".")]
-    found, whole = made(tmp_path / "killed"), made(tmp_path / "whole")
+    killed_files, undisturbed_files = made(tmp_path / "killed"), made(tmp_path / "whole")
     timed = {warmstart.RECORD, "sums.json"}  # they hold the seconds that it took
-    assert found.keys() == whole.keys() and found["model.safetensors"] == whole["model.safetensors"]
-    assert [name for name in found if found[name] != whole[name] and name not in timed] == []
-    records = [json.loads(one[warmstart.RECORD]) | {"seconds": 0} for one in (found, whole)]
+    assert (
+        killed_files.keys() == undisturbed_files.keys()
+        and killed_files["model.safetensors"] == undisturbed_files["model.safetensors"]
+    )
+    assert [
+        name for name in killed_files if killed_files[name] != undisturbed_files[name] and name not in timed
+    ] == []
+    records = [
+        json.loads(folder_files[warmstart.RECORD]) | {"seconds": 0}
+        for folder_files in (killed_files, undisturbed_files)
+    ]
     assert records[0] == records[1]
 
 

@@ -44,10 +44,10 @@ DRAWS = 4000
 
 def group(reward: RewardConfig, *texts: str, task: Task | None = None, seed: int = 0) -> Group:
     encoded = [tuple(TOKENIZER.encode(text)) for text in texts]
-    said = [Rollout((5,), tokens, np.zeros(len(tokens), np.float32), stopped=True) for tokens in encoded]
+    rollouts = [Rollout((5,), tokens, np.zeros(len(tokens), np.float32), stopped=True) for tokens in encoded]
     task = task or Letters()
     problem = task.problems("train")[0]
-    return Grader(task, reward, LOADED, seed).groups(["1/0"], [problem], [said])[0]
+    return Grader(task, reward, LOADED, seed).groups(["1/0"], [problem], [rollouts])[0]
 
 
 def doses(settings: RewardConfig, reward: float = 1.0, seed: int = 0) -> list[Any]:
@@ -59,24 +59,26 @@ def doses(settings: RewardConfig, reward: float = 1.0, seed: int = 0) -> list[An
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 1.0])
 def test_share_of_flips_is_the_binomial_of_the_setting(share: float) -> None:
-    found = doses(RewardConfig(flip=share))
-    flips = sum(one.flipped for one in found)
-    assert [one.reward for one in found] == [0.0 if one.flipped else 1.0 for one in found]
+    dosed_rewards = doses(RewardConfig(flip=share))
+    flips = sum(dosed_reward.flipped for dosed_reward in dosed_rewards)
+    assert [dosed_reward.reward for dosed_reward in dosed_rewards] == [
+        0.0 if dosed_reward.flipped else 1.0 for dosed_reward in dosed_rewards
+    ]
     assert binomtest(flips, DRAWS, share).pvalue > 1e-3 if 0 < share < 1 else flips == share * DRAWS
 
 
 def test_outliers_have_their_share_both_signs_and_the_size_of_the_recipe() -> None:
-    found = doses(RewardConfig(outliers=0.2, outlier_size=7.0, offset=2.0, scale=3.0))
-    hit = [one.reward for one in found if one.outlier]
+    dosed_rewards = doses(RewardConfig(outliers=0.2, outlier_size=7.0, offset=2.0, scale=3.0))
+    hit = [dosed_reward.reward for dosed_reward in dosed_rewards if dosed_reward.outlier]
     assert binomtest(len(hit), DRAWS, 0.2).pvalue > 1e-3
     assert set(hit) == {3.0 + 2.0 + 7.0, 3.0 + 2.0 - 7.0}  # added after scale and offset
     assert binomtest(hit.count(12.0), len(hit), 0.5).pvalue > 1e-3
-    assert {one.reward for one in found if not one.outlier} == {5.0}
+    assert {dosed_reward.reward for dosed_reward in dosed_rewards if not dosed_reward.outlier} == {5.0}
 
 
 def test_flips_and_outliers_are_drawn_independently() -> None:
-    found = doses(RewardConfig(flip=0.5, outliers=0.5))
-    both = sum(one.flipped and one.outlier for one in found)
+    dosed_rewards = doses(RewardConfig(flip=0.5, outliers=0.5))
+    both = sum(dosed_reward.flipped and dosed_reward.outlier for dosed_reward in dosed_rewards)
     assert binomtest(both, DRAWS, 0.25).pvalue > 1e-3
 
 
@@ -87,8 +89,8 @@ def test_larger_share_changes_all_that_a_smaller_one_does() -> None:
 
 
 def test_draws_depend_on_the_seed() -> None:
-    one, other = (doses(RewardConfig(flip=0.5), seed=seed) for seed in (0, 1))
-    equal = sum(a.flipped == b.flipped for a, b in zip(one, other, strict=True))
+    first_doses, other = (doses(RewardConfig(flip=0.5), seed=seed) for seed in (0, 1))
+    equal = sum(a.flipped == b.flipped for a, b in zip(first_doses, other, strict=True))
     assert binomtest(equal, DRAWS, 0.5).pvalue > 1e-3
 
 
@@ -98,18 +100,18 @@ def test_draws_depend_on_the_seed() -> None:
 )
 def test_flip_is_low_plus_high_less_the_reward(scores: list[float], factors: list[float]) -> None:
     """Low and high by trying every corner of the scores' range."""
-    own = {f"s{i}": factors[i] for i in range(len(scores))}
+    factor_by_score = {f"s{i}": factors[i] for i in range(len(scores))}
     corners = np.array(np.meshgrid(*[[0, 1]] * len(scores))).reshape(len(scores), -1)
-    possible = np.array(list(own.values())) @ corners
-    reward = float(np.dot(list(own.values()), scores))
-    found = dosed(reward, RewardConfig(flip=1.0), own, 0, ("1/0", "p", 0)).reward
-    assert found == pytest.approx(possible.min() + possible.max() - reward, abs=1e-9)
-    assert possible.min() - 1e-9 <= found <= possible.max() + 1e-9
+    possible = np.array(list(factor_by_score.values())) @ corners
+    reward = float(np.dot(list(factor_by_score.values()), scores))
+    flipped_reward = dosed(reward, RewardConfig(flip=1.0), factor_by_score, 0, ("1/0", "p", 0)).reward
+    assert flipped_reward == pytest.approx(possible.min() + possible.max() - reward, abs=1e-9)
+    assert possible.min() - 1e-9 <= flipped_reward <= possible.max() + 1e-9
 
 
 def test_doses_apply_in_their_order() -> None:
-    found = group(RewardConfig(flip=1.0, scale=-2.0, offset=5.0), "AAAAAA", "zz")
-    assert found.reward == [5.0, 3.0]  # −2·(1−1)+5, −2·(1−0)+5
+    dosed_group = group(RewardConfig(flip=1.0, scale=-2.0, offset=5.0), "AAAAAA", "zz")
+    assert dosed_group.reward == [5.0, 3.0]  # −2·(1−1)+5, −2·(1−0)+5
 
 
 def test_components_scores_and_masked_completions_are_left_alone() -> None:
@@ -120,11 +122,11 @@ def test_components_scores_and_masked_completions_are_left_alone() -> None:
                 raise ValueError("cannot grade this")
             return super().verify(problem, completions)
 
-    found = group(RewardConfig(flip=1.0, offset=3.0, outliers=1.0), "AAAAAA", "!", "zz", task=Brittle())
-    assert found.components["correct"][0] == 1.0 and math.isnan(found.components["correct"][1])
-    assert [one.scores.get("correct") for one in found.verdicts] == [1.0, None, 0.0]
-    assert found.reward[1] == 0.0
-    assert found.doses == {"flipped": [True, False, True], "outlier": [True, False, True]}
+    dosed_group = group(RewardConfig(flip=1.0, offset=3.0, outliers=1.0), "AAAAAA", "!", "zz", task=Brittle())
+    assert dosed_group.components["correct"][0] == 1.0 and math.isnan(dosed_group.components["correct"][1])
+    assert [verdict.scores.get("correct") for verdict in dosed_group.verdicts] == [1.0, None, 0.0]
+    assert dosed_group.reward[1] == 0.0
+    assert dosed_group.doses == {"flipped": [True, False, True], "outlier": [True, False, True]}
 
 
 # What a wrong format costs
@@ -136,8 +138,8 @@ def test_negative_weight_makes_a_wrong_format_cost_instead_of_zeroing_the_reward
     right, wrong = f"#{problem.truth}", f"#{problem.truth + 1}"
     fined = RewardConfig(kind="sum", weights={"correct": 1.0, "format": 0.5, "constant": -0.5})
     assert group(fined, right, wrong, "none", task=task).reward == [1.0, 0.0, -0.5]
-    own = RewardConfig(weights={"correct": 1.0, "format": -0.25})
-    assert group(own, right, wrong, "none", task=task).reward == [0.75, -0.25, 0.0]
+    penalized = RewardConfig(weights={"correct": 1.0, "format": -0.25})
+    assert group(penalized, right, wrong, "none", task=task).reward == [0.75, -0.25, 0.0]
 
 
 # Refusals
@@ -151,9 +153,9 @@ def test_recorded_pairs_refuse_doses(tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").write_text("")
     pairs = SamplerConfig(kind="preferences", path=str(tmp_path / "pairs.jsonl"))
     assert refused(DPO(), RewardConfig(), sampler=pairs) == []
-    found = refused(DPO(), RewardConfig(flip=0.1, scale=2.0), sampler=pairs)
-    assert len(found) == 1 and "reward.flip and reward.scale would change the rewards" in found[0]
-    assert "set reward flip = 0, scale = 1" in found[0]
+    refusals = refused(DPO(), RewardConfig(flip=0.1, scale=2.0), sampler=pairs)
+    assert len(refusals) == 1 and "reward.flip and reward.scale would change the rewards" in refusals[0]
+    assert "set reward flip = 0, scale = 1" in refusals[0]
     assert refused(DPO(), RewardConfig(flip=0.1), sampler=SamplerConfig(kind="replay")) == []
 
 
@@ -161,8 +163,11 @@ def test_recorded_pairs_refuse_doses(tmp_path: Path) -> None:
     ("algorithm", "read"), [(GDPO(), "each part of the reward"), (CORA(), "consistent and correct")]
 )
 def test_algorithm_that_reads_scores_refuses_flips_and_takes_scales(algorithm: Any, read: str) -> None:
-    found = refused(algorithm, RewardConfig(flip=0.1))
-    assert len(found) == 1 and f"reads {read} beside the reward, which reward.flip does not reach" in found[0]
+    refusals = refused(algorithm, RewardConfig(flip=0.1))
+    assert (
+        len(refusals) == 1
+        and f"reads {read} beside the reward, which reward.flip does not reach" in refusals[0]
+    )
     assert refused(algorithm, RewardConfig(scale=2.0, offset=1.0, outliers=0.1)) == []
 
 
@@ -170,8 +175,8 @@ def test_trl_takes_doses_where_it_is_given_the_whole_reward() -> None:
     trl = TrainConfig(backend="trl", prompts_per_step=4, group_size=4)
     for doses_of_run in (RewardConfig(), RewardConfig(flip=0.1, scale=2.0)):
         assert not [why for why in refused(GRPO(), doses_of_run, train=trl) if "reward." in why]
-    found = [why for why in refused(GDPO(), RewardConfig(scale=2.0), train=trl) if "reward." in why]
-    assert len(found) == 1 and 'set reward scale = 1 or train.backend = "grpobench"' in found[0]
+    refusals = [why for why in refused(GDPO(), RewardConfig(scale=2.0), train=trl) if "reward." in why]
+    assert len(refusals) == 1 and 'set reward scale = 1 or train.backend = "grpobench"' in refusals[0]
 
 
 # Whole runs
@@ -184,8 +189,8 @@ def ends(tmp_path: Path, reward: RewardConfig, policy: str, algorithm: Any = Non
     return weights(path / "final" / "policy.safetensors")
 
 
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
+def equal(weights: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(weights[name], other[name]) for name in weights)
 
 
 def test_offset_and_scale_leave_the_steps_of_grpo_as_they_are(policy: str, tmp_path: Path) -> None:
@@ -210,40 +215,46 @@ def test_scale_of_gdpo_cancels_and_offset_too(policy: str, tmp_path: Path) -> No
 
 def test_rows_of_a_dosed_run(policy: str, tmp_path: Path) -> None:
     reward = RewardConfig(flip=0.5, scale=2.0, offset=1.0, outliers=0.25, outlier_size=32.0)
-    found = run(configure(policy, reward=reward), tmp_path / "run")
+    run_rows = run(configure(policy, reward=reward), tmp_path / "run")
     plain = run(configure(policy), tmp_path / "plain")
-    assert not {key for row in found for key in row if not known(key)}
-    assert timeless(found[0]) == timeless(plain[0])  # evaluations have no dose
+    assert not {key for row in run_rows for key in row if not known(key)}
+    assert timeless(run_rows[0]) == timeless(plain[0])  # evaluations have no dose
     assert not {"reward/flipped_share", "reward/outlier_share"} & plain[1].keys()
-    for row in found[1:]:
+    for row in run_rows[1:]:
         assert row["reward/correct"] == row["score/correct"]
-    first = [one for group in transcript(tmp_path / "run", 1) for one in group["completions"]]
-    assert found[1]["reward/mean"] == pytest.approx(np.mean([one["reward"] for one in first]))
-    assert found[1]["reward/correct"] == plain[1]["reward/correct"]  # the base policy's, before any update
+    first = [completion for group in transcript(tmp_path / "run", 1) for completion in group["completions"]]
+    assert run_rows[1]["reward/mean"] == pytest.approx(
+        np.mean([completion["reward"] for completion in first])
+    )
+    assert run_rows[1]["reward/correct"] == plain[1]["reward/correct"]  # the base policy's, before any update
     clean = {1.0, 3.0}  # 2·0+1, 2·1+1
-    assert {one["reward"] for one in first} <= clean | {r + s for r in clean for s in (32.0, -32.0)}
-    outliers = np.mean([one["reward"] not in clean for one in first])
-    assert found[1]["reward/outlier_share"] == outliers
+    assert {completion["reward"] for completion in first} <= clean | {
+        r + s for r in clean for s in (32.0, -32.0)
+    }
+    outliers = np.mean([completion["reward"] not in clean for completion in first])
+    assert run_rows[1]["reward/outlier_share"] == outliers
     flips = [
-        (one["reward"] + 32 * (one["reward"] < -9) - 32 * (one["reward"] > 9) - 1) / 2
-        != one["scores"]["correct"]
-        for one in first
+        (completion["reward"] + 32 * (completion["reward"] < -9) - 32 * (completion["reward"] > 9) - 1) / 2
+        != completion["scores"]["correct"]
+        for completion in first
     ]
-    assert found[1]["reward/flipped_share"] == np.mean(flips)
+    assert run_rows[1]["reward/flipped_share"] == np.mean(flips)
 
 
 def test_greedy_answer_is_dosed_and_leaves_no_trace_in_the_shares(policy: str, tmp_path: Path) -> None:
     reward = RewardConfig(flip=0.5, outliers=0.5, scale=2.0)
-    found = run(configure(policy, ReMax(), reward=reward), tmp_path)
-    assert all((16 * row["reward/flipped_share"]).is_integer() for row in found[1:])
+    run_rows = run(configure(policy, ReMax(), reward=reward), tmp_path)
+    assert all((16 * row["reward/flipped_share"]).is_integer() for row in run_rows[1:])
 
 
 def test_stopped_dosed_run_equals_a_whole_one(policy: str, tmp_path: Path) -> None:
     config = configure(policy, reward=RewardConfig(flip=0.3, outliers=0.3))
-    whole = run(config, tmp_path / "whole")
+    undisturbed = run(config, tmp_path / "whole")
     with pytest.raises(Preempted):
         run(config, tmp_path / "parts", after(tmp_path / "parts", 1))
-    assert [timeless(row) for row in run(config, tmp_path / "parts")] == [timeless(row) for row in whole]
+    assert [timeless(row) for row in run(config, tmp_path / "parts")] == [
+        timeless(row) for row in undisturbed
+    ]
     files = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
     assert files[0] == files[1]
 
@@ -252,7 +263,11 @@ def test_replayed_answers_keep_their_doses(policy: str, tmp_path: Path) -> None:
     replay = SamplerConfig(kind="replay", problems=4)
     run(configure(policy, DPO(), reward=RewardConfig(flip=0.5), sampler=replay), tmp_path)
     by_step = [
-        {(group["problem"], i): one["reward"] for group in part for i, one in enumerate(group["completions"])}
+        {
+            (group["problem"], i): completion["reward"]
+            for group in part
+            for i, completion in enumerate(group["completions"])
+        }
         for part in (transcript(tmp_path, 1), transcript(tmp_path, 2))
     ]
     assert by_step[0] == by_step[1]

@@ -44,7 +44,7 @@ async def later(completions: Any, trainer_state: Any, log_metric: Any, log_extra
     return [trainer_state.global_step / trainer_state.max_steps for _ in completions]
 
 
-def asked(*texts: str, level: int = 1) -> list[RewardInput]:
+def make_reward_inputs(*texts: str, level: int = 1) -> list[RewardInput]:
     return [
         RewardInput("Q", text, tuple(range(len(text))), {"level": level, "completions": "hidden"})
         for text in texts
@@ -98,10 +98,10 @@ def test_rewards_are_those_of_trls_own_trainer(tmp_path: Path, loaded: Loaded) -
         processing_class=loaded.tokenizer,
     )
     tokens = [loaded.tokenizer.encode(text) for text in texts]
-    theirs = trainer._calculate_rewards(inputs, [one["prompt"] for one in inputs], texts, tokens)
-    found = [value for group in ours for value in group.components["mine:f"]]
-    assert sum(map(math.isnan, found)) == 2  # where the function answered None
-    torch.testing.assert_close(torch.tensor(found), theirs[:, 0], equal_nan=True, rtol=0, atol=0)
+    theirs = trainer._calculate_rewards(inputs, [trl_input["prompt"] for trl_input in inputs], texts, tokens)
+    our_rewards = [value for group in ours for value in group.components["mine:f"]]
+    assert sum(map(math.isnan, our_rewards)) == 2  # where the function answered None
+    torch.testing.assert_close(torch.tensor(our_rewards), theirs[:, 0], equal_nan=True, rtol=0, atol=0)
 
 
 def test_what_does_not_apply_counts_for_nothing(tmp_path: Path, loaded: Loaded) -> None:
@@ -130,16 +130,16 @@ def test_gdpo_normalizes_a_reward_where_it_applies(tmp_path: Path) -> None:
     batch = rollouts([[2, 2, 2, 2]], [[1.0, 3.0, 0.0, 4.0]])
     scores = {"one": torch.tensor([1.0, 3.0, nan, nan]), "two": torch.tensor([nan, nan, nan, 4.0])}
     scores["none"] = torch.full((4,), nan)
-    given = dataclasses.replace(batch, scores=scores, weights=dict.fromkeys(scores, 1.0))
-    found = GDPO(epsilon=1e-9).advantage(given, None)  # type: ignore[arg-type]
+    scored_batch = dataclasses.replace(batch, scores=scores, weights=dict.fromkeys(scores, 1.0))
+    advantage = GDPO(epsilon=1e-9).advantage(scored_batch, None)  # type: ignore[arg-type]
     # (1 − 2)/√2 and (3 − 2)/√2; one value alone has no spread; then over √(Σ S²/3) = √(1/3)
-    close(found, [-math.sqrt(1.5), math.sqrt(1.5), 0.0, 0.0], rtol=1e-6, atol=1e-7)  # float32
+    close(advantage, [-math.sqrt(1.5), math.sqrt(1.5), 0.0, 0.0], rtol=1e-6, atol=1e-7)  # float32
 
 
 def test_messages_and_coroutines_are_served() -> None:
     function = RewardFunction("mine:f", of_messages, "messages")
-    assert function(asked("abc", "")) == [3.0, 0.0]
-    assert RewardFunction("mine:f", later)(asked("a", "b"), done=2, steps=8) == [0.25, 0.25]
+    assert function(make_reward_inputs("abc", "")) == [3.0, 0.0]
+    assert RewardFunction("mine:f", later)(make_reward_inputs("a", "b"), done=2, steps=8) == [0.25, 0.25]
 
 
 def test_a_step_tells_how_many_came_before(tmp_path: Path, loaded: Loaded) -> None:
@@ -152,7 +152,7 @@ def failing(completions: Any, **_: Any) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (failing, "the reward mine:f raised ZeroDivisionError: division by zero"),
         (lambda prompts: [1.0], "got an unexpected keyword argument"),
@@ -174,10 +174,10 @@ def failing(completions: Any, **_: Any) -> list[float]:
         (lambda completions, **_: (1 / 0 for _ in completions), "raised ZeroDivisionError"),
     ],
 )
-def test_a_fault_of_a_function_is_no_reward_and_ends_the_run(function: Any, said: str) -> None:
+def test_a_fault_of_a_function_is_no_reward_and_ends_the_run(function: Any, message: str) -> None:
     with pytest.raises(FunctionError) as caught:
-        RewardFunction("mine:f", function)(asked("a", "b"))
-    assert said in str(caught.value)
+        RewardFunction("mine:f", function)(make_reward_inputs("a", "b"))
+    assert message in str(caught.value)
 
 
 def of_text(completions: Sequence[str], **_: Any) -> list[str]:
@@ -188,7 +188,7 @@ def test_an_answer_that_is_none_is_named_with_the_line_of_its_function() -> None
     """Texts of digits, which Python reads as numbers, once trained as rewards."""
     line = of_text.__code__.co_firstlineno
     with pytest.raises(FunctionError) as caught:
-        RewardFunction("mine:of_text", of_text)(asked("a", "b"))
+        RewardFunction("mine:of_text", of_text)(make_reward_inputs("a", "b"))
     assert str(caught.value) == (
         f"test_functions.py:{line} the reward mine:of_text returned '1' for the completion 'a'; "
         "return a finite number, or None if the reward does not apply"
@@ -199,7 +199,7 @@ def test_whatever_numbers_stand_in_are_rewards() -> None:
     """As TRL has them: a tensor, an array, a generator, truth values."""
     import numpy as np
 
-    one, other = asked("a", "b")
+    first_input, other = make_reward_inputs("a", "b")
     for answer in (
         (1, 0),
         np.array([1.0, 0.0]),
@@ -207,7 +207,7 @@ def test_whatever_numbers_stand_in_are_rewards() -> None:
         [True, False],
         (x for x in (1, 0)),
     ):
-        assert RewardFunction("mine:f", lambda answer=answer, **_: answer)([one, other]) == [1.0, 0.0]
+        assert RewardFunction("mine:f", lambda answer=answer, **_: answer)([first_input, other]) == [1.0, 0.0]
 
 
 def test_a_grader_does_not_swallow_the_fault_of_a_function(tmp_path: Path, loaded: Loaded) -> None:

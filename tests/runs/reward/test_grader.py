@@ -57,7 +57,7 @@ LOADED = Loaded(types.SimpleNamespace(device="cpu"), TOKENIZER, {}, (1,))
 PROBLEM = Problem("p", "Q", None)
 
 
-def said(*texts: str) -> list[Rollout]:
+def make_rollouts(*texts: str) -> list[Rollout]:
     encoded = [tuple(TOKENIZER.encode(text)) for text in texts]
     return [Rollout((5,), tokens, np.zeros(len(tokens), np.float32), stopped=True) for tokens in encoded]
 
@@ -67,7 +67,7 @@ def grader(reward: RewardConfig, task: Task | None = None, seed: int = 0) -> Gra
 
 
 def group(reward: RewardConfig, *texts: str, task: Task | None = None) -> Group:
-    return grader(reward, task).groups(["s"], [PROBLEM], [said(*texts)])[0]
+    return grader(reward, task).groups(["s"], [PROBLEM], [make_rollouts(*texts)])[0]
 
 
 def test_an_accuracy_beyond_one_stops_the_run_and_names_the_problem() -> None:
@@ -99,9 +99,9 @@ def test_every_feature_of_the_settings_is_defined() -> None:
 
 
 def test_proxy_reads_only_what_the_policy_wrote() -> None:
-    rollout = dataclasses.replace(said("1234")[0], completion_mask=(True, True, False, True))
-    found = grader(RewardConfig(kind="proxy", proxy_half=3.0)).groups(["s"], [PROBLEM], [[rollout]])[0]
-    assert found.reward == [0.5]  # three digits of its own: 3/(3+3)
+    rollout = dataclasses.replace(make_rollouts("1234")[0], completion_mask=(True, True, False, True))
+    graded_group = grader(RewardConfig(kind="proxy", proxy_half=3.0)).groups(["s"], [PROBLEM], [[rollout]])[0]
+    assert graded_group.reward == [0.5]  # three digits of its own: 3/(3+3)
 
 
 # Components
@@ -117,31 +117,31 @@ def test_proxy_reads_only_what_the_policy_wrote() -> None:
     ],
 )
 def test_kinds_of_reward(kind: Any, expected: list[float]) -> None:
-    found = group(RewardConfig(kind=kind), "AAAAAA", "zz")
-    assert found.reward == expected
+    graded_group = group(RewardConfig(kind=kind), "AAAAAA", "zz")
+    assert graded_group.reward == expected
     name = "correct" if kind == "task" else kind
-    assert found.components == {name: expected}
-    assert [verdict.scores["correct"] for verdict in found.verdicts] == [1.0, 0.0]
+    assert graded_group.components == {name: expected}
+    assert [verdict.scores["correct"] for verdict in graded_group.verdicts] == [1.0, 0.0]
 
 
 def test_format_alone_ignores_whether_the_answer_is_right() -> None:
     task = Arithmetic()
     problem = task.problems("train")[0]
     right, wrong = f"#{problem.truth}", f"#{problem.truth + 1}"
-    found = grader(RewardConfig(kind="format"), task).groups(["s"], [problem], [said(right, wrong, "none")])[
-        0
-    ]
-    assert found.reward == [1.0, 1.0, 0.0]
-    assert [verdict.scores["correct"] for verdict in found.verdicts] == [1.0, 0.0, 0.0]
+    graded_group = grader(RewardConfig(kind="format"), task).groups(
+        ["s"], [problem], [make_rollouts(right, wrong, "none")]
+    )[0]
+    assert graded_group.reward == [1.0, 1.0, 0.0]
+    assert [verdict.scores["correct"] for verdict in graded_group.verdicts] == [1.0, 0.0, 0.0]
 
 
 def test_sum_weighs_scores_and_components_and_measures_what_weighs_nothing() -> None:
     weights = {"correct": 2.0, "short": 0.0, "proxy": -0.5, "flipped": 3.0, "constant": 0.25}
-    found = group(RewardConfig(kind="sum", weights=weights, proxy_half=2.0), "AA12", "zz")
+    graded_group = group(RewardConfig(kind="sum", weights=weights, proxy_half=2.0), "AA12", "zz")
     # "AA12" has only characters below "P": 2·1 − 0.5·2/(2+2) + 3·0 + 0.25; "zz": 2·0 − 0.5·0 + 3·1 + 0.25
-    assert found.reward == pytest.approx([2.0, 3.25])
-    assert found.components["short"] == [1.0, 1.0] and found.components["proxy"] == [0.5, 0.0]
-    batch = pack_groups([found], 8, 1, 0)
+    assert graded_group.reward == pytest.approx([2.0, 3.25])
+    assert graded_group.components["short"] == [1.0, 1.0] and graded_group.components["proxy"] == [0.5, 0.0]
+    batch = pack_groups([graded_group], 8, 1, 0)
     assert batch.scores["proxy"].tolist() == [0.5, 0.0]  # what an algorithm may ask for by name
     assert batch.scores["correct"].tolist() == [1.0, 0.0]
 
@@ -149,11 +149,11 @@ def test_sum_weighs_scores_and_components_and_measures_what_weighs_nothing() -> 
 def test_coins_depend_on_seed_stream_problem_and_place_but_not_on_batch() -> None:
     reward = RewardConfig(kind="random", probability=0.5)
     texts = ["A"] * 32
-    one = grader(reward).groups(["s"], [PROBLEM], [said(*texts)])[0].reward
-    both = grader(reward).groups(["t", "s"], [PROBLEM] * 2, [said(*texts), said(*texts)])
-    assert both[1].reward == one != both[0].reward
-    assert grader(reward, seed=1).groups(["s"], [PROBLEM], [said(*texts)])[0].reward != one
-    assert 6 <= sum(one) <= 26  # 32 fair coins: 16 ± 3.5 standard deviations
+    coins = grader(reward).groups(["s"], [PROBLEM], [make_rollouts(*texts)])[0].reward
+    both = grader(reward).groups(["t", "s"], [PROBLEM] * 2, [make_rollouts(*texts), make_rollouts(*texts)])
+    assert both[1].reward == coins != both[0].reward
+    assert grader(reward, seed=1).groups(["s"], [PROBLEM], [make_rollouts(*texts)])[0].reward != coins
+    assert 6 <= sum(coins) <= 26  # 32 fair coins: 16 ± 3.5 standard deviations
 
 
 def test_majority_pays_for_the_answer_that_most_of_the_group_give_right_or_wrong() -> None:
@@ -161,17 +161,19 @@ def test_majority_pays_for_the_answer_that_most_of_the_group_give_right_or_wrong
     first, second = task.problems("train")[:2]
     wrong = f"#{first.truth + 1}"
     sampled = [
-        said(
+        make_rollouts(
             f"#{first.truth}", wrong, "none", wrong, f"1+1=3#{first.truth + 1}"
         ),  # by the answer, not the text
-        said(
+        make_rollouts(
             f"#{second.truth}", f"#{second.truth - 1}", "none", "none", "none"
         ),  # unreadable ones do not vote
     ]
-    found = grader(RewardConfig(kind="majority"), task).groups(["s", "s"], [first, second], sampled)
-    assert found[0].reward == [0.0, 1.0, 0.0, 1.0, 1.0]
-    assert found[1].reward == [1.0, 0.0, 0.0, 0.0, 0.0]  # the first of equally frequent ones
-    nothing = grader(RewardConfig(kind="majority"), task).groups(["s"], [first], [said("none", "none")])
+    groups = grader(RewardConfig(kind="majority"), task).groups(["s", "s"], [first, second], sampled)
+    assert groups[0].reward == [0.0, 1.0, 0.0, 1.0, 1.0]
+    assert groups[1].reward == [1.0, 0.0, 0.0, 0.0, 0.0]  # the first of equally frequent ones
+    nothing = grader(RewardConfig(kind="majority"), task).groups(
+        ["s"], [first], [make_rollouts("none", "none")]
+    )
     assert nothing[0].reward == [0.0, 0.0]
 
 
@@ -189,15 +191,15 @@ def faults(tmp_path: Path, reward: str, task: str = "arithmetic") -> list[str]:
 
 
 def test_every_mistake_of_a_reward_is_named_at_once(tmp_path: Path) -> None:
-    found = faults(tmp_path, 'kind = "modle"\nproxy = {digts = 1}\nweights = {correct = "a"}\nmodle = "x"')
+    messages = faults(tmp_path, 'kind = "modle"\nproxy = {digts = 1}\nweights = {correct = "a"}\nmodle = "x"')
     for part in (
         "did you mean 'model'?",
         "reward.proxy.digts: unknown key; did you mean reward.proxy.digits?",
         "reward.weights.correct: must be a number",
         "reward.modle: unknown key; did you mean reward.model?",
     ):
-        assert sum(part in fault for fault in found) == 1, (part, found)
-    assert len(found) == 4
+        assert sum(part in fault for fault in messages) == 1, (part, messages)
+    assert len(messages) == 4
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,8 @@ def test_every_mistake_of_a_reward_is_named_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_reward_that_cannot_be_is_refused_with_a_remedy(tmp_path: Path, reward: str, remedy: str) -> None:
-    found = faults(tmp_path, reward)
-    assert len(found) == 1 and remedy in found[0], found
+    messages = faults(tmp_path, reward)
+    assert len(messages) == 1 and remedy in messages[0], messages
 
 
 def configuration(task: Task, reward: RewardConfig, **settings: Any) -> RunConfig:
@@ -243,8 +245,8 @@ def test_controls_need_the_score_that_they_are_made_of(kind: Any) -> None:
         scores = ("short",)
         reward = types.MappingProxyType({"short": 1.0})
 
-    found = incompatible(configuration(Silent(), RewardConfig(kind=kind)))
-    assert len(found) == 1 and f"the reward {kind} is made of the score" in found[0]
+    messages = incompatible(configuration(Silent(), RewardConfig(kind=kind)))
+    assert len(messages) == 1 and f"the reward {kind} is made of the score" in messages[0]
     assert incompatible(configuration(NanoBias(), RewardConfig(kind=kind))) == []
 
 
@@ -281,13 +283,13 @@ class Brittle(Letters):
 
 
 def test_sample_with_raising_verifier_is_masked_and_others_keep_grades() -> None:
-    found = group(RewardConfig(), "AAAAAA", "!", "zz", task=Brittle())
-    assert [verdict.outcome for verdict in found.verdicts] == ["graded", "infra_error", "graded"]
-    assert [found.reward[0], found.reward[2]] == [1.0, 0.0]
-    assert math.isnan(found.components["correct"][1])
-    batch = pack_groups([found], 8, 1, 0)
+    graded_group = group(RewardConfig(), "AAAAAA", "!", "zz", task=Brittle())
+    assert [verdict.outcome for verdict in graded_group.verdicts] == ["graded", "infra_error", "graded"]
+    assert [graded_group.reward[0], graded_group.reward[2]] == [1.0, 0.0]
+    assert math.isnan(graded_group.components["correct"][1])
+    batch = pack_groups([graded_group], 8, 1, 0)
     assert batch.reward.tolist() == [1.0, 0.0]
-    row = group_metrics([found])
+    row = group_metrics([graded_group])
     assert row["reward/failed"] == pytest.approx(1 / 3) and row["reward/correct"] == 0.5
     assert row["outcome/infra_error"] == pytest.approx(1 / 3)
 
@@ -296,21 +298,23 @@ def test_sample_with_raising_verifier_is_masked_and_others_keep_grades() -> None
 def test_reward_that_is_not_finite_masks_its_sample_only(
     value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def odd(grader: Grader, one: Any) -> float:
-        return value if one.index == 1 else 0.25
+    def odd(grader: Grader, completion: Any) -> float:
+        return value if completion.index == 1 else 0.25
 
     monkeypatch.setitem(rewards.CONTROLS, "proxy", odd)
-    found = group(RewardConfig(kind="proxy"), "AAAAAA", "AAAAAA", "zz")
-    assert [verdict.outcome for verdict in found.verdicts] == ["graded", "infra_error", "graded"]
-    assert found.verdicts[1].scores["correct"] == 1.0  # the verdict itself was sound, and stays on record
-    assert pack_groups([found], 8, 1, 0).reward.tolist() == [0.25, 0.25]
+    graded_group = group(RewardConfig(kind="proxy"), "AAAAAA", "AAAAAA", "zz")
+    assert [verdict.outcome for verdict in graded_group.verdicts] == ["graded", "infra_error", "graded"]
+    assert (
+        graded_group.verdicts[1].scores["correct"] == 1.0
+    )  # the verdict itself was sound, and stays on record
+    assert pack_groups([graded_group], 8, 1, 0).reward.tolist() == [0.25, 0.25]
 
 
 def test_more_than_one_percent_of_200_stops_the_run() -> None:
-    one = grader(RewardConfig(), Brittle())
+    brittle_grader = grader(RewardConfig(), Brittle())
 
     def grade(failures: int, sound: int) -> None:
-        one.groups(["s"], [PROBLEM], [said(*["!"] * failures, *["A"] * sound)])
+        brittle_grader.groups(["s"], [PROBLEM], [make_rollouts(*["!"] * failures, *["A"] * sound)])
 
     grade(failures=2, sound=198)
     grade(failures=0, sound=199)  # of the last 200 one was a failure
@@ -322,11 +326,11 @@ def test_more_than_one_percent_of_200_stops_the_run() -> None:
 
 
 def test_failures_are_counted_in_evaluations_too() -> None:
-    one = grader(RewardConfig(), Brittle())
-    verdicts = one.verify(PROBLEM, said("!", "A", "!"))
+    brittle_grader = grader(RewardConfig(), Brittle())
+    verdicts = brittle_grader.verify(PROBLEM, make_rollouts("!", "A", "!"))
     assert [verdict.outcome for verdict in verdicts] == ["infra_error", "graded", "infra_error"]
     with pytest.raises(RewardError):
-        one.verify(PROBLEM, said("!"))
+        brittle_grader.verify(PROBLEM, make_rollouts("!"))
 
 
 def test_bad_data_are_the_users_to_mend_and_no_failure() -> None:
@@ -337,8 +341,8 @@ def test_bad_data_are_the_users_to_mend_and_no_failure() -> None:
 # Learned models
 
 
-def scorer(place: str, **settings: Any) -> Scorer:
-    return Scorer(RewardConfig(kind="model", model=place, **settings), Letters(), "cpu")
+def scorer(model_path: str, **settings: Any) -> Scorer:
+    return Scorer(RewardConfig(kind="model", model=model_path, **settings), Letters(), "cpu")
 
 
 PAIRS = [("1+1=", "2"), ("12+34=", "12+34=46 #46"), ("7", ""), ("9-4=", "five"), ("2*3=", "6, I think")]
@@ -349,9 +353,9 @@ def test_score_does_not_depend_on_padding_or_on_the_batch(kind: str, tmp_path: P
     """Transformers' own logits of one text at a time, which needs no padding, against ours in batches."""
     import transformers
 
-    place = save_scorer(tmp_path, kind)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(place).eval()
+    model_path = save_scorer(tmp_path, kind)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_path)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(model_path).eval()
     expected = []
     for prompt, completion in PAIRS:
         text = (prompt, completion) if kind == "bert" else (f"{prompt}{completion}<eos>",)
@@ -359,29 +363,29 @@ def test_score_does_not_depend_on_padding_or_on_the_batch(kind: str, tmp_path: P
             expected.append(model(**tokenizer(*text, return_tensors="pt")).logits.item())
     assert np.std(expected) > 0.01
     for rows in (1, 2, 64):
-        found = [score.value for score in scorer(place, model_batch=rows).score(PAIRS)]
-        assert found == pytest.approx(expected, abs=1e-5)  # float32; padding changes the order of sums
+        scores = [score.value for score in scorer(model_path, model_batch=rows).score(PAIRS)]
+        assert scores == pytest.approx(expected, abs=1e-5)  # float32; padding changes the order of sums
 
 
 def test_chat_template_is_used_where_there_is_one(tmp_path: Path) -> None:
     template = "{% for m in messages %}[{{ m['role'][0] }}]{{ m['content'] }}{% endfor %}."
-    place = save_scorer(tmp_path, template=template)
-    one = scorer(place)
-    assert TOKENIZER.decode(one.encode("1+1=", "2")[0]["input_ids"]) == "[u]1+1=[a]2."
-    plain = scorer(place, model_input="text")
+    model_path = save_scorer(tmp_path, template=template)
+    chat_scorer = scorer(model_path)
+    assert TOKENIZER.decode(chat_scorer.encode("1+1=", "2")[0]["input_ids"]) == "[u]1+1=[a]2."
+    plain = scorer(model_path, model_input="text")
     assert plain.encode("1+1=", "2")[0]["input_ids"] == [*TOKENIZER.encode("1+1=2"), 1]
-    assert one.score(PAIRS[:1])[0].value != plain.score(PAIRS[:1])[0].value
+    assert chat_scorer.score(PAIRS[:1])[0].value != plain.score(PAIRS[:1])[0].value
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_text_beyond_the_context_loses_its_beginning_and_is_counted(kind: str, tmp_path: Path) -> None:
-    one = scorer(save_scorer(tmp_path, kind))
+    reward_scorer = scorer(save_scorer(tmp_path, kind))
     prompt = "".join(str(i % 10) for i in range(100))
-    fed, cut = one.encode(prompt, "=42")
+    fed, cut = reward_scorer.encode(prompt, "=42")
     assert cut and len(fed["input_ids"]) == 48
-    shown = one.tokenizer.decode(fed["input_ids"], skip_special_tokens=True).replace(" ", "")
+    shown = reward_scorer.tokenizer.decode(fed["input_ids"], skip_special_tokens=True).replace(" ", "")
     assert (prompt + "=42").endswith(shown)
-    assert [score.cut for score in one.score([(prompt, "=42"), ("1", "2")])] == [True, False]
+    assert [score.cut for score in reward_scorer.score([(prompt, "=42"), ("1", "2")])] == [True, False]
 
 
 def test_folder_that_is_no_reward_model_is_refused(tmp_path: Path) -> None:
@@ -479,12 +483,12 @@ def test_tiny_reward_model_learns_to_prefer_and_is_made_once(tiny: Path) -> None
 def test_tiny_reward_model_is_read_like_any_other(tiny: Path) -> None:
     task = Arithmetic(train=400, validation=100)
     drawn = list(tiny_reward.pairs(task, "validation", 32, seed=5))
-    one = scorer(str(tiny))
+    reward_scorer = scorer(str(tiny))
     right, wrong = (
-        [score.value for score in one.score([(p.prompt, getattr(p, side)) for p in drawn])]
+        [score.value for score in reward_scorer.score([(p.prompt, getattr(p, side)) for p in drawn])]
         for side in ("chosen", "rejected")
     )
-    model, tokenizer = one.model, one.tokenizer
+    model, tokenizer = reward_scorer.model, reward_scorer.tokenizer
     with torch.no_grad():
         margins = tiny_reward.margins(model, tokenizer, drawn)
     assert np.subtract(right, wrong) == pytest.approx(margins.numpy(), abs=1e-4)
@@ -513,34 +517,34 @@ def run(config: RunConfig, path: Path, stop: Any = lambda: False) -> list[dict[s
 
 
 def test_run_on_a_learned_reward_logs_every_component_beside_the_verdict(policy: str, tmp_path: Path) -> None:
-    place = save_scorer(tmp_path / "scorer")
+    model_path = save_scorer(tmp_path / "scorer")
     weights = {"correct": 0.0, "model": 0.5, "proxy": 0.25, "flipped": 0.125}
-    reward = RewardConfig(kind="sum", weights=weights, model=place, proxy={"length": 1.0})
-    found = run(small_run(policy, reward), tmp_path / "run")
-    assert not {key for row in found for key in row if not known(key)}
-    for row in found[1:]:
+    reward = RewardConfig(kind="sum", weights=weights, model=model_path, proxy={"length": 1.0})
+    run_rows = run(small_run(policy, reward), tmp_path / "run")
+    assert not {key for row in run_rows for key in row if not known(key)}
+    for row in run_rows[1:]:
         total = sum(weight * row[f"reward/{name}"] for name, weight in weights.items())
         assert row["reward/mean"] == pytest.approx(total, abs=1e-6)
         assert row["reward/correct"] == row["score/correct"] == pytest.approx(1 - row["reward/flipped"])
         assert row["reward/model_cut"] == row["reward/failed"] == 0
         assert 0 <= row["reward/model_auc/correct"] <= 1
         assert row["grad_norm/policy"] > 0
-    assert found[0]["eval/validation/sampled/correct"] >= 0
+    assert run_rows[0]["eval/validation/sampled/correct"] >= 0
     provenance = json.loads((tmp_path / "run" / "provenance.json").read_text())["attempts"][-1][
         "reward_model"
     ]
-    assert provenance["name"] == place and len(provenance["sha256"]) == 64
+    assert provenance["name"] == model_path and len(provenance["sha256"]) == 64
 
 
 def test_stopped_and_resumed_run_on_a_learned_reward_equals_a_whole_one(policy: str, tmp_path: Path) -> None:
     config = small_run(policy, RewardConfig(kind="model", model=save_scorer(tmp_path / "scorer")))
-    whole = run(config, tmp_path / "whole")
+    undisturbed = run(config, tmp_path / "whole")
     with pytest.raises(Preempted):
         run(config, tmp_path / "parts", after(tmp_path / "parts", 2))
     resumed = run(config, tmp_path / "parts")
-    for one, other in zip(whole, resumed, strict=True):
-        timeless = {k for k in one if not k.startswith(("time/", "cost/peak"))}
-        assert {k: one[k] for k in timeless} == {k: other[k] for k in timeless}
+    for undisturbed_row, other in zip(undisturbed, resumed, strict=True):
+        timeless = {k for k in undisturbed_row if not k.startswith(("time/", "cost/peak"))}
+        assert {k: undisturbed_row[k] for k in timeless} == {k: other[k] for k in timeless}
     ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
     assert ends[0] == ends[1]
 

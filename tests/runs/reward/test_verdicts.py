@@ -54,14 +54,14 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("judged", "said"), WRONG, ids=[said[:50] for _, said in WRONG])
+@pytest.mark.parametrize(("judged", "message"), WRONG, ids=[message[:50] for _, message in WRONG])
 @pytest.mark.parametrize(("task", "method"), [(Mine(), "verify"), (Batched(), "verify_all")])
-def test_what_is_no_verdict_is_refused(task: Mine, method: str, judged: Any, said: str) -> None:
+def test_what_is_no_verdict_is_refused(task: Mine, method: str, judged: Any, message: str) -> None:
     with pytest.raises(ReturnError) as caught:
         demand_verdicts(task, PROBLEMS, EPISODES, judged)
     line = inspect.unwrap(getattr(type(task), method)).__code__.co_firstlineno
     head = f"test_verdicts.py:{line} {type(task).__name__}."
-    assert str(caught.value).startswith(head + said.replace("verify", method, 1))
+    assert str(caught.value).startswith(head + message.replace("verify", method, 1))
 
 
 def test_verdicts_pass_as_they_are() -> None:
@@ -71,13 +71,13 @@ def test_verdicts_pass_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("summary", "said"),
+    ("summary", "message"),
     [
         (None, "None of type NoneType, expected a number by the name"),
         ({"x": [1.0]}, r"x = \[1.0\] of type list"),
     ],
 )
-def test_a_summary_is_a_number_by_name(summary: Any, said: str) -> None:
-    with pytest.raises(ReturnError, match=rf"^toys\.py:\d+ Mine\.summarize returned {said}"):
+def test_a_summary_is_a_number_by_name(summary: Any, message: str) -> None:
+    with pytest.raises(ReturnError, match=rf"^toys\.py:\d+ Mine\.summarize returned {message}"):
         demand_summary(Mine(), summary)
     assert re.match("0.5", str(demand_summary(Mine(), {"x": np.float64(0.5)})["x"]))

@@ -38,53 +38,55 @@ class Thirds(Task):
         return str(problem.truth)
 
 
-def asked(task: Task) -> list[str]:
+def find_faults(task: Task) -> list[str]:
     return faults(verifier_checks(task, task.problems("train")))
 
 
 def test_a_sound_verifier_is_asked_about_three_problems_and_has_no_faults() -> None:
-    found = verifier_checks(Thirds(), Thirds().problems("train"))
-    assert [one.problem for one in found if one.what == "reference"] == ["p0", "p3", "p6"]
-    assert [one.text for one in found if one.what == "wrong"] == ["1"] * 3
-    assert all(one.right for one in found) and not faults(found)
+    checks = verifier_checks(Thirds(), Thirds().problems("train"))
+    assert [check.problem for check in checks if check.what == "reference"] == ["p0", "p3", "p6"]
+    assert [check.text for check in checks if check.what == "wrong"] == ["1"] * 3
+    assert all(check.right for check in checks) and not faults(checks)
 
 
 @pytest.mark.parametrize("name", ["arithmetic", "nanocode", "nanobias", "horizon", "nano_one_shot"])
 def test_tasks_of_the_suite_have_no_faults(name: str) -> None:
-    assert not asked(TASKS[name]())
+    assert not find_faults(TASKS[name]())
 
 
 @pytest.mark.slow
 def test_no_shipped_recipe_is_stopped_for_its_grader() -> None:
     """Of recipes and findings of every scale whose data is here."""
     asked_about = {}
-    found: list[Recipe] = []
+    loaded_recipes: list[Recipe] = []
     for name in recipes():
         with contextlib.suppress(ConfigError):  # data or packages that are not here
-            found.append(read_recipe(name))
+            loaded_recipes.append(read_recipe(name))
     for name in findings():
         study = read_finding(name)
         for scale in study.scales:
             with contextlib.suppress(ConfigError):
-                found.append(study.recipe(scale))
-    for config in (config for recipe in found for config in recipe.runs()):
+                loaded_recipes.append(study.recipe(scale))
+    for config in (config for recipe in loaded_recipes for config in recipe.runs()):
         if config.checks.grader == "stop" and not config.task.missing():
             asked_about[str(config.task)] = config.task
     assert len(asked_about) > 10
-    assert {name: told for name, task in asked_about.items() if (told := asked(task))} == {}
+    assert {
+        name: task_faults for name, task in asked_about.items() if (task_faults := find_faults(task))
+    } == {}
 
 
 def test_what_is_wrong_on_every_problem_is_a_fault_with_an_example() -> None:
-    [fault] = asked(Thirds(lambda problem, text: False))
+    [fault] = find_faults(Thirds(lambda problem, text: False))
     assert fault.startswith("rejects every reference answer") and "problem p0, the answer '0'" in fault
-    accepts = asked(Thirds(lambda problem, text: True))
+    accepts = find_faults(Thirds(lambda problem, text: True))
     assert [fault.split()[:2] for fault in accepts] == [["accepts", "a"], ["accepts", "every"]]
 
 
 def test_one_sound_answer_of_a_kind_is_no_fault() -> None:
     """A published reference may be wrong, and another answer right by accident."""
-    assert not asked(Thirds(lambda problem, text: problem.id != "p3" and text == str(problem.truth)))
-    assert not asked(Thirds(lambda problem, text: problem.id != "p6" or text == str(problem.truth)))
+    assert not find_faults(Thirds(lambda problem, text: problem.id != "p3" and text == str(problem.truth)))
+    assert not find_faults(Thirds(lambda problem, text: problem.id != "p6" or text == str(problem.truth)))
 
 
 def test_what_the_machine_kept_from_being_graded_is_no_fault() -> None:
@@ -92,7 +94,7 @@ def test_what_the_machine_kept_from_being_graded_is_no_fault() -> None:
         def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
             return [Verdict({}, None, "infra_error") for _ in completions]
 
-    assert not asked(Down())
+    assert not find_faults(Down())
 
 
 def test_known_defects_and_tasks_without_references_are_not_asked_about() -> None:
@@ -104,7 +106,7 @@ def test_known_defects_and_tasks_without_references_are_not_asked_about() -> Non
         def demonstrate(self, problem: Problem) -> str:
             raise NotImplementedError
 
-    assert {one.problem for one in verifier_checks(Marred(), Marred().problems("train"))} == {
+    assert {check.problem for check in verifier_checks(Marred(), Marred().problems("train"))} == {
         "p2",
         "p5",
         "p8",

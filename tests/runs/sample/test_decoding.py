@@ -31,14 +31,14 @@ def logits(models: RoleModels, share: bool, end: Callable[[int], list[int]]) -> 
     """Log-probabilities (R, V) at each of six steps; the rows that `end` names at a step leave the batch."""
     stopped = torch.zeros(len(OWNER), dtype=torch.bool)
     run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share)
-    found = [run.logits.log_softmax(-1)]
+    step_logp = [run.logits.log_softmax(-1)]
     for step in range(5):
         tokens = (torch.arange(len(OWNER)) * 5 + step * 3) % VOCABULARY
         drawn = tokens[run.alive]
         stopped[end(step)] = True
         run.advance(drawn, stopped, None)
-        found.append(run.logits.log_softmax(-1))
-    return found
+        step_logp.append(run.logits.log_softmax(-1))
+    return step_logp
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -49,8 +49,8 @@ def test_prompts_kept_once_give_the_logits_of_prompts_repeated(architecture: str
     repeated = logits(models, False, lambda step: leaving.get(step, []))
     shared = logits(models, True, lambda step: leaving.get(step, []))
     assert [len(part) for part in shared] == [8, 8, 7, 5, 5, 3]
-    for one, other in zip(shared, repeated, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=EXACT)
+    for shared_step, other in zip(shared, repeated, strict=True):
+        torch.testing.assert_close(shared_step, other, rtol=0, atol=EXACT)
     assert models.language.config._attn_implementation != SHARED
 
 
@@ -71,11 +71,11 @@ def test_prompts_that_are_read_some_at_a_time_give_the_same(
         with source.remembering() if remembers else contextlib.nullcontext():
             return flat(conversation(source))
 
-    whole = play()
+    unsplit = play()
     monkeypatch.setattr(Decoding, "_forward", counted)
     monkeypatch.setattr("grpobench.runs.sample.decoding.PREFILL", 2 * max(map(len, PROMPTS)))
-    for one, other in zip(play(), whole, strict=True):
-        assert one.prompt == other.prompt and same(one, other)
+    for split_rollout, other in zip(play(), unsplit, strict=True):
+        assert split_rollout.prompt == other.prompt and same(split_rollout, other)
     assert len(sizes) > 3 and max(sizes) <= 60, "a few prompts at once"
 
 
@@ -89,7 +89,7 @@ def test_model_with_extra_attention_work_decodes_with_repeated_prompts(
     def capped(name: str, default: Any) -> Any:
         """Every attention but the eager one, with its queries halved by the model itself."""
         function = plain("sdpa" if name == SHARED else name, default)
-        return lambda module, query, *rest, **more: function(module, query / 2, *rest, **more)
+        return lambda module, query, *arguments, **more: function(module, query / 2, *arguments, **more)
 
     monkeypatch.setattr(modeling_llama.ALL_ATTENTION_FUNCTIONS, "get_interface", capped)
     # Of the prompt, sdpa sees nothing here: only what a sequence wrote is in `key`.
@@ -112,20 +112,20 @@ def test_sampler_without_sharing_samples_the_same() -> None:
 def conversation(source: HFSampler, turns: int = 3) -> list[list[list[Rollout]]]:
     """Turns of six tokens at most behind prompts of 3 to 11 tokens. Between two turns stand one to three
     tokens; one request goes on from a turn without its last two tokens, and after the first turn one ends."""
-    found = []
-    asked = requests(2)
+    answers_by_turn = []
+    turn_requests = requests(2)
     for turn in range(turns):
-        answers = source.sample(asked, 6, 1.0)
-        found.append(answers)
-        asked = [
+        answers = source.sample(turn_requests, 6, 1.0)
+        answers_by_turn.append(answers)
+        turn_requests = [
             Request(
                 (*rollout.prompt, *rollout.completion[: -2 if i == 0 else None], *range(3, 4 + i % 3)), seeds
             )
             for i, rollout in enumerate(rollout for group in answers for rollout in group)
             for seeds in [(100 * turn + i, 200 * turn + i) if i % 2 else (100 * turn + i,)]
         ]
-        asked = asked[1:] if turn == 0 else asked
-    return found
+        turn_requests = turn_requests[1:] if turn == 0 else turn_requests
+    return answers_by_turn
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -151,8 +151,8 @@ def test_remembered_turns_are_not_computed_again_and_change_nothing(
     assert source.history is None
     prefills = [width for width in widths if width > 1]
     assert again > 20 and max(prefills) == max(map(len, PROMPTS)), "later turns compute what is new"
-    for one, other in zip(flat(remembered), flat(plain), strict=True):
-        assert one.prompt == other.prompt and same(one, other)
+    for remembered_rollout, other in zip(flat(remembered), flat(plain), strict=True):
+        assert remembered_rollout.prompt == other.prompt and same(remembered_rollout, other)
 
 
 def flat(turns: list[list[list[Rollout]]]) -> list[Rollout]:
@@ -164,9 +164,9 @@ def test_prompts_that_go_on_from_nothing_are_computed_whole() -> None:
     with source.remembering():
         source.sample(requests(2), 6, 1.0)
         other = [Request((9, 8, 7), (5,)), Request((6,), (6,))]
-        found = source.sample(other, 6, 1.0)
-    for one, plain in zip(found, source.sample(other, 6, 1.0), strict=True):
-        assert same(one[0], plain[0])
+        groups = source.sample(other, 6, 1.0)
+    for group, plain in zip(groups, source.sample(other, 6, 1.0), strict=True):
+        assert same(group[0], plain[0])
 
 
 def test_nothing_is_remembered_beyond_the_conversation() -> None:
@@ -177,10 +177,10 @@ def test_nothing_is_remembered_beyond_the_conversation() -> None:
     with torch.no_grad():
         for p in source.models.language.parameters():
             p.mul_(1.1)
-    asked = [Request((*answer.prompt, *answer.completion, 3), (4,))]
+    next_requests = [Request((*answer.prompt, *answer.completion, 3), (4,))]
     with source.remembering():
-        ((remembered,),) = source.sample(asked, 6, 1.0)
-    ((plain,),) = source.sample(asked, 6, 1.0)
+        ((remembered,),) = source.sample(next_requests, 6, 1.0)
+    ((plain,),) = source.sample(next_requests, 6, 1.0)
     assert same(remembered, plain)
 
 
@@ -193,8 +193,8 @@ def test_gathering_into_groups_and_scattering_back_changes_nothing(owner: list[i
     grid = groups.gather(rows)
     assert grid.shape == (len(prompts), 2, groups.most * repeat, 3)
     assert groups.scatter(grid, repeat).equal(rows)
-    for row, place in enumerate(index.tolist()):  # a row stands with its own prompt
-        assert (grid[place, 0].view(-1, repeat, 3) == rows[row, 0]).all(-1).all(-1).any()
+    for row, prompt_index in enumerate(index.tolist()):  # a row stands with its own prompt
+        assert (grid[prompt_index, 0].view(-1, repeat, 3) == rows[row, 0]).all(-1).all(-1).any()
 
 
 def test_the_cache_is_handed_over_by_the_name_that_the_model_has_for_it() -> None:

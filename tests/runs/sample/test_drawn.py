@@ -25,11 +25,11 @@ class Mine(Sampler):
 
     exact, max_logprob_gap = True, 0.0
 
-    def __init__(self, found: Any = None) -> None:
-        self.found = found
+    def __init__(self, returned: Any = None) -> None:
+        self.returned = returned
 
     def sample(self, requests: Any, limit: int, temperature: float, mixing: Any = None) -> Any:
-        return self.found
+        return self.returned
 
 
 GOOD = [[rollout(4, 5), rollout()], [rollout(6)]]
@@ -59,12 +59,12 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("found", "said"), WRONG, ids=[said[:40] for _, said in WRONG])
-def test_what_is_not_as_asked_is_refused(found: Any, said: str) -> None:
+@pytest.mark.parametrize(("returned", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
+def test_what_is_not_as_asked_is_refused(returned: Any, message: str) -> None:
     with pytest.raises(ReturnError) as caught:
-        draw(Mine(found), REQUESTS, 3, 1.0)
+        draw(Mine(returned), REQUESTS, 3, 1.0)
     line = Mine.sample.__code__.co_firstlineno
-    assert str(caught.value).startswith(f"test_drawn.py:{line} Mine.sample returned {said}")
+    assert str(caught.value).startswith(f"test_drawn.py:{line} Mine.sample returned {message}")
 
 
 def test_what_is_as_asked_passes() -> None:

@@ -85,9 +85,9 @@ class Scripted(Sampler):
 
     def write(self, prompt: tuple[int, ...], seed: int, limit: int) -> Rollout:
         history = "".join(END if t in nano().end else nano().tokenizer.decode([t]) for t in prompt)
-        own = tokens(self.script(seed, history))[:limit]
-        logp = -0.25 - np.arange(len(own), dtype=np.float32)
-        return Rollout(prompt, own, logp, bool(own) and own[-1] in nano().end)
+        turn = tokens(self.script(seed, history))[:limit]
+        logp = -0.25 - np.arange(len(turn), dtype=np.float32)
+        return Rollout(prompt, turn, logp, bool(turn) and turn[-1] in nano().end)
 
 
 def turn_by_turn(*turns: str) -> Scripted:
@@ -104,15 +104,15 @@ def played(sampler: Any, limit: int = 200, **settings: int) -> Rollout:
 
 def layout(rollout: Rollout) -> list[tuple[str, str]]:
     """(by whom, text) of each stretch, with the end token as "$"."""
-    found: list[tuple[str, str]] = []
-    for token, own in zip(rollout.completion, rollout.completion_mask, strict=True):
+    stretches: list[tuple[str, str]] = []
+    for token, is_policy in zip(rollout.completion, rollout.completion_mask, strict=True):
         character = END if token in nano().end else nano().tokenizer.decode([token])
-        who = "policy" if own else "tool"
-        if found and found[-1][0] == who:
-            found[-1] = (who, found[-1][1] + character)
+        who = "policy" if is_policy else "tool"
+        if stretches and stretches[-1][0] == who:
+            stretches[-1] = (who, stretches[-1][1] + character)
         else:
-            found.append((who, character))
-    return found
+            stretches.append((who, character))
+    return stretches
 
 
 # Layout
@@ -214,9 +214,9 @@ def test_equal_histories_are_one_request_and_every_turn_has_its_own_seed() -> No
         return next(turn for end, turn in right.items() if history.endswith(end))
 
     sampler = Scripted(script)
-    ((one, two, three),) = episodes(sampler, nano(), task, [problem], [(1, 2, 3)], 200, 0.7)
-    assert [rollout.turns for rollout in (one, two, three)] == [3, 3, 4]
-    assert (one.completion, one.stopped) == (two.completion, True)
+    ((of_seed_1, of_seed_2, of_seed_3),) = episodes(sampler, nano(), task, [problem], [(1, 2, 3)], 200, 0.7)
+    assert [rollout.turns for rollout in (of_seed_1, of_seed_2, of_seed_3)] == [3, 3, 4]
+    assert (of_seed_1.completion, of_seed_1.stopped) == (of_seed_2.completion, True)
     requests = [[(request.prompt, request.seeds) for request in call[0]] for call in sampler.calls]
     start, first = tokens(START), tokens("?412$+7\n")
     later = [[derive(seed, "turn", turn) for seed in (1, 2, 3)] for turn in range(4)]
@@ -235,12 +235,12 @@ def test_equal_histories_are_one_request_and_every_turn_has_its_own_seed() -> No
 def test_task_of_one_turn_is_sampled_as_before() -> None:
     task = dataclasses.replace(Single(), train=2)
     sampler = Scripted(lambda seed, history: "ab$")
-    found = episodes(sampler, nano(), task, task.problems("train"), [(1, 2), (3,)], 30, 0.5)
-    assert [len(row) for row in found] == [2, 1]
-    assert all(rollout.completion_mask == () for row in found for rollout in row)
+    groups = episodes(sampler, nano(), task, task.problems("train"), [(1, 2), (3,)], 30, 0.5)
+    assert [len(row) for row in groups] == [2, 1]
+    assert all(rollout.completion_mask == () for row in groups for rollout in row)
     assert [call[1:] for call in sampler.calls] == [(30, 0.5)]
-    assert conversation(nano(), found[0][0]) == {}
-    assert policy_turns(nano(), found[0][0]) == ["ab"]
+    assert conversation(nano(), groups[0][0]) == {}
+    assert policy_turns(nano(), groups[0][0]) == ["ab"]
     assert policy_turns(nano(), Rollout((1,), (), np.zeros(0), False)) == [""]
 
 
@@ -281,18 +281,18 @@ def policy() -> HFSampler:
 def noise(problems: int, samples: int, temperature: float = 1.0) -> list[list[Rollout]]:
     task = Horizon(steps=2, spare=1, train=problems)
     seeds = [tuple(derive(0, "test", i, j) for j in range(samples)) for i in range(problems)]
-    found = task.problems("train")
-    return episodes(policy(), nano(), task, found, seeds, task.max_completion_tokens, temperature)
+    task_problems = task.problems("train")
+    return episodes(policy(), nano(), task, task_problems, seeds, task.max_completion_tokens, temperature)
 
 
 def test_episodes_do_not_depend_on_what_else_is_played() -> None:
     """The same seeds alone and among others; probabilities to rounding of another batch."""
     together, alone = noise(3, 3), noise(1, 2)
     assert any(rollout.turns > 1 for rollout in alone[0])
-    for one, other in zip(alone[0], together[0], strict=False):
-        assert one.completion == other.completion
-        assert one.completion_mask == other.completion_mask
-        np.testing.assert_allclose(one.sampler_logp, other.sampler_logp, atol=1e-4)
+    for alone_rollout, other in zip(alone[0], together[0], strict=False):
+        assert alone_rollout.completion == other.completion
+        assert alone_rollout.completion_mask == other.completion_mask
+        np.testing.assert_allclose(alone_rollout.sampler_logp, other.sampler_logp, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:out of memory")
@@ -312,15 +312,15 @@ def test_episodes_are_played_in_portions_of_the_samplers_batch_size(monkeypatch:
         portioned = HFSampler(RoleModels(nano().model), nano().end, nano().pad, 4, nano().context)
         monkeypatch.setitem(globals(), "policy", lambda sampler=portioned: sampler)
         played.clear()
-        found = noise(4, 2)
+        portioned_groups = noise(4, 2)
         assert played == sizes
-        for one, other in zip(chain(*found), chain(*together), strict=True):
-            assert one.completion == other.completion
+        for portioned_rollout, other in zip(chain(*portioned_groups), chain(*together), strict=True):
+            assert portioned_rollout.completion == other.completion
 
 
 def test_greedy_episodes_are_alike() -> None:
-    ((one, two),) = noise(1, 2, temperature=0.0)
-    assert one.completion == two.completion
+    ((first, two),) = noise(1, 2, temperature=0.0)
+    assert first.completion == two.completion
 
 
 def test_sampler_and_trainer_agree_on_policy_tokens_and_skip_replies() -> None:
@@ -342,10 +342,12 @@ def test_sampler_and_trainer_agree_on_policy_tokens_and_skip_replies() -> None:
         reading.logp[batch.completion_mask], batch.sampler_logp[batch.completion_mask], rtol=0, atol=1e-4
     )
     assert (reading.logp[batch.completion_mask] < 0).all()
-    told = padded([rollout.entropy for rollouts in sampled for rollout in rollouts], 0.0, torch.float32)
-    told = told.to(reading.entropy.device)
-    torch.testing.assert_close(reading.entropy, told, rtol=0, atol=1e-4)
-    assert (told[batch.completion_mask] > 0).all() and not told[replies].any()
+    sampler_entropy = padded(
+        [rollout.entropy for rollouts in sampled for rollout in rollouts], 0.0, torch.float32
+    )
+    sampler_entropy = sampler_entropy.to(reading.entropy.device)
+    torch.testing.assert_close(reading.entropy, sampler_entropy, rtol=0, atol=1e-4)
+    assert (sampler_entropy[batch.completion_mask] > 0).all() and not sampler_entropy[replies].any()
     assert not reading.logp[replies].any() and not reading.entropy[replies].any()
     assert not batch.sampler_logp[replies].any()
     gap = gap_metrics([(reading.logp + 5.0 * replies, batch)])
@@ -382,10 +384,12 @@ def test_replies_are_messages_of_the_models_chat_template() -> None:
         ("user", "-9!\n"),
         ("assistant", "=410"),
     ]
-    whole = loaded.tokenizer.apply_chat_template(
+    expected_tokens = loaded.tokenizer.apply_chat_template(
         [{"role": role, "content": text} for role, text in talk], return_dict=False
     )
-    assert (*rollout.prompt, *rollout.completion) == tuple(whole[:-1])  # without the newline at the end
+    assert (*rollout.prompt, *rollout.completion) == tuple(
+        expected_tokens[:-1]
+    )  # without the newline at the end
     assert [text for who, text in layout(rollout) if who == "policy"] == ["?412$", "?419\n", "=410$"]
     assert layout(rollout)[1] == ("tool", "\n[user]+7\n$\n[assistant]")
     assert layout(rollout)[3] == ("tool", "$\n[user]-9!\n$\n[assistant]"), "it closes the second turn"
@@ -430,7 +434,10 @@ def test_supervised_loss_is_the_mean_over_the_policys_tokens() -> None:
     device = nano().model.device
     ids = torch.tensor([[*rollout.prompt, *rollout.completion]], device=device)
     ignored = [-100] * len(rollout.prompt)
-    labels = [t if own else -100 for t, own in zip(rollout.completion, rollout.completion_mask, strict=True)]
+    labels = [
+        t if is_policy else -100
+        for t, is_policy in zip(rollout.completion, rollout.completion_mask, strict=True)
+    ]
     with torch.no_grad():
         plain = (
             nano().model(input_ids=ids, labels=torch.tensor([ignored + labels], device=device)).loss.item()
@@ -469,22 +476,22 @@ def group() -> Group:
         played(turn_by_turn("?411$", "=4$")),
     ]
     grader = Grader(task, RewardConfig(), nano(), 0)
-    (found,) = grader.groups(["s"], [problem], [rollouts])
-    return found
+    (graded_group,) = grader.groups(["s"], [problem], [rollouts])
+    return graded_group
 
 
 def test_episodes_are_verified_as_the_environment_saw_them() -> None:
-    found = group()
-    assert [verdict.scores for verdict in found.verdicts] == [
+    graded_group = group()
+    assert [verdict.scores for verdict in graded_group.verdicts] == [
         {"correct": 1, "progress": 1, "format": 1},
         {"correct": 0, "progress": 0, "format": 1},
     ]
-    assert list(found.reward) == [1, 0]
+    assert list(graded_group.reward) == [1, 0]
 
 
 def test_metrics_count_the_policys_tokens() -> None:
-    found = group()
-    row = group_metrics([found])
+    graded_group = group()
+    row = group_metrics([graded_group])
     assert row["length/turns"] == 2.5
     assert row["length/replies"] == 6  # "+7\n" and "-9!\n"; "none\n"
     # 2-grams inside "?412$?419$=410$" (14, of them 12 different) and "?411$=4$" (7), of all 21:
@@ -493,14 +500,14 @@ def test_metrics_count_the_policys_tokens() -> None:
         *zip("?411$=4$", "?411$=4$"[1:], strict=False),
     }
     assert row["diversity/distinct_2"] == len(different) / 21
-    batch = pack_groups([found], 100, 1, nano().pad)
+    batch = pack_groups([graded_group], 100, 1, nano().pad)
     assert batch.length.tolist() == [22, 13]
-    lengths = length_metrics([found])
+    lengths = length_metrics([graded_group])
     assert lengths["length/mean"] == 11.5
     assert lengths["length/terminated_mean"] == 11.5
     assert lengths["length/truncated"] == 0
     assert all(known(name) for name in (*row, *lengths))
-    assert "length/turns" not in group_metrics([Group(found.problem, [], [], [])])
+    assert "length/turns" not in group_metrics([Group(graded_group.problem, [], [], [])])
 
 
 def test_evaluation_plays_episodes() -> None:

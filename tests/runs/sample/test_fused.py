@@ -29,15 +29,15 @@ def logits(models: RoleModels, fuse: bool, mixed: bool = False, share: bool = Tr
     """Log-probabilities (R, V) at each of six steps, in which rows leave the batch."""
     stopped = torch.zeros(len(OWNER), dtype=torch.bool)
     run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share, fused=Fused(models) if fuse else None)
-    found = [run.logits.log_softmax(-1)]
+    step_logp = [run.logits.log_softmax(-1)]
     for step in range(5):
         drawn = ((torch.arange(len(OWNER)) * 5 + step * 3) % VOCABULARY)[run.alive]
         token = torch.stack([drawn, (drawn + 7) % VOCABULARY], -1)
         weight = torch.tensor([0.75, 0.25]).expand(len(drawn), 2) * (drawn % 2)[:, None]  # half are mixed
         stopped[LEAVING.get(step, [])] = True
         run.advance(drawn, stopped, Mixture(token, weight) if mixed else None)
-        found.append(run.logits.log_softmax(-1))
-    return found
+        step_logp.append(run.logits.log_softmax(-1))
+    return step_logp
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -50,10 +50,10 @@ def test_fused_layers_give_the_models_own_logits(architecture: str, mixed: bool)
                 p.add_(torch.randn_like(p) * 0.3)
     models = RoleModels(language)
     assert fits(models) and ways(models, 0) == (True, True)
-    own, fast = logits(models, False, mixed), logits(models, True, mixed)
+    plain_logp, fast = logits(models, False, mixed), logits(models, True, mixed)
     assert [len(part) for part in fast] == [8, 8, 7, 5, 5, 3]
-    for one, other in zip(fast, own, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=EXACT)
+    for fused_step, other in zip(fast, plain_logp, strict=True):
+        torch.testing.assert_close(fused_step, other, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - set(LLAMAS)))
@@ -75,7 +75,7 @@ def with_an_adapter(language: Any) -> None:
 
 
 def with_a_hook(language: Any) -> None:
-    language.model.layers[0].mlp.register_forward_hook(lambda module, given, said: said)
+    language.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: output)
 
 
 def with_a_moving_table(language: Any) -> None:
@@ -108,15 +108,15 @@ def test_model_computing_something_else_with_same_parts_is_detected(
 
 
 def test_a_sampler_follows_weights_that_move_between_two_calls() -> None:
-    one, other = sampler(), sampler()
+    fused_sampler, other = sampler(), sampler()
     other.fuses = False
-    assert one.fuses
+    assert fused_sampler.fuses
     for _ in range(2):
-        ours, theirs = (source.sample(requests(), 15, 1.0) for source in (one, other))
+        ours, theirs = (source.sample(requests(), 15, 1.0) for source in (fused_sampler, other))
         assert [[r.completion for r in group] for group in ours] == [
             [r.completion for r in group] for group in theirs
         ]
-        for source in (one, other):
+        for source in (fused_sampler, other):
             for p in source.models.language.parameters():
                 p.data.mul_(0.9)  # as an optimizer of somebody's may do it, unseen by torch
 
@@ -155,12 +155,12 @@ def test_a_way_that_is_right_in_float32_alone_and_coarse_in_bfloat16_is_found(
     owner: Any = Decoding if part == "attention" else Fused
     plain = getattr(owner, part)
 
-    def coarse(self: Any, *given: Any) -> torch.Tensor:
-        found: torch.Tensor = plain(self, *given)
+    def coarse(self: Any, *arguments: Any) -> torch.Tensor:
+        exact: torch.Tensor = plain(self, *arguments)
         if (self.models if part == "attention" else self).dtype == torch.float32:
-            return found
-        mantissa, exponent = found.float().frexp()
-        return torch.ldexp((mantissa * 2**bits).round() / 2**bits, exponent).to(found.dtype)
+            return exact
+        mantissa, exponent = exact.float().frexp()
+        return torch.ldexp((mantissa * 2**bits).round() / 2**bits, exponent).to(exact.dtype)
 
     monkeypatch.setattr(owner, part, coarse)
     assert ways(in_bfloat16(), 0) == (part == "step", False)
@@ -175,10 +175,10 @@ def test_a_probe_in_float32_copies_one_layer_at_a_time(monkeypatch: pytest.Monke
     plain = Fused._layer
 
     def made(self: Fused, layer: Any) -> Any:
-        found = plain(self, layer)
-        alive.append(weakref.ref(found))
-        most.append(sum(one() is not None for one in alive))
-        return found
+        layer_weights = plain(self, layer)
+        alive.append(weakref.ref(layer_weights))
+        most.append(sum(reference() is not None for reference in alive))
+        return layer_weights
 
     monkeypatch.setattr(Fused, "_layer", made)
     assert ways(RoleModels(language, dtype="bfloat16"), 0) == (True, True)
@@ -196,12 +196,14 @@ def test_keys_and_values_are_kept_in_the_runs_own_precision(share: bool, fuse: b
         run.advance(torch.full((len(OWNER),), 3), None, None)
     width, numbers = max(map(len, PROMPTS)), 2 * 2 * 8 * 2
     columns = len(PROMPTS) * width + len(OWNER) * 7 if share else len(OWNER) * (width + 7)
-    kept = [tensor for layer in run.cache.layers for tensor in layer.store]
+    cache_tensors = [tensor for layer in run.cache.layers for tensor in layer.store]
     if share:
-        kept += [tensor for layer in run.cache.layers for tensor in (layer.prompt_keys, layer.prompt_values)]
-    assert {tensor.dtype for tensor in kept} == {models.dtype}
+        cache_tensors += [
+            tensor for layer in run.cache.layers for tensor in (layer.prompt_keys, layer.prompt_values)
+        ]
+    assert {tensor.dtype for tensor in cache_tensors} == {models.dtype}
     bytes_of_a_number = 4 if dtype == "float32" else 2
-    assert sum(tensor.numel() * tensor.element_size() for tensor in kept) == (
+    assert sum(tensor.numel() * tensor.element_size() for tensor in cache_tensors) == (
         columns * numbers * bytes_of_a_number
     )
 
@@ -211,13 +213,13 @@ class Casts(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[tuple[int, ...]] = Counter()
+        self.counts: Counter[tuple[int, ...]] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        if function is torch.ops.aten._to_copy.default and given.get("dtype") == torch.bfloat16:
-            self.found[tuple(args[0].shape)] += 1
-        return function(*args, **given)
+        options = kwargs or {}
+        if function is torch.ops.aten._to_copy.default and options.get("dtype") == torch.bfloat16:
+            self.counts[tuple(args[0].shape)] += 1
+        return function(*args, **options)
 
 
 def test_in_bfloat16_a_weight_is_cast_once_a_call_and_not_at_every_token() -> None:
@@ -234,5 +236,5 @@ def test_in_bfloat16_a_weight_is_cast_once_a_call_and_not_at_every_token() -> No
                     run.advance(torch.full((len(OWNER),), 3), stopped, None)
             weights = {tuple(p.shape) for p in models.language.parameters()}
             weights |= {(64, 32), (96, 32)}  # queries with keys and values, gate with up
-            counted.append({shape: n for shape, n in casts.found.items() if shape in weights})
+            counted.append({shape: n for shape, n in casts.counts.items() if shape in weights})
     assert counted[0] == counted[1] and counted[0][64, 32] >= 2

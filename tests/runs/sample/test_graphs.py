@@ -45,11 +45,11 @@ def flat(groups: list[list[Rollout]]) -> list[Rollout]:
 
 def demand_same(ours: list[Rollout], theirs: list[Rollout]) -> None:
     assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.prompt == other.prompt and same(one, other)
-        assert (one.entropy is None) == (other.entropy is None)
-        if one.entropy is not None and other.entropy is not None:
-            assert np.allclose(one.entropy, other.entropy, rtol=0, atol=10 * EXACT)
+    for our_rollout, other in zip(ours, theirs, strict=True):
+        assert our_rollout.prompt == other.prompt and same(our_rollout, other)
+        assert (our_rollout.entropy is None) == (other.entropy is None)
+        if our_rollout.entropy is not None and other.entropy is not None:
+            assert np.allclose(our_rollout.entropy, other.entropy, rtol=0, atol=10 * EXACT)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
@@ -65,11 +65,13 @@ def test_completions_are_those_of_plain_decoding(architecture: str, temperature:
 
 
 def test_groups_of_different_sizes_and_greedy_answers_among_samples() -> None:
-    asked = [
+    mixed_requests = [
         Request(prompt, tuple(10 * i + j if j else GREEDY for j in range(size)))
         for i, (prompt, size) in enumerate(zip(PROMPTS, (1, 7, 2, 5), strict=True))
     ]
-    demand_same(flat(static().sample(asked, LIMIT, 1.0)), flat(sampler().sample(asked, LIMIT, 1.0)))
+    demand_same(
+        flat(static().sample(mixed_requests, LIMIT, 1.0)), flat(sampler().sample(mixed_requests, LIMIT, 1.0))
+    )
 
 
 @pytest.mark.parametrize("limit", [1, 2, 8, 32, 33])
@@ -84,14 +86,14 @@ def test_limits_at_the_edges_of_buckets(limit: int) -> None:
 def test_rows_move_to_a_smaller_grid_when_most_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     moves, move = [], StaticBatch.move
 
-    def noted(self: StaticBatch, to: StaticBatch, *rest: Any) -> None:
+    def noted(self: StaticBatch, to: StaticBatch, *arguments: Any) -> None:
         moves.append((self.grid.rows, to.grid.rows))
-        move(self, to, *rest)
+        move(self, to, *arguments)
 
     monkeypatch.setattr(StaticBatch, "move", noted)
-    asked, settings = requests(16), {"end": tuple(range(1, 5))}
+    many_requests, settings = requests(16), {"end": tuple(range(1, 5))}
     ours, theirs = (
-        flat(made.sample(asked, LIMIT, 1.0)) for made in (static(**settings), sampler(**settings))
+        flat(made.sample(many_requests, LIMIT, 1.0)) for made in (static(**settings), sampler(**settings))
     )
     demand_same(ours, theirs)
     assert len(moves) >= 2 and all(2 * after <= before for before, after in moves)
@@ -107,14 +109,16 @@ def test_a_sample_alone_is_the_one_in_a_batch() -> None:
     demand_same(alone, together)
 
 
-@pytest.mark.parametrize("kept", [graphs.KEPT, 0])
-def test_weights_that_move_between_two_calls_are_followed(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept_bytes", [graphs.KEPT, 0])
+def test_weights_that_move_between_two_calls_are_followed(
+    kept_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where a parameter gets another tensor, as while a sampler lags."""
-    monkeypatch.setattr(graphs, "KEPT", kept)
+    monkeypatch.setattr(graphs, "KEPT", kept_bytes)
     ours, theirs = static(), sampler()
     for turn in range(3):
         demand_same(*(flat(made.sample(requests(), LIMIT, 1.0)) for made in (ours, theirs)))
-        assert ours.graphs and bool(ours.graphs.batches) == bool(kept)
+        assert ours.graphs and bool(ours.graphs.batches) == bool(kept_bytes)
         for made in (ours, theirs):
             for p in made.models.language.parameters():
                 p.data = p.data * 0.9 if turn else p.data.mul_(0.9)
@@ -124,9 +128,9 @@ def test_a_call_repeated_in_used_buffers_has_the_same_bits() -> None:
     made = static()
     first = flat(made.sample(requests(5), LIMIT, 1.0))
     made.sample(requests(5)[::-1], 7, 1.0)
-    for one, other in zip(first, flat(made.sample(requests(5), LIMIT, 1.0)), strict=True):
-        assert one.completion == other.completion
-        assert one.sampler_logp.tobytes() == other.sampler_logp.tobytes()
+    for first_rollout, other in zip(first, flat(made.sample(requests(5), LIMIT, 1.0)), strict=True):
+        assert first_rollout.completion == other.completion
+        assert first_rollout.sampler_logp.tobytes() == other.sampler_logp.tobytes()
 
 
 def test_mixtures_and_conversations_are_decoded_by_the_other_ways() -> None:
@@ -134,23 +138,23 @@ def test_mixtures_and_conversations_are_decoded_by_the_other_ways() -> None:
         pair = torch.stack([drawn, (drawn + 1) % VOCABULARY], -1)
         return Mixture(pair, torch.full(pair.shape, 0.5))
 
-    found = []
+    rollouts_by_way = []
     for made in (static(), sampler()):
         with made.remembering():
-            found.append(flat(made.sample(requests(), 6, 1.0)))
-        found.append(flat(made.sample(requests(), 6, 1.0, Mixing(half))))
+            rollouts_by_way.append(flat(made.sample(requests(), 6, 1.0)))
+        rollouts_by_way.append(flat(made.sample(requests(), 6, 1.0, Mixing(half))))
         assert made.graphs is None or not made.graphs.batches
-    demand_same(found[0], found[2])
-    demand_same(found[1], found[3])
+    demand_same(rollouts_by_way[0], rollouts_by_way[2])
+    demand_same(rollouts_by_way[1], rollouts_by_way[3])
 
 
 def test_memory_that_runs_out_is_made_do_with(monkeypatch: pytest.MonkeyPatch) -> None:
     made, init = static(), StaticBatch.__init__
 
-    def refusing(self: StaticBatch, grid: Any, *rest: Any) -> None:
+    def refusing(self: StaticBatch, grid: Any, *arguments: Any) -> None:
         if grid.rows > 6:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        init(self, grid, *rest)
+        init(self, grid, *arguments)
 
     monkeypatch.setattr(StaticBatch, "__init__", refusing)
     with pytest.warns(UserWarning, match="out of memory"):
@@ -179,12 +183,12 @@ class Operators(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, Any]] = []
+        self.operators: list[tuple[str, Any]] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = function(*args, **(kwargs or {}))
         shape = tuple(out.shape) if isinstance(out, torch.Tensor) else None
-        self.found.append((function.name().removeprefix("aten::").split(".")[0], shape))
+        self.operators.append((function.name().removeprefix("aten::").split(".")[0], shape))
         return out
 
 
@@ -198,23 +202,26 @@ def test_a_step_neither_waits_for_the_device_nor_changes_its_shapes(dtype: str) 
         made = StaticBatch(grid_for(4, 2, batch.column, LIMIT, 1.0, True), fused, batch, end)
         numbers = Draws(range(len(owner)), LIMIT, 1.0, torch.device("cpu"))
         made.fill(batch, numbers, batch.groups.cell, LIMIT)
-        places = {name: value.data_ptr() for name, value in held(made).items()}
-        seen = []
+        addresses = {name: value.data_ptr() for name, value in collect_tensors(made).items()}
+        operators_by_step = []
         for _ in range(3):
             with graphs.unordered(), Operators() as noted:
                 made.step(32)
-            seen.append(noted.found)
-    assert seen[0] == seen[1] == seen[2] and len(seen[0]) > 50
-    names = Counter(name for name, _ in seen[0])
+            operators_by_step.append(noted.operators)
+    assert (
+        operators_by_step[0] == operators_by_step[1] == operators_by_step[2]
+        and len(operators_by_step[0]) > 50
+    )
+    names = Counter(name for name, _ in operators_by_step[0])
     assert not set(WAITING_OPERATORS) & set(names)
-    assert places == {name: value.data_ptr() for name, value in held(made).items()}
+    assert addresses == {name: value.data_ptr() for name, value in collect_tensors(made).items()}
 
 
-def held(made: StaticBatch) -> dict[str, torch.Tensor]:
+def collect_tensors(made: StaticBatch) -> dict[str, torch.Tensor]:
     """Every tensor of a batch that a step reads or writes."""
-    own = {name: value for name, value in vars(made).items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in vars(made).items() if isinstance(value, torch.Tensor)}
     layers = {f"{n}.{k}": t for n, layer in enumerate(made.cache.layers) for k, t in enumerate(layer.tensors)}
-    return own | layers
+    return tensors | layers
 
 
 def test_torchs_choice_of_operators_comes_back() -> None:

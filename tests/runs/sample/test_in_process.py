@@ -66,9 +66,11 @@ def test_entropy_of_the_sampler_is_the_trainers(architecture: str, temperature: 
     source = sampler(architecture, temperature)
     groups = source.sample(requests(), 15, temperature, Mixing(half_mixed) if mixes else None)
     batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
-    told = padded([r.entropy for rollouts in groups for r in rollouts], 0.0, torch.float32)
-    torch.testing.assert_close(source.models.forward("policy", batch).entropy, told, rtol=0, atol=EXACT)
-    assert 0.1 < told[batch.completion_mask].mean() < math.log(VOCABULARY)
+    sampler_entropy = padded([r.entropy for rollouts in groups for r in rollouts], 0.0, torch.float32)
+    torch.testing.assert_close(
+        source.models.forward("policy", batch).entropy, sampler_entropy, rtol=0, atol=EXACT
+    )
+    assert 0.1 < sampler_entropy[batch.completion_mask].mean() < math.log(VOCABULARY)
 
 
 def test_greedy_decoding_draws_from_nothing_and_tells_no_entropy() -> None:
@@ -87,24 +89,24 @@ def group_of(rollouts: Sequence[Rollout]) -> Group:
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_sample_depends_on_nothing_but_its_seed_and_prompt(architecture: str) -> None:
     source = sampler(architecture)
-    wanted = requests()
-    together = source.sample(wanted, 15, 1.0)
-    for i, request in enumerate(wanted):
+    all_requests = requests()
+    together = source.sample(all_requests, 15, 1.0)
+    for i, request in enumerate(all_requests):
         for j, seed in enumerate(request.seeds):
             (alone,), *_ = source.sample([Request(request.prompt, (seed,))], 15, 1.0)
             assert same(alone, together[i][j])
-    backwards = source.sample([Request(r.prompt, r.seeds[::-1]) for r in wanted[::-1]], 15, 1.0)
+    backwards = source.sample([Request(r.prompt, r.seeds[::-1]) for r in all_requests[::-1]], 15, 1.0)
     for ours, theirs in zip(together, backwards[::-1], strict=True):
         assert all(map(same, ours, theirs[::-1]))
     for rows in (1, 2, 5):
-        parts = sampler(architecture, rows=rows).sample(wanted, 15, 1.0)
+        parts = sampler(architecture, rows=rows).sample(all_requests, 15, 1.0)
         assert all(
             same(a, b)
             for ours, theirs in zip(together, parts, strict=True)
             for a, b in zip(ours, theirs, strict=True)
         )
     # one shorter limit: the same beginning
-    shorter = source.sample(wanted, 6, 1.0)
+    shorter = source.sample(all_requests, 6, 1.0)
     for ours, theirs in zip(together, shorter, strict=True):
         assert [r.completion[:6] for r in ours] == [r.completion for r in theirs]
 
@@ -164,8 +166,8 @@ def test_rows_that_are_inverted_in_parts_are_drawn_as_at_once(monkeypatch: pytes
     monkeypatch.setattr(draws, "invert", counted)
     drawn, entropy = draw(logp, uniform)
     assert sizes == [2, 2, 2, 1]
-    whole = invert(logp, uniform)
-    assert torch.equal(drawn, whole[0]) and torch.equal(entropy, whole[1])
+    together = invert(logp, uniform)
+    assert torch.equal(drawn, together[0]) and torch.equal(entropy, together[1])
 
 
 @settings(deadline=None, max_examples=200)
@@ -192,7 +194,7 @@ def test_frequencies_of_two_token_completions_are_their_probabilities(temperatur
     source = sampler(rows=4000)
     language = source.models.language
     draws = 4000
-    ((*found,),) = source.sample([Request(PROMPTS[1], tuple(range(draws)))], 2, temperature)
+    ((*rollouts,),) = source.sample([Request(PROMPTS[1], tuple(range(draws)))], 2, temperature)
     prefix = torch.tensor([PROMPTS[1]]).repeat(VOCABULARY, 1)
     both = torch.cat([prefix, torch.arange(VOCABULARY)[:, None]], -1)
     with torch.no_grad():
@@ -202,7 +204,7 @@ def test_frequencies_of_two_token_completions_are_their_probabilities(temperatur
         table[end] = 0
         table[end, 0] = logp[0, len(PROMPTS[1]) - 1, end].exp()
     counts = torch.zeros_like(table)
-    for rollout in found:
+    for rollout in rollouts:
         counts[tuple([*rollout.completion, 0][:2])] += 1
     expected = table.flatten() * draws
     often = expected >= 5
@@ -218,14 +220,14 @@ def test_greedy_decoding_is_that_of_generate(architecture: str) -> None:
     language = source.models.language
     for request, (rollout,) in zip(requests(1), source.sample(requests(1), 12, 0.0), strict=True):
         tokens = torch.tensor([request.prompt])
-        whole = language.generate(
+        generated = language.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),
             do_sample=False,
             max_new_tokens=12,
             eos_token_id=list(END),
         )
-        assert rollout.completion == tuple(whole[0, len(request.prompt) :].tolist())
+        assert rollout.completion == tuple(generated[0, len(request.prompt) :].tolist())
         # without a temperature the log-probabilities are those of temperature 1
         np.testing.assert_allclose(rollout.sampler_logp, logps(language, rollout, 1.0), rtol=0, atol=EXACT)
 
@@ -253,10 +255,10 @@ def test_end_token_at_the_very_limit_counts_as_stopped() -> None:
 
 
 def test_groups_keep_their_prompts_and_sizes_in_order() -> None:
-    wanted = [Request(PROMPTS[0], (1,)), Request(PROMPTS[1], ()), Request(PROMPTS[2], (4, 5, 6))]
-    found = sampler().sample(wanted, 4, 1.0)
-    assert [len(group) for group in found] == [1, 0, 3]
-    assert all(r.prompt == w.prompt for w, group in zip(wanted, found, strict=True) for r in group)
+    sample_requests = [Request(PROMPTS[0], (1,)), Request(PROMPTS[1], ()), Request(PROMPTS[2], (4, 5, 6))]
+    groups = sampler().sample(sample_requests, 4, 1.0)
+    assert [len(group) for group in groups] == [1, 0, 3]
+    assert all(r.prompt == w.prompt for w, group in zip(sample_requests, groups, strict=True) for r in group)
 
 
 def test_prompt_without_room_for_the_limit_names_the_remedy() -> None:
@@ -298,27 +300,35 @@ def unmixed(rollout: Rollout) -> Rollout:
 
 def test_mixing_leaves_the_random_numbers_of_the_tokens_alone() -> None:
     """A mixer that never mixes changes nothing; the numbers it gets are not those that chose the tokens."""
-    seen = []
+    mixer_uniforms = []
 
     def never(anchor: torch.Tensor, logits: torch.Tensor, uniform: torch.Tensor) -> Mixture:
-        seen.append(uniform)
+        mixer_uniforms.append(uniform)
         return Mixture(anchor[:, None], torch.zeros(len(anchor), 1))
 
     source = sampler()
-    one, other = source.sample(requests(), 15, 1.0), source.sample(requests(), 15, 1.0, Mixing(never))
-    assert all(
-        same(a, b) for ours, theirs in zip(one, other, strict=True) for a, b in zip(ours, theirs, strict=True)
+    plain_groups, other = (
+        source.sample(requests(), 15, 1.0),
+        source.sample(requests(), 15, 1.0, Mixing(never)),
     )
-    numbers = torch.cat(seen)
+    assert all(
+        same(a, b)
+        for ours, theirs in zip(plain_groups, other, strict=True)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+    numbers = torch.cat(mixer_uniforms)
     assert ((numbers >= 0) & (numbers < 1)).all() and len(numbers.unique()) > 30
     first = uniforms([seed for r in sorted(requests(), key=lambda r: len(r.prompt)) for seed in r.seeds], 1)
-    assert len(seen[0]) > 5 and not torch.isin(seen[0], first[:, 0]).any()
+    assert len(mixer_uniforms[0]) > 5 and not torch.isin(mixer_uniforms[0], first[:, 0]).any()
 
 
 def test_greedy_decoding_does_not_mix() -> None:
     source = sampler()
-    one, other = source.sample(requests(1), 8, 0.0), source.sample(requests(1), 8, 0.0, Mixing(half_mixed))
-    assert [r.completion for (r,) in one] == [r.completion for (r,) in other]
+    plain_groups, other = (
+        source.sample(requests(1), 8, 0.0),
+        source.sample(requests(1), 8, 0.0, Mixing(half_mixed)),
+    )
+    assert [r.completion for (r,) in plain_groups] == [r.completion for (r,) in other]
     assert all(r.mixture is None for (r,) in other)
 
 
@@ -329,14 +339,14 @@ class Waits(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.name().removeprefix("aten::").partition(".")[0]
-        given = args[1] if name in ("index", "index_put", "index_put_") else ()
-        masks = [one for one in given if one is not None]
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        masks = [index for index in indices if index is not None]
         if name in self.NAMES or any(mask.dtype == torch.bool for mask in masks):
-            self.found[name] += 1
+            self.counts[name] += 1
         return function(*args, **(kwargs or {}))
 
 
@@ -346,16 +356,16 @@ class Slow(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.name().removeprefix("aten::").partition(".")[0].rstrip("_")
-        given = kwargs or {}
-        found = function(*args, **given)
-        refused = name == "cumsum" and found.is_floating_point()
+        options = kwargs or {}
+        output = function(*args, **options)
+        refused = name == "cumsum" and output.is_floating_point()
         if refused or name in ("index_put", "_index_put_impl", "put", "scatter", "index_copy", "index_add"):
-            self.found[name] += 1
-        return found
+            self.counts[name] += 1
+        return output
 
 
 @pytest.mark.parametrize("interval", [1, 8])
@@ -369,8 +379,8 @@ def test_a_token_needs_no_operator_that_is_slow_or_refused_where_order_is_fixed(
         with Slow() as slow:
             groups = sampler().sample(requests(), tokens, temperature)
         lengths = {rollout.length for group in groups for rollout in group}
-        assert not slow.found["cumsum"]
-        counted.append(slow.found.total())
+        assert not slow.counts["cumsum"]
+        counted.append(slow.counts.total())
     assert len(lengths) > 2, "rows leave the batch, each time with a new layout of the groups"
     assert counted[1] - counted[0] <= 2 * (len(requests()) * 3)
 
@@ -387,7 +397,7 @@ def test_decoding_waits_for_a_device_now_and_then_and_not_at_every_token(
     for tokens in (9, 41):
         with Waits() as waits:
             source.sample(requests(), tokens, 1.0)
-        counted.append(waits.found.total())
+        counted.append(waits.counts.total())
     assert 0 < counted[1] - counted[0] <= 2 * (41 - 9) // 8
 
 
@@ -399,5 +409,7 @@ def test_how_often_a_batch_is_asked_who_has_ended_changes_no_completion(
     seldom = sampler().sample(requests(), 30, 1.0)
     assert len({rollout.length for group in often for rollout in group}) > 2
     assert all(
-        same(*pair) for one, other in zip(often, seldom, strict=True) for pair in zip(one, other, strict=True)
+        same(*pair)
+        for often_group, other in zip(often, seldom, strict=True)
+        for pair in zip(often_group, other, strict=True)
     )

@@ -58,11 +58,16 @@ def parts(text: str, marker: str) -> list[str]:
     """The text cut at its breaks and at its answer, one character a token."""
     tokenizer = character_tokenizer()
     tokens = tuple(tokenizer.encode(text, add_special_tokens=False))
-    found = locate(loaded(tokenizer), marker, rollout(tokens))
-    assert found.breaks == tuple(sorted(set(found.breaks)))
-    places = [0, *found.breaks, *([found.answer] if 0 < found.answer < len(tokens) else []), len(tokens)]
-    assert places == sorted(set(places))
-    return [text[a:b] for a, b in itertools.pairwise(places)]
+    location = locate(loaded(tokenizer), marker, rollout(tokens))
+    assert location.breaks == tuple(sorted(set(location.breaks)))
+    bounds = [
+        0,
+        *location.breaks,
+        *([location.answer] if 0 < location.answer < len(tokens) else []),
+        len(tokens),
+    ]
+    assert bounds == sorted(set(bounds))
+    return [text[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 @pytest.mark.parametrize(
@@ -95,8 +100,8 @@ def test_answer_is_the_length_where_there_is_none() -> None:
 
 def test_token_that_holds_the_first_character_begins_the_answer() -> None:
     where, tokens = split("so 4\n#### 4", 2, 4, 4)  # "so", " 4\n#", "### ", "4"
-    found = locate(where, "####", rollout(tokens))
-    assert (found.answer, found.breaks) == (1, ())
+    location = locate(where, "####", rollout(tokens))
+    assert (location.answer, location.breaks) == (1, ())
 
 
 def test_answer_in_the_first_token() -> None:
@@ -108,19 +113,19 @@ def test_characters_of_several_tokens_are_found_all_the_same() -> None:
     """é has two bytes, 😀 four; tokens cut both. Decoded alone such a token is not a part of the text."""
     text = "é😀. Then 😀#4"
     where, tokens = split(text, 1, 3, 2, 2, 5, 2, 2, 1)
-    whole = where.decode(tokens)
-    assert whole == text
+    decoded = where.decode(tokens)
+    assert decoded == text
     pieces = [where.decode((token,)) for token in tokens]
-    assert "".join(pieces) != whole
-    found = locate(where, "#", rollout(tokens))
-    assert where.tokenizer.pieces[tokens[found.answer]].startswith(b"#")
-    assert [where.tokenizer.pieces[tokens[place]] for place in found.breaks] == [b"Then "]
+    assert "".join(pieces) != decoded
+    location = locate(where, "#", rollout(tokens))
+    assert where.tokenizer.pieces[tokens[location.answer]].startswith(b"#")
+    assert [where.tokenizer.pieces[tokens[position]] for position in location.breaks] == [b"Then "]
 
 
 def test_tokenizer_that_leaves_the_first_space_out() -> None:
     tokenizer = Spaced(b" One", b".", b" Two", b" #", b"4")
-    found = locate(loaded(tokenizer), "#", rollout((1, 2, 3, 4, 5, 0)))
-    assert (found.breaks, found.answer) == ((2,), 3)
+    location = locate(loaded(tokenizer), "#", rollout((1, 2, 3, 4, 5, 0)))
+    assert (location.breaks, location.answer) == ((2,), 3)
 
 
 @given(st.text(alphabet="aé😀 .#\n", max_size=20), st.lists(st.integers(1, 5), max_size=12), st.data())
@@ -130,12 +135,12 @@ def test_each_place_is_in_the_token_that_completes_its_character(
     where, tokens = split(text, *sizes)
     if not text:
         return
-    place = data.draw(st.integers(0, len(text) - 1))
-    (found,) = begins(where, tokens, [place])
-    before = b"".join(where.tokenizer.pieces[token] for token in tokens[: found + 1])
-    ends = len(text[: place + 1].encode())
-    assert len(before) >= len(text[:place].encode()) + 1, "the token reaches the character"
-    start = len(before) - len(where.tokenizer.pieces[tokens[found]])
+    position = data.draw(st.integers(0, len(text) - 1))
+    (token_index,) = begins(where, tokens, [position])
+    before = b"".join(where.tokenizer.pieces[token] for token in tokens[: token_index + 1])
+    ends = len(text[: position + 1].encode())
+    assert len(before) >= len(text[:position].encode()) + 1, "the token reaches the character"
+    start = len(before) - len(where.tokenizer.pieces[tokens[token_index]])
     assert start < ends, "and does not begin behind it"
 
 

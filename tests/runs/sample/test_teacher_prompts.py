@@ -47,9 +47,9 @@ def group_of(texts: Sequence[str], rewards: Sequence[float], failed: Sequence[in
     return Group(problem, rollouts, verdicts, rewards)
 
 
-def shown(group: Group, wanted: TeacherPrompt = PLAIN) -> list[str]:
+def shown(group: Group, settings: TeacherPrompt = PLAIN) -> list[str]:
     """The text before each completion; empty for one that no teacher reads."""
-    return [loaded().decode(prompt) for prompt in teacher_prompts(loaded(), Arithmetic(), wanted, group)]
+    return [loaded().decode(prompt) for prompt in teacher_prompts(loaded(), Arithmetic(), settings, group)]
 
 
 def test_a_completion_is_shown_the_first_other_success_of_its_group() -> None:
@@ -70,11 +70,11 @@ def test_what_was_not_graded_or_is_empty_is_no_success() -> None:
 
 def test_thinking_is_cut_from_a_success() -> None:
     cut = SDPO(template=PLAIN.template).teacher_prompt
-    kept = SDPO(template=PLAIN.template, cut_thinking=False).teacher_prompt
-    assert cut is not None and kept is not None
+    with_thinking = SDPO(template=PLAIN.template, cut_thinking=False).teacher_prompt
+    assert cut is not None and with_thinking is not None
     group = group_of(["<think>1+1\nis 2</think> 2", "3"], [1.0, 0.0])
     assert shown(group, cut)[1] == "Q|2"
-    assert shown(group, kept)[1] == "Q|<think>1+1\nis 2</think> 2"
+    assert shown(group, with_thinking)[1] == "Q|<think>1+1\nis 2</think> 2"
 
 
 def test_a_success_that_leaves_no_room_is_not_shown() -> None:
@@ -90,10 +90,10 @@ def test_successes_are_those_of_trl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpo_trainer, "gather_object", lambda value: value)
     texts, rewards = ["a", "b", "c", "d", "e", "f", "g", "h"], [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
     groups = [group_of(texts[i : i + 4], rewards[i : i + 4]) for i in (0, 4)]
-    asked: list[str] = []
+    tokenized_prompts: list[str] = []
 
     def tokenize(prompts: list[str]) -> list[list[int]]:
-        asked.extend(prompts)
+        tokenized_prompts.extend(prompts)
         return [[1] for _ in prompts]
 
     args = types.SimpleNamespace(
@@ -127,7 +127,7 @@ def test_successes_are_those_of_trl(monkeypatch: pytest.MonkeyPatch) -> None:
     builder = sdpo_trainer.SuccessfulRolloutTeacherContextBuilder(trainer)
     made = builder.build(output, ["Q"] * 8, torch.tensor(rewards))
     ours = [text for group in groups for text in shown(group)]
-    assert [text or "Q" for text in ours] == asked
+    assert [text or "Q" for text in ours] == tokenized_prompts
     assert [float(bool(text)) for text in ours] == made["self_distillation_mask"].tolist()
 
 
@@ -162,9 +162,9 @@ class Silent(Letters):
 
 @pytest.mark.parametrize("task", [Wordless(), Silent()])
 def test_a_task_without_reference_answers_is_refused(task: Letters) -> None:
-    wanted = TeacherPrompt("{prompt}{demonstration}", "reference")
+    settings = TeacherPrompt("{prompt}{demonstration}", "reference")
     with pytest.raises(DataError, match=r"has no reference answer to problem .* take a task with"):
-        demand_room(Room(loaded(), 6), task, wanted, task.problems("train"))
+        demand_room(Room(loaded(), 6), task, settings, task.problems("train"))
     hint = TeacherPrompt("think! {prompt}")
     assert demand_room(Room(loaded(), 6), task, hint, task.problems("train")) == task.problems("train")
 
@@ -173,9 +173,9 @@ def test_prompts_that_leave_no_room_are_refused_or_dropped() -> None:
     task = Arithmetic()
     problems = task.problems("train")[:4]
     longest = max(len(problem.prompt) for problem in problems)
-    wanted = TeacherPrompt("x" * (1024 - 40 - longest) + "{prompt}")
-    assert len(demand_room(Room(loaded(), 40), task, wanted, problems)) == 4
-    one_more = dataclasses.replace(wanted, template="x" + wanted.template)
+    settings = TeacherPrompt("x" * (1024 - 40 - longest) + "{prompt}")
+    assert len(demand_room(Room(loaded(), 40), task, settings, problems)) == 4
+    one_more = dataclasses.replace(settings, template="x" + settings.template)
     with pytest.raises(
         DataError, match=r"as the teacher reads them, leave no room for 40 .* shorten the template"
     ):

@@ -56,24 +56,24 @@ def config(policy: str, algorithm: Algorithm[Any] | None = None, **sections: Any
 def test_a_stopped_and_resumed_run_is_the_undisturbed_one_and_keeps_the_adapter_alone(
     name: str, policy: str, tmp_path: Path
 ) -> None:
-    one = config(policy, CORE[name])
-    whole = run(one, tmp_path / "whole")
+    run_config = config(policy, CORE[name])
+    undisturbed = run(run_config, tmp_path / "whole")
     for step in (1, 2):
         with pytest.raises(Preempted):
-            run(one, tmp_path / "parts", after(tmp_path / "parts", step))
+            run(run_config, tmp_path / "parts", after(tmp_path / "parts", step))
         for path in (tmp_path / "parts" / "checkpoints" / f"step-{step}").glob("*.safetensors"):
             heads = ("weight", "bias") if path.stem == "value_head" else ("value.weight", "value.bias")
-            named = [name.rpartition(":")[2] for name in weights(path)]
-            assert all(".lora_" in name or name in heads for name in named)
-    resumed = run(one, tmp_path / "parts")
-    assert [timeless(row) for row in resumed] == [timeless(row) for row in whole]
+            tensor_names = [name.rpartition(":")[2] for name in weights(path)]
+            assert all(".lora_" in name or name in heads for name in tensor_names)
+    resumed = run(run_config, tmp_path / "parts")
+    assert [timeless(row) for row in resumed] == [timeless(row) for row in undisturbed]
     final = [tmp_path / folder / "final" / "policy.safetensors" for folder in ("whole", "parts")]
     assert final[0].read_bytes() == final[1].read_bytes()
     moved = weights(final[0])
     assert all(".lora_" in key for key in moved) and any(
         tensor.abs().sum() > 0 for key, tensor in moved.items() if "lora_B" in key
     )
-    assert all(row["gap/mean"] < 1e-4 for row in whole if "gap/mean" in row)
+    assert all(row["gap/mean"] < 1e-4 for row in undisturbed if "gap/mean" in row)
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -88,21 +88,23 @@ def test_roles_begin_as_the_policy(name: str, policy: str) -> None:
 
 
 def test_with_a_lag_the_copies_are_of_the_adapter(policy: str, tmp_path: Path) -> None:
-    one = config(policy, sampler=SamplerConfig(lag=1))
-    whole = run(one, tmp_path / "whole")
+    run_config = config(policy, sampler=SamplerConfig(lag=1))
+    undisturbed = run(run_config, tmp_path / "whole")
     with pytest.raises(Preempted):
-        run(one, tmp_path / "parts", after(tmp_path / "parts", 2))
+        run(run_config, tmp_path / "parts", after(tmp_path / "parts", 2))
     past = weights(tmp_path / "parts" / "checkpoints" / "step-2" / "past.safetensors")
     assert past and all(".lora_" in key for key in past)
-    assert [timeless(row) for row in run(one, tmp_path / "parts")] == [timeless(row) for row in whole]
+    assert [timeless(row) for row in run(run_config, tmp_path / "parts")] == [
+        timeless(row) for row in undisturbed
+    ]
 
 
 def test_an_adapter_lies_on_the_warm_started_policy(policy: str, tmp_path: Path) -> None:
     model = ModelConfig(policy, adapter=Adapter(4, 8.0), warm_start=2, warm_start_batch=2)
-    one = config(policy, model=model)
+    run_config = config(policy, model=model)
     plain = dataclasses.replace(model, adapter=None)
-    warm = build(dataclasses.replace(one, model=plain)).models.language
-    beneath = build(one).models.plain
+    warm = build(dataclasses.replace(run_config, model=plain)).models.language
+    beneath = build(run_config).models.plain
     assert all(torch.equal(p, q) for p, q in zip(warm.parameters(), beneath.parameters(), strict=True))
 
 
@@ -120,8 +122,8 @@ def carry(folder: Path, name: str, planned: tuple[str, ...], sets: list[str]) ->
         (folder / "faults" / fault).touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(faults.VARIABLE, str(folder / "faults"))
-        given = read_recipe(str(folder / "torture.toml"), sets)
-        assert run_experiment(given, folder, 1, console=Console(file=io.StringIO())).code == 0
+        recipe = read_recipe(str(folder / "torture.toml"), sets)
+        assert run_experiment(recipe, folder, 1, console=Console(file=io.StringIO())).code == 0
     struck = folder / "faults" / faults.STRUCK
     assert sorted(struck.read_text().split() if struck.exists() else []) == sorted(planned)
     return torture.outcome(folder)
@@ -134,9 +136,9 @@ def test_a_killed_run_is_the_undisturbed_one(
 ) -> None:
     monkeypatch.setattr(launcher, "PAUSES", (0.0,))
     sets = ["train.steps=4", "model.adapter.rank=4", "train.learning_rate.policy=1e-2"]
-    whole = carry(tmp_path / "whole", name, (), sets)
-    assert torture.learned(whole)
-    assert carry(tmp_path / "killed", name, KILLS, sets) == whole
+    undisturbed = carry(tmp_path / "whole", name, (), sets)
+    assert torture.learned(undisturbed)
+    assert carry(tmp_path / "killed", name, KILLS, sets) == undisturbed
 
 
 @pytest.mark.slow
@@ -155,7 +157,7 @@ def test_smollm2_with_an_adapter_learns_bbq_and_survives_kills(
     configs = read_recipe(str(tmp_path / "asked" / "torture.toml"), sets).configs
     if lack := [*missing(configs[0]), *filter(None, [missing_data(configs[0].task)])]:
         pytest.skip("; ".join(lack))
-    whole = carry(tmp_path / "whole", name, (), sets)
-    rows = json.loads(whole["metrics.jsonl"])
-    assert rows[-1]["step"] == 10 and torture.learned(whole)
-    assert carry(tmp_path / "killed", name, ("update.9.kill", "log.7.kill~3"), sets) == whole
+    undisturbed = carry(tmp_path / "whole", name, (), sets)
+    rows = json.loads(undisturbed["metrics.jsonl"])
+    assert rows[-1]["step"] == 10 and torture.learned(undisturbed)
+    assert carry(tmp_path / "killed", name, ("update.9.kill", "log.7.kill~3"), sets) == undisturbed

@@ -47,10 +47,10 @@ def lagged(policy: str, ahead: bool, lag: int = UPDATES, **sections: Any) -> Run
     return configure(policy, **{"sampler": sampler, "train": train, **sections})
 
 
-def same(one: Path, other: Path) -> bool:
+def same(first_run: Path, other: Path) -> bool:
     """Whether two runs left the same numbers and the same weights, byte for byte."""
-    final = [(path / "final" / "policy.safetensors").read_bytes() for path in (one, other)]
-    logs = [[str(timeless(row)) for row in rows(path)] for path in (one, other)]
+    final = [(path / "final" / "policy.safetensors").read_bytes() for path in (first_run, other)]
+    logs = [[str(timeless(row)) for row in rows(path)] for path in (first_run, other)]
     return final[0] == final[1] and logs[0] == logs[1]
 
 
@@ -65,11 +65,11 @@ def plain(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_number_is_that_of_a_run_that_samples_by_itself(
     plain: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[StepRequest, bool]] = []
+    step_requests: list[tuple[StepRequest, bool]] = []
     take = AheadSampler.take_next
 
     def watched(self: AheadSampler, work: StepRequest, weights: Callable[[], Any]) -> Any:
-        asked.append((work, self.pending is not None and self.pending.work == work))
+        step_requests.append((work, self.pending is not None and self.pending.work == work))
         return take(self, work, weights)
 
     monkeypatch.setattr(AheadSampler, "take_next", watched)
@@ -77,8 +77,8 @@ def test_every_number_is_that_of_a_run_that_samples_by_itself(
     run(lagged(policy, True), tmp_path / "run")
     assert same(tmp_path / "run", plain)
     # All but the first step found their rollouts begun, from the weights of one step before.
-    assert [begun for _, begun in asked] == [False, True, True, True]
-    assert [work.version for work, _ in asked] == [0, 0, UPDATES, 2 * UPDATES]
+    assert [begun for _, begun in step_requests] == [False, True, True, True]
+    assert [work.version for work, _ in step_requests] == [0, 0, UPDATES, 2 * UPDATES]
     assert not multiprocessing.active_children()
 
 
@@ -133,30 +133,35 @@ def test_a_sampler_that_is_killed_is_replaced_and_nothing_is_lost(
     plain: Path, policy: str, tmp_path: Path
 ) -> None:
     config, path = lagged(policy, True), tmp_path / "run"
-    with RunFolder.open(path, config) as folder, warnings.catch_warnings(record=True) as said:
+    with RunFolder.open(path, config) as folder, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         execute(config, folder, lambda progress: None, killing(path, 2))
-    assert any("killed by SIGKILL" in str(one.message) and "takes over" in str(one.message) for one in said)
+    assert any(
+        "killed by SIGKILL" in str(warning.message) and "takes over" in str(warning.message)
+        for warning in caught
+    )
     assert same(path, plain)
 
 
 def test_a_run_whose_lag_leaves_no_time_is_refused(policy: str) -> None:
-    found = incompatible(lagged(policy, True, lag=1))
-    assert any("sampler.lag = 2 or more, or sampler.ahead = false" in why for why in found)
+    refusals = incompatible(lagged(policy, True, lag=1))
+    assert any("sampler.lag = 2 or more, or sampler.ahead = false" in why for why in refusals)
     assert not any("ahead" in why for why in incompatible(lagged(policy, True)))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"sampler": SamplerConfig(kind="vllm", lag=2, ahead=True)}, 'sampler.kind is "vllm"'),
         ({"sampler": SamplerConfig(lag=2, ahead=True, router_replay="R3")}, "router_replay"),
         ({"algorithm": ALGORITHMS["ngrpo"]()}, "mix embeddings"),
     ],
 )
-def test_what_the_other_process_cannot_do_is_refused(change: dict[str, Any], said: str, policy: str) -> None:
+def test_what_the_other_process_cannot_do_is_refused(
+    change: dict[str, Any], message: str, policy: str
+) -> None:
     config = dataclasses.replace(lagged(policy, True), **change)
-    assert any(said in why and "sampler.ahead = false" in why for why in incompatible(config))
+    assert any(message in why and "sampler.ahead = false" in why for why in incompatible(config))
 
 
 def test_only_draws_that_depend_on_nothing_are_foreseen() -> None:
@@ -173,20 +178,24 @@ def test_only_draws_that_depend_on_nothing_are_foreseen() -> None:
 def test_weights_of_before_are_found_by_their_version() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     past = PastWeights({"w": weight}, lag=3)
-    found = []
+    past_by_update = []
     for update in range(5):
-        found.append([(past.before(back)[0], past.before(back)[1]["w"].item()) for back in (0, 2, 3)])
+        past_by_update.append(
+            [(past.before(back)[0], past.before(back)[1]["w"].item()) for back in (0, 2, 3)]
+        )
         past.remember()
         with torch.no_grad():
             weight.fill_(update + 1)
     # The value of a weight is its version here.
-    assert found == [[(now, now), (max(0, now - 2),) * 2, (max(0, now - 3),) * 2] for now in range(5)]
+    assert past_by_update == [
+        [(now, now), (max(0, now - 2),) * 2, (max(0, now - 3),) * 2] for now in range(5)
+    ]
 
 
 def test_weights_of_several_types_cross_as_one_tensor_each() -> None:
     ours = {"a": torch.randn(2, 3), "b": torch.randn(4).bfloat16(), "c": torch.randn(1)}
     flat = flattened(ours.values())
-    assert [(one.dtype, len(one)) for one in flat] == [(torch.float32, 7), (torch.bfloat16, 4)]
-    theirs = {name: torch.zeros_like(one) for name, one in ours.items()}
+    assert [(tensor.dtype, len(tensor)) for tensor in flat] == [(torch.float32, 7), (torch.bfloat16, 4)]
+    theirs = {name: torch.zeros_like(tensor) for name, tensor in ours.items()}
     adopt(Order(StepRequest((), (), 0, 1.0, 0), tuple(ours), flat), theirs)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -40,16 +40,16 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_other_tasks_are_answered_before_on_schedule_and_at_the_end(policy: str, tmp_path: Path) -> None:
-    found = run(config(policy), tmp_path)
-    splits = [{name.split("/")[2] for name in numbers(row)} for row in found]
+    run_rows = run(config(policy), tmp_path)
+    splits = [{name.split("/")[2] for name in numbers(row)} for row in run_rows]
     assert splits == [{"validation", "test"}, set(), {"validation"}, {"validation", "test"}]
-    assert {name.split("/")[1] for name in numbers(found[0])} == {"arithmetic", "scribbles"}
-    assert {name.split("/")[3] for name in numbers(found[0]) if "/arithmetic/" in name} == {
+    assert {name.split("/")[1] for name in numbers(run_rows[0])} == {"arithmetic", "scribbles"}
+    assert {name.split("/")[3] for name in numbers(run_rows[0]) if "/arithmetic/" in name} == {
         "greedy",
         "sampled",
     }
-    assert all(known(name) for row in found for name in row)
-    evaluated = [name for name in found[0] if name.startswith("eval/")]
+    assert all(known(name) for row in run_rows for name in row)
+    evaluated = [name for name in run_rows[0] if name.startswith("eval/")]
     assert evaluated and not any("arithmetic" in name for name in evaluated)
     assert {row["problem"].partition("-")[0] for row in rows(tmp_path, "eval.jsonl")} == {
         "validation",
@@ -59,28 +59,32 @@ def test_other_tasks_are_answered_before_on_schedule_and_at_the_end(policy: str,
 
 def test_numbers_are_those_of_a_run_on_that_task(policy: str, tmp_path: Path) -> None:
     """Before training, when both have the same policy: the same problems, seeds and sampler."""
-    whole = run(config(policy, {"arithmetic": SMALL}), tmp_path / "also")
+    also_rows = run(config(policy, {"arithmetic": SMALL}), tmp_path / "also")
     other = run(config(policy, {}, task=Arithmetic(**SMALL)), tmp_path / "own")
     expected = {
         name.replace("eval/", "also/arithmetic/"): v for name, v in other[0].items() if "eval/" in name
     }
-    assert numbers(whole[0]) == expected
+    assert numbers(also_rows[0]) == expected
 
 
 def test_no_other_number_of_the_run_differs(policy: str, tmp_path: Path) -> None:
-    whole, plain = run(config(policy), tmp_path / "also"), run(config(policy, {}), tmp_path / "plain")
-    for one, other in zip(whole, plain, strict=True):
-        assert {name: v for name, v in timeless(one).items() if name not in numbers(one)} == timeless(other)
+    also_rows, plain = run(config(policy), tmp_path / "also"), run(config(policy, {}), tmp_path / "plain")
+    for also_row, other in zip(also_rows, plain, strict=True):
+        assert {
+            name: v for name, v in timeless(also_row).items() if name not in numbers(also_row)
+        } == timeless(other)
     for name in ("eval.jsonl", "final/policy.safetensors"):
         assert (tmp_path / "also" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_stopped_run_resumes_to_the_same_bytes(policy: str, tmp_path: Path, step: int) -> None:
-    whole = run(config(policy), tmp_path / "whole")
+    undisturbed = run(config(policy), tmp_path / "whole")
     with pytest.raises(Preempted):
         run(config(policy), tmp_path / "parts", after(tmp_path / "parts", step))
-    assert [timeless(row) for row in run(config(policy), tmp_path / "parts")] == [timeless(r) for r in whole]
+    assert [timeless(row) for row in run(config(policy), tmp_path / "parts")] == [
+        timeless(r) for r in undisturbed
+    ]
     ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
     assert ends[0] == ends[1]
 
@@ -88,12 +92,12 @@ def test_stopped_run_resumes_to_the_same_bytes(policy: str, tmp_path: Path, step
 def test_run_stopped_between_two_tasks_keeps_the_first(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(config(policy), tmp_path / "whole")
-    plain, made, told = Evaluator.evaluate, list[tuple[int, str]](), list[bool]()
+    undisturbed = run(config(policy), tmp_path / "whole")
+    plain, made, interruptions = Evaluator.evaluate, list[tuple[int, str]](), list[bool]()
 
     def stopped(self: Evaluator, step: int, split: Any) -> Any:
-        if (step, self.task) == (2, Scribbles(faulty=True)) and not told:
-            told.append(True)
+        if (step, self.task) == (2, Scribbles(faulty=True)) and not interruptions:
+            interruptions.append(True)
             raise Preempted
         made.append((step, str(self.task)))
         return plain(self, step, split)
@@ -103,8 +107,8 @@ def test_run_stopped_between_two_tasks_keeps_the_first(
         run(config(policy), tmp_path / "parts")
     resumed = run(config(policy), tmp_path / "parts")
     tasks = (Letters(), *tasks_beside(config(policy)))
-    assert told and [made.count((2, str(task))) for task in tasks] == [1] * 3
-    assert [timeless(row) for row in resumed] == [timeless(row) for row in whole]
+    assert interruptions and [made.count((2, str(task))) for task in tasks] == [1] * 3
+    assert [timeless(row) for row in resumed] == [timeless(row) for row in undisturbed]
 
 
 def test_second_arm_takes_the_evaluation_before_training_from_the_first(
@@ -161,36 +165,38 @@ def test_prompt_without_room_is_refused_before_the_run_begins(policy: str, tmp_p
     ],
 )
 def test_mistakes_are_named_with_their_place(also: str, message: str) -> None:
-    found = faults(also)
-    assert found and all(message in fault for fault in found), found
+    messages = faults(also)
+    assert messages and all(message in fault for fault in messages), messages
 
 
 def test_runs_own_task_is_not_evaluated_twice_in_a_recipe_that_lists_all() -> None:
     runs = read_recipe("headtohead-nano", ["evaluate.also={arithmetic = {}, nanobias = {}}"]).runs()
-    assert {(one.task.name, *(task.name for task in tasks_beside(one))) for one in runs} >= {
+    assert {
+        (run_config.task.name, *(task.name for task in tasks_beside(run_config))) for run_config in runs
+    } >= {
         ("arithmetic", "nanobias"),
         ("nanobias", "arithmetic"),
     }
 
 
 def test_settings_are_read_stored_and_read_back(policy: str) -> None:
-    (one, *_) = read_recipe("quickstart", ["evaluate.also.nanobias.seed=3"]).runs()
-    assert [(task.name, task.seed) for task in tasks_beside(one)] == [("nanobias", 3)]  # type: ignore[attr-defined]
-    again = stored.load(stored.dump(one))
-    assert again.evaluate == one.evaluate
+    (run_config, *_) = read_recipe("quickstart", ["evaluate.also.nanobias.seed=3"]).runs()
+    assert [(task.name, task.seed) for task in tasks_beside(run_config)] == [("nanobias", 3)]  # type: ignore[attr-defined]
+    again = stored.load(stored.dump(run_config))
+    assert again.evaluate == run_config.evaluate
     plain = read_recipe("quickstart").runs()[0]
-    assert stored.differences(stored.dump(plain), stored.dump(one), stored.defaults(one)) == [
+    assert stored.differences(stored.dump(plain), stored.dump(run_config), stored.defaults(run_config)) == [
         "evaluate.also: {} -> (absent)",
         "evaluate.also.nanobias.seed: (absent) -> 3",
     ]
 
 
 def test_problems_have_fingerprints_and_costs_are_estimated(policy: str) -> None:
-    one, plain = config(policy, {"arithmetic": SMALL}), config(policy, {})
-    more = Today().of(one).keys() - Today().of(plain).keys()
+    with_also, plain = config(policy, {"arithmetic": SMALL}), config(policy, {})
+    more = Today().of(with_also).keys() - Today().of(plain).keys()
     assert more == {"also arithmetic validation problems", "also arithmetic test problems"}
     other = config(policy, {"arithmetic": SMALL | {"seed": 5}})
-    assert all(Today().of(one)[name] != Today().of(other)[name] for name in more)
+    assert all(Today().of(with_also)[name] != Today().of(other)[name] for name in more)
     # 3 answers of at most 40 tokens: to 3 validation problems at steps 0, 2, 3, to 2 test problems at 0 and 3
-    extra = evaluation_tokens(one) - evaluation_tokens(plain)
+    extra = evaluation_tokens(with_also) - evaluation_tokens(plain)
     assert extra == 3 * 40 * (3 * 3 + 2 * 2)

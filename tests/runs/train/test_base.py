@@ -35,7 +35,7 @@ def arm(policy: str, algorithm: Any, **sections: Any) -> RunConfig:
     return dataclasses.replace(configure(policy, algorithm, **sections), arm=algorithm.name)
 
 
-def told(run_folder: Path) -> Any:
+def read_evaluated_by(run_folder: Path) -> Any:
     return json.loads((run_folder / "provenance.json").read_text())["attempts"][-1].get("base_evaluated_by")
 
 
@@ -44,17 +44,17 @@ def test_second_arm_takes_base_from_first_and_has_its_own_numbers(
 ) -> None:
     grpo, ppo = arm(policy, GRPO()), arm(policy, PPO(critic_warmup=1))
     alone = run(ppo, tmp_path / "alone" / "ppo")
-    own = [entry for entry in evaluated if entry[0] == 0]
-    assert own == [(0, "validation"), (0, "test")]
+    base_evaluations = [entry for entry in evaluated if entry[0] == 0]
+    assert base_evaluations == [(0, "validation"), (0, "test")]
     evaluated.clear()
     run(grpo, tmp_path / "both" / "grpo")
     after = run(ppo, tmp_path / "both" / "ppo")
-    assert [entry for entry in evaluated if entry[0] == 0] == own  # once for two
+    assert [entry for entry in evaluated if entry[0] == 0] == base_evaluations  # once for two
     assert [timeless(row) for row in after] == [timeless(row) for row in alone]
-    logs = [(tmp_path / place / "ppo" / "eval.jsonl").read_bytes() for place in ("alone", "both")]
+    logs = [(tmp_path / folder_name / "ppo" / "eval.jsonl").read_bytes() for folder_name in ("alone", "both")]
     assert logs[0] == logs[1]
-    assert told(tmp_path / "both" / "ppo") == {"validation": "grpo", "test": "grpo"}
-    assert told(tmp_path / "both" / "grpo") is None
+    assert read_evaluated_by(tmp_path / "both" / "ppo") == {"validation": "grpo", "test": "grpo"}
+    assert read_evaluated_by(tmp_path / "both" / "grpo") is None
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_anything_that_could_alter_it_has_a_base_of_its_own(
         other = dataclasses.replace(other, **{name: new})
     run(first, tmp_path / "first")
     run(other, tmp_path / "other")
-    assert evaluated.count((0, "validation")) == 2 and told(tmp_path / "other") is None
+    assert evaluated.count((0, "validation")) == 2 and read_evaluated_by(tmp_path / "other") is None
 
 
 def test_damaged_evaluation_is_made_anew(
@@ -93,6 +93,6 @@ def test_damaged_evaluation_is_made_anew(
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
     again = run(config, tmp_path / "again")
-    assert evaluated.count((0, "validation")) == 2 and told(tmp_path / "again") is None
+    assert evaluated.count((0, "validation")) == 2 and read_evaluated_by(tmp_path / "again") is None
     assert [timeless(row) for row in again] == [timeless(row) for row in first]
-    assert run(config, tmp_path / "third") and told(tmp_path / "third")["test"] == "again"
+    assert run(config, tmp_path / "third") and read_evaluated_by(tmp_path / "third")["test"] == "again"

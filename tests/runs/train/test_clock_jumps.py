@@ -42,7 +42,7 @@ ASKED = {
 
 
 def test_nothing_else_asks_for_the_time_of_day() -> None:
-    found = set()
+    files_with_clock = set()
     for path in (path for room in ("runs", "tasks", "algorithms") for path in (ROOMS / room).rglob("*.py")):
         text = path.read_text()
         if "time.time" in text or "datetime" in text or "from time import" in text:
@@ -50,21 +50,21 @@ def test_nothing_else_asks_for_the_time_of_day() -> None:
                 ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
             }
             if names & {"time.time", "time.time_ns", "datetime.now", "datetime.datetime.now"}:
-                found.add(path.relative_to(ROOMS).as_posix())
+                files_with_clock.add(path.relative_to(ROOMS).as_posix())
             assert "from time import" not in text
-    assert found == ASKED.keys()
+    assert files_with_clock == ASKED.keys()
 
 
 def test_a_run_under_a_clock_that_jumps_is_the_same_run(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(configure(policy), tmp_path / "whole")
+    undisturbed = run(configure(policy), tmp_path / "whole")
     jumps, wall = itertools.cycle([0.0, HOUR, -HOUR]), time.time
     monkeypatch.setattr(time, "time", lambda: wall() + next(jumps))
-    found = run(configure(policy), tmp_path / "jumping")
-    assert [*map(timeless, found)] == [*map(timeless, whole)]
+    jumping_rows = run(configure(policy), tmp_path / "jumping")
+    assert [*map(timeless, jumping_rows)] == [*map(timeless, undisturbed)]
     assert [row["step"] for row in rows(tmp_path / "jumping")] == [0, 1, 2, 3]
-    took = [value for row in found for name, value in row.items() if name.startswith("time/")]
+    took = [value for row in jumping_rows for name, value in row.items() if name.startswith("time/")]
     assert took and all(0 <= value < HOUR for value in took)
 
 
@@ -129,14 +129,14 @@ def test_an_experiment_under_a_system_clock_that_jumps_is_the_same_one(
     assert torture.start(tmp_path / "whole", 1) == 0
     look = "import time; print([[time.time(), time.monotonic(), time.sleep(0.1)][:2] for _ in range(15)])"
     with jumping(tmp_path, monkeypatch):
-        seen = json.loads(subprocess.check_output([sys.executable, "-c", look]))
+        clock_readings = json.loads(subprocess.check_output([sys.executable, "-c", look]))
         assert torture.start(tmp_path / "jumping", 1) == 0
-    days, ours = zip(*seen, strict=True)
+    days, ours = zip(*clock_readings, strict=True)
     assert max(days) - min(days) > 1.9 * HOUR and ours[-1] - ours[0] < 60  # one jumped, the other did not
-    whole, found = torture.outcome(tmp_path / "whole"), torture.outcome(tmp_path / "jumping")
-    assert torture.learned(whole) and found == whole
-    said = (tmp_path / "jumping" / "output.txt").read_text()
-    assert "finished  step 6/6" in said and "again from" not in said
+    undisturbed, jumped = torture.outcome(tmp_path / "whole"), torture.outcome(tmp_path / "jumping")
+    assert torture.learned(undisturbed) and jumped == undisturbed
+    output = (tmp_path / "jumping" / "output.txt").read_text()
+    assert "finished  step 6/6" in output and "again from" not in output
     logged = rows(torture.run_of(tmp_path / "jumping"))
     took = [value for row in logged for name, value in row.items() if name.startswith("time/")]
     assert took and all(0 <= value < HOUR for value in took)

@@ -44,7 +44,7 @@ def test_every_answer_has_its_completion_and_is_what_the_task_reads_in_it(finish
     assert texts.keys() == {tuple(row[key] for key in KEY) for row in answers}
     assert all("completion" not in row for row in answers)
     task = Letters()
-    problems = {one.id: one for split in task.splits for one in task.problems(split)}
+    problems = {problem.id: problem for split in task.splits for problem in task.problems(split)}
     for row in answers:
         (read,) = task.verify(problems[row["problem"]], [texts[tuple(row[key] for key in KEY)]])
         assert (read.answer, dict(read.scores)) == (row["answer"], row["scores"])

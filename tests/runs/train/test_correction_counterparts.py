@@ -41,9 +41,9 @@ def example(seed: int = 0, moved: float = 0.3) -> tuple[Batch, Tensor]:
 
 def ours(batch: Batch, logp: Tensor, **sampler: Any) -> Tensor:
     """The corrected loss of GRPO with a mean over tokens, as the trainer computes it."""
-    known = Fixed(policy=reading(logp.detach()))
+    models = Fixed(policy=reading(logp.detach()))
     with torch.no_grad():
-        signal = GRPO_TOKENS.compute_signal(batch, known)
+        signal = GRPO_TOKENS.compute_signal(batch, models)
     weights = GRPO_TOKENS.loss_weights(batch)
     correction = correct(batch, SamplerConfig(**sampler))
     weights = weights if correction is None else correction.of(weights)
@@ -52,12 +52,12 @@ def ours(batch: Batch, logp: Tensor, **sampler: Any) -> Tensor:
 
 def advantages(batch: Batch) -> Tensor:
     """GRPO's, one column, written anew: (r − mean)/(std + 1e-4) in each group."""
-    found = torch.zeros_like(batch.reward)
+    advantage = torch.zeros_like(batch.reward)
     for number in batch.group.unique():
         of_group = batch.group == number
         reward = batch.reward[of_group]
-        found[of_group] = (reward - reward.mean()) / (reward.std() + 1e-4)
-    return found[:, None]
+        advantage[of_group] = (reward - reward.mean()) / (reward.std() + 1e-4)
+    return advantage[:, None]
 
 
 def clipped(batch: Batch, logp: Tensor) -> Tensor:
@@ -73,8 +73,8 @@ def agree(theirs: Callable[[Batch, Tensor], Tensor], moved: float = 0.3, **sampl
         leaf = logp.clone().requires_grad_()
         value, expected = ours(batch, leaf, **sampler), theirs(batch, leaf)
         torch.testing.assert_close(value, expected, **EQUAL)
-        slope, wanted = (torch.autograd.grad(one, leaf)[0] for one in (value, expected))
-        torch.testing.assert_close(slope, wanted, **EQUAL)
+        slope, expected_slope = (torch.autograd.grad(loss, leaf)[0] for loss in (value, expected))
+        torch.testing.assert_close(slope, expected_slope, **EQUAL)
         (plain,) = torch.autograd.grad(ours(batch, leaf), leaf)
         assert slope.norm() > 0 and (slope - plain).norm() > 0.1 * plain.norm()
 
@@ -138,8 +138,8 @@ def areal(batch: Batch, logp: Tensor, cap: float | None) -> Tensor:
     recomputed π_old, π_behav the sampler; a weight above the cap is 0 and counts in the denominator."""
     mask = batch.completion_mask
     weight = (batch.old_logp - batch.sampler_logp).exp()
-    kept = mask if cap is None else (weight <= cap) & mask
-    weight = torch.where(kept, weight, 0.0)
+    within_cap = mask if cap is None else (weight <= cap) & mask
+    weight = torch.where(within_cap, weight, 0.0)
     return torch.where(mask, clipped(batch, logp) * weight, 0.0).sum() / mask.count_nonzero()
 
 

@@ -63,7 +63,7 @@ def compared(ratios: list[list[float]], unwritten: list[tuple[int, int]] = ()) -
     return dataclasses.replace(batch, sampler_logp=behavior, old_logp=old, completion_mask=written)
 
 
-def found(batch: Batch, *args: Any) -> Correction:
+def make_correction(batch: Batch, *args: Any) -> Correction:
     correction = correct(batch, settings(*args))
     assert correction is not None
     return correction
@@ -74,22 +74,22 @@ def found(batch: Batch, *args: Any) -> Correction:
 
 def test_token_weights_are_the_ratios_cut_at_the_cap() -> None:
     batch = compared([[0.5, 1.0, 4.0], [3.0]])
-    tis = found(batch, "tis", "token")
+    tis = make_correction(batch, "tis", "token")
     torch.testing.assert_close(tis.token[0], torch.tensor([0.5, 1.0, 2.0]), **ROUNDING)
     torch.testing.assert_close(tis.row, torch.tensor([3.5 / 3, 2.0]), **ROUNDING)
     assert tis.metrics(batch.completion_mask) == pytest.approx(
         {"correction/weight_mean": 5.5 / 4, "correction/clipped": 2 / 4}, rel=1e-6
     )
-    mis = found(batch, "mis", "token")
+    mis = make_correction(batch, "mis", "token")
     torch.testing.assert_close(mis.token[0], torch.tensor([0.5, 1.0, 0.0]), **ROUNDING)
     torch.testing.assert_close(mis.row, torch.tensor([0.5, 0.0]), **ROUNDING)
-    kept = found(batch, "rejection", "token")
-    torch.testing.assert_close(kept.token[0], torch.tensor([1.0, 1.0, 0.0]), **ROUNDING)
-    torch.testing.assert_close(kept.row, torch.tensor([2 / 3, 0.0]), **ROUNDING)
-    raised = found(batch, "tis", "token", 3.5, 0.8)
+    rejection = make_correction(batch, "rejection", "token")
+    torch.testing.assert_close(rejection.token[0], torch.tensor([1.0, 1.0, 0.0]), **ROUNDING)
+    torch.testing.assert_close(rejection.row, torch.tensor([2 / 3, 0.0]), **ROUNDING)
+    raised = make_correction(batch, "tis", "token", 3.5, 0.8)
     torch.testing.assert_close(raised.token[0], torch.tensor([0.8, 1.0, 3.5]), **ROUNDING)
     assert raised.metrics(batch.completion_mask)["correction/clipped"] == 2 / 4
-    floored = found(batch, "mis", "token", 3.5, 0.8)
+    floored = make_correction(batch, "mis", "token", 3.5, 0.8)
     torch.testing.assert_close(floored.token[0], torch.tensor([0.0, 1.0, 0.0]), **ROUNDING)
     assert floored.token[1, 0] == pytest.approx(3.0)
     assert floored.metrics(batch.completion_mask)["correction/clipped"] == 2 / 4
@@ -97,12 +97,16 @@ def test_token_weights_are_the_ratios_cut_at_the_cap() -> None:
 
 def test_sequence_weight_is_the_product_and_geometric_its_root() -> None:
     batch = compared([[0.5, 3.0, 0.8], [4.0, 4.0]])  # products 1.2 and 16, roots 1.2^⅓ and 4
-    tis = found(batch, "tis", "sequence")
+    tis = make_correction(batch, "tis", "sequence")
     torch.testing.assert_close(tis.row, torch.tensor([1.2, 2.0]), **ROUNDING)
     torch.testing.assert_close(tis.token, tis.row[:, None].expand(2, 3), **ROUNDING)
-    assert found(batch, "mis", "sequence").row.tolist() == pytest.approx([1.2, 0.0], rel=1e-6)
-    assert found(batch, "tis", "geometric", 5.0).row.tolist() == pytest.approx([1.2 ** (1 / 3), 4.0])
-    assert found(batch, "mis", "geometric", 3.9).row.tolist() == pytest.approx([1.2 ** (1 / 3), 0.0])
+    assert make_correction(batch, "mis", "sequence").row.tolist() == pytest.approx([1.2, 0.0], rel=1e-6)
+    assert make_correction(batch, "tis", "geometric", 5.0).row.tolist() == pytest.approx(
+        [1.2 ** (1 / 3), 4.0]
+    )
+    assert make_correction(batch, "mis", "geometric", 3.9).row.tolist() == pytest.approx(
+        [1.2 ** (1 / 3), 0.0]
+    )
     # of five tokens two stand in the sequence that is cut
     assert tis.metrics(batch.completion_mask)["correction/clipped"] == pytest.approx(2 / 5)
 
@@ -110,7 +114,7 @@ def test_sequence_weight_is_the_product_and_geometric_its_root() -> None:
 def test_only_written_tokens_count() -> None:
     batch = compared([[0.5, 90.0, 3.0], [90.0]], unwritten=[(0, 1), (1, 0)])
     for kind, level in itertools.product(KINDS, LEVELS):
-        correction = found(batch, kind, level, 5.0)
+        correction = make_correction(batch, kind, level, 5.0)
         row = {"token": 1.75, "sequence": 1.5, "geometric": math.sqrt(1.5)}[level]
         row = 1.0 if kind == "rejection" else row
         assert correction.row.tolist() == pytest.approx([row, 1.0]), "nothing written: weight 1"
@@ -120,9 +124,9 @@ def test_only_written_tokens_count() -> None:
 def test_huge_ratios_are_cut_and_never_become_nan() -> None:
     batch = compared([[1e30] * 9])  # the product overflows
     for level in LEVELS:
-        assert found(batch, "tis", level).row.tolist() == [2.0]
-        assert found(batch, "mis", level).row.tolist() == [0.0]
-        assert found(batch, "rejection", level).row.tolist() == [0.0]
+        assert make_correction(batch, "tis", level).row.tolist() == [2.0]
+        assert make_correction(batch, "mis", level).row.tolist() == [0.0]
+        assert make_correction(batch, "rejection", level).row.tolist() == [0.0]
 
 
 @given(
@@ -136,10 +140,12 @@ def test_weights_are_plain_arithmetic(
     logs: list[list[float]], kind: str, level: str, cap: float, floor: float
 ) -> None:
     """Against the definition in double precision; ratios within rounding of a bound are left alone."""
-    correction = found(compared([[math.exp(x) for x in row] for row in logs]), kind, level, cap, floor)
+    correction = make_correction(
+        compared([[math.exp(x) for x in row] for row in logs]), kind, level, cap, floor
+    )
     for row, values in enumerate(logs):
-        whole = sum(values) / (len(values) if level == "geometric" else 1)
-        ratios = [math.exp(x if level == "token" else whole) for x in values]
+        sequence_log_ratio = sum(values) / (len(values) if level == "geometric" else 1)
+        ratios = [math.exp(x if level == "token" else sequence_log_ratio) for x in values]
         if any(abs(r / bound - 1) < 1e-4 for r in ratios for bound in (cap, floor or 1e9)):
             continue
         expected = {
@@ -166,11 +172,11 @@ def test_corrected_expectation_is_that_under_the_trainer_policy() -> None:
     value = torch.randn(25, generator=generator)
     probability = batch.sampler_logp.sum(-1).exp()
     truth = (batch.old_logp.sum(-1).exp() * value).sum()
-    whole = found(batch, "tis", "sequence", 1e6).row
-    torch.testing.assert_close((probability * whole * value).sum(), truth, rtol=1e-5, atol=1e-6)
+    sequence_weight = make_correction(batch, "tis", "sequence", 1e6).row
+    torch.testing.assert_close((probability * sequence_weight * value).sum(), truth, rtol=1e-5, atol=1e-6)
     assert (probability * value).sum() != pytest.approx(float(truth), rel=0.05), "it does correct something"
     of_first = value[:5].repeat_interleave(5)
-    token = found(batch, "tis", "token", 1e6).token[:, 0]
+    token = make_correction(batch, "tis", "token", 1e6).token[:, 0]
     corrected, truth = (probability * token * of_first).sum(), (pi[0].exp() * value[:5]).sum()
     torch.testing.assert_close(corrected, truth, rtol=1e-5, atol=1e-6)
 
@@ -191,9 +197,9 @@ def test_equal_probabilities_change_no_bit_of_the_gradient(algorithm: Any) -> No
     plain, _ = backward(algorithm, models, batch)
     assert norm(plain) > 0
     for kind, level in itertools.product(KINDS, LEVELS):
-        correction = found(batch, kind, level, 2.0, 0.5)
-        for asked in (correction, dataclasses.replace(correction, normalize=True)):
-            corrected, _ = backward(algorithm, models, batch, correction=asked)
+        correction = make_correction(batch, kind, level, 2.0, 0.5)
+        for applied in (correction, dataclasses.replace(correction, normalize=True)):
+            corrected, _ = backward(algorithm, models, batch, correction=applied)
             assert all(torch.equal(plain[name], corrected[name]) for name in plain)
 
 
@@ -210,10 +216,12 @@ def test_one_ratio_everywhere_scales_the_gradient(algorithm: Any) -> None:
         ("geometric", "mis", 2.0, 1.5),
         ("token", "mis", 1.25, 0.0),
     ):
-        corrected, _ = backward(algorithm, models, skewed, correction=found(skewed, kind, level, cap))
+        corrected, _ = backward(
+            algorithm, models, skewed, correction=make_correction(skewed, kind, level, cap)
+        )
         expected = {name: factor * slope for name, slope in plain.items()}
         assert distance(corrected, expected) < 1e-5 if factor else norm(corrected) == 0
-        normal = dataclasses.replace(found(skewed, kind, level, cap), normalize=True)
+        normal = dataclasses.replace(make_correction(skewed, kind, level, cap), normalize=True)
         corrected, _ = backward(algorithm, models, skewed, correction=normal)
         assert distance(corrected, plain) < 1e-5 if factor else norm(corrected) == 0
 
@@ -226,7 +234,7 @@ def test_micro_batches_change_no_corrected_gradient(level: str) -> None:
             models, batch = prepared(algorithm, budget)
             noise = torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(3))
             skewed = dataclasses.replace(batch, sampler_logp=batch.old_logp + 0.5 * noise)
-            tis = dataclasses.replace(found(skewed, "tis", level), normalize=True)
+            tis = dataclasses.replace(make_correction(skewed, "tis", level), normalize=True)
             gradients.append(backward(algorithm, models, skewed, correction=tis)[0])
         assert distance(*gradients) < 1e-5  # only the order of float32 sums differs
 
@@ -234,7 +242,7 @@ def test_micro_batches_change_no_corrected_gradient(level: str) -> None:
 def test_weights_carry_no_gradient() -> None:
     batch = compared([[0.5, 1.5]])
     moving = dataclasses.replace(batch, old_logp=batch.old_logp.clone().requires_grad_())
-    correction = found(moving, "tis", "token")
+    correction = make_correction(moving, "tis", "token")
     assert not correction.token.requires_grad and not correction.row.requires_grad
 
 

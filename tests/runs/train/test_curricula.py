@@ -39,7 +39,7 @@ def mine(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "said"),
+    ("drawn", "message"),
     [
         ([0, 6], "the index 6"),
         ([-1, 0], "the index -1"),
@@ -50,12 +50,12 @@ def mine(tmp_path: Path) -> Any:
         ([[0, 1]], "the index [0, 1]"),
     ],
 )
-def test_an_index_that_no_problem_has_is_refused(drawn: Any, said: str, mine: Any) -> None:
+def test_an_index_that_no_problem_has_is_refused(drawn: Any, message: str, mine: Any) -> None:
     mine.drawn = drawn
     with pytest.raises(ReturnError) as caught:
         Checked(mine, 6).draw(3, 0)
     assert str(caught.value) == (
-        f"mine.py:8 mine:Mine.draw returned {said} at step 3, expected whole numbers from 0 to 5, "
+        f"mine.py:8 mine:Mine.draw returned {message} at step 3, expected whole numbers from 0 to 5, "
         "one for each problem"
     )
 
@@ -63,8 +63,8 @@ def test_an_index_that_no_problem_has_is_refused(drawn: Any, said: str, mine: An
 @pytest.mark.parametrize("drawn", [None, 3, "01"])
 def test_a_draw_is_a_list(drawn: Any, mine: Any) -> None:
     mine.drawn = drawn
-    said = rf"returned {drawn!r} of type {type(drawn).__name__} at step 1, expected a list of indices"
-    with pytest.raises(ReturnError, match=said):
+    message = rf"returned {drawn!r} of type {type(drawn).__name__} at step 1, expected a list of indices"
+    with pytest.raises(ReturnError, match=message):
         Checked(mine, 6).draw(1, 0)
 
 
@@ -80,16 +80,18 @@ def test_a_step_draws_something_and_a_refill_may_draw_nothing(mine: Any) -> None
 @pytest.mark.parametrize("drawn", [[0, 5], (0, 5), np.array([0, 5]), [np.int64(0), 5], range(0, 6, 5)])
 def test_every_whole_number_of_a_problem_is_an_index(drawn: Any, mine: Any) -> None:
     mine.drawn = drawn
-    found = Checked(mine, 6).draw(1, 0)
-    assert found == [0, 5] and {type(one) for one in found} == {int}
+    indices = Checked(mine, 6).draw(1, 0)
+    assert indices == [0, 5] and {type(index) for index in indices} == {int}
 
 
 @pytest.mark.parametrize("accepted", [None, [True], [True] * 3, ["yes", "no"], True])
 def test_what_is_accepted_is_told_of_every_problem(accepted: Any, mine: Any) -> None:
     mine.accepted = accepted
-    what = f"{accepted!r} of type {type(accepted).__name__}"
-    said = f"mine:Mine.accept returned {what} at step 1, expected True or False for each of 2 problems"
-    with pytest.raises(ReturnError, match=re.escape(said)):
+    value_text = f"{accepted!r} of type {type(accepted).__name__}"
+    message = (
+        f"mine:Mine.accept returned {value_text} at step 1, expected True or False for each of 2 problems"
+    )
+    with pytest.raises(ReturnError, match=re.escape(message)):
         Refilled(Checked(mine, 6), 2).accept(1, [0, 1], [[0.0, 1.0]] * 2)
 
 
@@ -111,10 +113,10 @@ def test_checking_changes_nothing() -> None:
 
 
 def test_a_value_that_a_curriculum_expects_is_told_through_every_wrapper(mine: Any) -> None:
-    known = {0: 0.25, 1: math.nan}
-    type(mine).expected = lambda self, problem: known.get(problem, "much")
-    for found in (Checked(mine, 6), Checked(Refilled(mine, 2), 6), Refilled(Checked(mine, 6), 2)):
-        assert found.expected(0) == 0.25 and math.isnan(found.expected(1))
+    expected_values = {0: 0.25, 1: math.nan}
+    type(mine).expected = lambda self, problem: expected_values.get(problem, "much")
+    for curriculum in (Checked(mine, 6), Checked(Refilled(mine, 2), 6), Refilled(Checked(mine, 6), 2)):
+        assert curriculum.expected(0) == 0.25 and math.isnan(curriculum.expected(1))
     with pytest.raises(ReturnError, match="expected returned 'much' of type str, expected a number"):
         Checked(mine, 6).expected(2)
 

@@ -32,14 +32,14 @@ class Watch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.unordered_writes: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if "index_put" in func.name() and len(args) > 3 and args[3]:
-            *_, places = args[1]  # earlier dimensions are not indexed in anything that is used here
-            whole = places.nonzero() if places.dtype == torch.bool else places.flatten()
-            if len(whole.unique(dim=0)) < len(whole):
-                self.found.append(f"{func.name()} of {tuple(args[0].shape)}")
+            *_, indices = args[1]  # earlier dimensions are not indexed in anything that is used here
+            flat_indices = indices.nonzero() if indices.dtype == torch.bool else indices.flatten()
+            if len(flat_indices.unique(dim=0)) < len(flat_indices):
+                self.unordered_writes.append(f"{func.name()} of {tuple(args[0].shape)}")
         return func(*args, **(kwargs or {}))
 
 
@@ -63,17 +63,17 @@ def gradient(name: str, architecture: str = "llama", repeat: int = 1) -> list[di
 
 def test_watch_sees_a_gradient_that_threads_add_up() -> None:
     table = torch.ones(3, 2, requires_grad=True)
-    for places, seen in (([0, 1], 0), ([0, 1, 0], 1)):
+    for indices, expected_count in (([0, 1], 0), ([0, 1, 0], 1)):
         with Watch() as watch:
-            table[torch.tensor(places)].sum().backward()
-        assert len(watch.found) == seen
+            table[torch.tensor(indices)].sum().backward()
+        assert len(watch.unordered_writes) == expected_count
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_nothing_of_a_training_step_is_added_up_in_the_order_of_threads(name: str, ordered: None) -> None:
     with Watch() as watch:
         gradient(name)
-    assert not watch.found
+    assert not watch.unordered_writes
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3_moe"])
@@ -110,14 +110,16 @@ def test_a_run_may_refuse_operators_that_have_no_order(
     policy: str, tmp_path: Path, left_as_it_was: None
 ) -> None:
     """On a CPU all that a run uses have one, and its bytes are those of any run; provenance.json says so."""
-    ends, told = [], []
+    ends, operator_notes = [], []
     for strictly in (False, True):
         path = tmp_path / str(strictly)
         run(configure(policy, model=ModelConfig(policy, deterministic=strictly)), path)
         ends.append((path / "final" / "policy.safetensors").read_bytes())
-        told.append(read_json(path / "provenance.json")["attempts"][0]["deterministic"]["operators"])
+        operator_notes.append(
+            read_json(path / "provenance.json")["attempts"][0]["deterministic"]["operators"]
+        )
     assert ends[0] == ends[1]
-    assert told == ["deterministic where there are such", STRICT]
+    assert operator_notes == ["deterministic where there are such", STRICT]
 
 
 def test_what_a_run_does_on_its_way_does_not_make_it_less_strict(left_as_it_was: None) -> None:
@@ -146,9 +148,13 @@ def test_two_equal_commands_on_two_threads_give_the_same_bytes(
         "train.steps=3",
         "train.prompts_per_step=8",
     ]
-    given = read_recipe("quickstart", [*settings, "evaluate.problems=0", "evaluate.test_problems=1"])
+    recipe = read_recipe("quickstart", [*settings, "evaluate.problems=0", "evaluate.test_problems=1"])
     quiet = Console(file=io.StringIO())
-    runs = [run_experiment(given, tmp_path / name, 1, console=quiet).runs for name in ("one", "two")]
-    one, two = (only.path for (only,) in runs)
-    assert [*map(timeless, rows(one))] == [*map(timeless, rows(two))] and len(rows(one)) == 4
-    assert (one / "final/policy.safetensors").read_bytes() == (two / "final/policy.safetensors").read_bytes()
+    runs = [run_experiment(recipe, tmp_path / name, 1, console=quiet).runs for name in ("one", "two")]
+    first_path, second_path = (only.path for (only,) in runs)
+    assert [*map(timeless, rows(first_path))] == [*map(timeless, rows(second_path))] and len(
+        rows(first_path)
+    ) == 4
+    assert (first_path / "final/policy.safetensors").read_bytes() == (
+        second_path / "final/policy.safetensors"
+    ).read_bytes()

@@ -106,10 +106,12 @@ def test_gradients_and_metrics_of_several_ranks_are_those_of_one(
 
 
 def compare(size: int, names: tuple[str, ...], architecture: str, kind: str, wide: bool, name: str) -> None:
-    (alone,) = (one[name] for one in of_ranks(1, names, architecture, kind, wide))
+    (alone,) = (results_by_name[name] for results_by_name in of_ranks(1, names, architecture, kind, wide))
     # In float64 only the order of sums differs, in all but the rotary embeddings.
     tolerance = 1e-9 if wide else ROUNDED
-    for gradient, metrics in (one[name] for one in of_ranks(size, names, architecture, kind, wide)):
+    for gradient, metrics in (
+        results_by_name[name] for results_by_name in of_ranks(size, names, architecture, kind, wide)
+    ):
         assert distance(gradient, alone[0]) < tolerance or norm(alone[0]) < 1e-12
         assert metrics == pytest.approx(alone[1], rel=tolerance, abs=tolerance, nan_ok=True)
 
@@ -136,33 +138,33 @@ def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(
     config = configure(policy, algorithm, model=ModelConfig(policy, adapter=adapter))
     # SGD, since AdamW makes a step of full length of a gradient that is 0 but for rounding.
     config = on(1, config, optimizer="torch:SGD")
-    one, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
+    single_rows, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
     # Roles that share frozen weights on one device have their own on several.
-    equal_up_to_rounding(one, two, {"cost/state_gb"} if adapter else set())
+    equal_up_to_rounding(single_rows, two, {"cost/state_gb"} if adapter else set())
     equal_weights(tmp_path / "one", tmp_path / "two")
 
 
 def equal_up_to_rounding(
-    one: list[dict[str, Any]], two: list[dict[str, Any]], but: Collection[str] = ()
+    first_rows: list[dict[str, Any]], two: list[dict[str, Any]], but: Collection[str] = ()
 ) -> None:
     """Compare the rows of two runs. Raises AssertionError."""
-    for before, now in zip(one, two, strict=True):
-        known = {name: value for name, value in timeless(before).items() if name not in but}
+    for before, now in zip(first_rows, two, strict=True):
+        expected_row = {name: value for name, value in timeless(before).items() if name not in but}
         # Gaps are of the order of rounding themselves, and so are tails and trends of equal ratios; whether a
         # single value is clipped may hang on it.
         ends = ("_tail", "_growth", "_clip")
-        loose = {name for name in known if name.startswith("gap/") or name.endswith(ends)}
-        assert timeless(now).keys() - set(but) == known.keys()
-        for name in known.keys() - loose:
-            if known[name] is None:  # no number: critics have explained nothing of equal returns
+        loose = {name for name in expected_row if name.startswith("gap/") or name.endswith(ends)}
+        assert timeless(now).keys() - set(but) == expected_row.keys()
+        for name in expected_row.keys() - loose:
+            if expected_row[name] is None:  # no number: critics have explained nothing of equal returns
                 assert now[name] is None
                 continue
-            assert now[name] == pytest.approx(known[name], rel=1e-3, abs=1e-5, nan_ok=True), name
+            assert now[name] == pytest.approx(expected_row[name], rel=1e-3, abs=1e-5, nan_ok=True), name
 
 
-def equal_weights(one: Path, two: Path) -> None:
+def equal_weights(first_folder: Path, two: Path) -> None:
     """Compare the final weights of two runs. Raises AssertionError."""
-    before, now = (weights(path / "final" / "policy.safetensors") for path in (one, two))
+    before, now = (weights(path / "final" / "policy.safetensors") for path in (first_folder, two))
     assert before.keys() == now.keys()
     for name, tensor in before.items():
         torch.testing.assert_close(now[name], tensor, rtol=1e-4, atol=1e-6)
@@ -194,8 +196,8 @@ def test_further_parts_of_a_run_on_two_devices_are_those_on_one(
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
     config = dataclasses.replace(configure(policy, GRPO(beta=0.1)), **change)
     config = on(1, config, optimizer="torch:SGD")
-    one, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
-    equal_up_to_rounding(one, two)
+    single_rows, two = run(config, tmp_path / "one"), run(on(2, config), tmp_path / "two")
+    equal_up_to_rounding(single_rows, two)
     equal_weights(tmp_path / "one", tmp_path / "two")
     if "evaluate" in change:
         names = {name for row in two for name in row}
@@ -210,7 +212,7 @@ def run_warm(config: RunConfig, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
+def undisturbed_run(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
     """An undisturbed run on two devices."""
     config = on(2, configure(policy, PPO(critic_warmup=0, beta=0.1)))
     folder = tmp_path_factory.mktemp("whole") / "run"
@@ -218,16 +220,16 @@ def whole(policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunCon
     return config, folder
 
 
-def same(one: Path, other: Path) -> bool:
+def same(first_run: Path, other: Path) -> bool:
     """Whether two runs left the same logs and the same weights, byte for byte."""
-    final = [(path / "final" / "policy.safetensors").read_bytes() for path in (one, other)]
-    logs = [[timeless(row) for row in rows(path)] for path in (one, other)]
+    final = [(path / "final" / "policy.safetensors").read_bytes() for path in (first_run, other)]
+    logs = [[timeless(row) for row in rows(path)] for path in (first_run, other)]
     return final[0] == final[1] and json.dumps(logs[0]) == json.dumps(logs[1])
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_exactly(whole: tuple[RunConfig, Path], tmp_path: Path) -> None:
-    config, undisturbed = whole
+def test_a_stopped_run_goes_on_exactly(undisturbed_run: tuple[RunConfig, Path], tmp_path: Path) -> None:
+    config, undisturbed = undisturbed_run
     for step in (1, 2):
         with pytest.raises(Preempted):
             run(config, tmp_path / "parts", after(tmp_path / "parts", step))
@@ -254,10 +256,10 @@ def killing(path: Path, step: int) -> Callable[[], bool]:
 
 
 def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
-    whole: tuple[RunConfig, Path], tmp_path: Path
+    undisturbed_run: tuple[RunConfig, Path], tmp_path: Path
 ) -> None:
     """From a checkpoint of which each rank has written its parts, and which can be exported."""
-    config, undisturbed = whole
+    config, undisturbed = undisturbed_run
     path = tmp_path / "parts"
     with (
         RunFolder.open(path, config) as folder,
@@ -265,14 +267,16 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on_exactly(
     ):
         execute(config, folder, lambda progress: None, killing(path, 2))
     assert not multiprocessing.active_children()
-    (place,) = (path / "checkpoints").iterdir()
-    whole_tensors = checkpoints.tensors_of(place, "policy")
-    for file in place.glob(sharded.FILES):
+    (checkpoint,) = (path / "checkpoints").iterdir()
+    whole_tensors = checkpoints.tensors_of(checkpoint, "policy")
+    for file in checkpoint.glob(sharded.FILES):
         parts = {n.removeprefix("policy/"): t for n, t in weights(file).items() if n.startswith("policy/")}
         assert all(len(t) <= (len(whole_tensors[n]) + 1) // 2 for n, t in parts.items() if t.dim() > 1)
-    (place / "other.safetensors").write_bytes((place / next(place.glob(sharded.FILES)).name).read_bytes())
-    assert checkpoints.damage(place) == "other.safetensors is no part of it"
-    (place / "other.safetensors").unlink()
+    (checkpoint / "other.safetensors").write_bytes(
+        (checkpoint / next(checkpoint.glob(sharded.FILES)).name).read_bytes()
+    )
+    assert checkpoints.damage(checkpoint) == "other.safetensors is no part of it"
+    (checkpoint / "other.safetensors").unlink()
     exported = export(path, tmp_path / "exported")
     assert exported.step == 1 and "checkpoint of step 1" in exported.caution
     run_warm(config, path)
@@ -285,17 +289,21 @@ def test_ranks_map_the_weight_file_also_for_further_roles(policy: str) -> None:
     models = RoleModels.__new__(RoleModels)
     models.ranks = Ranks(0, 2)
     copied = models._copy(language)
-    lines = [one.split() for one in Path("/proc/self/maps").read_text().splitlines() if policy in one]
+    lines = [
+        mapping_line.split()
+        for mapping_line in Path("/proc/self/maps").read_text().splitlines()
+        if policy in mapping_line
+    ]
     pages = [[int(end, 16) for end in line[0].split("-")] for line in lines]
-    for own, shared in zip(language.parameters(), copied.parameters(), strict=True):
-        assert shared is not own
-        assert shared.data_ptr() == own.data_ptr()
-        assert any(start <= own.data_ptr() < end for start, end in pages)
+    for parameter, shared in zip(language.parameters(), copied.parameters(), strict=True):
+        assert shared is not parameter
+        assert shared.data_ptr() == parameter.data_ptr()
+        assert any(start <= parameter.data_ptr() < end for start, end in pages)
     models.ranks = ALONE
     alone = models._copy(language)
     assert all(
-        one.data_ptr() != other.data_ptr()
-        for one, other in zip(alone.parameters(), language.parameters(), strict=True)
+        copied_parameter.data_ptr() != other.data_ptr()
+        for copied_parameter, other in zip(alone.parameters(), language.parameters(), strict=True)
     )
 
 
@@ -311,8 +319,8 @@ def test_later_attempts_take_what_an_earlier_one_was_lowered_to(policy: str, tmp
     with RunFolder.open(tmp_path, configure(policy)) as folder:
         lowered = folder.lowered()
     later, other = TokenBudget("tokens", 64), TokenBudget("tokens", 128)
-    for one in (later, other, later):
-        one.lower_as(lowered)
+    for token_budget in (later, other, later):
+        token_budget.lower_as(lowered)
     assert (later.limit, later.times, other.limit) == (30, 1, 128)
 
 
@@ -334,9 +342,9 @@ def test_a_rank_that_runs_out_of_memory_has_the_next_attempt_do_with_less(
     assert failed(raised.value).machine  # so that the launcher makes another attempt
     assert not multiprocessing.active_children()
     again = run(config, path)
-    kept = json.loads((path / "provenance.json").read_text())["attempts"]
-    (lowered,) = kept[0]["out_of_memory"]
-    assert lowered["now"] < lowered["before"] and len(kept) == 2
+    attempts = json.loads((path / "provenance.json").read_text())["attempts"]
+    (lowered,) = attempts[0]["out_of_memory"]
+    assert lowered["now"] < lowered["before"] and len(attempts) == 2
     assert again[-1]["cost/memory_halvings"] == 1
     before, now = (weights(tmp_path / name / "final" / "policy.safetensors") for name in ("whole", "parts"))
     for name, tensor in before.items():
@@ -390,9 +398,9 @@ def test_weights_in_bfloat16_beside_a_value_head_go_on_exactly(policy: str, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 4])
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(
-    devices: int, whole: tuple[RunConfig, Path], tmp_path: Path
+    devices: int, undisturbed_run: tuple[RunConfig, Path], tmp_path: Path
 ) -> None:
-    config, undisturbed = whole
+    config, undisturbed = undisturbed_run
     path = tmp_path / "parts"
     with pytest.raises(Preempted):
         run(config, path, after(path, 1))
@@ -403,9 +411,9 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
     assert len(rows(path)) == len(rows(undisturbed))
     # The step before is the same, and the next one differs by rounding.
     assert timeless(rows(path)[1]) == timeless(rows(undisturbed)[1])
-    known, found = rows(undisturbed)[2], rows(path)[2]
+    expected_row, resumed_row = rows(undisturbed)[2], rows(path)[2]
     for name in ("reward/mean", "grad_norm/policy", "grad_norm/critic", "policy/entropy", "length/mean"):
-        assert found[name] == pytest.approx(known[name], rel=1e-3)
+        assert resumed_row[name] == pytest.approx(expected_row[name], rel=1e-3)
 
 
 def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
@@ -415,8 +423,8 @@ def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
         def join(self, seconds: float) -> None: ...
 
     (tmp_path / "rank 1.error").write_bytes(pickle.dumps(ConfigError(["no room"])))
-    found = cause([Dead()], tmp_path, RuntimeError("Connection closed by peer"))  # type: ignore[list-item]
-    assert isinstance(found, ConfigError) and "no room" in str(found)
+    rank_error = cause([Dead()], tmp_path, RuntimeError("Connection closed by peer"))  # type: ignore[list-item]
+    assert isinstance(rank_error, ConfigError) and "no room" in str(rank_error)
 
 
 class Gone:
@@ -429,8 +437,8 @@ class Gone:
 class Clumsy(Exception):
     """One that pickle writes and cannot read."""
 
-    def __init__(self, one: int, other: int) -> None:
-        super().__init__(f"{one} and {other}")
+    def __init__(self, first: int, other: int) -> None:
+        super().__init__(f"{first} and {other}")
 
 
 def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_says_so(policy: str, tmp_path: Path) -> None:
@@ -438,7 +446,7 @@ def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_says_so(policy: str, 
     full = OSError(errno.ENOSPC, "No space left on device")
     failures: dict[int, Any] = {1: (full, None)}
 
-    def begin(place: Path) -> Future[Any]:
+    def begin(checkpoint_folder: Path) -> Future[Any]:
         begun: Future[Any] = Future()
         begun.set_exception(CheckpointException("write", failures))
         return begun
@@ -460,7 +468,7 @@ def test_a_checkpoint_that_ends_late_does_not_set_the_run_back(policy: str, tmp_
     written: Future[Any] = Future()
     with RunFolder.open(tmp_path, configure(policy)) as folder:
         folder.log({"step": 1})
-        folder.save_sharded(1, lambda place: written, {})
+        folder.save_sharded(1, lambda checkpoint_folder: written, {})
         folder.log({"step": 2})
         written.set_result(None)
         folder.finish_saving()
@@ -472,24 +480,24 @@ def test_a_launcher_that_stops_a_run_hears_that_a_checkpoint_is_still_written(
     policy: str, tmp_path: Path
 ) -> None:
     """It kills runs that do not say so in time."""
-    told: list[tuple[int, str]] = []
+    phases: list[tuple[int, str]] = []
     written: Future[Any] = Future()
 
     def tell(step: int, phase: str) -> None:
-        told.append((step, phase))
+        phases.append((step, phase))
         written.set_result(None)  # as if it had taken until then
 
     part: Any = SimpleNamespace(
         state=lambda: {"algorithm": {}}, tell=tell, updater=SimpleNamespace(begun=False)
     )
     with RunFolder.open(tmp_path, configure(policy)) as folder:
-        folder.save_sharded(1, lambda place: written, {})
+        folder.save_sharded(1, lambda checkpoint_folder: written, {})
         slow = Timer(1, written.set_result, [None])
         slow.start()
         Before(part, folder, 1).save()
         slow.cancel()
         assert folder.steps() == [1]
-    assert told == [(1, SAVING)]
+    assert phases == [(1, SAVING)]
 
 
 def test_a_rank_has_done_with_a_checkpoint_before_it_begins_the_next(
@@ -499,7 +507,7 @@ def test_a_rank_has_done_with_a_checkpoint_before_it_begins_the_next(
     ranks, begun = Ranks(1, 2), [Future[Any](), Future[Any]()]
     ranks.written = begun[0]
     models = SimpleNamespace(ranks=ranks, state=dict)
-    monkeypatch.setattr(sharded, "begin_save", lambda *given: begun[1])
+    monkeypatch.setattr(sharded, "begin_save", lambda *arguments: begun[1])
     with ThreadPoolExecutor(1) as pool:
         saved = pool.submit(devices.save, SimpleNamespace(models=models), tmp_path)  # type: ignore[arg-type]
         assert not wait([saved], 0.2).done
@@ -514,9 +522,11 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error_like_others(tmp_path: Path
         sharded.load_into(tmp_path, {"policy/other": torch.empty(2)})
 
 
-@pytest.mark.parametrize("said", ["Connection closed by peer [127.0.0.1]", "writev [127.0.0.1]: Broken pipe"])
-def test_the_first_death_is_told_and_not_those_that_follow(said: str, tmp_path: Path) -> None:
-    closed = RuntimeError(said)
+@pytest.mark.parametrize(
+    "message", ["Connection closed by peer [127.0.0.1]", "writev [127.0.0.1]: Broken pipe"]
+)
+def test_the_first_death_is_told_and_not_those_that_follow(message: str, tmp_path: Path) -> None:
+    closed = RuntimeError(message)
     (tmp_path / "rank 1.error").write_bytes(pickle.dumps(closed))
     (tmp_path / "rank 2.error").write_bytes(pickle.dumps(ValueError("the cause")))
     (tmp_path / "rank 3.error").write_bytes(pickle.dumps(Clumsy(1, 2)))
@@ -531,7 +541,7 @@ def test_a_long_work_of_the_first_rank_ends_when_another_dies() -> None:
     ranks = Ranks(0, 2)
     ranks.demand = functools.partial(demand_alive, [Gone(1, 1)])
     stopping = Stopping(lambda progress: None, lambda: False)
-    stopping.asked -= ASK
+    stopping.last_asked -= ASK
     with stopping.heeded(ranks), pytest.raises(OSError, match="rank 1 of the run exited with 1"):
         safe_point()
 
@@ -540,7 +550,7 @@ def test_a_long_work_of_the_first_rank_ends_when_another_dies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"sampler": SamplerConfig(kind="vllm")}, "sampler.kind"),
         ({"sampler": SamplerConfig(lag=2)}, "sampler.lag"),
@@ -552,11 +562,11 @@ def test_a_long_work_of_the_first_rank_ends_when_another_dies() -> None:
     ],
 )
 def test_what_needs_whole_weights_is_refused_with_its_remedy(
-    change: dict[str, Any], said: str, policy: str
+    change: dict[str, Any], message: str, policy: str
 ) -> None:
     config = dataclasses.replace(on(2, configure(policy)), **change)
-    found = [why for why in incompatible(config) if "train.devices is 2" in why]
-    assert any(said in why and "train.devices = 1" in why for why in found)
+    refusals = [why for why in incompatible(config) if "train.devices is 2" in why]
+    assert any(message in why and "train.devices = 1" in why for why in refusals)
     assert not any("train.devices is" in why for why in incompatible(on(1, config)))
 
 
@@ -584,8 +594,8 @@ def test_tensors_are_moved_wherever_they_are() -> None:
         inner: Any
 
     tensor = torch.ones(2)
-    held = Holder({"a": [tensor, (tensor, 1)], "b": "text"})
-    found = moved(held, "meta")
-    assert found.inner["a"][0].is_meta and found.inner["a"][1][0].is_meta
-    assert found.inner["a"][1][1] == 1 and found.inner["b"] == "text"
+    holder = Holder({"a": [tensor, (tensor, 1)], "b": "text"})
+    moved_holder = moved(holder, "meta")
+    assert moved_holder.inner["a"][0].is_meta and moved_holder.inner["a"][1][0].is_meta
+    assert moved_holder.inner["a"][1][1] == 1 and moved_holder.inner["b"] == "text"
     assert moved(Holder("text"), "meta") == Holder("text")

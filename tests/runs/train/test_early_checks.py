@@ -46,9 +46,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wide(policy: str, algorithm: Any = None, **sections: Any) -> RunConfig:
-    given = {"train": WIDE, "evaluate": QUIET, "checks": ChecksConfig(grader="off")}
+    defaults = {"train": WIDE, "evaluate": QUIET, "checks": ChecksConfig(grader="off")}
     return configure(
-        policy, algorithm, **{**given, "checkpoint": CheckpointConfig(every=0, final=False)} | sections
+        policy, algorithm, **{**defaults, "checkpoint": CheckpointConfig(every=0, final=False)} | sections
     )
 
 
@@ -68,10 +68,10 @@ def test_equal_rewards_and_nothing_right_stop_run_once_enough_was_seen(
     soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails(monkeypatch)
-    with pytest.raises(NothingToLearn) as told:
+    with pytest.raises(NothingToLearn) as raised:
         run(wide(policy), tmp_path)
     assert [row["step"] for row in rows(tmp_path)] == [0, 1, 2, 3, 4]
-    text = str(told.value)
+    text = str(raised.value)
     assert "first 4 steps of the policy: 144 completions" in text and "the reward 0" in text
     assert "none was right" in text and "model.warm_start" in text
     assert 'checks.start = "warn"' in text
@@ -84,10 +84,10 @@ def test_a_limit_that_cuts_everything_stops_a_run_after_three_steps(
     fails(monkeypatch)
     config = wide(policy, sampler=SamplerConfig(max_completion_tokens=1))
     monkeypatch.setattr("grpobench.runs.sample.draws.Written.rollouts", unfinished())
-    with pytest.raises(NothingToLearn, match="every one of them cut by the limit of 1 tokens") as told:
+    with pytest.raises(NothingToLearn, match="every one of them cut by the limit of 1 tokens") as raised:
         run(config, tmp_path)
     assert len(rows(tmp_path)) == 1 + CUT.steps
-    assert "sampler.max_completion_tokens" in str(told.value)
+    assert "sampler.max_completion_tokens" in str(raised.value)
 
 
 def unfinished() -> Any:
@@ -159,32 +159,32 @@ def test_an_algorithm_that_learns_from_failures_goes_on(
     soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails(monkeypatch)
-    found = run(wide(policy, NegativeGRPO()), tmp_path)
-    assert len(found) == 1 + STEPS
-    assert all(row["reward/std"] == 0 and row["grad_norm/policy"] > 0.01 for row in found[1:])
+    run_rows = run(wide(policy, NegativeGRPO()), tmp_path)
+    assert len(run_rows) == 1 + STEPS
+    assert all(row["reward/std"] == 0 and row["grad_norm/policy"] > 0.01 for row in run_rows[1:])
 
 
 def test_rewards_that_are_constant_by_design_go_on(soon: None, policy: str, tmp_path: Path) -> None:
-    found = run(wide(policy, reward=RewardConfig("constant")), tmp_path)
-    assert len(found) == 1 + STEPS
-    assert all(row["reward/std"] == 0 for row in found[1:])
+    run_rows = run(wide(policy, reward=RewardConfig("constant")), tmp_path)
+    assert len(run_rows) == 1 + STEPS
+    assert all(row["reward/std"] == 0 for row in run_rows[1:])
 
 
-@pytest.mark.parametrize(("start", "told"), [("warn", True), ("off", False)])
+@pytest.mark.parametrize(("start", "warns"), [("warn", True), ("off", False)])
 def test_a_recipe_may_go_on_all_the_same(
-    start: Any, told: bool, soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Any, warns: bool, soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails(monkeypatch)
     config = wide(policy, checks=ChecksConfig(start, "off"))
-    if told:
+    if warns:
         with pytest.warns(UserWarning, match="nothing was learned in the first 4 steps") as warned:
-            found = run(config, tmp_path)
-        assert len([one for one in warned if "nothing was learned" in str(one.message)]) == 1
+            run_rows = run(config, tmp_path)
+        assert len([warning for warning in warned if "nothing was learned" in str(warning.message)]) == 1
     else:
-        found = run(config, tmp_path)
-    assert len(found) == 1 + STEPS and status(tmp_path)["state"] == "finished"
+        run_rows = run(config, tmp_path)
+    assert len(run_rows) == 1 + STEPS and status(tmp_path)["state"] == "finished"
     attempt = read_json(tmp_path / "provenance.json")["attempts"][-1]
-    assert ("none was right" in attempt.get("start", "")) == told
+    assert ("none was right" in attempt.get("start", "")) == warns
 
 
 def test_a_policy_that_solves_everything_is_only_told_of(
@@ -193,8 +193,8 @@ def test_a_policy_that_solves_everything_is_only_told_of(
     """A control whose base is right from the start is a run like any other."""
     graded(monkeypatch, Verdict({"correct": 1.0, "short": 0.0, "consistent": 0.0}, None))
     with pytest.warns(UserWarning, match="up to 100% of a step were right"):
-        found = run(wide(policy), tmp_path)
-    assert len(found) == 1 + STEPS
+        run_rows = run(wide(policy), tmp_path)
+    assert len(run_rows) == 1 + STEPS
 
 
 # The rule on rows
@@ -214,7 +214,7 @@ def still_rows(count: int, **values: float) -> list[dict[str, Any]]:
     return [{"step": 0}, *({"step": step, **row, **values} for step in range(1, count + 1))]
 
 
-def found(rows: list[dict[str, Any]], algorithm: Any = None) -> Trouble | None:
+def find_trouble(rows: list[dict[str, Any]], algorithm: Any = None) -> Trouble | None:
     """What is found with 32 completions of each of 4 problems a step."""
     config = wide("nano", algorithm or GRPO(), train=dataclasses.replace(WIDE, group_size=32))
     return trouble(rows, config, 6)
@@ -222,18 +222,18 @@ def found(rows: list[dict[str, Any]], algorithm: Any = None) -> Trouble | None:
 
 def test_one_step_with_a_gradient_is_enough() -> None:
     silent = still_rows(16)
-    assert found(silent) is not None
+    assert find_trouble(silent) is not None
     for step in (1, 9, 16):
         moved = [row | ({"grad_norm/policy": 0.01} if row["step"] == step else {}) for row in silent]
-        assert found(moved) is None
+        assert find_trouble(moved) is None
 
 
 def test_nothing_is_said_before_enough_was_seen() -> None:
-    assert found(still_rows(15)) is None, "15 steps"
-    assert found(still_rows(16, **{"groups/sampled": 3.0})) is None, "1,536 completions"
-    assert found(still_rows(2, **{"length/truncated": 1.0})) is None, "2 steps"
-    assert found(still_rows(3, **{"length/truncated": 1.0})) is not None
-    assert found(still_rows(3, **{"length/truncated": 0.99})) is None, "one that ended"
+    assert find_trouble(still_rows(15)) is None, "15 steps"
+    assert find_trouble(still_rows(16, **{"groups/sampled": 3.0})) is None, "1,536 completions"
+    assert find_trouble(still_rows(2, **{"length/truncated": 1.0})) is None, "2 steps"
+    assert find_trouble(still_rows(3, **{"length/truncated": 1.0})) is not None
+    assert find_trouble(still_rows(3, **{"length/truncated": 0.99})) is None, "one that ended"
 
 
 @pytest.mark.parametrize(
@@ -242,14 +242,14 @@ def test_nothing_is_said_before_enough_was_seen() -> None:
 def test_rewards_that_differ_anywhere_are_not_equal(other: dict[str, Any]) -> None:
     silent = still_rows(16)
     silent[7] |= other
-    assert found(silent) is None
+    assert find_trouble(silent) is None
 
 
 def test_base_that_solves_such_problems_points_at_training_answers() -> None:
     silent = still_rows(16)
-    assert "too hard" in str(found(silent))
+    assert "too hard" in str(find_trouble(silent))
     silent[0]["eval/validation/sampled/correct"] = 0.4
-    assert "right on up to 40% of the validation problems" in str(found(silent))
+    assert "right on up to 40% of the validation problems" in str(find_trouble(silent))
 
 
 def test_step_without_update_moves_nothing_and_nonfinite_step_may() -> None:

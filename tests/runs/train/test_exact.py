@@ -27,8 +27,8 @@ def carry(folder: Path, name: str, planned: tuple[str, ...]) -> dict[str, bytes]
         (folder / "faults" / fault).touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(faults.VARIABLE, str(folder / "faults"))
-        given = read_recipe(str(folder / "torture.toml"), ["train.steps=4"])
-        assert run_experiment(given, folder, 1, console=Console(file=io.StringIO())).code == 0
+        recipe = read_recipe(str(folder / "torture.toml"), ["train.steps=4"])
+        assert run_experiment(recipe, folder, 1, console=Console(file=io.StringIO())).code == 0
     struck = folder / "faults" / faults.STRUCK
     assert sorted(struck.read_text().split() if struck.exists() else []) == sorted(planned)
     return torture.outcome(folder)
@@ -42,7 +42,7 @@ def test_a_killed_run_beside_busy_programs_is_the_undisturbed_one(
 ) -> None:
     monkeypatch.setattr(launcher, "PAUSES", (0.0,))
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
-    whole = carry(tmp_path / "whole", name, ())
-    assert torture.learned(whole)
+    undisturbed = carry(tmp_path / "whole", name, ())
+    assert torture.learned(undisturbed)
     with torture.company(True):
-        assert carry(tmp_path / "killed", name, KILLS) == whole
+        assert carry(tmp_path / "killed", name, KILLS) == undisturbed

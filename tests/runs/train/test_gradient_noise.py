@@ -41,7 +41,7 @@ def test_estimates_are_unbiased_over_every_outcome_of_a_bandit() -> None:
     chance = [float((logp[a] + logp[b]).exp().detach()) for a, b in answers]
     gradients = []
     for pair in answers:
-        reward = torch.tensor([float(one == 0) for one in pair], dtype=torch.float64)
+        reward = torch.tensor([float(answer == 0) for answer in pair], dtype=torch.float64)
         advantage = group_advantage(reward, torch.zeros(2, dtype=torch.long), "leave_one_out", "none", 1, 0.0)
         (gradient,) = torch.autograd.grad((advantage * logp[list(pair)]).mean(), theta, retain_graph=True)
         gradients.append(gradient)
@@ -59,8 +59,8 @@ def test_estimates_are_unbiased_over_every_outcome_of_a_bandit() -> None:
 
 def measured(algorithm: Any = None, **train: Any) -> RunConfig:
     config = arithmetic_run(algorithm or GRPO())
-    own = {"gradient_noise": 1, "gradient_noise_parts": 2} | train
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, **own))
+    train_settings = {"gradient_noise": 1, "gradient_noise_parts": 2} | train
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **train_settings))
 
 
 def test_signal_and_variance_add_up_to_the_gradient_of_the_update() -> None:
@@ -92,8 +92,8 @@ def test_the_ratio_is_of_the_steps_so_far_and_survives_a_checkpoint() -> None:
     first, second = trainer.step(1), trainer.step(2)
     for rows in ([first], [first, second]):
         signal = sum(row["grad/signal"] for row in rows)
-        found = sum(row["grad/variance"] for row in rows) / signal if signal > 0 else math.nan
-        assert rows[-1]["grad/noise_to_signal"] == pytest.approx(found, nan_ok=True)
+        expected_ratio = sum(row["grad/variance"] for row in rows) / signal if signal > 0 else math.nan
+        assert rows[-1]["grad/noise_to_signal"] == pytest.approx(expected_ratio, nan_ok=True)
     later = trainer_for(measured())
     later.restore({name: dict(part) for name, part in trainer.models.state().items()}, trainer.state())
     assert (later.noise.variance, later.noise.signal) == (trainer.noise.variance, trainer.noise.signal)
@@ -106,15 +106,15 @@ def test_measuring_changes_no_byte_of_a_run(name: str, policy: str) -> None:
     plain = TrainConfig(
         steps=2, prompts_per_step=4, group_size=group, num_minibatches=2, learning_rate={"policy": 1e-3}
     )
-    trainers, found, noise = [], [], []
+    trainers, logged_rows, noise = [], [], []
     for every in (0, 1):
         train = dataclasses.replace(plain, gradient_noise=every)
         trainers.append(trainer_for(configure(policy, algorithm, train=train)))
         rows = [timeless(trainers[-1].step(step)) for step in (1, 2)]
         noise.append([{key: row.pop(key) for key in NOISE if key in row} for row in rows])
-        found.append(repr(rows))  # NaN is NaN there
-    assert found[0] == found[1], "tokens, FLOPs and gradient norms too"
-    for without, measured in zip(*(one.models.state().values() for one in trainers), strict=True):
+        logged_rows.append(repr(rows))  # NaN is NaN there
+    assert logged_rows[0] == logged_rows[1], "tokens, FLOPs and gradient norms too"
+    for without, measured in zip(*(trainer.models.state().values() for trainer in trainers), strict=True):
         assert all(torch.equal(tensor, measured[key]) for key, tensor in without.items())
     due = "policy" in algorithm.updated_roles(2)  # else it warms up its critic
     assert noise[0] == [{}, {}] and set(noise[1][1]) == (set(NOISE) if due else set())

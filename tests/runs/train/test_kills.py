@@ -39,12 +39,12 @@ def carry(folder: Path, *planned: str, monkeypatch: pytest.MonkeyPatch, algorith
     for name in planned:
         (folder / "faults" / name).touch()
     monkeypatch.setenv(faults.VARIABLE, str(folder / "faults"))
-    given = read_recipe(str(folder / "torture.toml"), SETS)
-    return run_experiment(given, folder, 1, console=Console(file=io.StringIO()))
+    recipe = read_recipe(str(folder / "torture.toml"), SETS)
+    return run_experiment(recipe, folder, 1, console=Console(file=io.StringIO()))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What an undisturbed run comes to."""
     with pytest.MonkeyPatch.context() as patch:
         from helpers.warm import Warm
@@ -52,11 +52,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
         folder = tmp_path_factory.mktemp("whole") / "w"
         assert carry(folder, monkeypatch=patch).code == 0
-        found = torture.outcome(folder)
-        assert torture.learned(found)
-        weights = [row.get("modify/entropy_coefficient") for row in json.loads(found["metrics.jsonl"])]
+        outcome = torture.outcome(folder)
+        assert torture.learned(outcome)
+        weights = [row.get("modify/entropy_coefficient") for row in json.loads(outcome["metrics.jsonl"])]
         assert weights == [None, 0.0, 0.0, 0.01]  # the critic alone is trained in the first step
-        return found
+        return outcome
 
 
 KILLS = (
@@ -66,12 +66,12 @@ KILLS = (
 
 
 def test_a_run_killed_everywhere_is_the_undisturbed_one(
-    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "k"
     outcome = carry(folder, *KILLS, monkeypatch=monkeypatch)
     assert sorted((folder / "faults" / faults.STRUCK).read_text().split()) == sorted(KILLS)
-    assert outcome.code == 0 and torture.outcome(folder) == whole
+    assert outcome.code == 0 and torture.outcome(folder) == undisturbed
     assert not torture.leftovers(folder) and not load(folder / "torture").damage
     assert len(rows(torture.run_of(folder))) == 4
 
@@ -79,48 +79,48 @@ def test_a_run_killed_everywhere_is_the_undisturbed_one(
 @pytest.mark.slow
 def test_a_killed_run_remembers_its_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The completions that the policy's movement is measured on are in checkpoints, bit for bit."""
-    found = []
+    outcomes = []
     for name, kills in (("whole", ()), ("killed", ("update.2.kill", "log-row.3.kill"))):
         folder = tmp_path / name
         assert carry(folder, *kills, monkeypatch=monkeypatch, algorithm="spo").code == 0
-        found.append(torture.outcome(folder))
+        outcomes.append(torture.outcome(folder))
     assert sorted((folder / "faults" / faults.STRUCK).read_text().split()) == sorted(kills)
-    assert found[0] == found[1] and torture.learned(found[0])
-    first, *_, last = json.loads(found[0]["metrics.jsonl"])[1:]
+    assert outcomes[0] == outcomes[1] and torture.learned(outcomes[0])
+    first, *_, last = json.loads(outcomes[0]["metrics.jsonl"])[1:]
     assert first["spo/expected"] == 0.5 and first["spo/first"] == 1
     assert last["spo/first"] < 1 and last["spo/discount"]
 
 
 def test_a_kill_behind_the_result_is_no_crash(
-    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The launcher never hears of the end; the run has its result all the same, and is not made again."""
     folder = tmp_path / "k"
     outcome = carry(folder, "finished.1.kill", monkeypatch=monkeypatch)
     assert outcome.code == 0 and [run.state for run in outcome.runs] == ["finished"]
-    assert torture.outcome(folder) == whole and load(folder / "torture").runs[0].attempt == 1
+    assert torture.outcome(folder) == undisturbed and load(folder / "torture").runs[0].attempt == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planned", ["rollout.2.hang", "update.3.stop"])
 def test_a_run_that_hangs_or_is_halted_is_replaced_and_the_undisturbed_one(
-    planned: str, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planned: str, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs its patience on the clock, and next to no work."""
     monkeypatch.setenv(watchdog.VARIABLE, "8")
     folder = tmp_path / "k"
     outcome = carry(folder, planned, monkeypatch=monkeypatch)
     assert (folder / "faults" / faults.STRUCK).read_text().split() == [planned]
-    assert outcome.code == 0 and torture.outcome(folder) == whole
+    assert outcome.code == 0 and torture.outcome(folder) == undisturbed
     # On a machine that has much to do an attempt may be taken to hang that only began slowly.
-    told = "".join(path.read_text() for path in torture.run_of(folder).glob("unresponsive-*.txt"))
+    stack_text = "".join(path.read_text() for path in torture.run_of(folder).glob("unresponsive-*.txt"))
     signs = (watchdog.NO_STACK,) if planned.endswith("stop") else ("in gather", "in execute")
-    assert all(sign in told for sign in signs)
+    assert all(sign in stack_text for sign in signs)
     assert not torture.leftovers(folder) and not torture.survivors(folder)
 
 
 def test_repeatedly_stopped_run_equals_the_undisturbed_one(
-    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a signal, as a guard of memory sends it: while it samples, updates and evaluates. It saves, and goes
     on in another process."""
@@ -131,12 +131,12 @@ def test_repeatedly_stopped_run_equals_the_undisturbed_one(
     # A run asks four times a second whether to stop: on a fast machine two of the signals are one request.
     assert sorted(struck) == sorted(planned) and status(torture.run_of(folder))["attempt"] > 1
     assert not torture.leftovers(folder) and not torture.survivors(folder)
-    assert torture.outcome(folder) == whole
+    assert torture.outcome(folder) == undisturbed
 
 
 @pytest.mark.parametrize(("point", "number"), [("log.3", "ENOSPC"), ("save-manifest.2", "EDQUOT")])
 def test_full_storage_ends_a_run_at_once_and_costs_it_nothing(
-    point: str, number: str, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    point: str, number: str, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "k"
     outcome = carry(folder, f"{point}.{number}", monkeypatch=monkeypatch)
@@ -144,4 +144,4 @@ def test_full_storage_ends_a_run_at_once_and_costs_it_nothing(
     assert os.strerror(getattr(errno, number)) in outcome.runs[0].why
     assert not load(folder / "torture").damage
     assert carry(folder, monkeypatch=monkeypatch).code == 0
-    assert torture.outcome(folder) == whole and not torture.leftovers(folder)
+    assert torture.outcome(folder) == undisturbed and not torture.leftovers(folder)

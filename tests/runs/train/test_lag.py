@@ -96,8 +96,8 @@ def put(trainer: Trainer, values: Weights) -> None:
             p.copy_(value)
 
 
-def same(one: Weights, other: Weights) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def same(first_weights: Weights, other: Weights) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first_weights, other, strict=True))
 
 
 def texts(groups: list[Group]) -> list[Any]:
@@ -132,8 +132,10 @@ def test_rollouts_are_those_of_the_weights_of_so_many_updates_ago(policy: str, l
 def test_without_a_lag_nothing_is_kept_or_logged(policy: str, tmp_path: Path) -> None:
     config = lagged(policy, 0)
     assert config == dataclasses.replace(config, sampler=SamplerConfig())
-    found = run(dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2)), tmp_path / "a")
-    assert not any("sampler/lag" in row for row in found)
+    run_rows = run(
+        dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2)), tmp_path / "a"
+    )
+    assert not any("sampler/lag" in row for row in run_rows)
     trainer = trainer_for(config)
     trainer.step(1)
     assert not trainer.models.past.staleness and trainer.models.state().keys() == {"policy"}
@@ -211,9 +213,9 @@ def test_old_probabilities_are_the_current_policys_unless_the_sampler_is_asked(p
 
 @pytest.mark.parametrize("kind", ["tis", "mis"])
 def test_corrections_weigh_rollouts_of_earlier_weights(policy: str, kind: str) -> None:
-    found = ratios(policy, correction=kind, correction_cap=math.inf)
-    assert found[0]["correction/weight_mean"] == pytest.approx(1, abs=1e-5)
-    assert abs(found[2]["correction/weight_mean"] - 1) > 1e-4
+    run_rows = ratios(policy, correction=kind, correction_cap=math.inf)
+    assert run_rows[0]["correction/weight_mean"] == pytest.approx(1, abs=1e-5)
+    assert abs(run_rows[2]["correction/weight_mean"] - 1) > 1e-4
     tight = ratios(policy, correction=kind, correction_cap=1.0)
     assert tight[2]["correction/clipped"] > 0.05
 
@@ -268,10 +270,10 @@ def test_an_engine_lags_alike_and_evaluates_the_current_policy(
     in_process = [ours.trainer.step(step) for step in (1, 2, 3)]
     trainer, engine = engine_trainer(lagged(policy, 1, old_logp="trainer"), monkeypatch)
     for step, row in zip((1, 2, 3), in_process, strict=True):
-        found = trainer.step(step)
-        assert found["sampler/lag"] == row["sampler/lag"]
+        engine_row = trainer.step(step)
+        assert engine_row["sampler/lag"] == row["sampler/lag"]
         for name in ("reward/mean", "length/mean", "policy/entropy", "gap/mean"):
-            assert found[name] == pytest.approx(row[name], rel=1e-3, abs=1e-5), name
+            assert engine_row[name] == pytest.approx(row[name], rel=1e-3, abs=1e-5), name
         current = policy_of(trainer)
         assert same([p.detach() for p in engine.models.language.parameters()], current)
 
@@ -290,35 +292,35 @@ def test_a_run_stopped_while_it_samples_and_updates_is_the_undisturbed_one(
 ) -> None:
     """While it samples the parameters hold earlier weights, and the checkpoint must hold both."""
     config = dataclasses.replace(lagged(policy, lag, PPO()), checkpoint=CheckpointConfig(every=0))
-    whole = carry(config, tmp_path / "whole")
+    undisturbed = carry(config, tmp_path / "whole")
     path = tmp_path / "stopped"
     assert stopped(config, path, Told(2, "sampling", 2)) == [2]
-    kept = checkpoints.read(path, 2)
-    assert {name.partition(":")[0] for name in kept.tensors("past")} == {
+    checkpoint = checkpoints.read(path, 2)
+    assert {name.partition(":")[0] for name in checkpoint.tensors("past")} == {
         str(age) for age in range(1, 1 + min(lag, 2 * UPDATES))
     }
     stopped(config, path, Told(3, "training", 2))
-    assert carry(config, path) == whole
+    assert carry(config, path) == undisturbed
 
 
 def test_a_run_that_lost_its_last_steps_is_the_undisturbed_one(policy: str, tmp_path: Path) -> None:
     """As after a kill: from the last checkpoint on, its steps are made again."""
     config = dataclasses.replace(lagged(policy, 3), checkpoint=CheckpointConfig(every=2, keep=9))
-    whole = carry(config, tmp_path / "whole")
+    undisturbed = carry(config, tmp_path / "whole")
 
     class Killed(BaseException):
         pass
 
-    def kill(told: Any) -> None:
-        if told.step == 3 and told.phase == "sampling":
+    def kill(progress: Any) -> None:
+        if progress.step == 3 and progress.phase == "sampling":
             raise Killed
 
-    told = Told()
-    told.report = kill  # type: ignore[method-assign]
+    listener = Told()
+    listener.report = kill  # type: ignore[method-assign]
     with pytest.raises(Killed):
-        carry(config, tmp_path / "killed", told)
+        carry(config, tmp_path / "killed", listener)
     assert checkpoints.steps(tmp_path / "killed") == [2]
-    assert carry(config, tmp_path / "killed") == whole
+    assert carry(config, tmp_path / "killed") == undisturbed
 
 
 def test_a_killed_run_is_the_undisturbed_one(
@@ -327,20 +329,20 @@ def test_a_killed_run_is_the_undisturbed_one(
     """Its process is killed before anything is saved, and behind a checkpoint that holds the ring."""
     monkeypatch.setattr(launcher, "PAUSES", (0.0,) * 9)
     kills = ("update.1.kill", "rollout.3.kill")
-    found = {}
+    outcome_by_name = {}
     for name, planned in (("whole", ()), ("killed", kills)):
         folder = tmp_path / name
         torture.prepare(folder, "ppo")
         for fault in planned:
             (folder / "faults" / fault).touch()
         monkeypatch.setenv(faults.VARIABLE, str(folder / "faults"))
-        given = read_recipe(str(folder / "torture.toml"), ["train.steps=4", "sampler.lag=3"])
-        assert run_experiment(given, folder, 1, console=Console(file=io.StringIO())).code == 0
+        recipe = read_recipe(str(folder / "torture.toml"), ["train.steps=4", "sampler.lag=3"])
+        assert run_experiment(recipe, folder, 1, console=Console(file=io.StringIO())).code == 0
         struck = folder / "faults" / faults.STRUCK
         assert sorted(struck.read_text().split() if struck.exists() else []) == sorted(planned)
-        found[name] = torture.outcome(folder)
-    assert torture.learned(found["whole"]) and found["killed"] == found["whole"]
-    assert b'"sampler/lag": 3.0' in found["whole"]["metrics.jsonl"]
+        outcome_by_name[name] = torture.outcome(folder)
+    assert torture.learned(outcome_by_name["whole"]) and outcome_by_name["killed"] == outcome_by_name["whole"]
+    assert b'"sampler/lag": 3.0' in outcome_by_name["whole"]["metrics.jsonl"]
 
 
 def test_an_extended_run_is_that_of_as_many_steps(policy: str, tmp_path: Path) -> None:
@@ -351,14 +353,14 @@ def test_an_extended_run_is_that_of_as_many_steps(policy: str, tmp_path: Path) -
     short = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
     run(short, tmp_path / "grown")
 
-    def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def plain(run_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
             {k: v for k, v in timeless(row).items() if not k.startswith(("eval/", "policy/kl"))}
-            for row in found
+            for row in run_rows
         ]
 
-    grown, whole = run(config, tmp_path / "grown"), run(config, tmp_path / "whole")
-    assert plain(grown) == plain(whole) and len(grown) == 5
+    grown, undisturbed = run(config, tmp_path / "grown"), run(config, tmp_path / "whole")
+    assert plain(grown) == plain(undisturbed) and len(grown) == 5
     final = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("grown", "whole")]
     assert final[0] == final[1]
 
@@ -418,29 +420,29 @@ def mapped(folder: Path, policy: str, algorithms: Sequence[str], *more: str) -> 
     words = ["map", str(folder / "lags.toml"), "--over", f"sampler.lag={','.join(map(str, LAGS))}"]
     with drawing("map"):
         assert cli.main([*words, "--out", str(folder / "out"), "--workers", "1", *more]) == 0
-    found = {}
+    lags_by_arm = {}
     for path in sorted((folder / "out" / "lags-map").glob("*/metrics.jsonl")):
         arm = path.parent.name.removesuffix("-arithmetic-s3")
-        found[arm] = [row.get("sampler/lag", math.nan) for row in rows(path.parent)[1:]]
-    return found
+        lags_by_arm[arm] = [row.get("sampler/lag", math.nan) for row in rows(path.parent)[1:]]
+    return lags_by_arm
 
 
-def demand_lags(found: Mapping[str, list[float]], algorithms: Sequence[str]) -> None:
+def demand_lags(lags_by_arm: Mapping[str, list[float]], algorithms: Sequence[str]) -> None:
     """Each run has as many updates between its weights as its lag allows, and those without one have none."""
-    assert len(found) == len(algorithms) * len(LAGS)
-    for arm, seen in found.items():
+    assert len(lags_by_arm) == len(algorithms) * len(LAGS)
+    for arm, lags in lags_by_arm.items():
         lag = int(arm.rpartition("lag-")[2])
-        assert lag in LAGS and len(seen) == 5, arm
+        assert lag in LAGS and len(lags) == 5, arm
         if not lag:
-            assert all(map(math.isnan, seen)), arm
+            assert all(map(math.isnan, lags)), arm
         else:
-            assert seen[0] == 0 < seen[-1] <= lag and seen == sorted(seen), arm
+            assert lags[0] == 0 < lags[-1] <= lag and lags == sorted(lags), arm
 
 
 def test_a_map_over_lags_as_a_user_types_it(policy: str, tmp_path: Path, warm: None) -> None:
-    found = mapped(tmp_path, policy, ["grpo"])
-    demand_lags(found, ["grpo"])
-    assert [seen[-1] for seen in found.values() if seen[0] == 0] == [1, 2, 4, 8]
+    lags_by_arm = mapped(tmp_path, policy, ["grpo"])
+    demand_lags(lags_by_arm, ["grpo"])
+    assert [lags[-1] for lags in lags_by_arm.values() if lags[0] == 0] == [1, 2, 4, 8]
     assert "sampler.lag" in (tmp_path / "out" / "lags-map" / "report" / "index.html").read_text()
 
 

@@ -52,7 +52,7 @@ def group_of(algorithm: Algorithm[Any]) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def finished_run(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of an algorithm's run, which is made once for all tests that read it."""
 
     @cache
@@ -74,21 +74,21 @@ def whole(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
 @pytest.mark.parametrize("name", core(zip(ALGORITHMS, ALGORITHMS, strict=True)))
 def test_rows_follow_the_catalog_and_evaluations_the_schedule(
-    name: str, whole: Callable[[str], Path]
+    name: str, finished_run: Callable[[str], Path]
 ) -> None:
-    algorithm, path = ALGORITHMS[name](), whole(name)
-    group, found = group_of(algorithm), rows(path)
-    assert [row["step"] for row in found] == [0, 1, 2, 3]
-    undeclared = {key for row in found for key in row if not known(key)}
+    algorithm, path = ALGORITHMS[name](), finished_run(name)
+    group, run_rows = group_of(algorithm), rows(path)
+    assert [row["step"] for row in run_rows] == [0, 1, 2, 3]
+    undeclared = {key for row in run_rows for key in row if not known(key)}
     assert not undeclared
     first = {f"eval/{s}/{m}/correct" for s in ("validation", "test") for m in ("sampled", "greedy")}
     evaluated = [
-        {key for key in row if key.startswith("eval/") and key.endswith("/correct")} for row in found
+        {key for key in row if key.startswith("eval/") and key.endswith("/correct")} for row in run_rows
     ]
     halfway = {key for key in first if "/validation/" in key}
     assert evaluated == [first, set(), halfway, first]
-    assert "eval/test/greedy/shouted" in found[0] and "reward/mean" not in found[0]
-    for row in found[1:]:
+    assert "eval/test/greedy/shouted" in run_rows[0] and "reward/mean" not in run_rows[0]
+    for row in run_rows[1:]:
         assert row["grad/nonfinite"] == 0
         moves = [row[f"grad_norm/{role}"] > 0 for role in algorithm.updated_roles(row["step"])]
         assert all(moves) or algorithm.locates_answers, "Letters have no marker, and so no answers to locate"
@@ -96,14 +96,14 @@ def test_rows_follow_the_catalog_and_evaluations_the_schedule(
         assert row["groups/solved_all"] + row["groups/solved_none"] + row["groups/solved_some"] == 1
         phases = ("sample", "verify", "forward", "backward", "optimize", "sync", "other")
         assert sum(row[f"time/{phase}"] for phase in phases) == pytest.approx(row["time/step"])
-    sampled = 4 * group * found[1]["length/mean"]
+    sampled = 4 * group * run_rows[1]["length/mean"]
     if algorithm.greedy_baseline:
-        assert sampled < found[1]["cost/generated_tokens"] <= sampled + 4 * Letters.max_completion_tokens
+        assert sampled < run_rows[1]["cost/generated_tokens"] <= sampled + 4 * Letters.max_completion_tokens
     elif algorithm.base_rollouts:  # of the initial policy, before the first step
-        assert found[1]["cost/generated_tokens"] > sampled
+        assert run_rows[1]["cost/generated_tokens"] > sampled
     else:
-        assert found[1]["cost/generated_tokens"] == pytest.approx(sampled)
-    assert found[3]["cost/generated_tokens"] > found[2]["cost/generated_tokens"]
+        assert run_rows[1]["cost/generated_tokens"] == pytest.approx(sampled)
+    assert run_rows[3]["cost/generated_tokens"] > run_rows[2]["cost/generated_tokens"]
     # 3 validation and 2 test problems, 2 samples and 1 greedy answer; the test split only at the ends
     assert len(rows(path, "eval.jsonl")) == 3 * 3 * 3 + 2 * 2 * 3
     assert status(path)["state"] == "finished"
@@ -112,7 +112,7 @@ def test_rows_follow_the_catalog_and_evaluations_the_schedule(
 
 
 def test_first_rollouts_are_the_same_for_every_algorithm(
-    policy: str, tmp_path: Path, whole: Callable[[str], Path]
+    policy: str, tmp_path: Path, finished_run: Callable[[str], Path]
 ) -> None:
     """Those that are not of the core make one step here, and a whole run above in `make test-long`."""
 
@@ -129,15 +129,19 @@ def test_first_rollouts_are_the_same_for_every_algorithm(
         return hashlib.sha256(json.dumps(transcript(path, 1)).encode()).hexdigest()
 
     seed = configure(policy).seed
-    found = {
-        digest(whole(name) if name in CORE and group_of(algorithm) == 4 else brief_run(algorithm, name, seed))
+    digests = {
+        digest(
+            finished_run(name)
+            if name in CORE and group_of(algorithm) == 4
+            else brief_run(algorithm, name, seed)
+        )
         for name, algorithm in {name: cls() for name, cls in ALGORITHMS.items()}.items()
         # One that mixes embeddings while decoding feeds other inputs behind the first token.
         if algorithm.mixer() is None
     }
     # Without evaluations they are the same, and with another seed they are others.
-    assert found == {digest(brief_run(GRPO(), "grpo", seed))}
-    assert found != {digest(brief_run(GRPO(), "grpo", seed + 1))}
+    assert digests == {digest(brief_run(GRPO(), "grpo", seed))}
+    assert digests != {digest(brief_run(GRPO(), "grpo", seed + 1))}
 
 
 def test_evaluation_before_training_is_the_same_for_every_algorithm(policy: str, tmp_path: Path) -> None:
@@ -167,21 +171,21 @@ def test_a_sweep_of_temperatures_is_evaluated_at_one(policy: str, tmp_path: Path
         {arms}"""
     file = tmp_path / "sweep.toml"
     file.write_text(text)
-    found, sampled, entropies = [], [], []
+    evaluations, sampled, entropies = [], [], []
     for config in read_recipe(str(file)).configs:
         config = dataclasses.replace(config, task=Letters(), model=ModelConfig(policy))
         first = run(config, tmp_path / config.arm)[1]
-        found.append([row for row in rows(tmp_path / config.arm, "eval.jsonl") if row["step"] == 0])
+        evaluations.append([row for row in rows(tmp_path / config.arm, "eval.jsonl") if row["step"] == 0])
         sampled.append(
             [c["text"] for group in transcript(tmp_path / config.arm, 1) for c in group["completions"]]
         )
         entropies.append(first["policy/entropy"])
-    assert found[0] == found[1] == found[2] and len(found[0]) == (2 + 2) * 3
+    assert evaluations[0] == evaluations[1] == evaluations[2] and len(evaluations[0]) == (2 + 2) * 3
     assert sampled[0] != sampled[1] != sampled[2]
     assert entropies == sorted(entropies), "rollouts have their arm's temperature"
     hot = dataclasses.replace(config.evaluate, temperature=3.0)
     run(dataclasses.replace(config, evaluate=hot), tmp_path / "hot")
-    assert [row for row in rows(tmp_path / "hot", "eval.jsonl") if row["step"] == 0] != found[0]
+    assert [row for row in rows(tmp_path / "hot", "eval.jsonl") if row["step"] == 0] != evaluations[0]
 
 
 @pytest.mark.parametrize(
@@ -193,12 +197,12 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
     algorithm: Algorithm[Any], policy: str, tmp_path: Path
 ) -> None:
     config = configure(policy, algorithm, checkpoint=CheckpointConfig(every=2))
-    whole = run(config, tmp_path / "whole")
+    undisturbed = run(config, tmp_path / "whole")
     with pytest.raises(Preempted):
         run(config, tmp_path / "parts", after(tmp_path / "parts", 2))
     assert [row["step"] for row in rows(tmp_path / "parts")] == [0, 1, 2]
     resumed = run(config, tmp_path / "parts")
-    assert [*map(timeless, resumed)] == [*map(timeless, whole)]
+    assert [*map(timeless, resumed)] == [*map(timeless, undisturbed)]
     assert rows(tmp_path / "parts", "eval.jsonl") == rows(tmp_path / "whole", "eval.jsonl")
     ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
     assert ends[0] == ends[1]
@@ -210,7 +214,7 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
 def test_run_killed_behind_its_checkpoint_repeats_the_lost_step(policy: str, tmp_path: Path) -> None:
     """The kill comes while step 3 is logged; its row is set aside and the step done again, bit for bit."""
     config = configure(policy, checkpoint=CheckpointConfig(every=2))
-    whole = run(config, tmp_path / "whole")
+    undisturbed = run(config, tmp_path / "whole")
 
     class Killed(Exception):
         pass
@@ -222,7 +226,7 @@ def test_run_killed_behind_its_checkpoint_repeats_the_lost_step(policy: str, tmp
 
     with pytest.raises(Killed):
         run(config, tmp_path / "parts", kill)
-    assert [*map(timeless, run(config, tmp_path / "parts"))] == [*map(timeless, whole)]
+    assert [*map(timeless, run(config, tmp_path / "parts"))] == [*map(timeless, undisturbed)]
     assert [row["step"] for row in rows(tmp_path / "parts", "metrics.orphan-1.jsonl")] == [3]
 
 
@@ -244,9 +248,9 @@ def test_second_minibatch_is_off_policy(policy: str, tmp_path: Path) -> None:
     config = dataclasses.replace(
         config, train=dataclasses.replace(config.train, epochs=3, learning_rate={"policy": 1e-2})
     )
-    found = run(config, tmp_path)
-    assert all(row["trained/ratio_max"] > 1.05 for row in found[1:])
-    assert all(row["gap/mean"] < 1e-4 for row in found[1:])
+    run_rows = run(config, tmp_path)
+    assert all(row["trained/ratio_max"] > 1.05 for row in run_rows[1:])
+    assert all(row["gap/mean"] < 1e-4 for row in run_rows[1:])
 
 
 @pytest.mark.parametrize("algorithm", [GSPO(), PPO()], ids=["gspo", "ppo"])
@@ -303,9 +307,9 @@ def test_source_of_old_logp_makes_no_difference_to_a_float32_run(
         run(configure(policy, sampler=SamplerConfig(old_logp=kind)), tmp_path / kind)
         for kind in ("auto", choice)
     )
-    for one, two in zip(plain[1:], other[1:], strict=True):
-        assert one["reward/mean"] == two["reward/mean"]
-        assert one["grad_norm/policy"] == pytest.approx(two["grad_norm/policy"], rel=1e-3)
+    for plain_row, two in zip(plain[1:], other[1:], strict=True):
+        assert plain_row["reward/mean"] == two["reward/mean"]
+        assert plain_row["grad_norm/policy"] == pytest.approx(two["grad_norm/policy"], rel=1e-3)
 
 
 # Rewards
@@ -323,14 +327,14 @@ def test_placebo_rewards_do_not_depend_on_scores(policy: str, tmp_path: Path) ->
             ]
 
     reward = RewardConfig(kind="random", probability=0.25)
-    found = [
+    rows_by_task = [
         run(configure(policy, task=task, reward=reward, checks=ChecksConfig(grader="off")), tmp_path / str(i))
         for i, task in enumerate((Letters(), Opposite()))
     ]
-    for one, other in zip(found[0][1:], found[1][1:], strict=True):
-        assert one["score/correct"] == pytest.approx(1 - other["score/correct"])
-        assert one["reward/mean"] == other["reward/mean"]
-        assert one["grad_norm/policy"] == other["grad_norm/policy"] > 0
+    for letters_row, other in zip(rows_by_task[0][1:], rows_by_task[1][1:], strict=True):
+        assert letters_row["score/correct"] == pytest.approx(1 - other["score/correct"])
+        assert letters_row["reward/mean"] == other["reward/mean"]
+        assert letters_row["grad_norm/policy"] == other["grad_norm/policy"] > 0
     coins = [
         completion["reward"]
         for group in transcript(tmp_path / "0", 1) + transcript(tmp_path / "0", 2)
@@ -341,9 +345,9 @@ def test_placebo_rewards_do_not_depend_on_scores(policy: str, tmp_path: Path) ->
 
 
 def test_constant_reward_leaves_the_policy_where_it_was(policy: str, tmp_path: Path) -> None:
-    found = run(configure(policy, reward=RewardConfig(kind="constant")), tmp_path)
-    assert all(row["reward/mean"] == 1 and row["groups/zero_signal"] == 1 for row in found[1:])
-    assert all(row["grad_norm/policy"] == 0 for row in found[1:])
+    run_rows = run(configure(policy, reward=RewardConfig(kind="constant")), tmp_path)
+    assert all(row["reward/mean"] == 1 and row["groups/zero_signal"] == 1 for row in run_rows[1:])
+    assert all(row["grad_norm/policy"] == 0 for row in run_rows[1:])
     start = weights(Path(policy) / "model.safetensors")
     end = weights(tmp_path / "final" / "policy.safetensors")
     assert all(torch.equal(end[name], start[name]) for name in start)
@@ -357,22 +361,22 @@ def test_reward_weights_combine_scores(policy: str, tmp_path: Path) -> None:
 
 
 def test_samples_that_were_not_graded_are_masked(policy: str, tmp_path: Path) -> None:
-    seen = []
+    batches = []
 
     class Watching(GRPO):
         def compute_signal(self, batch: Any, models: Any) -> Any:
-            seen.append(batch)
+            batches.append(batch)
             return super().compute_signal(batch, models)
 
-    found = run(configure(policy, Watching(), task=Letters(faulty=True)), tmp_path)
-    assert all(0 < row["outcome/infra_error"] < 1 for row in found[1:])
-    for batch, row in zip(seen, found[1:], strict=True):
+    run_rows = run(configure(policy, Watching(), task=Letters(faulty=True)), tmp_path)
+    assert all(0 < row["outcome/infra_error"] < 1 for row in run_rows[1:])
+    for batch, row in zip(batches, run_rows[1:], strict=True):
         assert len(batch) == round(16 * (1 - row["outcome/infra_error"]))
     first = [c for group in transcript(tmp_path, 1) for c in group["completions"]]
     assert {c["outcome"] for c in first} == {"graded", "infra_error"}
-    kept = [c["reward"] for c in first if c["outcome"] == "graded"]
-    assert seen[0].reward.tolist() == kept
-    assert found[1]["reward/mean"] == pytest.approx(sum(kept) / len(kept))
+    graded_rewards = [c["reward"] for c in first if c["outcome"] == "graded"]
+    assert batches[0].reward.tolist() == graded_rewards
+    assert run_rows[1]["reward/mean"] == pytest.approx(sum(graded_rewards) / len(graded_rewards))
 
 
 def test_step_without_any_graded_sample_makes_no_update(
@@ -382,8 +386,8 @@ def test_step_without_any_graded_sample_makes_no_update(
 
     monkeypatch.setattr(Letters, "grade", lambda self, text: Verdict({}, None, "infra_error"))
     config = configure(policy, evaluate=EvaluateConfig(0, 0, 0, 0))
-    found = run(config, tmp_path)
-    assert all(row["outcome/infra_error"] == 1 and "grad_norm/policy" not in row for row in found[1:])
+    run_rows = run(config, tmp_path)
+    assert all(row["outcome/infra_error"] == 1 and "grad_norm/policy" not in row for row in run_rows[1:])
     assert status(tmp_path)["state"] == "finished"
 
 
@@ -392,11 +396,11 @@ def test_step_without_any_graded_sample_makes_no_update(
 
 def test_replay_answers_once_with_the_base_policy(policy: str, tmp_path: Path) -> None:
     config = configure(policy, DPO(), sampler=SamplerConfig(kind="replay", problems=6))
-    found = run(config, tmp_path)
-    tokens = [row["cost/generated_tokens"] for row in found[1:]]
+    run_rows = run(config, tmp_path)
+    tokens = [row["cost/generated_tokens"] for row in run_rows[1:]]
     assert tokens[0] == tokens[1] == tokens[2] > 0
-    assert not any(key.startswith(("gap/", "trained/ratio")) for row in found for key in row)
-    assert found[1]["preference/pairs"] > 0 and found[1]["grad_norm/policy"] > 0
+    assert not any(key.startswith(("gap/", "trained/ratio")) for row in run_rows for key in row)
+    assert run_rows[1]["preference/pairs"] > 0 and run_rows[1]["grad_norm/policy"] > 0
     shown = {group["problem"]: group for step in (1, 2) for group in transcript(tmp_path, step)}
     again = {group["problem"]: group for group in transcript(tmp_path, 2)}
     assert len(shown) <= 6 and all(shown[name] == again[name] for name in again)
@@ -415,11 +419,11 @@ def test_preference_file_is_learnt(policy: str, tmp_path: Path) -> None:
         sampler=SamplerConfig(kind="preferences", path=str(file)),
         train=TrainConfig(steps=8, prompts_per_step=6, learning_rate={"policy": 1e-2}),
     )
-    found = run(config, tmp_path / "run")
-    assert found[1]["preference/pairs"] == 6
-    assert found[1]["preference/margin"] == pytest.approx(0, abs=1e-5)  # the policy is the reference
-    assert found[8]["preference/margin"] > 0.5 and found[8]["preference/accuracy"] == 1
-    assert found[8]["cost/generated_tokens"] == 0
+    run_rows = run(config, tmp_path / "run")
+    assert run_rows[1]["preference/pairs"] == 6
+    assert run_rows[1]["preference/margin"] == pytest.approx(0, abs=1e-5)  # the policy is the reference
+    assert run_rows[8]["preference/margin"] > 0.5 and run_rows[8]["preference/accuracy"] == 1
+    assert run_rows[8]["cost/generated_tokens"] == 0
 
 
 def test_bad_preference_row_names_file_and_line(policy: str, tmp_path: Path) -> None:
@@ -431,8 +435,8 @@ def test_bad_preference_row_names_file_and_line(policy: str, tmp_path: Path) -> 
         ('{"prompt": "a", "chosen": "b", "rejected": "c", "margin": NaN}', "'margin' is NaN"),
         ('{"prompt": "a", "chosen": "\xe9"}', "not UTF-8 .byte 0xe9 at 28.; save the file as UTF-8"),
     ):
-        whole = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + text + "\n"
-        file.write_bytes(whole.encode("latin-1"))
+        content = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + text + "\n"
+        file.write_bytes(content.encode("latin-1"))
         config = configure(policy, DPO(), sampler=SamplerConfig(kind="preferences", path=str(file)))
         with pytest.raises(DataError, match=rf"pairs\.jsonl:2.*{message}|pairs\.jsonl:2: {message}"):
             run(config, tmp_path / message.replace(" ", ""))
@@ -448,16 +452,16 @@ class Broken(GRPO):
     bad: tuple[int, ...] = ()
 
     def loss(self, batch: Any, signal: Any, now: Any) -> Loss:
-        found = super().loss(batch, signal, now)
-        return dataclasses.replace(found, terms=found.terms * math.nan) if batch.step in self.bad else found
+        loss = super().loss(batch, signal, now)
+        return dataclasses.replace(loss, terms=loss.terms * math.nan) if batch.step in self.bad else loss
 
 
 def test_update_with_nan_is_left_out_and_its_rollouts_are_kept(policy: str, tmp_path: Path) -> None:
     config = configure(policy, Broken(bad=(2, 3, 5, 6)), evaluate=EvaluateConfig(0, 0, 0, 0))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=7))
-    found = run(config, tmp_path)
-    assert [row["grad/nonfinite"] for row in found[1:]] == [0, 2, 2, 0, 2, 2, 0]
-    assert "grad_norm/policy" not in found[2] and found[4]["grad_norm/policy"] > 0
+    run_rows = run(config, tmp_path)
+    assert [row["grad/nonfinite"] for row in run_rows[1:]] == [0, 2, 2, 0, 2, 2, 0]
+    assert "grad_norm/policy" not in run_rows[2] and run_rows[4]["grad_norm/policy"] > 0
     assert status(tmp_path)["state"] == "finished", "four in all, but not in a row"
     for step in (2, 3, 5, 6):
         assert len(transcript(tmp_path, step)) == 4
@@ -477,10 +481,10 @@ def test_skipped_update_changes_neither_weights_nor_moments(policy: str, tmp_pat
 def test_four_bad_steps_in_a_row_diverge_with_finite_weights_on_disk(policy: str, tmp_path: Path) -> None:
     config = configure(policy, Broken(bad=tuple(range(3, 20))), evaluate=EvaluateConfig(0, 0, 0, 0))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=12))
-    found = run(config, tmp_path)
+    run_rows = run(config, tmp_path)
     assert status(tmp_path)["state"] == "diverged"
     assert "4 steps in a row, the last at step 6" in status(tmp_path)["why"]
-    assert found[-1]["step"] == 6
+    assert run_rows[-1]["step"] == 6
     saved = [*tmp_path.glob("checkpoints/*/*.safetensors"), *tmp_path.glob("final/*.safetensors")]
     assert saved
     assert all(t.isfinite().all() for path in saved for t in weights(path).values())
@@ -504,7 +508,7 @@ def test_a_divergence_by_what_an_algorithm_returned_names_the_method(policy: str
     )
     with pytest.warns(UserWarning, match=f"an update of step 2 is left out: {where}") as caught:
         run(config, tmp_path)
-    assert sum("is left out" in str(one.message) for one in caught) == 1  # and not at each later step
+    assert sum("is left out" in str(warning.message) for warning in caught) == 1  # and not at each later step
     assert status(tmp_path)["state"] == "diverged"
     assert re.search(rf"4 steps in a row, the last at step 5: {where}", status(tmp_path)["why"])
 
@@ -525,14 +529,14 @@ class Endless(GRPO):
     bad: tuple[int, ...] = ()
 
     def loss(self, batch: Any, signal: Any, now: Any) -> Loss:
-        found = super().loss(batch, signal, now)
-        return dataclasses.replace(found, terms=found.terms + math.inf) if batch.step in self.bad else found
+        loss = super().loss(batch, signal, now)
+        return dataclasses.replace(loss, terms=loss.terms + math.inf) if batch.step in self.bad else loss
 
 
 def test_infinite_loss_with_a_finite_gradient_is_left_out_too(policy: str, tmp_path: Path) -> None:
-    found = run(configure(policy, Endless(bad=(2,)), evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
-    assert [row["grad/nonfinite"] for row in found[1:]] == [0, 2, 0]
-    assert "grad_norm/policy" not in found[2] and found[3]["grad_norm/policy"] > 0
+    run_rows = run(configure(policy, Endless(bad=(2,)), evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
+    assert [row["grad/nonfinite"] for row in run_rows[1:]] == [0, 2, 0]
+    assert "grad_norm/policy" not in run_rows[2] and run_rows[3]["grad_norm/policy"] > 0
 
 
 def test_reward_that_overflows_is_left_out_and_its_rollouts_are_kept(policy: str, tmp_path: Path) -> None:
@@ -546,8 +550,8 @@ def test_reward_that_overflows_is_left_out_and_its_rollouts_are_kept(policy: str
             )  # trains on every row, whatever its reward
 
     config = configure(policy, Vast(), reward=RewardConfig(weights={"correct": 1e39}))
-    found = run(dataclasses.replace(config, evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
-    assert [row["grad/nonfinite"] for row in found[1:]] == [2, 2, 2]
+    run_rows = run(dataclasses.replace(config, evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
+    assert [row["grad/nonfinite"] for row in run_rows[1:]] == [2, 2, 2]
     assert len(transcript(tmp_path, 2)) == 4 and status(tmp_path)["state"] == "finished"
     start, end = (
         weights(p) for p in (Path(policy) / "model.safetensors", tmp_path / "final/policy.safetensors")
@@ -577,10 +581,10 @@ def test_weight_blow_up_diverges_in_its_step_and_none_of_it_is_kept(
     """Also in the last step, behind which no further one could fail."""
     spoil(monkeypatch, step, role)
     config = configure(policy, PPO() if role == "critic" else GRPO())
-    found = run(config, tmp_path)
+    run_rows = run(config, tmp_path)
     assert status(tmp_path)["state"] == "diverged"
     assert status(tmp_path)["why"] == f"weights of the {role} are not finite after an update of step {step}"
-    assert found[-1]["step"] == step and not any(key.startswith("eval/") for key in found[-1])
+    assert run_rows[-1]["step"] == step and not any(key.startswith("eval/") for key in run_rows[-1])
     assert len(transcript(tmp_path, step)) == 4
     saved = [*tmp_path.glob("checkpoints/*/*.safetensors")]
     assert {path.parent.name for path in saved} <= {f"step-{k}" for k in range(1, step)} and saved
@@ -631,11 +635,15 @@ def test_minibatches_hold_whole_groups_and_every_used_row_once() -> None:
 
 def test_weights_of_a_minibatch_are_made_before_it_is_split(policy: str, tmp_path: Path) -> None:
     """Token mean with responses of different lengths: budgets of one sequence and of everything agree."""
-    found = []
+    rows_by_budget = []
     for budget in (1, 16384):
         config = configure(policy, GRPO(averaging="token_mean"))
         train = dataclasses.replace(config.train, micro_batch_tokens=budget, steps=1)
-        found.append(run(dataclasses.replace(config, train=train), tmp_path / str(budget))[1])
+        rows_by_budget.append(run(dataclasses.replace(config, train=train), tmp_path / str(budget))[1])
     # float32, another order of sums
-    assert found[0]["grad_norm/policy"] == pytest.approx(found[1]["grad_norm/policy"], rel=1e-4)
-    assert found[0]["trained/entropy"] == pytest.approx(found[1]["trained/entropy"], rel=1e-5)
+    assert rows_by_budget[0]["grad_norm/policy"] == pytest.approx(
+        rows_by_budget[1]["grad_norm/policy"], rel=1e-4
+    )
+    assert rows_by_budget[0]["trained/entropy"] == pytest.approx(
+        rows_by_budget[1]["trained/entropy"], rel=1e-5
+    )

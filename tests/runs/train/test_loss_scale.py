@@ -37,8 +37,8 @@ class FaintGRPO(GRPO):
     factor: float = 1e-5
 
     def loss(self, batch: Any, signal: Any, now: Any) -> Loss:
-        found = super().loss(batch, signal, now)
-        return dataclasses.replace(found, terms=found.terms * self.factor)
+        loss = super().loss(batch, signal, now)
+        return dataclasses.replace(loss, terms=loss.terms * self.factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,8 @@ class FaintPPO(PPO):
     factor: float = 1e-5
 
     def loss(self, batch: Any, signal: Any, now: Any) -> Loss:
-        found = super().loss(batch, signal, now)
-        return dataclasses.replace(found, terms=found.terms * self.factor)
+        loss = super().loss(batch, signal, now)
+        return dataclasses.replace(loss, terms=loss.terms * self.factor)
 
 
 @pytest.mark.parametrize("faint", [FaintGRPO(), FaintPPO()], ids=["grpo", "ppo"])
@@ -150,8 +150,8 @@ def test_a_killed_run_in_float16_goes_on_exactly(
     """With a scale that falls and grows, and that the checkpoints between hold."""
     monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 3)
     monkeypatch.setattr(loss_scale.LossScale.__init__, "__defaults__", (2.0**40, 0))
-    given = config(policy)
-    whole = run(given, tmp_path / "whole")
+    run_config = config(policy)
+    undisturbed = run(run_config, tmp_path / "whole")
 
     class Killed(Exception):
         pass
@@ -162,15 +162,15 @@ def test_a_killed_run_in_float16_goes_on_exactly(
         return False
 
     with pytest.raises(Killed):
-        run(given, tmp_path / "parts", stop)
+        run(run_config, tmp_path / "parts", stop)
     step = checkpoints.steps(tmp_path / "parts")[-1]
-    kept = checkpoints.read(tmp_path / "parts", step).state["loss_scale"]
-    assert kept[0] < 2.0**40
-    parts = run(given, tmp_path / "parts")
-    assert [timeless(row) for row in parts] == [timeless(row) for row in whole]
+    scale_state = checkpoints.read(tmp_path / "parts", step).state["loss_scale"]
+    assert scale_state[0] < 2.0**40
+    parts = run(run_config, tmp_path / "parts")
+    assert [timeless(row) for row in parts] == [timeless(row) for row in undisturbed]
     ours, theirs = (tmp_path / name / "final" / "policy.safetensors" for name in ("parts", "whole"))
     assert ours.read_bytes() == theirs.read_bytes()
-    assert sum(row["grad/overflow"] for row in whole[1:]) > 0
+    assert sum(row["grad/overflow"] for row in undisturbed[1:]) > 0
 
 
 def test_nothing_is_scaled_in_other_precisions(policy: str) -> None:
@@ -183,4 +183,4 @@ def test_float16_has_float32_weights_and_is_not_handed_over(policy: str) -> None
     with pytest.raises(ValueError, match='set dtype = "bfloat16"'):
         ModelConfig(policy, dtype="float16", weights="bfloat16")
     for refused in (trl.refusals(config(policy)), verl.refusals(config(policy))):
-        assert any('model.dtype is "float16"' in one for one in refused)
+        assert any('model.dtype is "float16"' in refusal for refusal in refused)

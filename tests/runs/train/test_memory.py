@@ -88,10 +88,10 @@ def test_halved_micro_batches_give_the_same_gradient_and_metrics(
 ) -> None:
     models = models_for(algorithm, "llama")
     batch = batch_for(models)
-    whole, metrics = backward(algorithm, models, batch)
+    gradient, metrics = backward(algorithm, models, batch)
     tried = hold_tokens(monkeypatch, most)
-    found, again = backward(algorithm, models, batch)
-    assert distance(found, whole) < CLOSE
+    halved_gradient, again = backward(algorithm, models, batch)
+    assert distance(halved_gradient, gradient) < CLOSE
     assert again == pytest.approx(metrics, rel=1e-4, abs=SMALL, nan_ok=True)
     assert max(tried) > most and models.budget < 80 and models.token_budget.times > 0
     tried.clear()
@@ -104,12 +104,14 @@ def test_gradients_of_a_failed_attempt_are_forgotten(algorithm: Algorithm[Any], 
     """The third of several micro-batches fails behind its backward pass, with the others' gradients there."""
     models = models_for(algorithm, "llama", budget=40)
     batch = batch_for(models)
-    whole, metrics = backward(algorithm, models, batch)
+    gradient, metrics = backward(algorithm, models, batch)
     faults.COUNTS.clear()
     (planned / "update.3.oom").touch()
-    found, again = backward(algorithm, models, batch)
+    halved_gradient, again = backward(algorithm, models, batch)
     assert (planned / faults.STRUCK).read_text() == "update.3.oom\n"
-    assert distance(found, whole) < CLOSE and again == pytest.approx(metrics, rel=1e-4, nan_ok=True)
+    assert distance(halved_gradient, gradient) < CLOSE and again == pytest.approx(
+        metrics, rel=1e-4, nan_ok=True
+    )
     assert models.budget < 40
 
 
@@ -118,11 +120,11 @@ def test_a_batch_is_halved_until_it_fits_and_no_further(monkeypatch: pytest.Monk
     batch = batch_for(models)
     every = torch.arange(len(batch))
     assert packed_tokens(batch, every) == 3 * max(5 + 25, 3 + 29, 7 + 22)
-    whole = models.forward("policy", batch).logp
+    logp = models.forward("policy", batch).logp
     hold_tokens(monkeypatch, 50)
     with pytest.warns(UserWarning, match=r"out of memory with 96 tokens .* from now on 48: OutOfMemoryError"):
-        found = models.forward("policy", batch).logp
-    torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)
+        halved_logp = models.forward("policy", batch).logp
+    torch.testing.assert_close(halved_logp, logp, rtol=0, atol=1e-5)
     assert models.budget == 48 and models.token_budget.times == 1
     assert all(packed_tokens(batch, rows) <= 48 for rows in micro_batches(batch, every, 48))
 
@@ -184,11 +186,13 @@ def test_portions_are_taken_once_each_and_in_order() -> None:
 @pytest.mark.filterwarnings("ignore:out of memory")
 def test_fewer_sequences_at_once_are_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     source = sampler()
-    whole = source.sample(requests(), 15, 1.0)
+    expected_groups = source.sample(requests(), 15, 1.0)
     tried = hold_sequences(monkeypatch, 4)
-    found = source.sample(requests(), 15, 1.0)
+    groups = source.sample(requests(), 15, 1.0)
     assert all(
-        same(*pair) for one, two in zip(found, whole, strict=True) for pair in zip(one, two, strict=True)
+        same(*pair)
+        for group, two in zip(groups, expected_groups, strict=True)
+        for pair in zip(group, two, strict=True)
     )
     assert tried[0] == 12 and source.token_budget.limit == 3
     hold_sequences(monkeypatch, 0)
@@ -200,13 +204,13 @@ def test_fewer_sequences_at_once_are_the_same_sequences(monkeypatch: pytest.Monk
 
 
 def provenance(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "provenance.json").read_text())["attempts"][-1]
-    return found
+    attempt: dict[str, Any] = json.loads((path / "provenance.json").read_text())["attempts"][-1]
+    return attempt
 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [GRPO(), *(pytest.param(one, marks=pytest.mark.slow) for one in (PPO(), GSPO()))],
+    [GRPO(), *(pytest.param(algorithm, marks=pytest.mark.slow) for algorithm in (PPO(), GSPO()))],
     ids=called,
 )
 def test_a_run_in_which_memory_gives_out_is_the_same_run(
@@ -217,15 +221,15 @@ def test_a_run_in_which_memory_gives_out_is_the_same_run(
     faults.COUNTS.clear()
     for fault in ("update.1.oom", "update.6.oom"):
         (planned / fault).touch()
-    found = run(config, tmp_path / "full")
+    full_rows = run(config, tmp_path / "full")
     assert len((planned / faults.STRUCK).read_text().split()) == 2
-    for one, other in zip(map(timeless, plain), map(timeless, found), strict=True):
+    for plain_row, other in zip(map(timeless, plain), map(timeless, full_rows), strict=True):
         halvings = other.pop("cost/memory_halvings", 0)
         assert halvings == (0 if other["step"] == 0 else 1 if other["step"] == 1 else 2)
-        assert one["step"] == other["step"]
+        assert plain_row["step"] == other["step"]
         for name in ("cost/trained_tokens", "reward/mean", "grad_norm/policy", "trained/entropy"):
-            if one["step"]:
-                assert other[name] == pytest.approx(one[name], rel=1e-4)
+            if plain_row["step"]:
+                assert other[name] == pytest.approx(plain_row[name], rel=1e-4)
     first, second = provenance(tmp_path / "full")["out_of_memory"]
     assert first["step"] == 1 and first["why"] == "OutOfMemoryError: CUDA out of memory (a fail point)"
     assert first["of"] == "tokens (train.micro_batch_tokens)" and first["before"] == 1024
@@ -242,26 +246,26 @@ def test_a_resumed_run_goes_on_with_what_was_lowered(
     with monkeypatch.context() as patch:
         hold_tokens(patch, 60)
         hold_sequences(patch, 5)
-        whole = run(config, tmp_path / "whole")
+        undisturbed = run(config, tmp_path / "whole")
         with pytest.raises(Preempted):
             run(config, tmp_path / "resumed", after(tmp_path / "resumed", 2))
     resumed = run(config, tmp_path / "resumed")
-    assert [*map(timeless, resumed)] == [*map(timeless, whole)]
-    assert whole[-1]["cost/memory_halvings"] >= 2
+    assert [*map(timeless, resumed)] == [*map(timeless, undisturbed)]
+    assert undisturbed[-1]["cost/memory_halvings"] >= 2
     files = [tmp_path / name / "final" / "policy.safetensors" for name in ("whole", "resumed")]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert {"tokens", "sequences"} == {
-        one["of"].split()[0] for one in provenance(tmp_path / "whole")["out_of_memory"]
+        lowering["of"].split()[0] for lowering in provenance(tmp_path / "whole")["out_of_memory"]
     }
 
 
 def test_another_size_in_the_recipe_begins_with_that_size() -> None:
-    kept = TokenBudget("tokens", 1000)
+    lowered_budget = TokenBudget("tokens", 1000)
     with pytest.warns(UserWarning, match="out of memory"):
-        kept.lower(600, "full")
-    state = json.loads(json.dumps(kept.state()))
-    for asked, most in ((1000, 300), (500, 500)):
-        token_budget = TokenBudget("tokens", asked)
+        lowered_budget.lower(600, "full")
+    state = json.loads(json.dumps(lowered_budget.state()))
+    for initial, most in ((1000, 300), (500, 500)):
+        token_budget = TokenBudget("tokens", initial)
         token_budget.restore(state)
         assert token_budget.limit == most
     token_budget.restore({})
@@ -291,12 +295,12 @@ def test_weights_that_memory_does_not_hold_twice_are_not_copied_for_decoding(
     monkeypatch.setattr(Fused, "__init__", full)
     assert source.fuses
     with pytest.warns(UserWarning, match=r"1 copies of the policy's weights .* from now on 0: OutOfMemory"):
-        found = source.sample(requests(), 8, 1.0)
-    for ours, theirs in zip(found, plain.sample(requests(), 8, 1.0), strict=True):
+        groups = source.sample(requests(), 8, 1.0)
+    for ours, theirs in zip(groups, plain.sample(requests(), 8, 1.0), strict=True):
         assert all(map(same, ours, theirs))
     later.copies.restore(source.copies.state())
-    for one in (source, later):  # a resumed run computes as the run that was interrupted
-        one.sample(requests(), 8, 1.0)
+    for hf_sampler in (source, later):  # a resumed run computes as the run that was interrupted
+        hf_sampler.sample(requests(), 8, 1.0)
     assert len(tried) == 1 and source.token_budget.limit == 64
 
 
@@ -337,11 +341,11 @@ def test_run_whose_single_row_is_too_large_exits_70_with_remedy(
 
         memory.hold_tokens(patch, 4)
         patch.setattr("grpobench.runs.models.roles.demand_same_reading", lambda models: None)
-        found = ended(config, tmp_path)
-    assert (found.fate, found.machine, CODES["crashed"]) == ("crashed", False, 70)
+        outcome = ended(config, tmp_path)
+    assert (outcome.fate, outcome.machine, CODES["crashed"]) == ("crashed", False, 70)
     assert (
-        "NoRoom: out of memory with 1 row of" in found.why
-        and "lower sampler.max_completion_tokens" in found.why
+        "NoRoom: out of memory with 1 row of" in outcome.why
+        and "lower sampler.max_completion_tokens" in outcome.why
     )
     assert "NoRoom" in (tmp_path / "crash.txt").read_text()
     # A first attempt that crashed blocks nothing: with room enough the same command goes on.
@@ -356,16 +360,22 @@ def test_an_optimizer_that_does_not_fit_is_told_as_such(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
     monkeypatch.setattr(Optimizer, "update", full)
-    found = ended(configure(policy), tmp_path)
-    assert found.fate == "crashed" and "another train.optimizer" in found.why and "20.00 MiB" in found.why
+    outcome = ended(configure(policy), tmp_path)
+    assert (
+        outcome.fate == "crashed" and "another train.optimizer" in outcome.why and "20.00 MiB" in outcome.why
+    )
 
 
 def living() -> int:
     """Bytes of all tensors that anything holds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other objects answer to isinstance by a warning
-        found = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
-    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in found}.values())
+        tensors = [candidate for candidate in gc.get_objects() if isinstance(candidate, torch.Tensor)]
+    return sum(
+        {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors
+        }.values()
+    )
 
 
 @pytest.mark.parametrize("algorithm", [GRPO(), PPO(critic="separate"), DPO()], ids=called)
@@ -387,16 +397,16 @@ def test_a_run_leaves_nothing_behind_that_waits_for_the_collector(
 
 def test_buffers_of_recorded_steps_go_when_they_are_dropped() -> None:
     """They make room for training, which comes at once."""
-    one = sampler()
-    graphs = Graphs(one.models)
-    one.graphs = graphs
+    recording_sampler = sampler()
+    graphs = Graphs(recording_sampler.models)
+    recording_sampler.graphs = graphs
     gc.collect()
     gc.disable()
     try:
-        one.sample(requests(), 8, 1.0)
-        held = [weakref.ref(batch) for batch in graphs.batches.values()]
-        assert held
+        recording_sampler.sample(requests(), 8, 1.0)
+        batch_refs = [weakref.ref(batch) for batch in graphs.batches.values()]
+        assert batch_refs
         graphs.batches.clear()
-        assert not [ref for ref in held if ref() is not None]
+        assert not [ref for ref in batch_refs if ref() is not None]
     finally:
         gc.enable()

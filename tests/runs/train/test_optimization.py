@@ -70,12 +70,12 @@ def mine(tmp_path: Path) -> Path:
 def config(policy: str, folder: Path, weights: str = "float32", **train: Any) -> RunConfig:
     model: Any = {"name": policy, "dtype": weights, "weights": weights}
     usual: dict[str, Any] = {"steps": 5, "prompts_per_step": 2, "group_size": 4, "num_minibatches": 2}
-    given = TrainConfig(**{**usual, "learning_rate": {"policy": 1e-2}, **train})
+    train_config = TrainConfig(**{**usual, "learning_rate": {"policy": 1e-2}, **train})
     quiet = EvaluateConfig(every=0, problems=0, test_problems=0)
     return configure(
         policy,
         model=ModelConfig(**model),
-        train=given,
+        train=train_config,
         evaluate=quiet,
         checkpoint=CheckpointConfig(every=2),
         beside=str(folder),
@@ -110,8 +110,8 @@ ALIKE = ("nadam", "averaged", "master weights")
 )
 def test_a_killed_run_goes_on_exactly(kind: str, policy: str, mine: Path, tmp_path: Path) -> None:
     """Killed while step 3 or 5 is logged, behind the checkpoint of the step before."""
-    given = config(policy, mine, **KINDS[kind])
-    whole = run(given, tmp_path / "whole")
+    run_config = config(policy, mine, **KINDS[kind])
+    undisturbed = run(run_config, tmp_path / "whole")
 
     class Killed(Exception):
         pass
@@ -126,19 +126,19 @@ def test_a_killed_run_goes_on_exactly(kind: str, policy: str, mine: Path, tmp_pa
 
     for at in (3, 5):
         with pytest.raises(Killed):
-            run(given, tmp_path / "parts", kill(at))
-    parts = run(given, tmp_path / "parts")
-    assert [timeless(row) for row in parts] == [timeless(row) for row in whole]
+            run(run_config, tmp_path / "parts", kill(at))
+    parts = run(run_config, tmp_path / "parts")
+    assert [timeless(row) for row in parts] == [timeless(row) for row in undisturbed]
     ours, theirs = (tmp_path / name / "final" / "policy.safetensors" for name in ("parts", "whole"))
     assert ours.read_bytes() == theirs.read_bytes()
-    assert len({row["grad_norm/policy"] for row in whole[1:]}) == 5  # it moves
+    assert len({row["grad_norm/policy"] for row in undisturbed[1:]}) == 5  # it moves
 
 
 def test_the_rate_of_each_step_is_logged(policy: str, mine: Path, tmp_path: Path) -> None:
-    given = config(policy, mine, schedule="cosine", warmup_steps=1, floor=0.5)
-    found = [row["learning_rate/policy"] for row in run(given, tmp_path / "run")[1:]]
+    run_config = config(policy, mine, schedule="cosine", warmup_steps=1, floor=0.5)
+    rates = [row["learning_rate/policy"] for row in run(run_config, tmp_path / "run")[1:]]
     decay = [0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
-    assert found == pytest.approx([1e-2, *(1e-2 * (0.5 + 0.5 * one) for one in decay)])
+    assert rates == pytest.approx([1e-2, *(1e-2 * (0.5 + 0.5 * factor) for factor in decay)])
 
 
 def test_the_optimizer_gets_the_rate_and_the_settings_of_the_recipe() -> None:
@@ -169,25 +169,25 @@ def test_adamw_has_nothing_beside_its_tensors(policy: str, mine: Path, tmp_path:
 
 def test_ones_own_code_is_pinned(policy: str, mine: Path, tmp_path: Path) -> None:
     """A new process sees the changed file; here its hash as this process has first seen it is replaced."""
-    given = config(policy, mine, optimizer="mine:Counting", schedule="mine:down")
-    with RunFolder.open(tmp_path / "run", given) as folder:
+    run_config = config(policy, mine, optimizer="mine:Counting", schedule="mine:down")
+    with RunFolder.open(tmp_path / "run", run_config) as folder:
         code = folder.provenance["attempts"][-1]["code"]
         assert "beside the recipe: mine.py" in code
         folder.provenance["attempts"][-1]["code"]["beside the recipe: mine.py"] = "another"
         folder.write_provenance()
         folder.save(1, {}, {})
     with pytest.raises(FolderError, match=r"mine\.py: another -> "):
-        RunFolder.open(tmp_path / "run", given)
+        RunFolder.open(tmp_path / "run", run_config)
 
 
 def test_trls_trainer_takes_both(policy: str, mine: Path, tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="runs through TRL: pip install 'grpobench[trl]'")
-    given = config(policy, mine, backend="trl", **KINDS["cosine and momentum"] | {"floor": 0.0})
-    found = run(given, tmp_path / "run")
+    run_config = config(policy, mine, backend="trl", **KINDS["cosine and momentum"] | {"floor": 0.0})
+    run_rows = run(run_config, tmp_path / "run")
     assert status(tmp_path / "run")["state"] == "finished"
     decay = [0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
-    rates = [row["learning_rate/policy"] for row in found[1:]]
-    assert rates == pytest.approx([1e-2, *(1e-2 * one for one in decay)])
+    rates = [row["learning_rate/policy"] for row in run_rows[1:]]
+    assert rates == pytest.approx([1e-2, *(1e-2 * factor for factor in decay)])
     still = config(policy, mine, backend="trl", steps=1, optimizer="torch:SGD", learning_rate={"policy": 0.0})
     run(still, tmp_path / "still")
     names = ("run", "still")
@@ -206,12 +206,12 @@ def read(folder: Path, *lines: str) -> RunConfig:
 
 
 def test_a_recipe_chooses_both_and_run_toml_keeps_them(mine: Path) -> None:
-    found = read(
+    run_config = read(
         mine, 'schedule = "mine:down"', 'optimizer = "torch:SGD"', "optimizer_settings.momentum = 0.9"
     )
-    assert found.beside == str(mine)
-    assert (found.train.schedule, found.train.optimizer) == ("mine:down", "torch:SGD")
-    assert stored.load(stored.dump(found)) == found
+    assert run_config.beside == str(mine)
+    assert (run_config.train.schedule, run_config.train.optimizer) == ("mine:down", "torch:SGD")
+    assert stored.load(stored.dump(run_config)) == run_config
     plain = read(mine, 'schedule = "cosine"', "floor = 0.1")
     assert plain.beside == "" and plain.train.floor == 0.1
     other = dataclasses.replace(plain, train=dataclasses.replace(plain.train, floor=0.2))
@@ -219,7 +219,7 @@ def test_a_recipe_chooses_both_and_run_toml_keeps_them(mine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('schedule = "cosinus"', "train.schedule: must be one of constant, linear, cosine, not"),
         ("floor = 0.1", "train.floor: is where linear and cosine end, and schedule is 'constant'"),
@@ -245,7 +245,7 @@ def test_a_recipe_chooses_both_and_run_toml_keeps_them(mine: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy(line: str, said: str, mine: Path) -> None:
+def test_a_mistake_is_named_with_its_remedy(line: str, message: str, mine: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read(mine, line)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -37,22 +37,22 @@ class Counted:
         gather, forward = self.trainer.source.gather, self.trainer.models.forward
         signal = self.trainer.compute_signal
 
-        def gathered(*given: Any) -> list[Group]:
-            groups = gather(*given)
+        def gathered(*arguments: Any) -> list[Group]:
+            groups = gather(*arguments)
             return [without_entropy(group) for group in groups] if silent else groups
 
-        def counted(*given: Any, **more: Any) -> Any:
+        def counted(*arguments: Any, **more: Any) -> Any:
             self.passes += 1
-            return forward(*given, **more)
+            return forward(*arguments, **more)
 
-        def seen(batch: Batch, record: Any) -> Any:
+        def recording(batch: Batch, record: Any) -> Any:
             mask = batch.completion_mask
             self.old_logp.append((batch.old_logp[mask], forward("policy", batch).logp[mask]))
             return signal(batch, record)
 
         self.trainer.source.gather = gathered  # type: ignore[method-assign]
         self.trainer.models.forward = counted  # type: ignore[method-assign]
-        self.trainer.compute_signal = seen  # type: ignore[method-assign]
+        self.trainer.compute_signal = recording  # type: ignore[method-assign]
         if reject:
             chosen = lambda step, index, rewards: [number % 2 == 1 for number, _ in enumerate(index)]  # noqa: E731
             self.trainer.curriculum.accept = chosen  # type: ignore[method-assign]
@@ -84,13 +84,17 @@ def test_one_pass_gives_entropy_and_old_log_probabilities(policy: str, reject: b
 
 def test_the_shared_pass_changes_nothing_but_how_the_entropy_is_computed(policy: str) -> None:
     """Against a sampler that reports it, where log π_old takes a pass of its own; FLOPs included."""
-    (_, one), (passes, other) = (Counted(policy, silent).step(1) for silent in (True, False))
+    (_, silent_row), (passes, other) = (Counted(policy, silent).step(1) for silent in (True, False))
     assert passes == 1
-    assert one["policy/entropy"] == pytest.approx(other["policy/entropy"], rel=1e-5)
-    same = one.keys() - {"policy/entropy"} - {name for name in one if name.startswith(("time/", "cost/peak"))}
+    assert silent_row["policy/entropy"] == pytest.approx(other["policy/entropy"], rel=1e-5)
+    same = (
+        silent_row.keys()
+        - {"policy/entropy"}
+        - {name for name in silent_row if name.startswith(("time/", "cost/peak"))}
+    )
     assert "cost/flops" in same and "gap/mean" in same
     # float32 sums over other rows than the batch has
-    assert {name: one[name] for name in same} == pytest.approx(
+    assert {name: silent_row[name] for name in same} == pytest.approx(
         {name: other[name] for name in same}, rel=1e-4, abs=1e-5, nan_ok=True
     )
 

@@ -46,7 +46,7 @@ class Backwards(GRPO):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "method", "said"),
+    ("algorithm", "method", "message"),
     [
         (Summed(), Summed.loss, r"Summed\.loss returned terms \(1,\), expected \(\d+, \d+\) or \(\d+,\)"),
         (
@@ -59,11 +59,11 @@ class Backwards(GRPO):
     ids=lambda part: type(part).__name__,
 )
 def test_a_step_stops_at_what_is_no_answer_and_names_it(
-    algorithm: Algorithm[Any], method: Any, said: str
+    algorithm: Algorithm[Any], method: Any, message: str
 ) -> None:
     trainer = trainer_for(arithmetic_run(algorithm))
     before = {name: p.detach().clone() for name, p in trainer.models.named_parameters("policy").items()}
-    with pytest.raises(RuntimeError, match=said) as caught:
+    with pytest.raises(RuntimeError, match=message) as caught:
         trainer.step(1)
     assert str(caught.value).startswith(f"test_returned.py:{method.__code__.co_firstlineno} ")
     assert all(torch.equal(before[name], p) for name, p in trainer.models.named_parameters("policy").items())

@@ -106,13 +106,13 @@ def test_a_step_that_measures_in_its_first_minibatch_replays_too(mixture: str) -
 
 def test_ratios_of_the_first_update_are_1_and_later_ones_keep_the_recorded_routes(mixture: str) -> None:
     """One update is made at the weights of log π_old. With more, R2 changes what the ratio compares."""
-    plain, kept = (
+    plain, replayed = (
         steps(config_of(mixture, epochs=3, old_logp="trainer", router_replay=mode), 1)[0]
         for mode in ("none", "R2")
     )
-    assert plain["trained/ratio_max"] != kept["trained/ratio_max"]
-    assert plain["gap/k3"] == kept["gap/k3"]
-    assert plain["cost/flops"] == kept["cost/flops"]
+    assert plain["trained/ratio_max"] != replayed["trained/ratio_max"]
+    assert plain["gap/k3"] == replayed["gap/k3"]
+    assert plain["cost/flops"] == replayed["cost/flops"]
 
 
 # Routes that do not
@@ -121,12 +121,12 @@ def test_ratios_of_the_first_update_are_1_and_later_ones_keep_the_recorded_route
 def test_without_a_difference_replay_changes_no_bit(mixture: str) -> None:
     """The in-process sampler routes as the trainer does until the first update; FLOPs, too, stay what they
     are. Behind an update the trainer's routers may choose otherwise, and with replay do not."""
-    expected, found = (
+    expected, replayed_rows = (
         steps(config_of(mixture, minibatches=1, router_replay=mode)) for mode in ("none", "R3")
     )
-    for one, other in zip(found, expected, strict=True):
-        assert {key for key in other if repr(one[key]) != repr(other[key])} == set()  # repr: NaN too
-        assert one["cost/flops"] == other["cost/flops"] > 0
+    for replayed_row, other in zip(replayed_rows, expected, strict=True):
+        assert {key for key in other if repr(replayed_row[key]) != repr(other[key])} == set()  # repr: NaN too
+        assert replayed_row["cost/flops"] == other["cost/flops"] > 0
 
 
 def test_embeddings_that_are_mixed_keep_their_routes(mixture: str) -> None:
@@ -145,18 +145,18 @@ def sampled(noise: float, rows: int = 64, temperature: float = 1.0) -> list[Roll
     source = NoisyRoutes.__new__(NoisyRoutes)
     HFSampler.__init__(source, models, END, 0, rows, 128)
     source.noise = noise
-    return [one for group in source.sample(requests(), 12, temperature) for one in group]
+    return [rollout for group in source.sample(requests(), 12, temperature) for rollout in group]
 
 
 def test_each_token_has_its_experts_whatever_else_is_in_the_batch() -> None:
-    whole, parts = sampled(1.0), sampled(1.0, rows=3)
-    for one, other in zip(whole, parts, strict=True):
-        assert same(one, other)
-        assert one.routed_experts is not None and other.routed_experts is not None
-        prompt, completion = one.routed_experts
-        assert prompt.shape == (len(one.prompt), LAYERS, CHOSEN)
-        assert completion.shape == (len(one.completion), LAYERS, CHOSEN)
-        for ours, theirs in zip(one.routed_experts, other.routed_experts, strict=True):
+    together, parts = sampled(1.0), sampled(1.0, rows=3)
+    for rollout, other in zip(together, parts, strict=True):
+        assert same(rollout, other)
+        assert rollout.routed_experts is not None and other.routed_experts is not None
+        prompt, completion = rollout.routed_experts
+        assert prompt.shape == (len(rollout.prompt), LAYERS, CHOSEN)
+        assert completion.shape == (len(rollout.completion), LAYERS, CHOSEN)
+        for ours, theirs in zip(rollout.routed_experts, other.routed_experts, strict=True):
             assert np.array_equal(ours, theirs)
         assert (completion[-1] == UNKNOWN).all()  # never fed
         fed = np.concatenate([prompt, completion[:-1]])
@@ -167,9 +167,9 @@ def test_each_token_has_its_experts_whatever_else_is_in_the_batch() -> None:
 def test_the_error_of_scores_changes_sampled_routes_and_no_greedy_one() -> None:
     sound, broken = sampled(0.0), sampled(1.0)
     apart = [
-        np.mean(np.sort(one.routed_experts[0]) != np.sort(other.routed_experts[0]))
-        for one, other in zip(sound, broken, strict=True)
-        if one.routed_experts is not None and other.routed_experts is not None
+        np.mean(np.sort(sound_rollout.routed_experts[0]) != np.sort(other.routed_experts[0]))
+        for sound_rollout, other in zip(sound, broken, strict=True)
+        if sound_rollout.routed_experts is not None and other.routed_experts is not None
     ]
     assert len(apart) == len(sound) and np.mean(apart) > 0.1
     assert all(map(same, sampled(0.0, temperature=0.0), sampled(1.0, temperature=0.0)))
@@ -180,9 +180,9 @@ def test_the_error_of_scores_changes_sampled_routes_and_no_greedy_one() -> None:
 
 def test_an_interrupted_run_goes_on_byte_for_byte(mixture: str, tmp_path: Path) -> None:
     config = config_of(mixture, kind=NOISY, old_logp="trainer", router_replay="R3")
-    whole = carry(config, tmp_path / "whole")
+    undisturbed = carry(config, tmp_path / "whole")
     assert stopped(config, tmp_path / "cut", Told(2, "training", 1))
-    assert carry(config, tmp_path / "cut") == whole
+    assert carry(config, tmp_path / "cut") == undisturbed
 
 
 # What is refused
@@ -212,8 +212,8 @@ def test_a_sampler_that_reports_no_routes_is_refused(mixture: str) -> None:
     ],
 )
 def test_settings_that_do_not_fit_are_refused_with_a_remedy(sampler: dict[str, Any], why: str) -> None:
-    found = incompatible(config_of("nano-moe", **sampler))
-    assert any(why in fault and "; set sampler" in fault for fault in found)
+    refusals = incompatible(config_of("nano-moe", **sampler))
+    assert any(why in fault and "; set sampler" in fault for fault in refusals)
 
 
 def test_several_turns_and_trl_are_refused() -> None:

@@ -60,12 +60,12 @@ def test_two_steps_on_arithmetic_from_the_command_line(
     start = weights(POLICIES / "nano" / "model.safetensors")
     for arm in ("sdft", "sdpo", "opcd"):
         (folder,) = Path("results").glob(f"*/{arm}-arithmetic-s0")
-        found = [row for row in rows(folder) if row["step"]]
-        assert len(found) == 2
-        assert all(row["distill/divergence"] > 1e-3 and row["grad_norm/policy"] > 0 for row in found)
+        step_rows = [row for row in rows(folder) if row["step"]]
+        assert len(step_rows) == 2
+        assert all(row["distill/divergence"] > 1e-3 and row["grad_norm/policy"] > 0 for row in step_rows)
         end = weights(folder / "final" / "policy.safetensors")
         assert any(not torch.equal(end[name], start[name]) for name in start)
-        assert arm != "sdpo" or all(row["sdpo/taught"] > 0.9 for row in found)
+        assert arm != "sdpo" or all(row["sdpo/taught"] > 0.9 for row in step_rows)
 
 
 def test_only_an_average_is_kept_in_checkpoints(policy: str, tmp_path: Path) -> None:
@@ -74,16 +74,16 @@ def test_only_an_average_is_kept_in_checkpoints(policy: str, tmp_path: Path) -> 
         with pytest.raises(Preempted):
             run(configure(policy, algorithm), path, after(path, 2))
         (checkpoint,) = path.glob("checkpoints/step-2")
-        kept = {file.stem for file in checkpoint.glob("*.safetensors")}
-        assert "policy" in kept and ("reference" in kept) == (name == "average")
+        saved_roles = {file.stem for file in checkpoint.glob("*.safetensors")}
+        assert "policy" in saved_roles and ("reference" in saved_roles) == (name == "average")
 
 
 def test_a_step_without_any_success_makes_no_update(policy: str, tmp_path: Path) -> None:
     """A threshold that no reward of Letters reaches: nothing is taught, and the policy stays what it was."""
     config = configure(policy, SDPO())
     config = dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, threshold=9.0))
-    found = run(config, tmp_path)
-    assert all(row["sdpo/taught"] == 0 for row in found if row["step"])
+    run_rows = run(config, tmp_path)
+    assert all(row["sdpo/taught"] == 0 for row in run_rows if row["step"])
     start, end = (
         weights(p) for p in (Path(policy) / "model.safetensors", tmp_path / "final" / "policy.safetensors")
     )
@@ -126,13 +126,13 @@ def test_an_average_needs_weights_of_its_own() -> None:
 
 def test_a_live_teacher_has_the_policys_adapter(policy: str, tmp_path: Path) -> None:
     model = ModelConfig(policy, adapter=Adapter(rank=4, alpha=8.0))
-    found = run(configure(policy, SDFT(teacher="policy", skip_tokens=0), model=model), tmp_path)
-    assert all(row["grad_norm/policy"] > 0 for row in found if row["step"])
+    run_rows = run(configure(policy, SDFT(teacher="policy", skip_tokens=0), model=model), tmp_path)
+    assert all(row["grad_norm/policy"] > 0 for row in run_rows if row["step"])
 
 
 def test_a_named_model_can_teach_with_a_prompt_of_its_own(policy: str, tmp_path: Path) -> None:
-    found = run(configure(policy, OPCD(teacher="model")), tmp_path)
-    assert all(row["distill/divergence"] > 0 for row in found if row["step"])
+    run_rows = run(configure(policy, OPCD(teacher="model")), tmp_path)
+    assert all(row["distill/divergence"] > 0 for row in run_rows if row["step"])
     (attempt,) = json.loads((tmp_path / "provenance.json").read_text())["attempts"]
     assert attempt["teacher"]["model"]["name"] == "nano"
     with pytest.raises(ConfigError, match=r"distills a teacher, and model\.teacher is empty"):

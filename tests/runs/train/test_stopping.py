@@ -53,7 +53,7 @@ def rare(config: RunConfig) -> RunConfig:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "places"),
+    ("algorithm", "stops"),
     [
         (
             GRPO(beta=0.1),
@@ -73,14 +73,14 @@ def rare(config: RunConfig) -> RunConfig:
     ids=["grpo", "ppo", "dpo"],
 )
 def test_a_run_stopped_in_every_phase_is_the_undisturbed_one(
-    algorithm: Algorithm[Any], places: list[tuple[Told, list[int], int]], policy: str, tmp_path: Path
+    algorithm: Algorithm[Any], stops: list[tuple[Told, list[int], int]], policy: str, tmp_path: Path
 ) -> None:
     """(where, checkpoints behind it, last row behind it), one start after the other."""
     sampler = SamplerConfig(kind="replay", problems=6) if algorithm.off_policy else SamplerConfig()
     config = rare(configure(policy, algorithm, sampler=sampler))
-    for told, saved, row in places:
-        assert stopped(config, tmp_path / "parts", told) == saved, told.where
-        assert last_step(tmp_path / "parts") == row, told.where
+    for listener, saved, row in stops:
+        assert stopped(config, tmp_path / "parts", listener) == saved, listener.where
+        assert last_step(tmp_path / "parts") == row, listener.where
     assert carry(config, tmp_path / "parts") == carry(config, tmp_path / "whole")
     assert not [*(tmp_path / "parts").glob("checkpoints/.*")]
 
@@ -91,18 +91,18 @@ def test_a_stop_between_refills_keeps_what_was_before_the_first(
     """By then the first draw of the step has changed the curriculum and the count of tokens."""
     train = TrainConfig(steps=3, prompts_per_step=4, group_size=2, learning_rate={"policy": 1e-3})
     config = rare(configure(policy, ADS(), modify=Modifiers(dynamic_sampling=3), train=train))
-    whole = carry(config, tmp_path / "whole")
-    refills, plain, told = list[int](), OnPolicy.gather, Told()
+    undisturbed = carry(config, tmp_path / "whole")
+    refills, plain, listener = list[int](), OnPolicy.gather, Told()
 
     def gather(self: Any, step: int, attempt: int, index: Any) -> Any:
         refills.extend([step] * (attempt > 0 and step > 1))
         return plain(self, step, attempt, index)
 
     monkeypatch.setattr(OnPolicy, "gather", gather)
-    monkeypatch.setattr(told, "stop", lambda: bool(refills))
-    saved = stopped(config, tmp_path / "parts", told)
+    monkeypatch.setattr(listener, "stop", lambda: bool(refills))
+    saved = stopped(config, tmp_path / "parts", listener)
     assert saved == [refills[0] - 1]
-    assert carry(config, tmp_path / "parts") == whole
+    assert carry(config, tmp_path / "parts") == undisturbed
 
 
 @pytest.mark.parametrize(("patience", "saved", "row"), [(60.0, [1], 1), (0.0, [], 0)])
@@ -112,15 +112,17 @@ def test_a_step_that_has_changed_weights_is_finished_or_made_again(
     """Told behind the first of two updates of step 1. Where the rest takes long, the last checkpoint counts:
     here none."""
     config = rare(configure(policy))
-    whole = carry(config, tmp_path / "whole")
-    updates, plain, told = list[Any](), RoleModels.step, Told()
+    undisturbed = carry(config, tmp_path / "whole")
+    updates, plain, listener = list[Any](), RoleModels.step, Told()
     with monkeypatch.context() as patch:
         patch.setattr(stopping, "FINISH", patience)
-        patch.setattr(told, "stop", lambda: bool(updates))
-        patch.setattr(RoleModels, "step", lambda *given: (updates.append(given), plain(*given))[1])
-        assert stopped(config, tmp_path / "parts", told) == saved
+        patch.setattr(listener, "stop", lambda: bool(updates))
+        patch.setattr(
+            RoleModels, "step", lambda *arguments: (updates.append(arguments), plain(*arguments))[1]
+        )
+        assert stopped(config, tmp_path / "parts", listener) == saved
     assert last_step(tmp_path / "parts") == row
-    assert carry(config, tmp_path / "parts") == whole
+    assert carry(config, tmp_path / "parts") == undisturbed
 
 
 def test_a_warm_start_that_is_stopped_leaves_nothing_and_is_made_again(policy: str, tmp_path: Path) -> None:
@@ -129,10 +131,10 @@ def test_a_warm_start_that_is_stopped_leaves_nothing_and_is_made_again(policy: s
     cache = tmp_path / "cache" / "warm"
     assert stopped(config, tmp_path / "parts", Told(0, "warm start 2/4", 1)) == []
     assert [path.name[-5:] for path in cache.iterdir()] == [".lock"] and last_step(tmp_path / "parts") == -1
-    found = carry(config, tmp_path / "parts")
+    outcome = carry(config, tmp_path / "parts")
     (made,) = (path for path in cache.iterdir() if path.is_dir())
     made.rename(tmp_path / "first")
-    assert found == carry(config, tmp_path / "whole")
+    assert outcome == carry(config, tmp_path / "whole")
 
 
 def give_up() -> None:
@@ -148,16 +150,16 @@ def test_a_study_that_is_stopped_leaves_nothing(policy: str, tmp_path: Path) -> 
 
 
 def test_who_waits_for_anothers_warm_start_can_be_stopped(tmp_path: Path) -> None:
-    held, over = threading.Event(), threading.Event()
+    locked, over = threading.Event(), threading.Event()
 
     def other() -> None:
         with alone(tmp_path / "x"):
-            held.set()
+            locked.set()
             over.wait(30)
 
     thread = threading.Thread(target=other)
     thread.start()
-    held.wait(30)
+    locked.wait(30)
     try:
         with asking(give_up), pytest.raises(Preempted), alone(tmp_path / "x"):
             raise AssertionError("two have it")
@@ -169,47 +171,47 @@ def test_who_waits_for_anothers_warm_start_can_be_stopped(tmp_path: Path) -> Non
 def test_a_long_phase_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
-    told = Told()
-    run = Stopping(told.report, told.stop)
+    listener = Told()
+    run = Stopping(listener.report, listener.stop)
     run.report(Progress(1, 3, 0.5, 10.0, "sampling"))
     with run.heeded():
         for second in range(1, 21):
             now[0] = float(second)
             safe_point()
-    assert len(told.heard) == 1 + int(20 // stopping.BEAT)
-    assert set(told.heard) == {Progress(1, 3, 0.5, 10.0, "sampling")}
+    assert len(listener.heard) == 1 + int(20 // stopping.BEAT)
+    assert set(listener.heard) == {Progress(1, 3, 0.5, 10.0, "sampling")}
 
 
 def test_safe_points_mean_nothing_where_nobody_asks() -> None:
     safe_point()
-    found: list[Callable[[], None]] = []
+    results: list[Callable[[], None]] = []
     with asking(give_up):
-        thread = threading.Thread(target=lambda: found.append(safe_point()))  # type: ignore[func-returns-value]
+        thread = threading.Thread(target=lambda: results.append(safe_point()))  # type: ignore[func-returns-value]
         thread.start()
         thread.join()
-    assert found == [None]
+    assert results == [None]
 
 
 def test_a_checkpoint_that_was_about_to_be_replaced_has_its_name_again(policy: str, tmp_path: Path) -> None:
     """Killed between the two renames: the one that was there is there again."""
     config = rare(configure(policy))
-    told = Told(2, "evaluating on validation", 2)
-    assert stopped(config, tmp_path / "parts", told) == [2]
-    places = tmp_path / "parts" / "checkpoints"
-    (places / "step-2").rename(places / f".step-2{checkpoints.REPLACED}")
+    listener = Told(2, "evaluating on validation", 2)
+    assert stopped(config, tmp_path / "parts", listener) == [2]
+    checkpoint_folder = tmp_path / "parts" / "checkpoints"
+    (checkpoint_folder / "step-2").rename(checkpoint_folder / f".step-2{checkpoints.REPLACED}")
     assert carry(config, tmp_path / "parts") == carry(config, tmp_path / "whole")
-    assert not places.exists() or not [*places.iterdir()]
+    assert not checkpoint_folder.exists() or not [*checkpoint_folder.iterdir()]
 
 
 def test_a_checkpoint_with_nan_is_refused_though_its_sums_are_right(policy: str, tmp_path: Path) -> None:
     config = rare(configure(policy))
     assert stopped(config, tmp_path / "parts", Told(2, "evaluating on validation", 2)) == [2]
-    place = checkpoints.checkpoint_path(tmp_path / "parts", 2)
-    weights, table = checkpoints.tensors_of(place, "policy"), checkpoints.manifest(place)
+    checkpoint = checkpoints.checkpoint_path(tmp_path / "parts", 2)
+    weights, table = checkpoints.tensors_of(checkpoint, "policy"), checkpoints.manifest(checkpoint)
     next(iter(weights.values())).view(-1)[0] = float("nan")
-    checkpoints.write_tensors(place / "policy.safetensors", weights)
-    (place / checkpoints.MANIFEST).unlink()
-    checkpoints.write_manifest(place, table["step"], table["attempt"], table["logs"])
-    assert not checkpoints.damage(place)
+    checkpoints.write_tensors(checkpoint / "policy.safetensors", weights)
+    (checkpoint / checkpoints.MANIFEST).unlink()
+    checkpoints.write_manifest(checkpoint, table["step"], table["attempt"], table["logs"])
+    assert not checkpoints.damage(checkpoint)
     with pytest.raises(FolderError, match=r"step-2: weights of the policy are not finite; .*delete it"):
         carry(config, tmp_path / "parts")

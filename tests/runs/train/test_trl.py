@@ -177,8 +177,8 @@ def norm(tensors: dict[str, torch.Tensor]) -> float:
     return math.sqrt(sum(tensor.double().square().sum().item() for tensor in tensors.values()))
 
 
-def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.cpu() - other[name].cpu() for name, tensor in one.items()}
+def apart(first: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.cpu() - other[name].cpu() for name, tensor in first.items()}
 
 
 @pytest.fixture
@@ -194,15 +194,15 @@ def our_rollouts(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL's trainers get the completions that our sampler draws in our loop, instead of their own."""
     made = backend.Sampled.trainer
 
-    def trainer(work: Any, place: Path) -> Any:
-        theirs = made(work, place)
+    def trainer(work: Any, output_folder: Path) -> Any:
+        theirs = made(work, output_folder)
 
-        def generate(prompt_ids: list[list[int]], *rest: Any) -> Any:
+        def generate(prompt_ids: list[list[int]], *arguments: Any) -> Any:
             config, step = work.ours.config, work.step + 1
-            own = work.schedule[
+            indices = work.schedule[
                 (step - 1) * config.train.prompts_per_step : step * config.train.prompts_per_step
             ]
-            groups = work.source.gather(step, 0, own)
+            groups = work.source.gather(step, 0, indices)
             rollouts = [rollout for group in groups for rollout in group.rollouts]
             assert [tuple(ids) for ids in prompt_ids] == [rollout.prompt for rollout in rollouts]
             completions = [list(rollout.completion) for rollout in rollouts]
@@ -289,11 +289,11 @@ def test_the_same_rollouts_give_the_same_weights(case: str, policy: str, tmp_pat
     config = configure(policy, algorithm, train=train(**training), reward=reward, modify=modify)
     _, ours = run(config, tmp_path / "ours")
     _, theirs = run(through_trl(config), tmp_path / "trl")
-    found = weights(tmp_path / "ours")
+    our_weights = weights(tmp_path / "ours")
     before = load(policy)
-    moved = norm(apart(found, before))
+    moved = norm(apart(our_weights, before))
     assert moved > 0.01
-    assert norm(apart(found, weights(tmp_path / "trl"))) < UPDATE * moved
+    assert norm(apart(our_weights, weights(tmp_path / "trl"))) < UPDATE * moved
     same = agree(ours, theirs, SHARED)
     assert {"reward/mean", "grad_norm/policy", "trained/share"} <= same
     for name in ("policy/entropy", "trained/entropy"):  # read before the update by us, in it by TRL
@@ -350,17 +350,19 @@ def test_whole_runs_on_recorded_pairs_are_the_same(
     """Nothing is sampled after the first round, so that both backends see the same minibatches to the end."""
     config = offline(policy, name, minibatches, **settings)
     ours, theirs = run(config, tmp_path / "ours"), run(through_trl(config), tmp_path / "trl")
-    found = weights(tmp_path / "ours")
-    moved = norm(apart(found, load(policy)))
-    assert norm(apart(found, weights(tmp_path / "trl"))) < UPDATE * moved
+    our_weights = weights(tmp_path / "ours")
+    moved = norm(apart(our_weights, load(policy)))
+    assert norm(apart(our_weights, weights(tmp_path / "trl"))) < UPDATE * moved
     shared = ("reward/", "score/", "length/", "groups/", "grad_norm/", "preference/pairs", "policy/entropy")
     shared += ("trained/share", "trained/groups", "trained/reward", "trained/length")
     if minibatches == 1:  # else ours are means over pairs, and TRL's over minibatches of unlike size
         shared += ("preference/",)
-    for one, other in zip(ours[1:], theirs[1:], strict=True):
-        if one["step"] == 1:  # half of its margins are nought but for rounding, which decides about accuracy
+    for our_row, other in zip(ours[1:], theirs[1:], strict=True):
+        if (
+            our_row["step"] == 1
+        ):  # half of its margins are nought but for rounding, which decides about accuracy
             other.pop("preference/accuracy", None)
-        same = agree(one, other, shared)
+        same = agree(our_row, other, shared)
         assert {"preference/pairs", "grad_norm/policy", "policy/entropy", "trained/share"} <= same
         assert {"preference/chosen_logp", "preference/rejected_logp", "trained/entropy"} <= other.keys()
 
@@ -375,9 +377,9 @@ def test_preference_file_goes_through_trl(policy: str, backend: Any, tmp_path: P
         sampler=SamplerConfig(kind="preferences", path=str(file)),
         train=train(steps=4, backend="trl"),
     )
-    found = run(config, tmp_path / "run")
-    assert [row["preference/pairs"] for row in found[1:]] == [4.0] * 4
-    assert found[4]["preference/margin"] > found[1]["preference/margin"] == 0
+    run_rows = run(config, tmp_path / "run")
+    assert [row["preference/pairs"] for row in run_rows[1:]] == [4.0] * 4
+    assert run_rows[4]["preference/margin"] > run_rows[1]["preference/margin"] == 0
 
 
 def test_a_step_without_pairs_makes_no_update(
@@ -394,9 +396,9 @@ def test_a_step_without_pairs_makes_no_update(
         sampler=SamplerConfig(kind="replay", problems=6),
         train=train(steps=4, backend="trl"),
     )
-    found = run(config, tmp_path)
-    assert [row["step"] for row in found] == [0, 1, 2, 3, 4]
-    assert ["grad_norm/policy" in row for row in found] == [False, False, True, False, True]
+    run_rows = run(config, tmp_path)
+    assert [row["step"] for row in run_rows] == [0, 1, 2, 3, 4]
+    assert ["grad_norm/policy" in row for row in run_rows] == [False, False, True, False, True]
     assert status(tmp_path)["state"] == "finished"
 
 
@@ -405,15 +407,15 @@ def test_a_step_without_pairs_makes_no_update(
 
 def test_run_folder_is_ours(policy: str, backend: Any, tmp_path: Path) -> None:
     config = configure(policy, GRPO(), train=train(steps=3, num_minibatches=2, backend="trl"))
-    found = run(config, tmp_path)
-    assert [row["step"] for row in found] == [0, 1, 2, 3]
-    assert not {key for row in found for key in row if not known(key)}
+    run_rows = run(config, tmp_path)
+    assert [row["step"] for row in run_rows] == [0, 1, 2, 3]
+    assert not {key for row in run_rows for key in row if not known(key)}
     first = {f"eval/{s}/{m}/correct" for s in ("validation", "test") for m in ("sampled", "greedy")}
     evaluated = [
-        {key for key in row if key.startswith("eval/") and key.endswith("/correct")} for row in found
+        {key for key in row if key.startswith("eval/") and key.endswith("/correct")} for row in run_rows
     ]
     assert evaluated == [first, set(), {key for key in first if "/validation/" in key}, first]
-    for row in found[1:]:
+    for row in run_rows[1:]:
         assert row["trl/reward"] == pytest.approx(row["reward/mean"])  # TRL's mean of what we graded
         assert row["trl/completions/mean_length"] == pytest.approx(row["length/mean"])
         # this random policy writes pad tokens too, and TRL takes one at the end for an end token
@@ -427,12 +429,12 @@ def test_run_folder_is_ours(policy: str, backend: Any, tmp_path: Path) -> None:
             "trl/loss",
         } <= row.keys()
         assert not {"gap/mean", "trained/ratio_mean"} & row.keys()  # what TRL does not tell
-    assert found[1]["cost/generated_tokens"] == pytest.approx(16 * found[1]["length/mean"])
-    assert found[3]["cost/trained_tokens"] == found[3]["cost/generated_tokens"]
+    assert run_rows[1]["cost/generated_tokens"] == pytest.approx(16 * run_rows[1]["length/mean"])
+    assert run_rows[3]["cost/trained_tokens"] == run_rows[3]["cost/generated_tokens"]
     loaded = loading.load(policy)
     weights = weights_per_token(*trunk_and_head(loaded.model), loaded.model.config)
     prompts = sum(len(loaded.encode(group["prompt"])) for group in transcript(tmp_path, 1))
-    assert found[1]["cost/flops"] == 8 * weights * (found[1]["cost/generated_tokens"] + prompts)
+    assert run_rows[1]["cost/flops"] == 8 * weights * (run_rows[1]["cost/generated_tokens"] + prompts)
     assert {row["step"] for row in rows(tmp_path, "eval.jsonl")} == {0, 2, 3}
     assert sorted(path.name for path in (tmp_path / "rollouts").iterdir()) == [
         "step-1.jsonl.zst",
@@ -451,10 +453,11 @@ def test_first_evaluation_and_schedule_are_those_of_our_loop(
 ) -> None:
     config = configure(policy, GRPO(), train=train(steps=2))
     ours, theirs = run(config, tmp_path / "ours"), run(through_trl(config), tmp_path / "trl")
-    kept = [
-        {key: value for key, value in found[0].items() if key.startswith("eval/")} for found in (ours, theirs)
+    first_evaluations = [
+        {key: value for key, value in run_rows[0].items() if key.startswith("eval/")}
+        for run_rows in (ours, theirs)
     ]
-    assert kept[0] == kept[1] != {}
+    assert first_evaluations[0] == first_evaluations[1] != {}
     drawn = [
         [row["problem"] for step in (1, 2) for row in transcript(tmp_path / name, step)]
         for name in ("ours", "trl")
@@ -485,7 +488,7 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
             train=train(steps=3, num_minibatches=2, warmup_steps=3, backend="trl"),
             modify=Modifiers(reference_every=1, reference_mix=0.5),
         )
-    whole = run(config, tmp_path / "whole")
+    undisturbed = run(config, tmp_path / "whole")
     with pytest.raises(Preempted):
         run(config, tmp_path / "parts", stop=after(tmp_path / "parts", 1))
     monkeypatch.setattr(stopping, "ASK", 0.0)
@@ -495,12 +498,12 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
     parts = run(config, tmp_path / "parts")
     timed = ("time/", "cost/peak", "trl/step_time")
 
-    def timeless(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in found]
+    def timeless(run_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in run_rows]
 
-    assert timeless(parts) == timeless(whole)
-    one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
+    assert timeless(parts) == timeless(undisturbed)
+    undisturbed_weights, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(tensor, other[key]) for key, tensor in undisturbed_weights.items())
 
 
 def test_bfloat16_trains_float32_weights(policy: str, backend: Any, tmp_path: Path) -> None:
@@ -514,8 +517,8 @@ def test_bfloat16_trains_float32_weights(policy: str, backend: Any, tmp_path: Pa
 
 def test_the_rate_rises_as_in_our_loop(policy: str, backend: Any, tmp_path: Path) -> None:
     config = configure(policy, GRPO(), train=train(steps=3, warmup_steps=2, backend="trl"))
-    found = run(config, tmp_path)
-    assert [row["learning_rate/policy"] for row in found[1:]] == [5e-4, 1e-3, 1e-3]
+    run_rows = run(config, tmp_path)
+    assert [row["learning_rate/policy"] for row in run_rows[1:]] == [5e-4, 1e-3, 1e-3]
 
 
 def test_an_update_that_is_not_finite_is_a_divergence(
@@ -524,8 +527,8 @@ def test_an_update_that_is_not_finite_is_a_divergence(
     """TRL applies such an update, so that the run cannot go on; what came before stays."""
     made = backend.Sampled.trainer
 
-    def trainer(work: Any, place: Path) -> Any:
-        theirs = made(work, place)
+    def trainer(work: Any, output_folder: Path) -> Any:
+        theirs = made(work, output_folder)
         plain = theirs._compute_loss
         theirs._compute_loss = lambda model, inputs: (
             plain(model, inputs) * (math.nan if theirs.state.global_step == 1 else 1.0)
@@ -533,11 +536,11 @@ def test_an_update_that_is_not_finite_is_a_divergence(
         return theirs
 
     monkeypatch.setattr(backend.Sampled, "trainer", trainer)
-    found = run(configure(policy, GRPO(), train=train(steps=4, backend="trl")), tmp_path)
-    assert [row["step"] for row in found] == [0, 1, 2]
-    assert found[2]["grad/nonfinite"] == 1 and found[2]["trl/loss"] is None
-    told = status(tmp_path)
-    assert told["state"] == "diverged" and "in step 2" in told["why"]
+    run_rows = run(configure(policy, GRPO(), train=train(steps=4, backend="trl")), tmp_path)
+    assert [row["step"] for row in run_rows] == [0, 1, 2]
+    assert run_rows[2]["grad/nonfinite"] == 1 and run_rows[2]["trl/loss"] is None
+    run_status = status(tmp_path)
+    assert run_status["state"] == "diverged" and "in step 2" in run_status["why"]
     assert (tmp_path / "rollouts" / "step-2.jsonl.zst").exists()
     assert not [*tmp_path.glob("final/*")], "TRL has written NaN into every weight"
 
@@ -553,15 +556,15 @@ def test_nonfinite_weights_diverge_though_loss_and_gradient_are_finite(
         if len(updates) == 2:
             adam.param_groups[0]["params"][0].data.view(-1)[-1] = math.inf
 
-    def trainer(work: Any, place: Path) -> Any:
+    def trainer(work: Any, output_folder: Path) -> Any:
         work.ours.models.optimizers["policy"].inner.register_step_post_hook(spoil)
-        return made(work, place)
+        return made(work, output_folder)
 
     monkeypatch.setattr(backend.Sampled, "trainer", trainer)
     settings = {"train": train(steps=2, backend="trl"), "checkpoint": CheckpointConfig(every=1)}
-    found = run(configure(policy, GRPO(), **settings), tmp_path)
-    assert found[2]["step"] == 2 and found[2]["grad/nonfinite"] == 0
-    assert not any(key.startswith("eval/") for key in found[2])
+    run_rows = run(configure(policy, GRPO(), **settings), tmp_path)
+    assert run_rows[2]["step"] == 2 and run_rows[2]["grad/nonfinite"] == 0
+    assert not any(key.startswith("eval/") for key in run_rows[2])
     assert status(tmp_path)["why"] == "weights of the policy are not finite after step 2"
     assert status(tmp_path)["state"] == "diverged"
     assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-1"]
@@ -574,14 +577,14 @@ def test_an_event_to_stop_on_ends_trls_trainer_too(
     """The reward of the first of twelve steps is .5 and then 0: three in a row are there after step 4."""
     plain, steps = Trainer.finish_step, []
 
-    def lost(self: Any, row: dict[str, float], *rest: Any) -> dict[str, float]:
+    def lost(self: Any, row: dict[str, float], *arguments: Any) -> dict[str, float]:
         steps.append(1)
-        return plain(self, row, *rest) | {"reward/mean": 0.5 * (len(steps) == 1), "reward/std": 0.1}
+        return plain(self, row, *arguments) | {"reward/mean": 0.5 * (len(steps) == 1), "reward/std": 0.1}
 
     monkeypatch.setattr(Trainer, "finish_step", lost)
     config = configure(policy, GRPO(), train=train(steps=12, backend="trl"))
-    found = run(dataclasses.replace(config, stop_on=("reward_collapse",)), tmp_path)
-    assert found[-1]["step"] == 4 and any(name.startswith("eval/test/") for name in found[-1])
+    run_rows = run(dataclasses.replace(config, stop_on=("reward_collapse",)), tmp_path)
+    assert run_rows[-1]["step"] == 4 and any(name.startswith("eval/test/") for name in run_rows[-1])
     assert status(tmp_path)["state"] == "collapsed"
     assert (tmp_path / "final" / "policy.safetensors").exists()
 
@@ -596,14 +599,14 @@ class Ungraded(Letters):
 
 def test_what_was_not_graded_has_no_reward(policy: str, backend: Any, tmp_path: Path) -> None:
     config = configure(policy, GRPO(), task=Ungraded(), train=train(backend="trl"))
-    given: list[Any] = []
+    rewards: list[Any] = []
     made = backend.Sampled.reward
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            backend.Sampled, "reward", lambda work, **kw: given.append(made(work, **kw)) or given[-1]
+            backend.Sampled, "reward", lambda work, **kw: rewards.append(made(work, **kw)) or rewards[-1]
         )
         _, row = run(config, tmp_path)
-    assert [reward is None for reward in given[0]] == [True, False, False, False] * 4
+    assert [reward is None for reward in rewards[0]] == [True, False, False, False] * 4
     assert row["outcome/infra_error"] == 0.25
     assert row["trl/reward"] == pytest.approx(row["reward/mean"])
 
@@ -686,10 +689,10 @@ def test_every_offered_setting_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "told"), [(None, "trl is not installed"), ("1.17.2", "trl 1.17.2 is installed")]
+    ("release", "message"), [(None, "trl is not installed"), ("1.17.2", "trl 1.17.2 is installed")]
 )
 def test_a_machine_without_the_release_is_told_so(
-    release: str | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    release: str | None, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if release is None else object())
@@ -708,7 +711,7 @@ def test_a_machine_without_the_release_is_told_so(
     ]
     assert cli.main(words) == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert told in error and "pip install 'trl==1.16.*'" in error
+    assert message in error and "pip install 'trl==1.16.*'" in error
 
 
 # The command
@@ -766,10 +769,10 @@ def test_sigterm_saves_and_the_next_start_goes_on(words: list[str], tmp_path: Pa
         time.sleep(0.05)
     child.send_signal(signal.SIGTERM)
     assert child.wait(30) == 75
-    told = status(path)
-    assert told["state"] == "preempted" and 0 < told["step"] < 30
-    assert [saved.name for saved in (path / "checkpoints").iterdir()] == [f"step-{told['step']}"]
+    run_status = status(path)
+    assert run_status["state"] == "preempted" and 0 < run_status["step"] < 30
+    assert [saved.name for saved in (path / "checkpoints").iterdir()] == [f"step-{run_status['step']}"]
     assert cli.main(words) == 0
-    found = status(path)
-    assert (found["state"], found["attempt"]) == ("finished", 2)
+    final_status = status(path)
+    assert (final_status["state"], final_status["attempt"]) == ("finished", 2)
     assert [row["step"] for row in rows(path)] == list(range(31))

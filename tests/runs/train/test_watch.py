@@ -52,14 +52,14 @@ def test_a_run_that_is_to_stop_on_an_event_ends_with_it_as_its_result(
     """12 steps ask for 3 in a row: from step 2 on, found at 4; validation is due there, test is not."""
     lost_reward(monkeypatch)
     config = dataclasses.replace(twelve(), stop_on=("reward_collapse",))
-    found = run(config, tmp_path)
-    assert [row["step"] for row in found] == [0, 1, 2, 3, 4]
+    run_rows = run(config, tmp_path)
+    assert [row["step"] for row in run_rows] == [0, 1, 2, 3, 4]
     assert status(tmp_path)["state"] == "collapsed" and settled(tmp_path)
     assert status(tmp_path)["why"] == ("reward_collapse from step 2: reward/mean 0 at step 4, below 0.05")
-    assert {name.split("/")[1] for name in found[-1] if name.startswith("eval/")} == {"validation", "test"}
+    assert {name.split("/")[1] for name in run_rows[-1] if name.startswith("eval/")} == {"validation", "test"}
     evaluated = [(row["step"], row["split"], row["problem"]) for row in rows(tmp_path, "eval.jsonl")]
     assert {(step, split) for step, split, _ in evaluated} >= {(4, "validation"), (4, "test")}
-    once = [one for one in evaluated if one[0] == 4 and one[1] == "validation"]
+    once = [evaluation for evaluation in evaluated if evaluation[0] == 4 and evaluation[1] == "validation"]
     assert len(once) == 3 * 3  # problems × (2 samples and 1 greedy): not evaluated twice
     assert (tmp_path / "final" / "policy.safetensors").exists()
     assert not (tmp_path / "checkpoints").exists()
@@ -83,15 +83,15 @@ def test_a_resumed_run_has_the_events_of_an_uninterrupted_one(
     config = dataclasses.replace(
         twelve(checkpoint=CheckpointConfig(every=2)), stop_on=("reward_collapse", "accuracy_collapse")
     )
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    run(config, whole)
+    undisturbed, parted = tmp_path / "whole", tmp_path / "parted"
+    run(config, undisturbed)
     with pytest.raises(Preempted):
         run(config, parted, after(parted, 3))
     (parted / "events.jsonl").write_text('{"kind": "of a step that is made again"}\n')
     run(config, parted)
-    assert (parted / "events.jsonl").read_bytes() == (whole / "events.jsonl").read_bytes()
-    assert [timeless(row) for row in rows(parted)] == [timeless(row) for row in rows(whole)]
-    assert {**status(parted), "attempt": 1} == status(whole)
+    assert (parted / "events.jsonl").read_bytes() == (undisturbed / "events.jsonl").read_bytes()
+    assert [timeless(row) for row in rows(parted)] == [timeless(row) for row in rows(undisturbed)]
+    assert {**status(parted), "attempt": 1} == status(undisturbed)
 
 
 def test_events_of_rows_that_were_thrown_away_are_too(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def recipe(stops: str) -> Any:
 
 
 def test_a_recipe_names_the_events_that_end_its_runs() -> None:
-    found = recipe('stop_on = ["accuracy_collapse", "reward_collapse"]').runs()[0]
-    assert found.stop_on == ("accuracy_collapse", "reward_collapse")
-    assert stored.load(stored.dump(found)) == found
+    run_config = recipe('stop_on = ["accuracy_collapse", "reward_collapse"]').runs()[0]
+    assert run_config.stop_on == ("accuracy_collapse", "reward_collapse")
+    assert stored.load(stored.dump(run_config)) == run_config
 
 
 def test_a_folder_of_before_there_were_events_to_stop_on_is_no_other_run() -> None:
@@ -158,7 +158,7 @@ def test_a_folder_of_before_there_were_events_to_stop_on_is_no_other_run() -> No
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ('["acuracy_collapse"]', r"unknown event 'acuracy_collapse'; did you mean 'accuracy_collapse'\?"),
         ('["zzz"]', "unknown event 'zzz'; known: accuracy_collapse, reward_collapse, "),
@@ -168,8 +168,8 @@ def test_a_folder_of_before_there_were_events_to_stop_on_is_no_other_run() -> No
         ("[3]", "stop_on"),
     ],
 )
-def test_a_wrong_event_is_an_error_of_the_recipe(value: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_wrong_event_is_an_error_of_the_recipe(value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         recipe(f"stop_on = {value}")
 
 
@@ -177,6 +177,8 @@ def test_a_report_finds_what_the_run_found(tmp_path: Path, monkeypatch: pytest.M
     lost_reward(monkeypatch)
     config = twelve()
     run(config, tmp_path / config.folder)
-    found = run_findings(load(tmp_path))[config.folder]
-    told = rows(tmp_path / config.folder, "events.jsonl")
-    assert told and [json.loads(line(event.row())) for event in found.events] == told
+    findings_of_run = run_findings(load(tmp_path))[config.folder]
+    logged_events = rows(tmp_path / config.folder, "events.jsonl")
+    assert (
+        logged_events and [json.loads(line(event.row())) for event in findings_of_run.events] == logged_events
+    )

@@ -98,9 +98,11 @@ def test_samples_are_those_of_the_in_process_sampler(temperature: float) -> None
 
 def test_an_engine_draws_from_the_truncated_distribution() -> None:
     models = trained()
-    asked = [dataclasses.replace(request, truncation=Truncation(top_k=3)) for request in requests()]
-    ours = sampler(models).sample(asked, 9, 1.0)
-    theirs = HFSampler(models, END, 0, 64, 128).sample(asked, 9, 1.0)
+    truncated_requests = [
+        dataclasses.replace(request, truncation=Truncation(top_k=3)) for request in requests()
+    ]
+    ours = sampler(models).sample(truncated_requests, 9, 1.0)
+    theirs = HFSampler(models, END, 0, 64, 128).sample(truncated_requests, 9, 1.0)
     for group, other in zip(ours, theirs, strict=True):
         for a, b in zip(group, other, strict=True):
             assert a.completion == b.completion
@@ -138,8 +140,8 @@ def test_engine_has_the_trainers_weights_after_every_sync() -> None:
     for _ in range(3):
         update(models)
         assert source.sync()["gap/sync"] < 1e-4
-        held = other.models.language.state_dict()
-        assert all(torch.equal(held[name], p) for name, p in models.language.state_dict().items())
+        engine_state = other.models.language.state_dict()
+        assert all(torch.equal(engine_state[name], p) for name, p in models.language.state_dict().items())
 
 
 def test_engine_that_knows_no_adapters_gets_the_sum_of_weights_and_adapter() -> None:
@@ -155,8 +157,8 @@ def test_engine_that_knows_no_adapters_gets_the_sum_of_weights_and_adapter() -> 
     assert [[r.completion for r in group] for group in ours] == [
         [r.completion for r in group] for group in theirs
     ]
-    held = dict(models.language.named_parameters())
-    assert all(torch.equal(held[name], p) for name, p in before.items())
+    parameter_by_name = dict(models.language.named_parameters())
+    assert all(torch.equal(parameter_by_name[name], p) for name, p in before.items())
 
 
 def names() -> list[str]:
@@ -240,8 +242,8 @@ def test_server_gives_what_its_engine_gives(served: tuple[Server, Copy]) -> None
     source = sampler(models, Remote(server.url, "run a"))
     update(models)
     assert source.sync()["gap/sync"] < EXACT
-    held = engine.models.language.state_dict()
-    assert all(torch.equal(held[name], p) for name, p in models.language.state_dict().items())
+    engine_state = engine.models.language.state_dict()
+    assert all(torch.equal(engine_state[name], p) for name, p in models.language.state_dict().items())
     for group, other in zip(
         source.sample(requests(), 9, 0.7), sampler(models).sample(requests(), 9, 0.7), strict=True
     ):
@@ -299,8 +301,8 @@ def test_server_answers_its_state_and_no_other_page(
         content = json.loads(response.read())
         assert response.status == status
         if status == 200:
-            known = {"model": "tiny", "dtype": "float32", "context": 128, "block": 4, "run": ""}
-            assert content == known | {"provenance": {"engine": "a copy"}}
+            expected = {"model": "tiny", "dtype": "float32", "context": 128, "block": 4, "run": ""}
+            assert content == expected | {"provenance": {"engine": "a copy"}}
     connection.close()
 
 
@@ -334,8 +336,8 @@ def test_a_body_without_a_length_or_too_long_is_answered_and_not_read(
     served: tuple[Server, Copy], announced: str, status: int
 ) -> None:
     for page in ("/sample", "/weights"):
-        found, text = raw(served[0], f"POST {page} HTTP/1.1\nHost: localhost\n{announced}")
-        assert found == status and json.loads(text)["error"]
+        answered, text = raw(served[0], f"POST {page} HTTP/1.1\nHost: localhost\n{announced}")
+        assert answered == status and json.loads(text)["error"]
     assert served[0].run == "" and Remote(served[0].url, "run a").sample([((5, 6), 1)], 2, 1.0, END)
 
 
@@ -355,8 +357,8 @@ def test_a_body_without_a_length_or_too_long_is_answered_and_not_read(
 )
 def test_a_page_in_a_browser_gets_nothing(served: tuple[Server, Copy], header: str, status: int) -> None:
     assert raw(served[0], f"GET /state HTTP/1.1\n{header}")[0] == status
-    found, _ = raw(served[0], f"POST /x HTTP/1.1\n{header}\nContent-Length: 2", b"{}")
-    assert found == (404 if status == 200 else 403)
+    answered, _ = raw(served[0], f"POST /x HTTP/1.1\n{header}\nContent-Length: 2", b"{}")
+    assert answered == (404 if status == 200 else 403)
 
 
 def test_a_server_with_a_token_answers_nobody_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,19 +391,19 @@ def test_served_model_says_its_token_once_and_where_it_goes(monkeypatch: pytest.
     monkeypatch.delenv(gate.VARIABLE, raising=False)
     monkeypatch.setattr(vllm, "VLLM", lambda *_, **__: Copy(tiny(), context=128))
     monkeypatch.setattr(server.signal, "signal", lambda *_: None)
-    asked: list[Server] = []
+    servers: list[Server] = []
 
     def ended(self: Server) -> None:
-        asked.append(self)
+        servers.append(self)
 
     monkeypatch.setattr(server.Server, "serve_forever", ended)
     for beyond in (False, True):
         monkeypatch.setattr(gate, "loopback", lambda _, beyond=beyond: not beyond)
-        told: list[str] = []
-        serve("nano", host="127.0.0.1", port=0, dtype="float32", rows=1, cache_gb=0.1, tell=told.append)
-        assert [gate.VARIABLE in line for line in told] == ([False, True] if beyond else [False])
-        assert asked[-1].gate.token == (told[1].partition("=")[2] if len(told) > 1 else "")
-        assert 10**6 < asked[-1].most["/weights"] < 10**7  # four bytes for each of nano's weights
+        messages: list[str] = []
+        serve("nano", host="127.0.0.1", port=0, dtype="float32", rows=1, cache_gb=0.1, tell=messages.append)
+        assert [gate.VARIABLE in line for line in messages] == ([False, True] if beyond else [False])
+        assert servers[-1].gate.token == (messages[1].partition("=")[2] if len(messages) > 1 else "")
+        assert 10**6 < servers[-1].most["/weights"] < 10**7  # four bytes for each of nano's weights
 
 
 # Whole runs
@@ -464,12 +466,12 @@ def test_run_logs_the_gap_at_every_step_and_equals_the_in_process_run(
 def test_resumed_run_hands_the_checkpoints_weights_to_its_new_engine(
     engine: list[Copy], tmp_path: Path
 ) -> None:
-    whole = run(configure(), tmp_path / "whole")
+    undisturbed = run(configure(), tmp_path / "whole")
     with pytest.raises(Preempted):
         run(configure(), tmp_path / "parts", after(tmp_path / "parts", 1))
     parts = run(configure(), tmp_path / "parts")
     assert len(engine) == 3 and engine[1].closed
-    assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in whole[1:]]
+    assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in undisturbed[1:]]
 
 
 def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_path: Path) -> None:
@@ -478,10 +480,10 @@ def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_pat
     made: Callable[..., Copy] = remote.Remote  # type: ignore[assignment]
 
     def forgetful(url: str, run: str) -> Copy:
-        found = made(url, run)
-        plain = found.load
-        found.load = lambda weights: plain(weights) if found.loads < 4 else None  # type: ignore[method-assign]
-        return found
+        remote_engine = made(url, run)
+        plain = remote_engine.load
+        remote_engine.load = lambda weights: plain(weights) if remote_engine.loads < 4 else None  # type: ignore[method-assign]
+        return remote_engine
 
     remote.Remote = forgetful  # type: ignore[assignment, misc]
     with pytest.raises(SamplerGap, match="after a weight synchronization"):
@@ -501,13 +503,13 @@ def test_correction_is_logged_and_compares_with_the_trainer(tmp_path: Path) -> N
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "pack_groups", skewed)
-        found = run(configure(sampler=SamplerConfig(correction="tis")), tmp_path / "corrected")
-    for row in found[1:]:
+        run_rows = run(configure(sampler=SamplerConfig(correction="tis")), tmp_path / "corrected")
+    for row in run_rows[1:]:
         assert row["correction/weight_mean"] == pytest.approx(math.exp(5e-4), abs=1e-5)
         assert row["correction/clipped"] == 0 and row["gap/mean"] == pytest.approx(5e-4, rel=0.01)
         assert abs(row["trained/kl_old"]) < 1e-5, "one update: π_old is the trainer's own, not the sampler's"
     first = run(configure(sampler=SamplerConfig()), tmp_path / "plain")[1]["grad_norm/policy"]
-    assert found[1]["grad_norm/policy"] == pytest.approx(first * math.exp(5e-4), rel=1e-4)
+    assert run_rows[1]["grad_norm/policy"] == pytest.approx(first * math.exp(5e-4), rel=1e-4)
 
 
 # Recipes

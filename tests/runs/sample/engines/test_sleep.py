@@ -109,17 +109,17 @@ def test_engine_sleeps_from_sampling_to_the_synchronization(
         return plain(self, *args)
 
     monkeypatch.setattr(Updater, "update", train)
-    found = run(configure(adapter, kind="vllm"), tmp_path / "sleeps")
+    sleeping_rows = run(configure(adapter, kind="vllm"), tmp_path / "sleeps")
     begins = llm.events.index(CYCLE[bool(adapter)][0])
-    whole = llm.events[begins:]
-    ends = len(whole) - 1 - whole[::-1].index("wake kv_cache")
-    between = [event for event in whole[: ends + 1] if event != "generate"]
+    events = llm.events[begins:]
+    ends = len(events) - 1 - events[::-1].index("wake kv_cache")
+    between = [event for event in events[: ends + 1] if event != "generate"]
     assert between == 2 * CYCLE[bool(adapter)]
-    assert whole[6] == whole[-2] == "generate" and whole[-1] == "shutdown"
+    assert events[6] == events[-2] == "generate" and events[-1] == "shutdown"
     monkeypatch.setattr(Updater, "update", plain)
     others = run(configure(adapter, kind="vllm", sleep=False), tmp_path / "awake")
     assert not any(event.startswith(("sleep", "wake")) for event in restless.events)
-    for row, other in zip(found[1:], others[1:], strict=True):
+    for row, other in zip(sleeping_rows[1:], others[1:], strict=True):
         for name in ("reward/mean", "grad_norm/policy", "gap/sync", "policy/entropy"):
             assert row[name] == other[name], name
         assert 0 <= row["gap/sync"] < 1e-4 and row["grad_norm/policy"] > 0
@@ -128,12 +128,12 @@ def test_engine_sleeps_from_sampling_to_the_synchronization(
 def test_sampling_wakes_an_engine_that_nothing_else_woke(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step whose groups are all rejected trains nothing and synchronizes nothing."""
     source, llm = follower(monkeypatch)
-    wanted = [Request(PROMPT, (1, 2, GREEDY))]
-    before = source.sample(wanted, 9, 1.0)
+    sample_requests = [Request(PROMPT, (1, 2, GREEDY))]
+    before = source.sample(sample_requests, 9, 1.0)
     llm.events.clear()
     source.sleep()
     source.sleep()
-    assert [rollout.completion for rollout in source.sample(wanted, 9, 1.0)[0]] == [
+    assert [rollout.completion for rollout in source.sample(sample_requests, 9, 1.0)[0]] == [
         rollout.completion for rollout in before[0]
     ]
     assert llm.events == [
@@ -185,9 +185,9 @@ def test_adapter_alone_is_handed_over_and_the_samples_are_the_policys(
     assert llm.events.count("reload_weights") == proof
     assert llm.handed and all("lora_" in name for tensors in llm.handed for name in tensors)
     assert not Path(llm.adapter.lora_path).exists()
-    wanted = [Request(PROMPT, (1, 2, GREEDY)), Request((8, 3), (4,))]
-    theirs = HFSampler(source.models, END, 0, 64, 128).sample(wanted, 9, 1.0)
-    assert [[r.completion for r in group] for group in source.sample(wanted, 9, 1.0)] == [
+    sample_requests = [Request(PROMPT, (1, 2, GREEDY)), Request((8, 3), (4,))]
+    theirs = HFSampler(source.models, END, 0, 64, 128).sample(sample_requests, 9, 1.0)
+    assert [[r.completion for r in group] for group in source.sample(sample_requests, 9, 1.0)] == [
         [r.completion for r in group] for group in theirs
     ]
 

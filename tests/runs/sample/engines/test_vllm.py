@@ -90,34 +90,34 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-kept: dict[str, tuple[str, VLLM]] = {}
+cached_engine: dict[str, tuple[str, VLLM]] = {}
 
 
 ATTENTION = ("k_proj", "o_proj", "q_proj", "v_proj")
 EVERY = AdapterRoom(4, (*ATTENTION, "down_proj", "gate_proj", "up_proj"))
 
 
-def vllm(place: str, dtype: str = "float32", room: AdapterRoom | None = None) -> VLLM:
+def vllm(model_path: str, dtype: str = "float32", room: AdapterRoom | None = None) -> VLLM:
     """The engine of the last test where it will do: there is one in a process, and it starts slowly."""
-    name, engine = kept.get("engine", ("", None))
-    wanted = f"{place} {dtype} {room}"
-    if engine is None or name != wanted or engine is not VLLM._open:
-        engine = VLLM(place, dtype=dtype, rows=64, cache_gb=0.25, room=room)
-        kept["engine"] = (wanted, engine)
+    name, engine = cached_engine.get("engine", ("", None))
+    key = f"{model_path} {dtype} {room}"
+    if engine is None or name != key or engine is not VLLM._open:
+        engine = VLLM(model_path, dtype=dtype, rows=64, cache_gb=0.25, room=room)
+        cached_engine["engine"] = (key, engine)
     return engine
 
 
-def language(place: str) -> Any:
+def language(model_path: str) -> Any:
     import transformers
 
-    return transformers.AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    return transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
 
 
-def sampler(place: str, temperature: float = 1.0, **settings: Any) -> EngineSampler:
-    models = RoleModels(language(place), ("policy",), temperature=temperature)
+def sampler(model_path: str, temperature: float = 1.0, **settings: Any) -> EngineSampler:
+    models = RoleModels(language(model_path), ("policy",), temperature=temperature)
     models.optimize({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
     options = {"end": END, "pad": 0, "context": 128, "prompt": PROMPTS[0], **settings}
-    return EngineSampler(vllm(place), models, **options)
+    return EngineSampler(vllm(model_path), models, **options)
 
 
 def requests(samples: int = 3) -> list[Request]:
@@ -147,24 +147,24 @@ def test_behavior_logp_is_that_of_a_forward_pass_at_the_temperature(small: str, 
 @pytest.mark.parametrize("truncation", [Truncation(top_k=4, top_p=0.7), Truncation(top_k=4, min_p=0.3)])
 def test_behavior_logp_is_that_of_the_truncated_distribution(small: str, truncation: Truncation) -> None:
     source = sampler(small)
-    asked = [dataclasses.replace(request, truncation=truncation) for request in requests()]
-    for group in source.sample(asked, 15, 1.0):
+    truncated_requests = [dataclasses.replace(request, truncation=truncation) for request in requests()]
+    for group in source.sample(truncated_requests, 15, 1.0):
         for rollout in group:
             tokens = torch.tensor([[*rollout.prompt, *rollout.completion]])
             with torch.no_grad():
                 logits = source.models.language(input_ids=tokens).logits[0, len(rollout.prompt) - 1 : -1]
-            kept = truncate(logits.log_softmax(-1), truncation)
-            expected = kept.gather(-1, torch.tensor(rollout.completion)[:, None])[:, 0]
+            truncated_logp = truncate(logits.log_softmax(-1), truncation)
+            expected = truncated_logp.gather(-1, torch.tensor(rollout.completion)[:, None])[:, 0]
             np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("seed", [3, GREEDY])
 def test_greedy_answers_and_logps_match_the_in_process_sampler(small: str, seed: int) -> None:
     source = sampler(small)
-    wanted = [Request(prompt, (seed,)) for prompt in PROMPTS]
+    sample_requests = [Request(prompt, (seed,)) for prompt in PROMPTS]
     temperature = 1.0 if seed == GREEDY else 0.0
-    ours = source.sample(wanted, 12, temperature)
-    theirs = HFSampler(source.models, END, 0, 64, 128).sample(wanted, 12, temperature)
+    ours = source.sample(sample_requests, 12, temperature)
+    theirs = HFSampler(source.models, END, 0, 64, 128).sample(sample_requests, 12, temperature)
     for (a,), (b,) in zip(ours, theirs, strict=True):
         assert (a.prompt, a.completion, a.stopped) == (b.prompt, b.completion, b.stopped)
         np.testing.assert_allclose(a.sampler_logp, b.sampler_logp, rtol=0, atol=EXACT)
@@ -175,7 +175,7 @@ def test_frequencies_of_two_token_completions_are_their_probabilities(small: str
     """χ² over all 40 · 40 completions, those expected less than five times taken together. The seeds are
     fixed; a sampler without an error fails one choice of seeds in a thousand."""
     source, draws = sampler(small, temperature), 3000
-    ((*found,),) = source.sample([Request(PROMPTS[1], tuple(range(draws)))], 2, temperature)
+    ((*rollouts,),) = source.sample([Request(PROMPTS[1], tuple(range(draws)))], 2, temperature)
     prefix = torch.tensor([PROMPTS[1]]).repeat(VOCABULARY, 1)
     both = torch.cat([prefix, torch.arange(VOCABULARY)[:, None]], -1)
     with torch.no_grad():
@@ -185,7 +185,7 @@ def test_frequencies_of_two_token_completions_are_their_probabilities(small: str
         table[end] = 0
         table[end, 0] = logp[0, len(PROMPTS[1]) - 1, end].exp()
     counts = torch.zeros_like(table)
-    for rollout in found:
+    for rollout in rollouts:
         counts[tuple([*rollout.completion, 0][:2])] += 1
     expected = table.flatten() * draws
     often = expected >= 5
@@ -209,8 +209,8 @@ def test_sample_depends_on_nothing_but_its_seed_and_prompt(small: str) -> None:
     backwards = source.sample([Request(r.prompt, r.seeds[::-1]) for r in requests()[::-1]], 15, 1.0)
     for group, other in zip(together, backwards[::-1], strict=True):
         assert [r.completion for r in group] == [r.completion for r in other[::-1]]
-    ((one, two, huge),) = source.sample([Request(PROMPTS[0], (1, 2, 2**63 - 1))], 15, 1.0)
-    assert len({one.completion, two.completion, huge.completion}) == 3
+    ((first, two, huge),) = source.sample([Request(PROMPTS[0], (1, 2, 2**63 - 1))], 15, 1.0)
+    assert len({first.completion, two.completion, huge.completion}) == 3
 
 
 def test_completion_ends_with_its_first_end_token_or_at_the_limit(small: str) -> None:
@@ -232,16 +232,16 @@ def test_end_token_at_the_very_limit_counts_as_stopped(small: str) -> None:
 
 def test_groups_keep_their_prompts_and_sizes_in_order(small: str) -> None:
     source = sampler(small)
-    wanted = [Request(PROMPTS[0], (1,)), Request(PROMPTS[1], ()), Request(PROMPTS[2], (4, 5, 6))]
-    found = source.sample(wanted, 4, 1.0)
-    assert [len(group) for group in found] == [1, 0, 3] and source.sample([], 4, 1.0) == []
-    assert all(r.prompt == w.prompt for w, group in zip(wanted, found, strict=True) for r in group)
+    sample_requests = [Request(PROMPTS[0], (1,)), Request(PROMPTS[1], ()), Request(PROMPTS[2], (4, 5, 6))]
+    groups = source.sample(sample_requests, 4, 1.0)
+    assert [len(group) for group in groups] == [1, 0, 3] and source.sample([], 4, 1.0) == []
+    assert all(r.prompt == w.prompt for w, group in zip(sample_requests, groups, strict=True) for r in group)
 
 
 def test_prompt_filling_context_is_served_and_longer_one_names_remedy(small: str) -> None:
     source = sampler(small)
-    ((whole,),) = source.sample([Request((5,) * 118, (1,))], 10, 1.0)
-    assert whole.stopped or len(whole.completion) == 10
+    ((filling_rollout,),) = source.sample([Request((5,) * 118, (1,))], 10, 1.0)
+    assert filling_rollout.stopped or len(filling_rollout.completion) == 10
     with pytest.raises(DataError, match=r"prompt of 119 tokens and 10 new ones.*context of 128"):
         source.sample([Request((5,) * 119, (1,))], 10, 1.0)
 
@@ -250,8 +250,8 @@ def test_many_long_prompts_are_not_cut_in_two(small: str) -> None:
     """vLLM 0.30 fails on a CPU when a seeded request's prompt is computed in parts, which happens when the
     prompts of a batch exceed what it computes at once."""
     source = sampler(small)
-    wanted = [Request(tuple((i + j) % 38 + 2 for j in range(100)), (i,)) for i in range(120)]
-    assert all(rollout.completion for (rollout,) in source.sample(wanted, 2, 1.0))
+    long_requests = [Request(tuple((i + j) % 38 + 2 for j in range(100)), (i,)) for i in range(120)]
+    assert all(rollout.completion for (rollout,) in source.sample(long_requests, 2, 1.0))
 
 
 def test_generators_and_threads_of_the_process_stay_as_they_were(small: str) -> None:
@@ -304,8 +304,8 @@ def test_gap_is_nought_after_every_sync_and_on_fresh_samples(nano: Loaded) -> No
     for step in range(5):
         update(source.models)
         assert source.sync()["gap/sync"] < 1e-4
-        ((*found,),) = source.sample([Request(nano.encode("17+25="), tuple(range(8)))], 12, 1.0)
-        for rollout in found:
+        ((*rollouts,),) = source.sample([Request(nano.encode("17+25="), tuple(range(8)))], 12, 1.0)
+        for rollout in rollouts:
             expected = logps(source.models.language, rollout.prompt, rollout.completion, 1.0)
             np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT, err_msg=str(step))
 
@@ -363,13 +363,13 @@ def test_adapter_alone_follows_and_its_samples_are_the_policys(monkeypatch: pyte
     for _ in range(3):
         update(source.models)
         assert source.sync()["gap/sync"] < EXACT
-        wanted = Request(loaded.encode("17+25="), tuple(range(8)))
-        ((*found,),) = source.sample([wanted], 12, 1.0)
-        for rollout in found:
+        request = Request(loaded.encode("17+25="), tuple(range(8)))
+        ((*rollouts,),) = source.sample([request], 12, 1.0)
+        for rollout in rollouts:
             expected = logps(source.models.language, rollout.prompt, rollout.completion, 1.0)
             np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
-        bare = logps(source.models.plain, found[0].prompt, found[0].completion, 1.0)
-        moved = float((bare - torch.tensor(found[0].sampler_logp)).abs().max())
+        bare = logps(source.models.plain, rollouts[0].prompt, rollouts[0].completion, 1.0)
+        moved = float((bare - torch.tensor(rollouts[0].sampler_logp)).abs().max())
         assert moved > 10 * EXACT, "the adapter is in it"
     monkeypatch.setattr(VLLM, "load_adapter", lambda self, config, tensors: None)
     update(source.models)
@@ -449,22 +449,22 @@ def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False)
 
 def test_run_finishes_and_logs_gap_and_correction_at_every_step(tmp_path: Path) -> None:
     sampling = SamplerConfig(kind="vllm", cache_gb=0.25, correction="tis", correction_level="sequence")
-    found = run(configure(sampler=sampling), tmp_path / "ours")
+    run_rows = run(configure(sampler=sampling), tmp_path / "ours")
     theirs = run(configure(sampler=SamplerConfig()), tmp_path / "theirs")
-    assert [row["step"] for row in found] == [0, 1, 2, 3]
-    assert not {key for row in found for key in row if not known(key)}
-    for row in found[1:]:
+    assert [row["step"] for row in run_rows] == [0, 1, 2, 3]
+    assert not {key for row in run_rows for key in row if not known(key)}
+    for row in run_rows[1:]:
         assert row["gap/sync"] < 1e-4 and row["gap/mean"] < 1e-5 and abs(row["gap/k3"]) < 1e-6
         assert row["correction/weight_mean"] == pytest.approx(1, abs=1e-4)
         assert row["correction/clipped"] == 0
-    greedy = [key for key in found[0] if key.startswith("eval/") and "/greedy/" in key]
-    assert greedy and all(found[0][key] == theirs[0][key] for key in greedy), "the same base, greedily"
+    greedy = [key for key in run_rows[0] if key.startswith("eval/") and "/greedy/" in key]
+    assert greedy and all(run_rows[0][key] == theirs[0][key] for key in greedy), "the same base, greedily"
     assert VLLM._open is None
 
 
 def test_run_with_an_adapter_logs_the_gap_at_every_step(tmp_path: Path) -> None:
-    found = run(configure(model=ModelConfig(adapter=LORA)), tmp_path)
-    for row in found[1:]:
+    run_rows = run(configure(model=ModelConfig(adapter=LORA)), tmp_path)
+    for row in run_rows[1:]:
         assert row["gap/sync"] < EXACT and row["gap/mean"] < 1e-5 and row["grad_norm/policy"] > 0
     (attempt,) = json.loads((tmp_path / "provenance.json").read_text())["attempts"]
     version = attempt["versions"]["vllm"]
@@ -478,18 +478,18 @@ def test_run_with_an_adapter_logs_the_gap_at_every_step(tmp_path: Path) -> None:
 
 
 def test_interrupted_run_goes_on_with_the_checkpoints_weights(tmp_path: Path) -> None:
-    whole = run(configure(), tmp_path / "whole")
+    undisturbed = run(configure(), tmp_path / "whole")
     with pytest.raises(Preempted):
         run(configure(), tmp_path / "parts", after(tmp_path / "parts", 1))
     parts = run(configure(), tmp_path / "parts")
-    assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in whole[1:]]
-    for row, other in zip(parts[1:], whole[1:], strict=True):
+    assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in undisturbed[1:]]
+    for row, other in zip(parts[1:], undisturbed[1:], strict=True):
         assert row["grad_norm/policy"] == pytest.approx(other["grad_norm/policy"], rel=1e-3)
 
 
 def test_doctor_tries_it() -> None:
-    found = doctor.vllm()
-    assert found.health == "ok" and "writes tokens on" in found.detail
+    engine_check = doctor.vllm()
+    assert engine_check.health == "ok" and "writes tokens on" in engine_check.detail
 
 
 RECIPE = """
