@@ -12,7 +12,7 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -315,6 +315,18 @@ def dialect_lines(row: Row) -> list[str]:
 
 def indented(text: str) -> list[str]:
     return textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def names_of(kind: str) -> Iterable[str]:
+    """The names of a kind that come with the suite."""
+    known: Mapping[str, Callable[[], Iterable[str]]] = {
+        "algorithm": registries.algorithms,
+        "dialect": registries.dialects,
+        "task": registries.tasks,
+        "recipe": recipe.recipes,
+        "metric": catalog.catalog,
+    }
+    return known[kind]()
 
 
 def show(kind: str, name: str) -> Row:

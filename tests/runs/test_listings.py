@@ -102,6 +102,34 @@ def test_the_list_of_findings_computes_no_power(
     assert "supported" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("show grpo", "show algorithm grpo"),
+        ("show quickstart", "show recipe quickstart"),
+        ("show grpo@trl", "show dialect grpo@trl"),
+        ("show algorithms grpo", "show algorithm NAME"),
+        ("show detectors", "list detectors"),
+        ("show gpro", "show algorithm grpo"),
+        ("list algorithm", "list algorithms"),
+        ("list metric", "list metrics"),
+        ("list grpo", "show algorithm grpo"),
+    ],
+)
+def test_an_unknown_kind_suggests_the_nearest_right_command(
+    words: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words.split())
+    assert f"unknown kind {words.split()[1]!r}; did you mean `grpobench {meant}`?" in capsys.readouterr().err
+
+
+def test_a_word_like_none_gets_the_kinds_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["list", "xyzzy"])
+    assert f"unknown kind 'xyzzy'; known: {', '.join(KINDS)}" in capsys.readouterr().err
+
+
 def test_each_of_several_figures_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["figure", "final_accuracy,valdation,secnds", "."]) == 2
     told = capsys.readouterr().err
