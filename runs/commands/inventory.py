@@ -12,7 +12,7 @@ SHOWN = ("algorithm", "dialect", "dialects", "task", "reward", "recipe", "metric
 
 
 class Kind(click.Choice[str]):
-    """The kind in `grpobench list KIND` or `show KIND NAME`. The error for another word suggests a command."""
+    """The kind in `grpobench list KIND` or `show KIND NAME`. The error for another suggests a command."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in self.choices:
