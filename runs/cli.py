@@ -186,7 +186,7 @@ COMMANDS: tuple[click.Command, ...] = (
         "finding",
         help="Run and judge a claim of the literature.",
         commands=(
-            Command("list", "finding.list_command", "List every finding with its verdict."),
+            Command("list", "finding_list.list_command", "List every finding with its verdict."),
             Command("show", "finding.show_command", "Show claim, source, rule and verdict of a finding."),
             Command(
                 "run",
@@ -200,7 +200,7 @@ COMMANDS: tuple[click.Command, ...] = (
             ),
         ),
     ),
-    Command("findings", "finding.list_command", "List every finding with its verdict."),
+    Command("findings", "finding_list.list_command", "List every finding with its verdict."),
     Command("doctor", "machine.doctor_command", "Try what this machine can run."),
     Group(
         "data",

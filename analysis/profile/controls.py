@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from grpobench.analysis.profile.kept import Row
 from grpobench.analysis.profile.probe import Control, Probe
@@ -88,7 +88,7 @@ def _arm(scores: Sequence[float]) -> Arm | None:
     count, mean = len(scores), float(np.mean(scores))
     if count == 1:
         return Arm(tuple(scores), mean, math.nan, math.nan)
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * math.sqrt(_variance(scores) / count)
+    half = float(special.stdtrit(count - 1, 0.5 + LEVEL / 2)) * math.sqrt(_variance(scores) / count)
     return Arm(tuple(scores), mean, mean - half, mean + half)
 
 
@@ -106,5 +106,5 @@ def _separation(positive: Arm | None, negative: Arm | None) -> Separation:
     df = sum(squares) ** 2 / sum(
         square**2 / (len(arm.scores) - 1) for square, arm in zip(squares, (positive, negative), strict=True)
     )
-    p = float(stats.t.sf((difference - RESOLUTION) / math.sqrt(sum(squares)), df))
+    p = float(special.stdtr(df, (RESOLUTION - difference) / math.sqrt(sum(squares))))
     return Separation(positive, negative, difference, p)

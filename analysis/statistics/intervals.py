@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -26,6 +25,20 @@ class Estimate:
     high: float
 
 
+def t_quantile(freedom: ArrayLike, level: float) -> Any:
+    """Half the width of the interval of a level in standard errors, by degrees of freedom."""
+    from scipy import special  # takes half a second, and listings import this file
+
+    return special.stdtrit(freedom, 0.5 + level / 2)
+
+
+def normal_quantile(level: float) -> float:
+    """The same for a normal distribution."""
+    from scipy import special
+
+    return float(special.ndtri(0.5 + level / 2))
+
+
 def seed_mean(values: ArrayLike, level: float = 0.95) -> Estimate:
     """Mean over seeds with the t interval, mean ± t·s/√n. The interval needs two seeds, the mean one."""
     array = np.asarray(values, dtype=np.float64)
@@ -34,7 +47,7 @@ def seed_mean(values: ArrayLike, level: float = 0.95) -> Estimate:
     mean = float(array.mean())
     if array.size == 1:
         return Estimate(mean, math.nan, math.nan)
-    half = float(special.stdtrit(array.size - 1, 0.5 + level / 2)) * standard_error(array)
+    half = float(t_quantile(array.size - 1, level)) * standard_error(array)
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -48,7 +61,7 @@ def seed_means(table: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats, F
         mean = np.where(known, array, 0.0).sum(axis=1) / count
         spread = np.where(known, array - mean[:, None], 0.0)
         error = np.sqrt((spread**2).sum(axis=1) / (count - 1) / count)
-    half = np.where(count > 1, special.stdtrit(np.maximum(count - 1, 1), 0.5 + level / 2), np.nan) * error
+    half = np.where(count > 1, t_quantile(np.maximum(count - 1, 1), level), np.nan) * error
     return mean, mean - half, mean + half
 
 
@@ -65,7 +78,7 @@ def wilson(successes: float, trials: int, level: float = 0.95) -> Estimate:
         raise ValueError(
             f"wilson: needs 0 <= successes <= trials and trials >= 1; got {successes} of {trials}"
         )
-    z = float(special.ndtri(0.5 + level / 2))
+    z = normal_quantile(level)
     share, spread = successes / trials, z * z / trials
     center = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / trials + spread / (4 * trials))
@@ -108,10 +121,10 @@ def item_interval(
         error = clustered_error(array, clusters)
         if not error > 0:
             return wilson(mean * groups, groups, level), "Wilson"
-        return _within(mean, float(special.stdtrit(groups - 1, 0.5 + level / 2)) * error), "clustered"
+        return _within(mean, float(t_quantile(groups - 1, level)) * error), "clustered"
     if array.size < FEW_ITEMS or np.ptp(array) == 0:
         return wilson(float(array.sum()), array.size, level), "Wilson"
-    return _within(mean, float(special.ndtri(0.5 + level / 2)) * standard_error(array)), "normal"
+    return _within(mean, normal_quantile(level) * standard_error(array)), "normal"
 
 
 def _within(mean: float, half: float) -> Estimate:

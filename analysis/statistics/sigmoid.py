@@ -20,7 +20,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from grpobench.analysis.statistics.intervals import Estimate
 
@@ -64,6 +63,8 @@ class Sigmoid:
 
 def _rise(compute: Floats, midpoint: float | Floats, exponent: float | Floats) -> Floats:
     """1/(1 + (C_mid/C)^B), which is 0 at C = 0."""
+    from scipy import special  # takes half a second, and listings import this file
+
     with np.errstate(divide="ignore"):
         logarithm = np.log(compute)
     rise: Floats = special.expit(exponent * (logarithm - np.log(midpoint)))
@@ -199,6 +200,8 @@ def extrapolate(
     adds an error of the curve itself, since no three parameters describe training exactly: normal, common to
     all evaluations and the ceiling, and within `shape` as often as the band's level says.
     """
+    from scipy import special  # takes half a second, and listings import this file
+
     seeds = len(accuracy)
     if seeds < 2 or not PARAMETERS < fitted <= accuracy.shape[1]:
         raise ValueError(f"extrapolate: needs two seeds and {PARAMETERS + 1} points; got {seeds}, {fitted}")
@@ -235,6 +238,8 @@ def _tails() -> tuple[float, float]:
 
 def stretch_of(seeds: int) -> float:
     """√(n/(n−1)) · t/z at the level of the band: 1.65 for four seeds, 1.23 for eight."""
+    from scipy import special  # takes half a second, and listings import this file
+
     upper = (1 + LEVEL) / 2
     return math.sqrt(seeds / (seeds - 1)) * float(special.stdtrit(seeds - 1, upper) / special.ndtri(upper))
 

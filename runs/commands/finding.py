@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grpobench.runs.api.findings import announce, judge, list_row, rerun_of, summary, verdict
+from grpobench.runs.api.findings import announce, judge, rerun_of, verdict
 from grpobench.runs.commands.beginning import names_of
+from grpobench.runs.commands.finding_list import list_command, scale_options
 from grpobench.runs.commands.options import (
     Options,
     combine,
@@ -17,7 +18,6 @@ from grpobench.runs.commands.options import (
     gpu_memory_option,
     json_option,
     no_trial_option,
-    out_option,
     remote_options,
     set_option,
     sets_and_seeds,
@@ -43,10 +43,6 @@ name_argument = click.argument(
     help="One of grpobench finding list, or a TOML file.",
     shell_complete=names_of("findings"),
 )
-scale_options = combine(
-    click.option("--scale", type=click.Choice(("nano", "small", "full")), default="nano"),
-    out_option("results/findings"),
-)
 run_options = combine(
     scale_options,
     click.option("--seeds", metavar="LIST", help="Other seeds than registered, in another --out."),
@@ -61,31 +57,6 @@ run_options = combine(
     trust_option,
     unsafe_option,
 )
-
-
-@scale_options
-@json_option
-def list_command(options: Options) -> int:
-    known = findings()
-    if options.json:
-        say(as_json([list_row(name, options.scale, options.out) for name in known]))
-        return DONE
-    width = max(map(len, known))
-    for name in known:
-        say("\n".join(summary_lines(summary(name, options.scale, options.out), width)))
-    return DONE
-
-
-def summary_lines(row: Mapping[str, Any], width: int) -> list[str]:
-    """A finding with its verdict, and below it what a rerun and contributions say."""
-    return [
-        f"{row['name']:<{width}}  {row['verdict'] or 'not run':<12}  {row['claim']}",
-        *([f"  {rerun_words(row['rerun'])}"] if row["rerun"] else []),
-        *(
-            f"  contributed by {theirs['contributor']} ({theirs['name']}): {theirs['verdict']}"
-            for theirs in row["contributed"]
-        ),
-    ]
 
 
 @name_argument

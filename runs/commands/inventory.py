@@ -11,7 +11,36 @@ KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "de
 SHOWN = ("algorithm", "dialect", "dialects", "task", "reward", "recipe", "metric")
 
 
-@click.argument("kind", type=click.Choice(KINDS), metavar="KIND", help=f"One of {', '.join(KINDS)}.")
+class Kind(click.Choice[str]):
+    """The kind in `grpobench list KIND` or `show KIND NAME`. The error for another suggests a command."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in self.choices:
+            return str(value)
+        known = f"known: {', '.join(self.choices)}"
+        command = right_command(value, "list" if "algorithms" in self.choices else "show")
+        meant = f"did you mean `grpobench {command}`?" if command else known
+        return str(self.fail(f"unknown kind {value!r}; {meant}", param, ctx))
+
+
+def right_command(word: str, command: str) -> str:
+    """The command that is meant by `list WORD` or `show WORD`, after `grpobench`; empty if none is near."""
+    from grpobench.runs.inventory import showing
+    from grpobench.runs.tools.strict import nearest
+
+    if kind := nearest(word, KINDS if command == "list" else SHOWN):
+        return f"list {kind}" if command == "list" else f"show {kind}" + " NAME" * (kind != "dialects")
+    names = {kind: showing.names_of(kind) for kind in SHOWN if kind not in ("dialects", "reward")}
+    for kind, known in names.items():
+        if word in known:
+            return f"show {kind} {word}"
+    if kind := nearest(word, KINDS):
+        return f"list {kind}"
+    every = {name: kind for kind, known in reversed(names.items()) for name in known}
+    return f"show {every[name]} {name}" if (name := nearest(word, every)) else ""
+
+
+@click.argument("kind", type=Kind(KINDS), metavar="KIND", help=f"One of {', '.join(KINDS)}.")
 @json_option
 @data_options
 def list_command(options: Options) -> int:
@@ -22,7 +51,7 @@ def list_command(options: Options) -> int:
     return DONE
 
 
-@click.argument("kind", type=click.Choice(SHOWN), metavar="KIND", help=f"One of {', '.join(SHOWN)}.")
+@click.argument("kind", type=Kind(SHOWN), metavar="KIND", help=f"One of {', '.join(SHOWN)}.")
 @click.argument(
     "name", required=False, metavar="[NAME]", help="Needed except for dialects, which are all shown."
 )

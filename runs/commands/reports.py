@@ -192,14 +192,20 @@ def unknown(where: str, name: str, known: Sequence[str]) -> str:
     type=PATH,
     required=False,
     metavar="[DIR]",
-    help="Write the pages here. Default: docs of the project's checkout.",
+    help="Write the pages here. Default, inside the project's checkout: its docs.",
 )
 def docs_command(options: Options) -> int:
     from grpobench.runs.inventory import folders, pages
+    from grpobench.runs.tools.strict import ConfigError
 
     app = click.get_current_context().find_root().command
     assert isinstance(app, click.Group)
-    for path in pages.write(options.folder or folders.docs_folder(), app):
+    folder = options.folder or folders.docs_folder()
+    if not options.folder and not Path.cwd().is_relative_to(folder.parent):
+        raise ConfigError(
+            [f"docs: this folder is not in the checkout {folder.parent}; name one: grpobench docs DIR"]
+        )
+    for path in pages.write(folder, app):
         say(path)
     return DONE
 

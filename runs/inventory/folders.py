@@ -12,6 +12,8 @@ SET_ASIDE = "earlier"
 """Folder beside the kept findings, with the same structure, for tables that an earlier rule was asked of."""
 PARTS = "parts"
 """Folder beside the kept findings, with the same structure, for findings whose other runs are yet to come."""
+FINDINGS = "findings"
+"""Folder of the kept tables of findings, in that of kept tables."""
 FOLDER = "results"
 """Folder of the kept tables, below the documents."""
 
@@ -19,8 +21,6 @@ FOLDER = "results"
 def kept_finding(results: Path, name: str, scale: str, beside: str = "") -> Path:
     """The kept table of a finding at a scale, below the folder of result tables; `beside` is `AGAIN`,
     `SET_ASIDE` or `PARTS`. The finding's page and figures are `docs/findings/NAME*`."""
-    from grpobench.analysis.findings.record import FOLDER as FINDINGS  # which loads pandas
-
     return results / beside / FINDINGS / f"{name}-{scale}.json"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 
-from grpobench.runs.inventory import profiles_page, transfer_page
+from grpobench.runs.inventory import profiles_page, transfer_page, verdicts
 from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE, kept_finding
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
 from grpobench.runs.publishing.contributed import ContributedRecord, contributed_records
@@ -86,7 +86,9 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         probes,
         profiles_page.uncompared_probes(probes),
     )
-    return finding_pages(environment, entries) | finding_figures(entries) | transfer
+    kept = verdicts.as_text([(entry.name, entry.result.verdict) for entry in entries], tables)
+    pages = finding_pages(environment, entries) | finding_figures(entries)
+    return pages | transfer | {verdicts.PAGE: kept}
 
 
 def at_scale(entries: Sequence[FindingEntry], scale: str) -> list[FindingEntry]:

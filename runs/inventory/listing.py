@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.analysis.detectors.registry import DETECTORS
 from grpobench.runs.inventory import showing
 from grpobench.runs.inventory.showing import Row, described, differences
 from grpobench.runs.metrics import catalog
@@ -181,6 +180,8 @@ def metric_rows() -> list[Row]:
 
 def detector_rows() -> list[Row]:
     """Kinds of events, with rule, family and thresholds."""
+    from grpobench.analysis.detectors.registry import DETECTORS  # imports NumPy
+
     rows: list[Row] = []
     for kind in DETECTORS:
         row = showing.row(kind)

@@ -12,13 +12,12 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from grpobench.analysis.detectors.registry import DETECTORS
 from grpobench.runs.metrics import catalog
 from grpobench.runs.settings import config, plugins, recipe, registries
 from grpobench.runs.settings.registries import Kind, chosen, miss
@@ -89,6 +88,12 @@ def settings(cls: type) -> list[Row]:
             }
         )
     return rows
+
+
+@cache
+def defaults(cls: type) -> Mapping[str, Any]:
+    """The fields of a dataclass with their defaults, as `settings` has them."""
+    return {row["name"]: row["default"] for row in settings(cls)}
 
 
 def readable(hint: Any) -> str:
@@ -191,11 +196,15 @@ FAMILIES: Mapping[str, str] = {
 
 def page_facts() -> Mapping[str, Any]:
     """The content of the page on detectors."""
+    from grpobench.analysis.detectors.registry import DETECTORS
+
     return {"families": FAMILIES, "rows": [row(kind) for kind in DETECTORS]}
 
 
 def row(kind: str) -> Mapping[str, Any]:
     """The page's entry for one kind of event."""
+    from grpobench.analysis.detectors.registry import DETECTORS
+
     detector = DETECTORS[kind]
     about = field_docs(type(detector))
     return {
@@ -270,7 +279,7 @@ def facts(dialect: Dialect) -> list[Row]:
     rows = []
     for fact in dialect.facts:
         section, name = fact.key_path
-        ours = {row["name"]: row["default"] for row in settings(config.SECTIONS.get(section, cls))}
+        ours = dict(defaults(config.SECTIONS.get(section, cls)))
         if section == "modify":
             ours |= cls.modifiers
         row = {"setting": fact.setting, "ours": ours.get(name, ABSENT), "theirs": fact.value}
@@ -306,6 +315,18 @@ def dialect_lines(row: Row) -> list[str]:
 
 def indented(text: str) -> list[str]:
     return textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def names_of(kind: str) -> Iterable[str]:
+    """The names of a kind that come with the suite."""
+    known: Mapping[str, Callable[[], Iterable[str]]] = {
+        "algorithm": registries.algorithms,
+        "dialect": registries.dialects,
+        "task": registries.tasks,
+        "recipe": recipe.recipes,
+        "metric": catalog.catalog,
+    }
+    return known[kind]()
 
 
 def show(kind: str, name: str) -> Row:
@@ -413,13 +434,11 @@ def show_recipe(name: str) -> Row:
 
 def as_text(row: Row) -> str:
     """One thing as text: a heading per part, lists as items."""
-    from grpobench.runs.inventory import claims
+    own: dict[str, Callable[[Any], list[str]]] = {"needs": list}
+    if "here" in row:  # an algorithm; imports the rules of findings
+        from grpobench.runs.inventory import claims
 
-    own: Mapping[str, Callable[[Any], list[str]]] = {
-        "here": claims.here_lines,
-        "profile": claims.profile_lines,
-        "needs": list,
-    }
+        own |= {"here": claims.here_lines, "profile": claims.profile_lines}
     blocks = []
     for key, value in row.items():
         if value in ("", [], {}, None):

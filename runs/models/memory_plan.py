@@ -30,16 +30,13 @@ DIVERGENCE_COPIES: Final = {"kl": 5, "mixed": 9}
 probabilities, the difference, and its product with them; a mixture has probabilities of its own, and two
 products."""
 KL_COPIES: Final = 5
-"""For the distance between two policies, of which half as many tokens go at once: both log-probabilities,
-probabilities, the difference, and its product with them."""
+"""The same of the distance between two policies, of which half as many tokens go at once too."""
 DRAW_BYTES: Final = 36
 """Bytes per logit while tokens are drawn: three tensors in float32 (logits, tempered, log-probabilities) and
 three in float64 (log-probabilities, probabilities, their sum; on a CPU of some rows at a time)."""
 TRUNCATED_BYTES: Final = 20
-"""More of them where the distribution is truncated: the truncated log-probabilities, and while they are made
-the sorted ones with three tensors in float64, on a CPU too of all rows at a time."""
-ENGINE: Final = ("engine weights", "engine cache")
-"""Parts that an engine gives back while it sleeps."""
+"""More of them where the distribution is truncated, on a CPU too for all rows at a time."""
+ENGINE: Final = ("engine weights", "engine cache")  # which an engine gives back while it sleeps
 TEMPORARY_WEIGHTS: Final = 3
 """Float32 tensors of one parameter's size while stochastic rounding updates it."""
 
@@ -79,11 +76,8 @@ class Decoded:
 
 
 NOTHING: Final = Decoded(0, 0, 0, 0)
-
-
 GRAPH_WORKSPACE: Final = "graph workspace"
-"""The part of a plan for what the steps in CUDA graphs compute on their way. Torch reserves it for graphs,
-and counts it as free."""
+"""The part of a plan for what CUDA graphs compute on their way, which torch counts as free."""
 
 
 @dataclass(frozen=True)
@@ -598,8 +592,8 @@ def token_workspace(given: MemoryInput, decoded: Decoded, columns: int) -> int:
     scores = 3 * FLOAT32 * rows * shape.heads * columns
     # Autocast casts the cache of a layer, for attention in one type.
     cache = given.casts * 2 * given.compute_bytes * rows * columns * shape.keys
-    draw = DRAW_BYTES + TRUNCATED_BYTES * decoded.truncated
-    return draw * rows * shape.vocabulary + scores + cache + forward_workspace(given, rows, 0)
+    logits = (DRAW_BYTES + TRUNCATED_BYTES * decoded.truncated) * rows * shape.vocabulary
+    return logits + scores + cache + forward_workspace(given, rows, 0)
 
 
 def _some(parts: Mapping[str, int]) -> dict[str, int]:

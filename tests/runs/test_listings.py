@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from grpobench.analysis.findings.record import read_kept
 from grpobench.runs import cli
 from grpobench.runs.commands.inventory import KINDS
+from grpobench.runs.inventory import folders, verdicts
+from grpobench.tasks.data import bounded
+
+SHOWN = ("metric reward/mean", "task arithmetic", "recipe quickstart", "dialect grpo@trl", "dialects")
 
 SLOW_IMPORTS = ("torch", "transformers", "datasets", "pandas", "seaborn", "scipy.stats", "scipy.optimize")
 """Packages of which no listing needs anything: each takes longer to import than a listing may take."""
@@ -25,9 +32,15 @@ print("imported", [name for name in {slow} if name in sys.modules and not unused
 @pytest.mark.parametrize(
     ("lists", "slow"),
     [
-        ([["findings"], ["data", "list"]], SLOW_IMPORTS),
         (
-            [["list", kind] for kind in KINDS if kind != "figures"],
+            [["findings"], ["data", "list"]],
+            (*SLOW_IMPORTS, "matplotlib", "scipy", "grpobench.analysis.findings.judge"),
+        ),
+        (
+            [
+                *(["list", kind] for kind in KINDS if kind != "figures"),
+                *(["show", *words.split()] for words in SHOWN),
+            ],
             (*SLOW_IMPORTS, "matplotlib", "scipy", "zstandard", "grpobench.analysis.findings.rule"),
         ),
         ([["--help"], ["list", "--help"]], (*SLOW_IMPORTS, "numpy", "grpobench.tasks.arithmetic")),
@@ -45,6 +58,38 @@ def test_a_listing_imports_nothing_slow_that_it_does_not_need(
     assert done.stdout.splitlines()[-1] == "imported []"
 
 
+KEPT = folders.docs_folder() / folders.FOLDER
+
+
+def test_every_kept_verdict_is_what_its_table_says_today() -> None:
+    """`grpobench findings` shows them without judging."""
+    tables = sorted((KEPT / folders.FINDINGS).glob("*.json"))
+    judged = {path.stem: read_kept(path).result().verdict for path in tables}
+    expected = verdicts.as_text(judged.items(), KEPT / folders.FINDINGS)
+    assert (KEPT / verdicts.FILE).read_text(encoding="utf-8") == expected, "run `grpobench docs`"
+
+
+def test_a_verdict_is_known_only_where_nothing_else_is_to_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, out = ("baseline", "ceiling", "new"), tmp_path / "out"
+    results = tmp_path / "results"
+    (results / folders.FINDINGS).mkdir(parents=True)
+    for name in names[:2]:
+        shutil.copy(KEPT / folders.FINDINGS / f"{name}-nano.json", results / folders.FINDINGS)
+    shutil.copy(KEPT / verdicts.FILE, results)
+    monkeypatch.setattr(verdicts, "results_folder", lambda: results)
+    kept = bounded.read_toml(KEPT / verdicts.FILE)
+    whole = {name: kept[f"{name}-nano"]["verdict"] for name in names[:2]} | {"new": "not run"}
+    assert verdicts.known_verdicts(names, "nano", out) == whole
+    table = results / folders.FINDINGS / "ceiling-nano.json"
+    table.write_text(table.read_text(encoding="utf-8").replace("finished", "diverged", 1), encoding="utf-8")
+    (out / "new-nano").mkdir(parents=True)  # a run may have begun
+    assert verdicts.known_verdicts(names, "nano", out) == {"baseline": whole["baseline"]}
+    (results / "contributed").mkdir()
+    assert verdicts.known_verdicts(names, "nano", out) == {}
+
+
 def test_the_list_of_findings_computes_no_power(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,6 +100,34 @@ def test_the_list_of_findings_computes_no_power(
     monkeypatch.setattr("grpobench.analysis.statistics.power.power_of_equivalence", refuse)
     assert cli.main(["findings"]) == 0
     assert "supported" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("show grpo", "show algorithm grpo"),
+        ("show quickstart", "show recipe quickstart"),
+        ("show grpo@trl", "show dialect grpo@trl"),
+        ("show algorithms grpo", "show algorithm NAME"),
+        ("show detectors", "list detectors"),
+        ("show gpro", "show algorithm grpo"),
+        ("list algorithm", "list algorithms"),
+        ("list metric", "list metrics"),
+        ("list grpo", "show algorithm grpo"),
+    ],
+)
+def test_an_unknown_kind_suggests_the_nearest_right_command(
+    words: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words.split())
+    assert f"unknown kind {words.split()[1]!r}; did you mean `grpobench {meant}`?" in capsys.readouterr().err
+
+
+def test_a_word_like_none_gets_the_kinds_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["list", "xyzzy"])
+    assert f"unknown kind 'xyzzy'; known: {', '.join(KINDS)}" in capsys.readouterr().err
 
 
 def test_each_of_several_figures_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:

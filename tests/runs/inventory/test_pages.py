@@ -217,14 +217,16 @@ def test_files_of_others_are_not_written_over(tmp_path: Path, monkeypatch: pytes
         pages.write(tmp_path / "dialects.md")
 
 
-def test_pages_go_to_the_checkout_wherever_one_stands(
+def test_pages_go_to_the_checkout_only_from_inside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
     monkeypatch.setattr(pages, "write", lambda folder, app: asked.append(folder) or [])
+    monkeypatch.chdir(DOCS / "algorithms")
+    assert cli.main(["docs"]) == 0 and asked == [DOCS.resolve()]
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["docs"]) == 0
-    assert asked == [DOCS.resolve()] and not (tmp_path / "docs").exists()
+    assert cli.main(["docs"]) == 2
+    assert f"not in the checkout {DOCS.parent.resolve()}; name one" in capsys.readouterr().err
     installed = tmp_path / "site-packages" / "grpobench" / "runs" / "pages.py"
     installed.parent.mkdir(parents=True)
     monkeypatch.setattr(folders, "__file__", str(installed))

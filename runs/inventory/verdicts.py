@@ -1,0 +1,54 @@
+"""Verdicts of kept findings, which `grpobench findings` shows without judging each of them anew.
+
+`grpobench docs` writes them beside the kept tables, each with the sum of the table that it was judged from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from grpobench.runs.inventory.folders import FOLDER, PARTS, kept_finding, results_folder
+from grpobench.tasks.data import bounded
+
+FILE = "verdicts.toml"
+PAGE = f"{FOLDER}/{FILE}"
+"""Where it is, below the documents."""
+NOT_RUN = "not run"
+
+
+def as_text(verdicts: Iterable[tuple[str, str]], tables: Path) -> str:
+    """The file: verdicts by NAME-SCALE, with the sums of the kept tables in the folder `tables`."""
+    lines = ["# Written by `grpobench docs`: the verdict of each kept table, and the sha256 of the table."]
+    for key, verdict in sorted(verdicts):
+        lines += [
+            "",
+            f"[{key}]",
+            f'verdict = "{verdict}"',
+            f'table = "{bounded.sha256(tables / f"{key}.json")}"',
+        ]
+    return "\n".join([*lines, ""])
+
+
+def known_verdicts(names: Iterable[str], scale: str, out: Path) -> dict[str, str]:
+    """By finding, what a listing says of it at a scale if nothing has to be judged for it: the verdict of its
+    kept table, or `NOT_RUN`. Findings are left out beside whose table runs, a part or contributions may
+    stand, or whose table has changed since its verdict was written."""
+    results, known = results_folder(), {}
+    path = results and results / FILE
+    kept = bounded.read_toml(path) if path and path.exists() else {}
+    for name in names:
+        key = f"{name}-{scale}"
+        if (out / key).exists():
+            continue
+        if results is None:
+            known[name] = NOT_RUN
+            continue
+        table = kept_finding(results, name, scale)
+        if kept_finding(results, name, scale, PARTS).exists() or (results / "contributed").exists():
+            continue
+        if not table.exists():
+            known[name] = NOT_RUN
+        elif kept.get(key, {}).get("table") == bounded.sha256(table):
+            known[name] = str(kept[key]["verdict"])
+    return known
