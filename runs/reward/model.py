@@ -32,8 +32,9 @@ from typing import Any, Literal
 
 import torch
 
-from grpobench.runs.models import loading, model_files, sizes
-from grpobench.runs.models.model_files import cache_folder, weights_hash
+from grpobench.runs.models import loading, model_packages, sizes, templates, trust
+from grpobench.runs.models.hashes import weights_hash
+from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.token_budgets import USUAL, ModelError, TokenBudget, portions
 from grpobench.runs.settings.config import TINY, RewardConfig
 from grpobench.runs.settings.registries import tasks
@@ -255,7 +256,7 @@ def main() -> None:
     if options["out"]:
         with files.becoming(options["out"]) as aside:
             train(task, settings, aside)
-    folder = options["out"] or train_tiny_model(task, model_files.cache_folder() / "reward", settings)
+    folder = options["out"] or train_tiny_model(task, model_packages.cache_folder() / "reward", settings)
     record = bounded.read_object(folder / "provenance.json")
     share = f"{record['held_out_accuracy']:.3f} of {record['held_out_pairs']}"
     print(f"{folder}: {share} held-out pairs in the right order, {record['seconds']:.0f} s")
@@ -341,8 +342,8 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    loading.bound()
-    own = {"trust_remote_code": sizes.trusted()}
+    templates.bound()
+    own = {"trust_remote_code": trust.trusted()}
     try:
         weights = sizes.fitting(place)
         tokenizer = AutoTokenizer.from_pretrained(place, padding_side="right", truncation_side="left", **own)
@@ -355,7 +356,7 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
             place, dtype=getattr(torch, dtype), output_loading_info=True, **own
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        why = sizes.remedy(error) or f"{error}; {USUAL}"
+        why = trust.remedy(error) or f"{error}; {USUAL}"
         raise ModelError(f"reward.model: {place!r} could not be loaded: {why}") from error
     if getattr(tokenizer, "chat_template", None):
         try:
@@ -386,9 +387,9 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
 def provenance(name: str, place: str, config: Any) -> dict[str, str]:
     """Provenance of a reward model: the sha256 of a folder's weights, or the hub's commit."""
     if Path(place).is_dir():
-        return {"name": name, "from": "folder", "sha256": weights_hash(Path(place))} | sizes.recorded()
+        return {"name": name, "from": "folder", "sha256": weights_hash(Path(place))} | trust.recorded()
     commit = str(getattr(config, "_commit_hash", None) or "")
-    return {"name": name, "from": "hub", "commit": commit} | sizes.recorded()
+    return {"name": name, "from": "hub", "commit": commit} | trust.recorded()
 
 
 def fitting(tokenizer: Any, wanted: str) -> Input:
