@@ -19,13 +19,12 @@ from typing import Any
 
 import pandas as pd
 
-from grpobench.analysis.checks import (
+from grpobench.analysis.checks.differences import (
     find_changes_within_runs,
     find_data_differences,
-    find_incomplete_runs,
-    find_misplaced_folders,
     find_setting_differences,
 )
+from grpobench.analysis.checks.gaps import find_incomplete_runs, find_misplaced_folders
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError, read_json
 from grpobench.analysis.runfolder.search import FILE as SEARCH

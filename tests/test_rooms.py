@@ -21,7 +21,7 @@ ROOMS = (
     ),
     *(
         "analysis/topics",
-        "analysis/checks.py",
+        "analysis/checks",
         "analysis/report",
         "analysis/kept.py",
         "analysis/kept_tables.py",

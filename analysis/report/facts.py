@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grpobench.analysis.checks import Alarm, Pairing, check_pairing, find_alarms
+from grpobench.analysis.checks.alarms import Alarm, find_alarms
+from grpobench.analysis.checks.pairing import Pairing, check_pairing
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.report.catalog import make_tables
 from grpobench.analysis.report.headline import describe_headline

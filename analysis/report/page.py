@@ -17,7 +17,8 @@ from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.headline import describe_headline
 from grpobench.analysis.report.methods import describe_methods
 from grpobench.analysis.report.pairs import MOST_ROWS, pairs_by_task
-from grpobench.analysis.report.runs import find_samples, run_views
+from grpobench.analysis.report.runs import run_views
+from grpobench.analysis.report.samples import find_samples
 from grpobench.analysis.report.sections import DYNAMICS, FIRST, EmbeddedFigure, visible_sections
 from grpobench.analysis.report.text import (
     describe_decidable,

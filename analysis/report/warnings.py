@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from grpobench.analysis.checks import IMPORTED, SPARED, Alarm, Pairing
+from grpobench.analysis.checks.alarms import IMPORTED, SPARED, Alarm
+from grpobench.analysis.checks.pairing import Pairing
 from grpobench.analysis.report.sources import describe_sources
 from grpobench.analysis.runfolder.experiment import COLLAPSED, FINISHED
 from grpobench.analysis.statistics.comparison import pairs_of

@@ -18,12 +18,9 @@ import pandas as pd
 from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import DIVERGED, Experiment
 from grpobench.analysis.runfolder.interim import InterimPlan
-from grpobench.analysis.statistics.aggregates import (
-    bootstrap_improvement,
-    bootstrap_interquartile_mean,
-    crossed_interval,
-)
+from grpobench.analysis.statistics.aggregates import bootstrap_improvement, bootstrap_interquartile_mean
 from grpobench.analysis.statistics.comparison import BASE, Comparison, compare, compare_with_base, pairs_of
+from grpobench.analysis.statistics.crossed import crossed_interval
 from grpobench.analysis.statistics.intervals import Estimate, Floats
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.power import POWER, REPETITIONS, SEED

@@ -24,7 +24,7 @@ def report(
     what is damaged and so left out. Raises LogError, if `strict` for anything that is damaged."""
     with drawing_crew(formats, usable_cores()) as drawers:
         # These load pandas and matplotlib, as the crew's helpers do meanwhile.
-        from grpobench.analysis.checks import DAMAGED_TITLE, SPARED
+        from grpobench.analysis.checks.alarms import DAMAGED_TITLE, SPARED
         from grpobench.runs.api.results import load
 
         results = load(folder, margin=margin, strict=strict)

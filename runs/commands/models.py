@@ -80,7 +80,8 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
 def eval_command(options: Options) -> int:
     """The target is one model, one run folder, or an experiment folder with all its runs."""
     from grpobench.runs.evaluation.question import EvalRequest
-    from grpobench.runs.evaluation.records import assess, lines, paired
+    from grpobench.runs.evaluation.records import assess
+    from grpobench.runs.evaluation.text import lines, paired
 
     both: tuple[Through, ...] = ("grpobench", "lm-eval")
     wish = EvalRequest(

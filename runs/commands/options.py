@@ -123,7 +123,7 @@ no_trial_option = flag(
 def use_options(options: Options) -> None:
     """Put `--data-dir`, `--model-dir`, `--skip-bad`, `--trust-remote-code` and `--unsafe-exec` where worker
     processes see them too."""
-    from grpobench.runs.models import sizes
+    from grpobench.runs.models import trust
     from grpobench.runs.models.model_files import FOLDER_VARIABLE as MODELS
     from grpobench.tasks.data.sources import FOLDER_VARIABLE as DATA
     from grpobench.tasks.data.sources import SKIP_VARIABLE
@@ -134,7 +134,7 @@ def use_options(options: Options) -> None:
         if value := getattr(options, option, None):
             os.environ[variable] = "1" if value is True else value
     if getattr(options, "trust_remote_code", False):
-        sizes.allow()
+        trust.allow()
     if getattr(options, "unsafe_exec", False):
         allow_unsafe()
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.metrics.evaluator import Answer, Mode, Row, continuations
-from grpobench.runs.models import sizes
+from grpobench.runs.models import trust
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded
@@ -357,7 +357,7 @@ def language_model(loaded: Loaded, templated: bool, autocast: str = "float32", p
         max_length=loaded.context,
         add_bos_token=False if templated else None,
         mixed_precision_dtype=None if autocast == "float32" else autocast,
-        trust_remote_code=sizes.trusted(),
+        trust_remote_code=trust.trusted(),
     )
 
 

@@ -16,8 +16,6 @@ from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.workers.pool import cores
 
-NAMES: tuple[On, ...] = ("local", "ray", "slurm", "submitit-local")
-
 
 @dataclass(frozen=True)
 class Where:

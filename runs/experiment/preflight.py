@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.models import model_files
+from grpobench.runs.models import model_files, model_packages
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.sizes import held, shapes
 from grpobench.runs.settings.config import RunConfig
@@ -117,8 +117,8 @@ def weights(model: str, adapter: Adapter | None = None) -> int:
     tell."""
     found = model_files.folder_of(model)
     folder = found[1] if found else None
-    if model in model_files.PACKAGED and not found:
-        folder = model_files.unpacked_folder(model, model_files.PACKAGED[model].file)
+    if model in model_packages.PACKAGED and not found:
+        folder = model_packages.unpacked_folder(model, model_packages.PACKAGED[model].file)
     files = sorted(folder.glob("*.safetensors")) if folder else []
     if adapter is not None:
         return adapter.elements(shapes(files))

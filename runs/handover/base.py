@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpobench.runs.models.hashes import weights_hash
 from grpobench.runs.models.loading import Loaded, load, outline
-from grpobench.runs.models.model_files import PACKAGED, folder_of, weights_hash
+from grpobench.runs.models.model_files import folder_of
+from grpobench.runs.models.model_packages import PACKAGED
 from grpobench.runs.prepare.warmstart import Tell, warm_start
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import strict

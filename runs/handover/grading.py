@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.reward.doses import dosed
-from grpobench.runs.reward.functions import proxy
 from grpobench.runs.reward.grader import applies, weighted
+from grpobench.runs.reward.proxy import proxy
 from grpobench.runs.reward.verdicts import demand_verdicts
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import RewardConfig, RunConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpobench.runs.importing.folder import parted
 from grpobench.runs.importing.log import Fault, Log, head
-from grpobench.runs.importing.readers import columns, console, tensorboard, trl, wandb
+from grpobench.runs.importing.readers import columns, console, tensorboard, trl, verl_dumps, wandb
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
@@ -45,8 +45,6 @@ GENERIC = re.compile(
 )
 """File names that say nothing about the run."""
 DATED = re.compile(r"\D{3,}\d\d_\d\d-\d\d-\d\d_.")
-HEAD = 2**20
-"""A file's format must show within this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,7 @@ def kind_of(path: Path, form: str) -> str:
         wanted = (form,) if form in console.LIBRARIES else console.LIBRARIES
         if library_of(path) not in wanted:
             return ""
-    if kind == JSONL and trl.is_dump(path):
+    if kind == JSONL and verl_dumps.is_dump(path):
         return ""
     return kind if kind in KINDS[form] else ""
 
@@ -241,5 +239,5 @@ def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
     if source.kind == EVENTS and (run := run_folder(place)) != place.resolve() and place.is_dir():
         log.identity, log.started = str(run), min(map(began, log.files))
     if log.library == "verl" and source.folder is not None:
-        trl.take(source.folder, log)
+        verl_dumps.take(source.folder, log)
     return log

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.models import model_files as packages
+from grpobench.runs.models import model_packages
 from grpobench.runs.settings.registries import tasks
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded, sources
@@ -76,7 +76,7 @@ def rows() -> list[Row]:
     machine; does not use the network."""
     with sources.without_hub():
         found = [data_row(data_set) for data_set in data_sets().values()]
-    return found + [model_row(name, weights) for name, weights in packages.PACKAGED.items()]
+    return found + [model_row(name, weights) for name, weights in model_packages.PACKAGED.items()]
 
 
 def data_row(data_set: DataSet) -> Row:
@@ -154,7 +154,7 @@ def package_row(package: Package) -> Row:
     }
 
 
-def model_row(name: str, weights: packages.Weights) -> Row:
+def model_row(name: str, weights: model_packages.Weights) -> Row:
     """A model that comes in a package."""
     fault = damage(weights.file)
     present = not fault
@@ -246,7 +246,7 @@ def required_packages(names: Sequence[str]) -> dict[str, list[Package]]:
     """What each name needs. Raises ConfigError for unknown names."""
     sets = data_sets()
     everything = {name: found.needs for name, found in sets.items()}
-    everything |= {name: [weights.file] for name, weights in packages.PACKAGED.items()}
+    everything |= {name: [weights.file] for name, weights in model_packages.PACKAGED.items()}
     known = everything | {task: found.needs for found in sets.values() for task in found.tasks}
     faults = []
     for name in names:

@@ -18,7 +18,7 @@ from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.inventory import showing
 from grpobench.runs.inventory.showing import Row, described, differences
 from grpobench.runs.metrics import catalog
-from grpobench.runs.models import model_files
+from grpobench.runs.models import model_files, model_packages
 from grpobench.runs.settings import recipe, registries
 from grpobench.runs.settings.config import COMPONENTS
 from grpobench.runs.settings.registries import BUILT_IN, Kind
@@ -206,8 +206,8 @@ def model_rows() -> list[Row]:
         source, summary, present = "built in", "small policy made by this project", True
         if name in mine:
             source, summary = "model folder", str(model_files.model_folder())
-        elif name in model_files.PACKAGED:
-            weights = model_files.PACKAGED[name]
+        elif name in model_packages.PACKAGED:
+            weights = model_packages.PACKAGED[name]
             source, summary = f"package {weights.file.requirement}", f"{weights.label} ({weights.license})"
             root = sources.find(weights.file)
             present = root is not None and (root / weights.file.path).is_file()

@@ -12,7 +12,7 @@ measured, and the page says so above it. Without either there must be no text be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,11 +60,6 @@ def filled(text: str, path: Path, tables: Path) -> str:
     return MARKER.sub(
         lambda match: f"<!-- kept {match['asked']} -->\n{_body(_block(match), path, tables)}{END}", text
     )
-
-
-def blocks(text: str) -> Iterator[Block]:
-    """The marked blocks of a document."""
-    yield from map(_block, MARKER.finditer(text))
 
 
 def _block(match: re.Match[str]) -> Block:

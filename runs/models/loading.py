@@ -1,14 +1,7 @@
-"""Chat templates under a bound: what a model's folder brings along is a program, and may never end.
-
-transformers renders templates in a sandbox that keeps them from the machine, but not from its time and
-memory. Here its own function renders them in a process of a pool, with limits on both.
-
-Loading a model and its tokenizer, wherever they are, and refusing those that could not be trusted.
-"""
+"""Loading a model and its tokenizer, wherever they are, and refusing those that could not be trusted."""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import string
@@ -17,74 +10,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
-from grpobench.runs.models import model_files, sizes, template_worker
-from grpobench.runs.models.model_files import (
-    folder_of,
-    hub_provenance,
-    locate_model,
-    missing,
-    outline_of,
-    read_outline,
-    silent,
-)
+from grpobench.runs.models import model_packages, sizes, trust
+from grpobench.runs.models.model_files import folder_of, hub_provenance, locate_model, missing, silent
+from grpobench.runs.models.model_packages import outline_of, read_outline
+from grpobench.runs.models.templates import bound
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
 from grpobench.tasks.data.messages import Prompt, as_messages, as_text
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.workers.pool import Pool, Reply
-
-SECONDS: Final = 5.0
-"""Processor time of rendering one conversation. Templates in use take a few thousandths."""
-MEMORY: Final = 2**30
-
-_pool = Pool(f"{template_worker.__name__}:renderer", SECONDS, MEMORY, workers=1)
-
-
-class TemplateFailure(DataError):
-    """A chat template that cannot be used; the message says why and what to do."""
-
-
-@functools.cache
-def bound() -> None:
-    """From now on every chat template of this process is rendered under the bound, also by libraries that
-    call a tokenizer of transformers themselves."""
-    import transformers.tokenization_utils_base
-
-    module: Any = transformers.tokenization_utils_base
-    assert callable(module.render_jinja_template)
-    module.render_jinja_template = render
-
-
-def render(
-    conversations: list[Any],
-    tools: Any = None,
-    documents: Any = None,
-    chat_template: Any = None,
-    **settings: Any,
-) -> tuple[list[str], list[Any]]:
-    """In place of transformers' function of this signature. Raises TemplateFailure."""
-    settings |= {"tools": tools, "documents": documents, "chat_template": chat_template}
-    plain = {name: value if value is None else _plain(value) for name, value in settings.items()}
-    (reply,) = _pool.map([[conversations, plain]])
-    if reply.ending == "done":
-        return reply.value[0], reply.value[1]
-    raise TemplateFailure(f"the model's chat template {_trouble(reply)}")
-
-
-def _plain(value: Any) -> Any:
-    """Special tokens are a kind of text that JSON does not know."""
-    return value if isinstance(value, (bool, int, float, str, list, dict)) else str(value)
-
-
-def _trouble(reply: Reply) -> str:
-    remedy = "correct chat_template.jinja or tokenizer_config.json in its folder"
-    if reply.ending == "timeout":
-        return f"does not end: it was stopped after {SECONDS:.0f} seconds of processor time; {remedy}"
-    if reply.ending == "crash":
-        return f"took more than {MEMORY / 2**30:.0f} GiB of memory; {remedy}"
-    if reply.ending == "raised":
-        return f"does not take this conversation: {reply.value}; {remedy}"
-    return f"could not be rendered: {reply.value or 'its process was killed again and again'}"
-
 
 WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "window_size")
 """Names in a model's configuration of how many tokens back some of its layers see."""
@@ -254,9 +186,9 @@ def load(
     weights = _fitting(name, location, where)
     tokenizer = _tokenizer(name, location, where, chat_template)
     try:
-        settings = {"attn_implementation": "sdpa", "trust_remote_code": sizes.trusted()}
+        settings = {"attn_implementation": "sdpa", "trust_remote_code": trust.trusted()}
         if weights is not None:
-            config = AutoConfig.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
+            config = AutoConfig.from_pretrained(location, trust_remote_code=trust.trusted(), **where)
             with torch.device("meta"):
                 sizes.check_model(AutoModelForCausalLM.from_config(config, **settings), config, weights)
         settings |= {"dtype": getattr(torch, weights_in), "output_loading_info": True}
@@ -271,12 +203,12 @@ def load(
 
         if is_out_of_memory(error):
             raise
-        why = sizes.remedy(error) or f"{first_line(error)}; {USUAL}"
+        why = trust.remedy(error) or f"{first_line(error)}; {USUAL}"
         raise ModelError(f"model {name!r} could not be loaded from {location}: {why}") from error
     _demand_finite(name, location, model)
     if provenance["from"] == "hub":
         provenance |= hub_provenance(name)
-    provenance |= sizes.recorded()
+    provenance |= trust.recorded()
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = ends if isinstance(ends, list) else [ends]
@@ -312,9 +244,9 @@ def _tokenizer(name: str, location: str, where: Mapping[str, Any], chat_template
 
     files = f"{location} has no files of a tokenizer that fit; save them beside the weights (save_pretrained)"
     try:
-        tokenizer = read_outline(AutoTokenizer, location, trust_remote_code=sizes.trusted(), **where)
+        tokenizer = read_outline(AutoTokenizer, location, trust_remote_code=trust.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
-        why = sizes.remedy(error) or f"{files} ({first_line(error)})"
+        why = trust.remedy(error) or f"{files} ({first_line(error)})"
         raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {why}") from error
     if isinstance(chat_template, Mapping):
         fix_variables(name, tokenizer, chat_template)
@@ -360,18 +292,18 @@ def outline(name: str, weights: bool = True, chat_template: Template = True) -> 
         raise ModelError(why)
     local = folder_of(name)
     where: dict[str, Any] = {
-        "local_files_only": name in model_files.PACKAGED or local is not None or silent(name)
+        "local_files_only": name in model_packages.PACKAGED or local is not None or silent(name)
     }
     location = str(local[1]) if local else name
-    if not local and name in model_files.PACKAGED:
-        location, more = outline_of(name, model_files.PACKAGED[name].file)
+    if not local and name in model_packages.PACKAGED:
+        location, more = outline_of(name, model_packages.PACKAGED[name].file)
         where |= more
     if weights:
         _fitting(name, location, where)
     tokenizer = _tokenizer(name, location, where, chat_template)
     try:
-        config = read_outline(AutoConfig, location, trust_remote_code=sizes.trusted(), **where)
+        config = read_outline(AutoConfig, location, trust_remote_code=trust.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
-        why = sizes.remedy(error) or f"config.json cannot be read ({first_line(error)})"
+        why = trust.remedy(error) or f"config.json cannot be read ({first_line(error)})"
         raise ModelError(f"{location}: {why}") from error
     return Loaded(SimpleNamespace(config=config), tokenizer, {"name": name, "place": location})

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from grpobench.runs.models import model_files, sizes
-from grpobench.runs.models.model_files import folder_of, missing, outline_of, read_outline, silent
+from grpobench.runs.models import model_packages, sizes, trust
+from grpobench.runs.models.model_files import folder_of, missing, silent
+from grpobench.runs.models.model_packages import outline_of, read_outline
 from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
 from grpobench.tasks.data import bounded
 
@@ -124,21 +125,21 @@ def shape_of(name: str) -> ModelShape:
     if why := missing(name):
         raise ModelError(why)
     local = folder_of(name)
-    packaged = not local and name in model_files.PACKAGED
+    packaged = not local and name in model_packages.PACKAGED
     where: dict[str, Any] = {"local_files_only": packaged or local is not None or silent(name)}
     location = str(local[1]) if local else name
     if packaged:
-        location, more = outline_of(name, model_files.PACKAGED[name].file)
+        location, more = outline_of(name, model_packages.PACKAGED[name].file)
         where |= more
     try:
         if local:
             # Before anything is made: Python would make a stated number of layers one by one.
             stated = bounded.read_object(Path(location) / "config.json")
             sizes.check_counts(stated, sizes.Held(0, 0, 0))
-        config = read_outline(AutoConfig, location, trust_remote_code=sizes.trusted(), **where)
+        config = read_outline(AutoConfig, location, trust_remote_code=trust.trusted(), **where)
         return count(config)
     except Exception as error:  # damaged files raise what their reader likes
-        why = sizes.remedy(error) or f"{first_line(error)}; {USUAL}"
+        why = trust.remedy(error) or f"{first_line(error)}; {USUAL}"
         raise ModelError(f"model {name!r}: the memory plan cannot read {location}: {why}") from error
 
 
@@ -149,7 +150,7 @@ def count(config: Any) -> ModelShape:
 
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(
-            config, attn_implementation="sdpa", trust_remote_code=sizes.trusted()
+            config, attn_implementation="sdpa", trust_remote_code=trust.trusted()
         )
     trunk, head = model.base_model, model.get_output_embeddings()
     text = config.get_text_config()

@@ -1,9 +1,4 @@
-"""Whether code that a model brings along may run: only where the user typed ``--trust-remote-code``.
-
-A model's folder can name Python files of its own as the code of its architecture or tokenizer. Left to itself
-transformers asks whether to run them, and takes a ``y`` from a pipe for an answer. Here it is never asked.
-
-A model's configuration held against its weights, before anything of the size that it states is made.
+"""A model's configuration held against its weights, before anything of the size that it states is made.
 
 A configuration is a few numbers that anybody can write. The model that they describe must not have many more
 weights than the files hold, which it could not be filled from; how many it has is counted on the meta device,
@@ -13,40 +8,13 @@ where a tensor takes no memory. Where only some are missing, loading says which.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from grpobench.runs.models.trust import trusted
 from grpobench.tasks.data import bounded
-
-VARIABLE: Final = "GRPOBENCH_TRUST_REMOTE_CODE"
-"""Holds the process id of a command line that was given ``--trust-remote-code``; it counts for that process
-and its children only, so that a variable left in an environment opens nothing."""
-FLAG: Final = "--trust-remote-code"
-
-
-def allow() -> None:
-    """What ``--trust-remote-code`` does."""
-    os.environ[VARIABLE] = str(os.getpid())
-
-
-def trusted() -> bool:
-    return os.environ.get(VARIABLE, "") in (str(os.getpid()), str(os.getppid()))
-
-
-def recorded() -> dict[str, str]:
-    """What the origin of a model says of it: nothing where it is off."""
-    return {"trust_remote_code": "yes"} if trusted() else {}
-
-
-def remedy(error: Exception) -> str:
-    """What to do about an error of transformers that asks for the flag; empty for any other."""
-    if "trust_remote_code" not in str(error):
-        return ""
-    return f"it brings code of its own, which is not run; read that code, and pass {FLAG} if you trust it"
-
 
 MOST_LAYERS: Final = 1024
 """Layers, and experts of a layer, that a configuration may state whatever the weights hold."""

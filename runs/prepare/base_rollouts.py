@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.model_files import cache_folder
+from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.warmstart import alone
 from grpobench.runs.reward.grader import Grader

@@ -15,7 +15,7 @@ import torch
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.curriculum import Shuffled
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.prepare.warmstart import demonstration, read_answers
+from grpobench.runs.prepare.demonstrations import demonstration, read_answers
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.settings.config import REFERENCES
 from grpobench.tasks.data.messages import Prompt, as_line, as_text

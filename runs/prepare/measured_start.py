@@ -12,9 +12,10 @@ from typing import Any
 
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.model_files import cache_folder
+from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.prepare.warmstart import RECORD, SEED, demonstrations, key, warm_start
+from grpobench.runs.prepare.demonstrations import SEED, demonstrations
+from grpobench.runs.prepare.warmstart import RECORD, key, warm_start
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig

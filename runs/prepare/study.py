@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.curriculum import Study
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.model_files import cache_folder
+from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.roles import MicroBatches, RoleModels
-from grpobench.runs.prepare.warmstart import alone, demonstration
+from grpobench.runs.prepare.demonstrations import demonstration
+from grpobench.runs.prepare.warmstart import alone
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.tools import files
 from grpobench.tasks.task import Problem, Task

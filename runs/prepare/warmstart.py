@@ -7,7 +7,6 @@ import fcntl
 import functools
 import hashlib
 import json
-import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,29 +19,24 @@ from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Batch
 from grpobench.analysis.runfolder import checksums
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.model_files import cache_folder
+from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.role_weights import Ruined
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.sample.episodes import demonstrated
+from grpobench.runs.prepare.demonstrations import demonstrations
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import ModelConfig, RunConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.process import safe_point
-from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data import bounded
-from grpobench.tasks.data.messages import Prompt, parse_prompt
-from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.task import Problem, Task, Verdict
+from grpobench.tasks.task import Task
 
 RECIPE = 2
 """Version of this procedure; changing it makes cached weights stale."""
-SEED = 0
-"""The warm start is part of the base model: the same for every seed and arm of an experiment."""
 RECORD = "warmstart.json"
 LOOK = 0.1
 """Seconds between two checks whether another process has finished the warm start."""
@@ -169,84 +163,6 @@ def record(
     }
 
 
-def demonstrations(loaded: Loaded, task: Task, config: ModelConfig) -> list[Group]:
-    """The reference episodes of the updates, in order."""
-    problems = task.lessons()
-    order = list(range(len(problems)))
-    random.Random(derive(SEED, "warm start")).shuffle(order)
-    order = order[: config.warm_start_examples or len(order)]
-    wanted = config.warm_start * config.warm_start_batch
-    if config.warm_start_answers != "reference":
-        draw = drawing(task, config.warm_start_answers)
-        rng = random.Random(derive(SEED, "warm start answers"))
-        asked = [problems[order[i % len(order)]] for i in range(wanted)]
-        return [demonstration(loaded, task, problem, draw(problem, rng)) for problem in asked]
-    groups = [demonstration(loaded, task, problems[index]) for index in order[:wanted]]
-    return [groups[i % len(groups)] for i in range(wanted)]
-
-
-Draw = Callable[[Problem, random.Random], Sequence[str]]
-
-
-def drawing(task: Task, source: str) -> Draw:
-    """Draws the turns of an episode: from the task's own distribution, or from the answers of a file. Raises
-    DataError for a file that cannot be read."""
-    if source == "distribution":
-        return task.draw_episode
-    answers = read_answers(Path(source).expanduser())
-
-    def draw(problem: Problem, rng: random.Random) -> Sequence[str]:
-        if problem.prompt not in answers:
-            raise DataError(
-                f"{source}: has no answer to problem {problem.id} of {task.name}; add a row with its prompt, "
-                "or set model.warm_start_examples so that it is left out"
-            )
-        completions, weights = zip(*answers[problem.prompt], strict=True)
-        return (rng.choices(completions, weights)[0],)
-
-    return draw
-
-
-def read_answers(
-    path: Path, setting: str = "model.warm_start_answers", columns: Sequence[str] = ("completion",)
-) -> dict[Prompt, list[tuple[str, float]]]:
-    """The answers with their weights, by prompt, of a JSONL file that a setting names; an answer is in the
-    first of the `columns` that a line has. Raises DataError with file and line."""
-    answers: dict[Prompt, list[tuple[str, float]]] = {}
-    try:
-        for number, text in enumerate(bounded.utf8_lines(path), 1):
-            if text.strip():
-                prompt, completion, weight = read_answer(text, f"{path}:{number}", columns)
-                answers.setdefault(prompt, []).append((completion, weight))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: cannot be read ({error}); check {setting}") from None
-    except bounded.FileError as error:
-        raise DataError(f"{error}; check {setting}") from None
-    return answers
-
-
-def read_answer(
-    text: bytes, place: str, columns: Sequence[str] = ("completion",)
-) -> tuple[Prompt, str, float]:
-    """Prompt, answer and weight of a line."""
-    try:
-        row = bounded.parse_json(text)
-    except ValueError as error:
-        raise DataError(f"{place}: not JSON ({error}); mend or remove the line") from None
-    named = next((name for name in columns if isinstance(row, dict) and name in row), columns[0])
-    if not isinstance(row, dict) or "prompt" not in row or not isinstance(row.get(named), str):
-        wanted = " or ".join(columns)
-        raise DataError(f"{place}: needs the texts prompt and {wanted}; mend or remove the line")
-    try:
-        prompt = parse_prompt(row["prompt"])
-    except ValueError as error:
-        raise DataError(f"{place}: the prompt: {error}; mend or remove the line") from None
-    weight = row.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-        raise DataError(f"{place}: weight must be a number above 0, not {weight!r}; mend or remove the line")
-    return prompt, row[named], float(weight)
-
-
 def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group]) -> str:
     """A cache key that changes with anything that changes the result and with nothing else: settings of a
     task that do not affect its lessons share one warm start."""
@@ -307,10 +223,3 @@ def descend(
         loss.backward()
         total += loss.item()
     return total
-
-
-def demonstration(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[str] | None = None) -> Group:
-    """The reference episode, or that of these turns, as a rollout; replies of an environment are not part of
-    the loss."""
-    rollout = demonstrated(loaded, task, problem, turns)
-    return Group(problem, [rollout], [Verdict({}, None)], [0.0])

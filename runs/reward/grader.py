@@ -18,8 +18,9 @@ from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.reward.doses import Dosed, dosed
-from grpobench.runs.reward.functions import RewardFunction, RewardInput, proxy
+from grpobench.runs.reward.functions import RewardFunction, RewardInput
 from grpobench.runs.reward.model import Scorer
+from grpobench.runs.reward.proxy import proxy
 from grpobench.runs.reward.verdicts import demand_verdicts
 from grpobench.runs.sample.episodes import policy_turns
 from grpobench.runs.sample.rollouts import Group, Rollout

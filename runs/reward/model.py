@@ -32,8 +32,9 @@ from typing import Any, Literal
 
 import torch
 
-from grpobench.runs.models import loading, model_files, sizes
-from grpobench.runs.models.model_files import cache_folder, weights_hash
+from grpobench.runs.models import loading, model_packages, sizes, templates, trust
+from grpobench.runs.models.hashes import weights_hash
+from grpobench.runs.models.model_packages import cache_folder
 from grpobench.runs.models.token_budgets import USUAL, ModelError, TokenBudget, portions
 from grpobench.runs.settings.config import TINY, RewardConfig
 from grpobench.runs.settings.registries import tasks
@@ -257,7 +258,7 @@ def main() -> None:
     if options["out"]:
         with files.becoming(options["out"]) as aside:
             train(task, settings, aside)
-    folder = options["out"] or train_tiny_model(task, model_files.cache_folder() / "reward", settings)
+    folder = options["out"] or train_tiny_model(task, model_packages.cache_folder() / "reward", settings)
     record = bounded.read_object(folder / "provenance.json")
     share = f"{record['held_out_accuracy']:.3f} of {record['held_out_pairs']}"
     print(f"{folder}: {share} held-out pairs in the right order, {record['seconds']:.0f} s")
@@ -343,23 +344,23 @@ def read(model_path: str, dtype: str) -> tuple[Any, Any]:
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    loading.bound()
-    trust = {"trust_remote_code": sizes.trusted()}
+    templates.bound()
+    trust_option = {"trust_remote_code": trust.trusted()}
     try:
         weights = sizes.fitting(model_path)
         tokenizer = AutoTokenizer.from_pretrained(
-            model_path, padding_side="right", truncation_side="left", **trust
+            model_path, padding_side="right", truncation_side="left", **trust_option
         )
         if weights is not None:
-            config = AutoConfig.from_pretrained(model_path, **trust)
+            config = AutoConfig.from_pretrained(model_path, **trust_option)
             with torch.device("meta"):
-                model = AutoModelForSequenceClassification.from_config(config, **trust)
+                model = AutoModelForSequenceClassification.from_config(config, **trust_option)
             sizes.check_model(model, config, weights)
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            model_path, dtype=getattr(torch, dtype), output_loading_info=True, **trust
+            model_path, dtype=getattr(torch, dtype), output_loading_info=True, **trust_option
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        why = sizes.remedy(error) or f"{error}; {USUAL}"
+        why = trust.remedy(error) or f"{error}; {USUAL}"
         raise ModelError(f"reward.model: {model_path!r} could not be loaded: {why}") from error
     if getattr(tokenizer, "chat_template", None):
         try:
@@ -390,9 +391,9 @@ def read(model_path: str, dtype: str) -> tuple[Any, Any]:
 def provenance(name: str, model_path: str, config: Any) -> dict[str, str]:
     """Provenance of a reward model: the sha256 of a folder's weights, or the hub's commit."""
     if Path(model_path).is_dir():
-        return {"name": name, "from": "folder", "sha256": weights_hash(Path(model_path))} | sizes.recorded()
+        return {"name": name, "from": "folder", "sha256": weights_hash(Path(model_path))} | trust.recorded()
     commit = str(getattr(config, "_commit_hash", None) or "")
-    return {"name": name, "from": "hub", "commit": commit} | sizes.recorded()
+    return {"name": name, "from": "hub", "commit": commit} | trust.recorded()
 
 
 def fitting(tokenizer: Any, requested_format: str) -> Input:

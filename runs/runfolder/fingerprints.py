@@ -16,7 +16,7 @@ from typing import Any
 
 import zstandard
 
-from grpobench.runs.models import model_files
+from grpobench.runs.models import hashes, model_files
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import REFERENCES, RunConfig
 from grpobench.runs.tools import strict
@@ -58,7 +58,7 @@ class Today:
             found["expert file"] = bounded.sha256(Path(config.train.experts).expanduser())
         reward = Path(config.reward.model).expanduser()
         if config.reward.model and reward.is_dir():
-            found["reward model"] = model_files.weights_hash(reward)
+            found["reward model"] = hashes.weights_hash(reward)
         for split, used in self.problems(config).items():
             key = self.key(config, split), len(used)
             if key not in self.hashed:

@@ -218,7 +218,7 @@ class SamplerConfig(Settings):
 
 
 Feature = Literal["length", "words", "lines", "digits", "equations", "hedges", "assurances"]
-"""What a flawed proxy can count; `runs/reward/functions.py` defines each."""
+"""What a flawed proxy can count; `runs/reward/proxy.py` defines each."""
 TINY = "tiny"
 """The name of the reward model that the suite trains itself, one per task."""
 COMPONENTS: Mapping[str, str] = {

@@ -18,8 +18,8 @@ from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.curriculum import Curriculum, NoProblems, Study
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.metrics.evaluator import Evaluator
+from grpobench.runs.models.hashes import weights_hash
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.model_files import weights_hash
 from grpobench.runs.models.ranks import ALONE, Ranks
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights, stored

@@ -32,8 +32,8 @@ from grpobench.runs.tools.progress import Clock
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.answer_locations import announces, locate
 from grpobench.tasks.data import bounded
+from grpobench.tasks.data.flaws import find_flaw
 from grpobench.tasks.data.messages import PAIR, parse_pair
-from grpobench.tasks.data.sources import find_flaw
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 

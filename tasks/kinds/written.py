@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -39,11 +38,6 @@ class Written(Task):
                 if self.turns == len(turns) or self.reply(problem, turns) is None:
                     return turns
                 turns.append("")
-
-
-def entropy(following: Mapping[str, float]) -> float:
-    """Entropy of a distribution, in nats."""
-    return -math.fsum(p * math.log(p) for p in following.values() if p > 0)
 
 
 def number_of(*parts: object) -> int:

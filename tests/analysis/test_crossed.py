@@ -25,8 +25,8 @@ from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
-from grpobench.analysis.statistics.aggregates import components, crossed_interval
 from grpobench.analysis.statistics.comparison import compare
+from grpobench.analysis.statistics.crossed import components, crossed_interval
 from grpobench.analysis.statistics.intervals import Estimate, Floats
 from grpobench.analysis.topics.budgets import mean_at_equal_budgets, runs_at_equal_budgets
 

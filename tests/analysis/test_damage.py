@@ -18,7 +18,7 @@ from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
 import grpobench
-from grpobench.analysis.checks import DAMAGED_TITLE, SPARED
+from grpobench.analysis.checks.alarms import DAMAGED_TITLE, SPARED
 from grpobench.analysis.report.facts import as_json, json_ready
 from grpobench.analysis.report.text import describe_head
 from grpobench.analysis.runfolder import checksums

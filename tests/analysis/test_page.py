@@ -19,7 +19,7 @@ from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.methods import describe_draws, describe_methods
 from grpobench.analysis.report.page import inline, render_page
 from grpobench.analysis.report.pairs import pairs_by_task
-from grpobench.analysis.report.runs import difference, find_samples, shortened
+from grpobench.analysis.report.samples import difference, find_samples, shortened
 from grpobench.analysis.report.text import CITED, bibtex_entry, make_bibtex
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import Comparison

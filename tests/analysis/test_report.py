@@ -17,7 +17,7 @@ from helpers.logs import known
 from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.checks import check_pairing
+from grpobench.analysis.checks.pairing import check_pairing
 from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
 from grpobench.analysis.figures.table import tex
 from grpobench.analysis.report.catalog import FIGURES, figure

@@ -13,7 +13,7 @@ import zstandard
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.checks import find_alarms
+from grpobench.analysis.checks.alarms import find_alarms
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.experiment import describe, histories

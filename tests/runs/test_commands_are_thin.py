@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = "grpobench.runs.commands"
 INTERFACE = "grpobench.runs.api."
 READING = (
-    *("runs.settings.recipe", "runs.settings.overrides", "runs.settings.draft", "runs.settings.findings"),
+    *("runs.settings.recipe", "runs.settings.layers", "runs.settings.draft", "runs.settings.findings"),
     *("runs.experiment.engines", "runs.tools.strict", "runs.inventory.folders"),
 )
 """Modules that read arguments: what a name, a list or an assignment stands for."""
@@ -26,7 +26,7 @@ PRINTING = (
     *("analysis.tools.text", "analysis.figures.table", "analysis.report.terminal", "analysis.topics.search"),
     *("analysis.calibration.markdown", "analysis.findings.description", "analysis.readable"),
     *("runs.inventory.findings.parts.part_words", "runs.inventory.findings.records.rerun_words"),
-    *("runs.tools.progress", "runs.tools.toml"),
+    *("runs.evaluation.text", "runs.tools.progress", "runs.tools.toml"),
 )
 """Modules and functions that make text of what a command returns, or show how far it is."""
 EXCEPTIONS = {

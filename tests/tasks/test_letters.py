@@ -3,7 +3,7 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from grpobench.runs.sample.episodes import episodes
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.kinds.written import ALPHABET, END, Written, entropy
+from grpobench.tasks.kinds.written import ALPHABET, END, Written
 from grpobench.tasks.letters import LENGTHS, Letters
 from grpobench.tasks.signed import STOP, TAIL, Signed
 from grpobench.tasks.walk import LENGTH, RING, STEPS, Walk, apart
@@ -252,6 +252,11 @@ def test_sampled_letters_and_entropy_are_those_of_the_closed_form(
         assert sum(reported) / len(reported) == pytest.approx(
             expected, rel=0.06 if name == "signed" else 0.01
         )
+
+
+def entropy(following: Mapping[str, float]) -> float:
+    """Entropy of a distribution, in nats."""
+    return -math.fsum(p * math.log(p) for p in following.values() if p > 0)
 
 
 def written_entropy(rollout: Rollout) -> Sequence[float]:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from grpobench.runs.models import adapters, sizes
+from grpobench.runs.models import adapters, trust
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError, first_line
 from grpobench.runs.sample.engines.engine import Drawn
@@ -277,7 +277,7 @@ def start(
             logprobs_mode="processed_logprobs",  # after the temperature
             generation_config="vllm",  # not the model's own top-p, penalties and the like
             skip_tokenizer_init=True,
-            trust_remote_code=sizes.trusted(),
+            trust_remote_code=trust.trusted(),
             enable_prefix_caching=True,
             disable_log_stats=True,
             seed=0,

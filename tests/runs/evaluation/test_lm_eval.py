@@ -23,7 +23,7 @@ from helpers.toys import Letters
 
 from grpobench.analysis.topics.evaluations import compare_answers
 from grpobench.runs import cli
-from grpobench.runs.evaluation import lm_eval, records
+from grpobench.runs.evaluation import lm_eval, records, text
 from grpobench.runs.metrics.evaluator import Evaluator, Row, rows_of
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
@@ -271,7 +271,7 @@ def test_differing_items_are_shown_with_both_completions(tmp_path: Path) -> None
         subject = records.Subject("m", tmp_path, records.ModelConfig("m"))
         return records.Record(subject, path, content, [row])
 
-    pairing = records.paired([made("grpobench", "5"), made("lm-eval", "7")])
+    pairing = text.paired([made("grpobench", "5"), made("lm-eval", "7")])
     assert "the same scores on 0 of 1 items" in pairing.lines[0]
     assert "it is 5" in pairing.lines[2] and "it is 7" in pairing.lines[3]
     assert pairing.rows[0]["differing"] == ["p"]

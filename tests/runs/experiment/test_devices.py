@@ -20,7 +20,7 @@ from grpobench.runs.models.past_weights import PastWeights
 from grpobench.runs.models.ranks import ALONE
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import StoredWeights
-from grpobench.runs.prepare import warmstart
+from grpobench.runs.prepare import demonstrations, warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.tools import machine
 from grpobench.tasks.arithmetic import Arithmetic
@@ -113,7 +113,7 @@ def test_warm_start_feeds_batches_where_the_model_is(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(warmstart, "RoleModels", Elsewhere)
     monkeypatch.setattr(warmstart, "pack_groups", packed)
     loaded, config = load("nano"), ModelConfig("nano", warm_start=2, warm_start_batch=2)
-    lessons = warmstart.demonstrations(loaded, Arithmetic(train=4), config)
+    lessons = demonstrations.demonstrations(loaded, Arithmetic(train=4), config)
     warmstart.train(loaded, config, lessons, lambda *_: None)
     assert asked == [("cpu:0",)] * 2
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from grpobench.algorithms.algorithm import TeacherPrompt
-from grpobench.analysis.report.runs import prompt_text
+from grpobench.analysis.report.samples import prompt_text
 from grpobench.runs.evaluation import export, lm_eval
 from grpobench.runs.handover import base, grading, verl
 from grpobench.runs.handover.data import row
-from grpobench.runs.models.loading import Loaded, bound, load
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.templates import bound
 from grpobench.runs.prepare.experts import experts
 from grpobench.runs.reward.functions import RewardInput, arguments
 from grpobench.runs.sample.context import Room

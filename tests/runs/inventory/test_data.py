@@ -21,8 +21,7 @@ import pytest
 from grpobench.algorithms import ALGORITHMS
 from grpobench.runs import cli
 from grpobench.runs.inventory import data, doctor
-from grpobench.runs.models import loading, model_files
-from grpobench.runs.models import model_files as packages
+from grpobench.runs.models import loading, model_files, model_packages
 from grpobench.runs.sample.context import Room
 from grpobench.tasks import TASKS
 from grpobench.tasks.data import sources
@@ -76,7 +75,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(sources.SKIP_VARIABLE, "")
     monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     monkeypatch.setattr("grpobench.tasks.TASKS", {"toy": Toy, "sibling": Sibling})
-    monkeypatch.setattr(packages, "PACKAGED", {})
+    monkeypatch.setattr(packaged, "PACKAGED", {})
     target = tmp_path / "site"
     target.mkdir()
     settings = {
@@ -628,8 +627,8 @@ def test_folder_without_model_and_model_not_installed_exit_2(
     assert cli.main(["list", "models", "--model-dir", str(tmp_path / "typed")]) == 2
     assert "typed: a file, not a folder; correct --model-dir" in capsys.readouterr().err
     monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
-    absent = packages.Weights(replace(FILE, module="not_there"), "a model", "MIT")
-    monkeypatch.setattr(packages, "PACKAGED", {"absent": absent})
+    absent = model_packages.Weights(replace(FILE, module="not_there"), "a model", "MIT")
+    monkeypatch.setattr(packaged, "PACKAGED", {"absent": absent})
     assert cli.main(["eval", "absent", "--task", "arithmetic"]) == 2
     assert "grpobench data fetch absent" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from grpobench.runs import cli
-from grpobench.runs.models import loading, model_files, sizes
+from grpobench.runs.models import loading, model_files, sizes, templates, trust
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.reward import model as scorer
 from grpobench.tasks.data.tables import DataError
@@ -58,7 +58,7 @@ class OwnModel({kind}):
     auto_map = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     rewrite(folder / "config.json", lambda c: c.update(model_type=f"own-{base.lower()}", auto_map=auto_map))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setenv(sizes.VARIABLE, "")  # and what the test sets goes with it
+    monkeypatch.setenv(trust.VARIABLE, "")  # and what the test sets goes with it
     return folder
 
 
@@ -93,14 +93,14 @@ def test_code_of_a_folder_runs_with_the_flag_and_that_is_recorded(
 
 
 def test_trust_is_for_one_command_and_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(sizes.VARIABLE, "")
-    assert not sizes.trusted() and sizes.recorded() == {}
-    sizes.allow()
-    command = [sys.executable, "-c", "from grpobench.runs.models import sizes; print(sizes.trusted())"]
-    assert sizes.trusted()
+    monkeypatch.setenv(trust.VARIABLE, "")
+    assert not trust.trusted() and trust.recorded() == {}
+    trust.allow()
+    command = [sys.executable, "-c", "from grpobench.runs.models import trust; print(trust.trusted())"]
+    assert trust.trusted()
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
-    monkeypatch.setenv(sizes.VARIABLE, "1")  # left behind by another
-    assert not sizes.trusted()
+    monkeypatch.setenv(trust.VARIABLE, "1")  # left behind by another
+    assert not trust.trusted()
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
@@ -173,7 +173,7 @@ def test_weights_of_fewer_bits_are_counted_by_the_byte() -> None:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading._pool, "cpu_seconds", 1.0)
+    monkeypatch.setattr(templates._pool, "cpu_seconds", 1.0)
 
 
 SPOILT = {
@@ -234,7 +234,7 @@ def test_templates_mean_under_the_bound_what_they_mean_to_transformers() -> None
             "continue_final_message": False,
         }
         theirs = chat_template_utils.render_jinja_template([talk], **settings)
-        texts, spans = loading.render([talk], **settings)
+        texts, spans = templates.render([talk], **settings)
         assert (texts, list(map(list, spans))) == (theirs[0], list(map(list, theirs[1])))
 
 

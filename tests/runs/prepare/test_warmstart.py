@@ -17,7 +17,7 @@ from grpobench.runs import cli
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.prepare import measured_start, warmstart
+from grpobench.runs.prepare import demonstrations, measured_start, warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.tables import DataError
@@ -135,7 +135,7 @@ def test_first_loss_is_transformers_own_over_the_answer(
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
     loaded = load("nano")
     config = dataclasses.replace(CONFIG, warm_start=1, warm_start_batch=4)
-    lessons = warmstart.demonstrations(loaded, ARITHMETIC, config)
+    lessons = demonstrations.demonstrations(loaded, ARITHMETIC, config)
     total = count = 0.0
     for group in lessons:
         (rollout,) = group.rollouts
@@ -261,7 +261,7 @@ def test_key_changes_with_what_changes_the_result_and_with_nothing_else() -> Non
     loaded = load("nano")
 
     def key(config: ModelConfig, task: Arithmetic = ARITHMETIC) -> str:
-        return warmstart.key(loaded, task, config, warmstart.demonstrations(loaded, task, config))
+        return warmstart.key(loaded, task, config, demonstrations.demonstrations(loaded, task, config))
 
     base = key(CONFIG)
     for change in ({"warm_start": 11}, {"warm_start_batch": 7}, {"warm_start_learning_rate": 1e-4}):
@@ -295,16 +295,16 @@ def test_a_distribution_is_drawn_anew_for_every_update() -> None:
     """Half of nano's answers are careless; episodes of `letters` differ and follow their form."""
     loaded = load("nano")
     config = dataclasses.replace(CONFIG, warm_start_examples=1, warm_start_answers="distribution")
-    drawn = warmstart.demonstrations(loaded, ARITHMETIC, config)
+    drawn = demonstrations.demonstrations(loaded, ARITHMETIC, config)
     texts = [loaded.decode(group.rollouts[0].completion) for group in drawn]
     problem = drawn[0].problem
     careless, reference = ARITHMETIC.lapse(problem), ARITHMETIC.demonstrate(problem)
     assert set(texts) == {careless, reference}
     count, total = texts.count(careless), len(texts)
     assert abs(count - total / 2) <= 5 * math.sqrt(total) / 2
-    letters = warmstart.demonstrations(load("letters"), Letters(), config)
+    letters = demonstrations.demonstrations(load("letters"), Letters(), config)
     assert len({group.rollouts[0].completion for group in letters}) == len(letters)
-    again = warmstart.demonstrations(loaded, ARITHMETIC, config)
+    again = demonstrations.demonstrations(loaded, ARITHMETIC, config)
     assert [group.rollouts[0].completion for group in again] == [g.rollouts[0].completion for g in drawn]
 
 
@@ -317,7 +317,7 @@ def test_answers_of_a_file_are_drawn_by_weight(tmp_path: Path) -> None:
     ]
     file.write_text("\n".join(map(json.dumps, rows)))
     config = dataclasses.replace(CONFIG, warm_start_answers=str(file))
-    drawn = warmstart.demonstrations(loaded, ARITHMETIC, config)
+    drawn = demonstrations.demonstrations(loaded, ARITHMETIC, config)
     texts = [loaded.decode(group.rollouts[0].completion) for group in drawn]
     count, total = texts.count(" 1"), len(texts)
     assert set(texts) == {" 1", " 2"}
@@ -338,7 +338,7 @@ def test_a_file_of_answers_that_cannot_be_used(tmp_path: Path, line: str, words:
     file.write_text(line)
     config = dataclasses.replace(CONFIG, warm_start_answers=str(file))
     with pytest.raises(DataError, match=words):
-        warmstart.demonstrations(load("nano"), ARITHMETIC, config)
+        demonstrations.demonstrations(load("nano"), ARITHMETIC, config)
 
 
 def test_another_source_of_answers_is_refused_by_name() -> None:

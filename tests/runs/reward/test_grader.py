@@ -23,9 +23,9 @@ from grpobench.runs.metrics.rollout_metrics import group_metrics
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.reward import functions
 from grpobench.runs.reward import grader as rewards
 from grpobench.runs.reward import model as tiny_reward
+from grpobench.runs.reward import proxy
 from grpobench.runs.reward.grader import Grader, RewardError
 from grpobench.runs.reward.model import Scorer
 from grpobench.runs.runfolder.folder import RunFolder
@@ -88,14 +88,14 @@ def test_an_accuracy_beyond_one_stops_the_run_and_names_the_problem() -> None:
 def test_proxy_is_the_documented_sum() -> None:
     text = "So 7+8=15, clearly.\n\nPerhaps 15-19=-4."
     counts = {"length": 38, "words": 3, "lines": 2, "digits": 9, "equations": 2, "hedges": 1, "assurances": 1}
-    assert {name: count(text) for name, count in functions.FEATURES.items()} == counts
+    assert {name: count(text) for name, count in proxy.FEATURES.items()} == counts
     # 1 · 9/(9+9) − 0.5 · 1/(1+9)
-    assert functions.proxy(text, {"digits": 1.0, "hedges": -0.5}, 9.0) == pytest.approx(0.45)
-    assert functions.proxy("", {"digits": 1.0, "length": 2.0}, 8.0) == 0
+    assert proxy.proxy(text, {"digits": 1.0, "hedges": -0.5}, 9.0) == pytest.approx(0.45)
+    assert proxy.proxy("", {"digits": 1.0, "length": 2.0}, 8.0) == 0
 
 
 def test_every_feature_of_the_settings_is_defined() -> None:
-    assert set(functions.FEATURES) == set(get_args(runs_config.Feature))
+    assert set(proxy.FEATURES) == set(get_args(runs_config.Feature))
 
 
 def test_proxy_reads_only_what_the_policy_wrote() -> None:

@@ -17,7 +17,7 @@ from helpers.toys import Letters
 from helpers.whole_runs import after, configure, run
 
 from grpobench.algorithms.dpo import DPO
-from grpobench.analysis.checks import find_alarms
+from grpobench.analysis.checks.alarms import find_alarms
 from grpobench.analysis.runfolder.files import problem_digests
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.runs import all_settings

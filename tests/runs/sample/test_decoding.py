@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, cache_argument, ways
+from grpobench.runs.sample.cache_buffers import cache_argument
+from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, ways
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import Request

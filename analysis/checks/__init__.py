@@ -1,0 +1,1 @@
+"""Checks of runs that are compared: what a reader must know before the numbers."""
