@@ -15,7 +15,7 @@ from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.observe import Observe
-from grpobench.runs.tools import strict
+from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import Settings
 from grpobench.tasks.task import Task
 
@@ -560,6 +560,23 @@ class RunConfig:
     def reads_teacher(self) -> bool:
         """Whether the run loads `model.teacher`."""
         return bool(self.model.teacher) and "teacher" in self.algorithm.reference_roles
+
+
+Need = tuple[str, Any, str]
+"""(setting, value, why it must have this value). In the reason {} stands for the setting, and {is} for the
+setting with the value that it has."""
+
+
+def needs(config: RunConfig, off: str, *needed: Need) -> Iterator[str]:
+    """For each setting that does not have the value it needs, the reason and the remedy; `off` is another
+    remedy of all of them."""
+    for setting, value, why in needed:
+        section, _, key = setting.partition(".")
+        given = getattr(getattr(config, section), key)
+        if given != value:
+            reason = why.replace("{}", setting).replace("{is}", f"{setting} is {toml.value(given)}")
+            remedy = "set it to" if why.endswith("{is}") and not off else f"set {setting} ="
+            yield f"{reason}; {remedy} {toml.value(value)}{f' or {off}' if off else ''}"
 
 
 def rates(learning_rate: Mapping[Role, float], trains: tuple[Role, ...]) -> dict[Role, float]:

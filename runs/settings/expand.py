@@ -2,9 +2,8 @@
 checked.
 
 Sweep values are settings over which every arm of a recipe is run, so that a map shows where each of them
-breaks. A
-recipe has them in its table `over`; ``--over KEY=VALUE,VALUE`` of the command line replaces a key of it. Each
-arm becomes one for every combination of values, named after both.
+breaks. A recipe has them in its table `over`; ``--over KEY=VALUE,VALUE`` of the command line replaces a key
+of it. Each arm becomes one for every combination of values, named after both.
 """
 
 from __future__ import annotations
@@ -44,17 +43,6 @@ class SweepPoint:
     """The recipe's."""
     values: Mapping[str, Value]
     """By key, such as ``train.learning_rate``."""
-
-
-def read_over(table: Any, texts: Sequence[str], faults: list[str]) -> dict[str, list[Value]]:
-    """The values of every key: those of the recipe's table, and of `--over` in their place."""
-    over = read_over_table(table, faults)
-    for text in texts:
-        over |= read_over_text(text, faults)
-    if math.prod(map(len, over.values())) > MOST:
-        faults.append(f"over: more than {MOST} combinations of values; give fewer")
-        return {}
-    return over
 
 
 def read_over_table(table: Any, faults: list[str], path: KeyPath = "over") -> dict[str, list[Value]]:
@@ -105,7 +93,12 @@ def sweep(
     """The draft with an arm for every combination of values, those of the recipe's `table` with those of
     `--over` in their place, and where each comes from. A plain learning rate is the policy's; rates of other
     roles stay the arm's own. With `--over` the experiment has a name of its own."""
-    over = read_over(table, texts, faults)
+    over = read_over_table(table, faults)
+    for text in texts:
+        over |= read_over_text(text, faults)
+    if math.prod(map(len, over.values())) > MOST:
+        faults.append(f"over: more than {MOST} combinations of values; give fewer")
+        return draft, {}
     if not over:
         return draft, {}
     arms: list[Arm] = []

@@ -173,13 +173,13 @@ def lay(
     return values, paths
 
 
-def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` over `old`, tables merged key by key."""
+def merge(old: Mapping[str, Any], new: Mapping[str, Any], whole: Collection[str] = ()) -> dict[str, Any]:
+    """`new` over `old`, tables merged key by key, except those of the keys in `whole`."""
     merged = dict(old)
     for key, value in new.items():
-        before = merged.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(before, value) if both and isinstance(before, Mapping) else value
+        before = None if key in whole else merged.get(key)
+        tables = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(before or {}, value, whole) if tables else value
     return merged
 
 

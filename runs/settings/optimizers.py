@@ -8,6 +8,7 @@ What makes the updates: `train.optimizer` as the function that makes one, tried 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import math
@@ -72,77 +73,53 @@ def foreign_factors(train: TrainConfig, folder: Path | None) -> list[float]:
     """The factors of a schedule of others, for the steps behind the warm-up. Imports torch where it is one of
     torch's or transformers'."""
     library, _, name = train.schedule.partition(":")
-    settings, left = train.schedule_settings, max(0, train.steps - train.warmup_steps)
+    settings, left = dict(train.schedule_settings), max(0, train.steps - train.warmup_steps)
     try:
         if library == "transformers":
-            return of_transformers(name, train)[train.warmup_steps :]
-        found: Any = of_torch(name) if library == "torch" else plugins.load(train.schedule, folder)
+            from transformers import SchedulerType, get_scheduler
+
+            demand_schedule(library, name, [kind.value for kind in SchedulerType])
+            counts = {"num_warmup_steps": train.warmup_steps, "num_training_steps": train.steps}
+            make = functools.partial(get_scheduler, name, scheduler_specific_kwargs=settings, **counts)
+            return stepped(make, train.steps)[train.warmup_steps :]
+        if library == "torch":
+            from torch.optim import lr_scheduler
+
+            demand_schedule(library, name, [key for key in lr_scheduler.__all__ if key != "LRScheduler"])
+            found: Any = getattr(lr_scheduler, name)
+        else:
+            found = plugins.load(train.schedule, folder)
         if isinstance(found, type):
-            return torch_factors(found, left, settings)
+            return stepped(functools.partial(found, **settings), left)
         return [float(found(step, left, **settings)) for step in range(left)]
     except ConfigError as error:
         raise fault("; ".join(error.faults)) from None
     except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way
-        given = f" with {dict(settings)}" if settings else ""
+        given = f" with {settings}" if settings else ""
         raise fault(f"{train.schedule}{given} cannot be used: {type(error).__name__}: {error}") from error
 
 
-def of_torch(name: str) -> type:
-    """One of torch's schedulers by its name."""
-    from torch.optim import lr_scheduler
-
-    known = [key for key in lr_scheduler.__all__ if key != "LRScheduler"]
-    if name not in known:
-        raise no_schedule("torch", name, known)
-    found: type = getattr(lr_scheduler, name)
-    return found
+def demand_schedule(library: str, name: str, valid: Sequence[str]) -> None:
+    if name not in valid:
+        did = did_you_mean(name, valid, f"it has {', '.join(sorted(valid))}", f"{library}:{{}}")
+        raise fault(f"{library} has no schedule {name!r}; {did}")
 
 
-def torch_factors(cls: type, steps: int, settings: Mapping[str, Any]) -> list[float]:
-    """What one of torch's schedulers makes of a rate of 1."""
+def stepped(make: Callable[[Any], Any], steps: int) -> list[float]:
+    """What a scheduler, made for an optimizer of torch's, makes of a rate of 1 at each step."""
     import torch
-    from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+    from torch.optim.lr_scheduler import LRScheduler
 
-    if not issubclass(cls, LRScheduler) or issubclass(cls, ReduceLROnPlateau):
-        raise TypeError(f"{cls.__name__} is no schedule that depends on the step alone")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    return advanced(cls(optimizer, **settings), optimizer, steps)
-
-
-def of_transformers(name: str, train: TrainConfig) -> list[float]:
-    """What one of transformers' schedules makes of a rate of 1, warm-up included."""
-    import torch
-    from transformers import SchedulerType, get_scheduler
-
-    known = [kind.value for kind in SchedulerType]
-    if name not in known:
-        raise no_schedule("transformers", name, known)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    made = get_scheduler(
-        name,
-        optimizer,
-        num_warmup_steps=train.warmup_steps,
-        num_training_steps=train.steps,
-        scheduler_specific_kwargs=dict(train.schedule_settings),
-    )
-    if "metrics" in inspect.signature(made.step).parameters:
-        raise TypeError(f"{type(made).__name__} is no schedule that depends on the step alone")
-    return advanced(made, optimizer, train.steps)
-
-
-def advanced(scheduler: Any, optimizer: Any, steps: int) -> list[float]:
-    """The rate of a scheduler's optimizer at each of its steps."""
-    found = []
+    scheduler = make(optimizer)
+    if not isinstance(scheduler, LRScheduler) or "metrics" in inspect.signature(scheduler.step).parameters:
+        raise TypeError(f"{type(scheduler).__name__} is no schedule that depends on the step alone")
+    rates = []
     for _ in range(steps):
-        found.append(float(optimizer.param_groups[0]["lr"]))
+        rates.append(float(optimizer.param_groups[0]["lr"]))
         optimizer.step()
         scheduler.step()
-    return found
-
-
-def no_schedule(library: str, name: str, known: Sequence[str]) -> ConfigError:
-    did = did_you_mean(name, known, f"it has {', '.join(sorted(known))}", f"{library}:{{}}")
-    return fault(f"{library} has no schedule {name!r}; {did}")
+    return rates
 
 
 def fault(message: str) -> ConfigError:

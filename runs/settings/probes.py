@@ -6,13 +6,13 @@ mechanism, the outcome and the controls are those of its nano twin, and the file
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.profile.probe import Probe
+from grpobench.runs.settings.layers import merge
 from grpobench.runs.settings.recipe import RECIPES
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
@@ -80,16 +80,9 @@ def common(scale: str = NANO) -> dict[str, Any]:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables laid over each other, key by key."""
-    whole = copy.deepcopy(dict(below))
-    for key, value in above.items():
-        old = whole.get(key)
-        # Weights are one value: a probe that rewards other scores does not add to those of another.
-        if isinstance(value, Mapping) and isinstance(old, Mapping) and key != "weights":
-            whole[key] = merged(old, value)
-        else:
-            whole[key] = copy.deepcopy(value)
-    return whole
+    """Tables laid over each other, key by key. Weights are one value: a probe that rewards other scores does
+    not add to those of another."""
+    return merge(below, above, whole=("weights",))
 
 
 def arm_of(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from grpobench.runs.models import model_files
 from grpobench.runs.settings import others, registries, trl
-from grpobench.runs.settings.config import COMPONENTS, REFERENCES, TINY, RewardConfig, RunConfig
-from grpobench.runs.settings.truncation import FULL, truncation_of
+from grpobench.runs.settings.config import COMPONENTS, REFERENCES, TINY, RewardConfig, RunConfig, needs
+from grpobench.runs.settings.truncation import FULL
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
@@ -61,24 +61,28 @@ def incompatible(config: RunConfig) -> list[str]:
 
 
 def of_sampler(config: RunConfig) -> Iterator[str]:
-    """What an algorithm and the correction ask of the sampler."""
+    """What an algorithm and settings ask of the sampler."""
     algorithm, sampler = config.algorithm, config.sampler
-    kind, corrected = f'sampler.kind is "{sampler.kind}"', sampler.correction != "none"
-    if not sampler.on_policy and not algorithm.off_policy:
-        yield f'trains on its own rollouts only, and {kind}; set sampler.kind = "hf"'
+    kind, hf = f'sampler.kind is "{sampler.kind}"', 'sampler.kind = "hf"'
+    if not sampler.on_policy:
+        if not algorithm.off_policy:
+            yield f"trains on its own rollouts only, and {kind}; set {hf}"
+        if algorithm.greedy_baseline:
+            yield f"compares with a greedy answer of the current policy, and {kind}; set {hf}"
+        recorded = f"{kind}, whose rollouts are recorded"
+        yield from needs(
+            config,
+            hf,
+            ("sampler.correction", "none", f"{{}} weighs rollouts of the current policy, and {kind}"),
+            ("sampler.lag", 0, f"{{is}}: it delays weights that sample, and {recorded}"),
+            ("sampler.stop", (), f"{{}} ends rollouts of the current policy, and {kind}"),
+            ("sampler.router_replay", "none", f"{{is}}: it replays routes of the policy, and {recorded}"),
+            ("modify.dynamic_sampling", 0, f"{{}} draws further problems, and {kind}"),
+            ("modify.entropy_target", 0, f"{{}} follows the entropy of the policy's rollouts, and {kind}"),
+        )
     if sampler.kind != "hf" and algorithm.mixer() is not None:
-        yield f'mixes embeddings while decoding, and {kind}; set sampler.kind = "hf"'
-    if not sampler.on_policy and corrected:
-        yield (
-            f"sampler.correction weighs rollouts of the current policy, and {kind}; set sampler.correction "
-            '= "none"'
-        )
-    if not sampler.on_policy and sampler.lag:
-        yield (
-            f"sampler.lag is {sampler.lag}: it delays weights that sample, and {kind}, whose rollouts are "
-            "recorded; set sampler.lag = 0"
-        )
-    if corrected and sampler.old_logp == "sampler":
+        yield f"mixes embeddings while decoding, and {kind}; set {hf}"
+    if sampler.correction != "none" and sampler.old_logp == "sampler":
         yield (
             'sampler.correction compares the sampler with the trainer, and sampler.old_logp is "sampler"; '
             'set sampler.old_logp = "auto"'
@@ -88,65 +92,56 @@ def of_sampler(config: RunConfig) -> Iterator[str]:
             f"{kind} and sampler.url {sampler.url!r} is no address; set it to what `grpobench serve` "
             "prints, such as http://127.0.0.1:8765"
         )
-    if not sampler.on_policy and algorithm.greedy_baseline:
-        yield f'compares with a greedy answer of the current policy, and {kind}; set sampler.kind = "hf"'
+    if sampler.kind == "preferences" and config.modify.around(algorithm).studies:
+        yield f"studies the problems with their reference solutions before training, and {kind}; set {hf}"
+    path = Path(sampler.path).expanduser()
+    if sampler.kind == "preferences" and not sampler.path:
+        yield 'sampler.kind "preferences" reads a file; set sampler.path to a JSONL file'
+    elif sampler.kind == "preferences" and not path.is_file():
+        lack = "is a folder" if path.is_dir() else "does not exist"
+        yield f"the preference file {path} {lack}; set sampler.path to a JSONL file"
 
 
 def of_truncation(config: RunConfig) -> Iterator[str]:
-    """Where rollouts from a truncated distribution cannot be sampled, or would be weighed wrongly: the
-    trainer's probabilities are those of the full distribution."""
-    sampler, full = config.sampler, not truncation_of(config.sampler).active
+    """Where rollouts of fewer tokens or from a truncated distribution cannot be sampled, or would be weighed
+    wrongly: the trainer's probabilities are those of the full distribution."""
+    sampler, turns = config.sampler, config.task.turns
     changed = [key for key in ("top_k", "top_p", "min_p") if getattr(sampler, key) != getattr(FULL, key)]
     names = ", ".join(f"sampler.{key} = {getattr(sampler, key)}" for key in changed)
     off = f"remove {', '.join(f'sampler.{key}' for key in changed)}"
-    ratio = f"{names} makes it a ratio to another distribution than the policy's"
-    if not full and sampler.kind not in ("hf", "vllm"):
+    if changed and sampler.kind not in ("hf", "vllm"):
         yield f'{names} applies to sampler.kind "hf" and "vllm", not "{sampler.kind}"; {off}'
     if sampler.top_p != 1 and sampler.min_p:
         yield (
             "sampler.top_p and sampler.min_p together depend on their order, in which libraries differ; "
             "remove one of them"
         )
-    if not full and sampler.correction != "none":
-        yield (
-            f"sampler.correction weighs by π_old/π_sampler, and {ratio}; set sampler.correction = "
-            f'"none" or {off}'
+    if changed:
+        ratio = f"{names} makes it a ratio to another distribution than the policy's"
+        yield from needs(
+            config,
+            off,
+            ("sampler.correction", "none", f"{{}} weighs by π_old/π_sampler, and {ratio}"),
+            ("modify.off_policy_mask", 0, f"{{}} compares the policy with the sampler, and {ratio}"),
         )
-    if not full and sampler.old_logp == "sampler":
-        yield (
-            f'sampler.old_logp = "sampler" takes the importance ratio to the sampler, and {ratio}; set '
-            f'sampler.old_logp = "auto" or {off}'
-        )
-    if not full and config.modify.off_policy_mask:
-        yield (
-            f"modify.off_policy_mask compares the policy with the sampler, and {ratio}; set "
-            f"modify.off_policy_mask = 0 or {off}"
-        )
-    if not full and config.algorithm.mixer() is not None:
+        if sampler.old_logp == "sampler":
+            yield (
+                f'sampler.old_logp = "sampler" takes the importance ratio to the sampler, and {ratio}; set '
+                f'sampler.old_logp = "auto" or {off}'
+            )
+    if changed and config.algorithm.mixer() is not None:
         yield f"mixes embeddings of all tokens while decoding, and {names} excludes some; {off}"
-
-
-def of_stop_strings(config: RunConfig) -> Iterator[str]:
-    """Which rollouts end after strings."""
-    sampler, task = config.sampler, config.task
-    off = "remove sampler.stop"
     if "" in sampler.stop:
         yield "sampler.stop has an empty string, after which nothing is written; remove it"
-    if sampler.stop and not sampler.on_policy:
-        yield f'sampler.stop ends rollouts of the current policy, and sampler.kind is "{sampler.kind}"; {off}'
-    if sampler.stop and task.turns != 1:
-        yield f"sampler.stop ends the one turn of a rollout, and {task.name} has {task.turns}; {off}"
+    if sampler.stop and turns != 1:
+        why = f"sampler.stop ends the one turn of a rollout, and {config.task.name} has {turns}"
+        yield f"{why}; remove sampler.stop"
 
 
 def of_replay(config: RunConfig) -> Iterator[str]:
     """Who can record the experts that `sampler.router_replay` replays."""
     sampler = config.sampler
     mode, sampled = f'sampler.router_replay is "{sampler.router_replay}"', sampler.router_replay == "R3"
-    if sampler.router_replay != "none" and not sampler.on_policy:
-        yield (
-            f'{mode}: it replays routes of the policy that is trained, and sampler.kind is "{sampler.kind}", '
-            'whose rollouts are recorded; set sampler.router_replay = "none"'
-        )
     if sampled and sampler.kind in ("vllm", "vllm-server"):
         yield (
             f'{mode}: it replays routes of the sampler, and sampler.kind "{sampler.kind}" reports none; set '
@@ -165,67 +160,53 @@ def of_replay(config: RunConfig) -> Iterator[str]:
 
 
 def of_modifiers(config: RunConfig) -> Iterator[str]:
-    """What the section `modify` asks of algorithm, sampler and reward."""
-    algorithm, modify, sampler = config.algorithm, config.modify, config.sampler
-    kind = f'sampler.kind is "{sampler.kind}"'
+    """What the section `modify` asks of algorithm, reward and curriculum."""
+    algorithm, modify = config.algorithm, config.modify
     if modify.reference_every and "reference" not in algorithm.reference_roles:
         yield (
             "modify.reference_every moves a reference, and it reads none; set a beta above 0 or "
             "modify.reference_every = 0"
         )
-    if modify.off_policy_mask and not algorithm.has_advantages:
-        yield (
-            "modify.off_policy_mask leaves out tokens of negative advantage, and it has no advantages; set "
-            "modify.off_policy_mask = 0"
-        )
-    if sampler.kind == "preferences" and modify.around(algorithm).studies:
-        yield (
-            f"studies the problems with their reference solutions before training, and {kind}; set "
-            'sampler.kind = "hf"'
-        )
+    if not algorithm.has_advantages:
+        why = "{} leaves out tokens of negative advantage, and it has no advantages"
+        yield from needs(config, "", ("modify.off_policy_mask", 0, why))
     if modify.schedule != "uniform" and config.train.curriculum:
         yield (
             f'modify.schedule is "{modify.schedule}", and train.curriculum chooses the problems; leave one '
             "of them away"
         )
-    if not sampler.on_policy and modify.dynamic_sampling:
-        yield f'modify.dynamic_sampling draws further problems, and {kind}; set sampler.kind = "hf"'
-    if not sampler.on_policy and modify.entropy_target:
-        yield (
-            f"modify.entropy_target follows the entropy of the current policy's rollouts, and {kind}; set "
-            'sampler.kind = "hf"'
-        )
-    if config.reward.kind == "constant" and modify.dynamic_sampling:
-        yield (
-            'modify.dynamic_sampling waits for rewards that differ, and reward.kind is "constant"; set '
-            "modify.dynamic_sampling = 0"
-        )
-    if config.reward.kind == "constant" and modify.zero_variance_filter:
-        yield (
-            'modify.zero_variance_filter leaves out equal rewards, and reward.kind is "constant"; set '
-            "modify.zero_variance_filter = false"
+    if config.reward.kind == "constant":
+        kind = 'reward.kind is "constant"'
+        yield from needs(
+            config,
+            "",
+            ("modify.dynamic_sampling", 0, f"{{}} waits for rewards that differ, and {kind}"),
+            ("modify.zero_variance_filter", False, f"{{}} leaves out equal rewards, and {kind}"),
         )
 
 
-def of_adapter(config: RunConfig) -> Iterator[str]:
-    """What cannot be done while the policy's weights are frozen."""
-    off = 'model.adapter = "none"'
-    if config.model.adapter is None:
-        return
-    if any(map(config.algorithm.synchronize, range(1, config.train.steps + 1))):
-        yield (
-            "its reference follows the policy, and under model.adapter the reference shares the policy's "
-            f"frozen weights; choose settings with which it stays as it is, or {off}"
+def of_weights(config: RunConfig) -> Iterator[str]:
+    """What cannot be done while the policy's weights are frozen, or without master weights."""
+    off, shared = (
+        'model.adapter = "none"',
+        "under model.adapter the reference shares the policy's frozen weights",
+    )
+    if config.model.adapter is not None:
+        if any(map(config.algorithm.synchronize, range(1, config.train.steps + 1))):
+            yield (
+                f"its reference follows the policy, and {shared}; choose settings with which it stays as it "
+                f"is, or {off}"
+            )
+        yield from needs(
+            config,
+            off,
+            ("modify.reference_every", 0, f"{{}} moves a reference, and {shared}"),
+            ("train.backend", "grpobench", "model.adapter is trained by our own loop alone, and {is}"),
         )
-    if config.modify.reference_every:
+    if not config.train.master_weights and config.model.weights == "float32":
         yield (
-            "modify.reference_every moves a reference, and under model.adapter the reference shares the "
-            f"policy's frozen weights; set modify.reference_every = 0 or {off}"
-        )
-    if config.train.backend == "trl":
-        yield (
-            'model.adapter is trained by our own loop alone, and train.backend is "trl"; set train.backend = '
-            f'"grpobench" or {off}'
+            "train.master_weights = false rounds updates of bfloat16 weights, and model.weights is "
+            '"float32"; set model.weights = "bfloat16" or train.master_weights = true'
         )
 
 
@@ -236,37 +217,22 @@ def untaught(config: RunConfig) -> Iterator[str]:
         yield "distills a teacher, and model.teacher is empty; set it to a model with the policy's tokenizer"
 
 
-def of_teacher(config: RunConfig) -> Iterator[str]:
-    """What goes without a teacher."""
-    if config.train.backend == "trl" and "teacher" in config.algorithm.reference_roles:
-        yield 'distills a teacher, and train.backend is "trl"; set train.backend = "grpobench"'
-
-
-def of_base_rollouts(config: RunConfig) -> Iterator[str]:
-    """What an algorithm that has the initial policy answer the problems before training asks of what changes
-    problems or rewards afterward."""
-    modify = config.modify
-    if config.algorithm.base_rollouts <= 0:
-        return
-    values = "values problems by the initial policy's rewards, and"
-    if config.train.curriculum:
-        yield f"{values} train.curriculum chooses the problems without these values; leave it away"
-    if modify.schedule != "uniform":
-        yield (
-            f'{values} modify.schedule is "{modify.schedule}", which knows none; set modify.schedule = '
-            '"uniform"'
-        )
-    if modify.overlong_buffer:
-        yield (
-            f"{values} modify.overlong_buffer changes the rewards of training alone; set "
-            "modify.overlong_buffer = 0"
-        )
-
-
-def of_experts(config: RunConfig) -> Iterator[str]:
-    """What an algorithm that learns from expert completions asks."""
+def of_other_models(config: RunConfig) -> Iterator[str]:
+    """What an algorithm asks that learns from a teacher or from expert completions, and one that has the
+    initial policy answer the problems before training, of what changes problems or rewards afterward."""
     count, train = config.algorithm.expert_answers, config.train
     updates, path = train.num_minibatches * train.epochs, Path(train.experts).expanduser()
+    if "teacher" in config.algorithm.reference_roles:
+        yield from needs(config, "", ("train.backend", "grpobench", "distills a teacher, and {is}"))
+    if config.algorithm.base_rollouts > 0:
+        values = "values problems by the initial policy's rewards, and"
+        yield from needs(
+            config,
+            "",
+            ("train.curriculum", "", f"{values} {{}} chooses the problems without these values"),
+            ("modify.schedule", "uniform", f"{values} {{is}}, which knows none"),
+            ("modify.overlong_buffer", 0, f"{values} {{}} changes the rewards of training alone"),
+        )
     if not count:
         return
     if count < updates:
@@ -274,74 +240,56 @@ def of_experts(config: RunConfig) -> Iterator[str]:
             f"deals {count} expert completions to the {updates} updates of a step, so that some have none; "
             f"set settings.expert_answers = {updates} or more"
         )
-    if train.gradient_noise:
-        yield (
-            "learns from expert completions too, and train.gradient_noise measures the rollouts' gradient "
-            "alone; set train.gradient_noise = 0"
-        )
+    why = "learns from expert completions too, and {} measures the rollouts' gradient alone"
+    yield from needs(config, "", ("train.gradient_noise", 0, why))
     if train.experts != REFERENCES and not path.is_file():
         yield f'the expert file {path} is not there; set train.experts to a JSONL file or to "{REFERENCES}"'
 
 
 def of_batch(config: RunConfig) -> Iterator[str]:
     """How many completions a step must have."""
-    train, least, modify = config.train, config.algorithm.minimum_group, config.modify
-    single = train.group_size == least == 1  # where more are needed, the first rule says so
+    train, least = config.train, config.algorithm.minimum_group
     if least > train.group_size:
         yield (
             f"needs groups of at least {least} completions, and train.group_size is {train.group_size}; set "
             f"train.group_size = {least}"
         )
-    if single and modify.dynamic_sampling:
-        yield (
-            "modify.dynamic_sampling replaces groups of equal rewards, which all of train.group_size = 1 "
-            "are; set modify.dynamic_sampling = 0 or train.group_size = 2"
-        )
-    if single and modify.zero_variance_filter:
-        yield (
-            "modify.zero_variance_filter leaves out groups of equal rewards, which those of train.group_size "
-            "= 1 all are; set modify.zero_variance_filter = false or train.group_size = 2"
+    elif train.group_size == 1:
+        equal = "groups of equal rewards, which all of train.group_size = 1 are"
+        yield from needs(
+            config,
+            "train.group_size = 2",
+            ("modify.dynamic_sampling", 0, f"{{}} replaces {equal}"),
+            ("modify.zero_variance_filter", False, f"{{}} leaves out {equal}"),
         )
     if train.num_minibatches > train.prompts_per_step:
         yield (
             f"train.num_minibatches is {train.num_minibatches} and train.prompts_per_step only "
-            f"{train.prompts_per_step}, and groups "
-            f"are never split; set train.num_minibatches = {train.prompts_per_step} or less"
-        )
-
-
-def of_precision(config: RunConfig) -> Iterator[str]:
-    """Which weights can do without master weights."""
-    if not config.train.master_weights and config.model.weights == "float32":
-        yield (
-            "train.master_weights = false rounds updates of bfloat16 weights, and model.weights is "
-            '"float32"; set model.weights = "bfloat16" or train.master_weights = true'
+            f"{train.prompts_per_step}, and groups are never split; set train.num_minibatches = "
+            f"{train.prompts_per_step} or less"
         )
 
 
 def of_ahead(config: RunConfig) -> Iterator[str]:
     """What a sampler that works ahead asks."""
-    sampler, train = config.sampler, config.train
-    updates, asked = train.num_minibatches * train.epochs, "sampler.ahead samples the next step"
-    off = "sampler.ahead = false"
+    sampler, updates = config.sampler, config.train.num_minibatches * config.train.epochs
+    off, ahead = "sampler.ahead = false", "sampler.ahead samples the next step"
     if not sampler.ahead:
         return
-    if sampler.kind != "hf":
-        yield (
-            f'{asked} in a process of its own, and sampler.kind is "{sampler.kind}"; set sampler.kind = "hf" '
-            f"or {off}"
-        )
+    yield from needs(
+        config,
+        off,
+        ("sampler.kind", "hf", f"{ahead} in a process of its own, and {{is}}"),
+        ("sampler.router_replay", "none", f"{ahead} in a process that records no routes, and {{is}}"),
+        ("train.backend", "grpobench", f"{ahead}, and {{is}}, which samples for itself"),
+    )
     if sampler.lag < updates:
         yield (
-            f"{asked} before the {updates} updates of this one, and sampler.lag is {sampler.lag}; set "
+            f"{ahead} before the {updates} updates of this one, and sampler.lag is {sampler.lag}; set "
             f"sampler.lag = {updates} or more, or {off}"
         )
     if config.algorithm.mixer() is not None:
-        yield f"{asked} in a process that does not mix embeddings; set {off}"
-    if sampler.router_replay != "none":
-        yield f'{asked} in a process that records no routes; set sampler.router_replay = "none" or {off}'
-    if train.backend != "grpobench":
-        yield f'{asked}, and train.backend is "{train.backend}", which samples for itself; set {off}'
+        yield f"{ahead} in a process that does not mix embeddings; set {off}"
 
 
 ELEMENTWISE = ("adamw", "torch:AdamW", "torch:Adam", "torch:SGD", "torch:RMSprop", "torch:Adagrad")
@@ -351,48 +299,36 @@ ELEMENTWISE = ("adamw", "torch:AdamW", "torch:Adam", "torch:SGD", "torch:RMSprop
 def of_devices(config: RunConfig) -> Iterator[str]:
     """What a run on several devices cannot do."""
     train, sampler = config.train, config.sampler
-    one, many = "train.devices = 1", f"train.devices is {train.devices}, and"
+    off, many = "train.devices = 1", f"train.devices is {train.devices}, and"
     if train.devices == 1:
         return
     if sampler.foreign or sampler.kind in ("vllm", "vllm-server"):
         yield (
             f'{many} sampler.kind "{sampler.kind}" gets its weights from one device; set sampler.kind = "hf" '
-            f"or {one}"
+            f"or {off}"
         )
-    if sampler.lag:
-        yield f"{many} sampler.lag keeps earlier weights whole; set sampler.lag = 0 or {one}"
     if sampler.router_replay == "R2":
-        yield f'{many} sampler.router_replay "R2" records routes on one; set it to "R3" or "none", or {one}'
+        yield f'{many} sampler.router_replay "R2" records routes on one; set it to "R3" or "none", or {off}'
     if train.backend != "grpobench":
         yield (
             f'{many} train.backend is "{train.backend}", whose trainer is started by its own launcher; '
-            f"`grpobench hand-over RECIPE DIR --to trl` writes it out, or set {one}"
+            f"`grpobench hand-over RECIPE DIR --to trl` writes it out, or set {off}"
         )
     if config.model.attention == "flex":
-        yield f'{many} model.attention is "flex", which is proven on whole weights; set it to "sdpa" or {one}'
-    if train.gradient_noise:
-        yield f"{many} train.gradient_noise compares whole gradients; set train.gradient_noise = 0 or {one}"
-    if train.offload_optimizer:
-        yield f"{many} train.offload_optimizer keeps whole weights on the CPU; set it to false or {one}"
-    if not train.master_weights:
-        yield f"{many} train.master_weights = false rounds whole weights; set it to true or {one}"
+        yield f'{many} model.attention is "flex", which is proven on whole weights; set it to "sdpa" or {off}'
+    yield from needs(
+        config,
+        off,
+        ("sampler.lag", 0, f"{many} {{}} keeps earlier weights whole"),
+        ("train.gradient_noise", 0, f"{many} {{}} compares whole gradients"),
+        ("train.offload_optimizer", False, f"{many} {{}} keeps whole weights on the CPU"),
+        ("train.master_weights", True, f"{many} {{}} = false rounds whole weights"),
+    )
     if train.optimizer not in ELEMENTWISE:
         yield (
             f"{many} train.optimizer {train.optimizer!r} may need whole weights; choose one of "
-            f"{', '.join(ELEMENTWISE)}, or set {one}"
+            f"{', '.join(ELEMENTWISE)}, or set {off}"
         )
-
-
-def of_preferences(config: RunConfig) -> Iterator[str]:
-    """The file that recorded pairs are read from."""
-    sampler = config.sampler
-    if sampler.kind != "preferences":
-        return
-    if not sampler.path:
-        yield 'sampler.kind "preferences" reads a file; set sampler.path to a JSONL file'
-    elif not (path := Path(sampler.path).expanduser()).is_file():
-        lack = "is a folder" if path.is_dir() else "does not exist"
-        yield f"the preference file {path} {lack}; set sampler.path to a JSONL file"
 
 
 def of_doses(config: RunConfig) -> Iterator[str]:
@@ -436,19 +372,14 @@ RULES = (
     unserved,
     of_sampler,
     of_truncation,
-    of_stop_strings,
     of_replay,
     of_modifiers,
     of_batch,
-    of_precision,
+    of_weights,
     of_devices,
     of_ahead,
-    of_preferences,
     of_doses,
-    of_adapter,
-    of_teacher,
-    of_base_rollouts,
-    of_experts,
+    of_other_models,
     untrained,
     untaught,
 )

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import STAY, TABLE, Splitting
+from grpobench.runs.settings.config import RunConfig, needs
 from grpobench.runs.settings.truncation import truncation_of
 from grpobench.tasks.data.messages import Prompt, as_messages, as_text
 
 if TYPE_CHECKING:
     from grpobench.runs.models.loading import Loaded
-    from grpobench.runs.settings.config import RunConfig
 
 RELEASE = "1.16"
 """The release whose arguments and metrics `algorithms/libraries/trl_arguments.py` knows."""
@@ -57,27 +57,23 @@ def refusals(config: RunConfig) -> list[str]:
 
 def of_pairs(config: RunConfig) -> Iterator[str]:
     """What a trainer of recorded pairs demands."""
-    sampler, cut = config.sampler, config.train.micro_batch_tokens
-    if sampler.on_policy:
+    if config.sampler.on_policy:
         yield (
-            f'trains on recorded pairs, and sampler.kind is "{sampler.kind}"; set sampler.kind = "replay" '
-            'or "preferences"'
+            f'trains on recorded pairs, and sampler.kind is "{config.sampler.kind}"; set sampler.kind = '
+            '"replay" or "preferences"'
         )
-    if sampler.temperature != 1:
-        yield f"knows no temperature, and sampler.temperature is {sampler.temperature}; set it to 1"
-    if cut:
-        yield (
-            f"gets each minibatch whole, and train.micro_batch_tokens is {cut}; set it to 0 and raise "
-            "train.num_minibatches"
-        )
+    yield from needs(
+        config,
+        "",
+        ("sampler.temperature", 1, "knows no temperature, and {is}"),
+        ("train.micro_batch_tokens", 0, "gets each minibatch whole (raise train.num_minibatches), and {is}"),
+    )
 
 
 def of_samples(config: RunConfig) -> Iterator[str]:
     """What a trainer that samples demands."""
     task, sampler, train = config.task, config.sampler, config.train
     completions, parts = train.prompts_per_step * train.group_size, train.num_minibatches
-    if sampler.kind != "hf":
-        yield f'samples with transformers, and sampler.kind is "{sampler.kind}"; set sampler.kind = "hf"'
     if task.turns != 1:
         yield (
             f"plays one turn, and {task.name} has {task.turns}; restrict the arm with `tasks = [...]` to "
@@ -95,26 +91,24 @@ def of_samples(config: RunConfig) -> Iterator[str]:
             f"train.prompts_per_step"
         )
     if completions % parts != 0:
+        divisor = max(part for part in range(1, parts + 1) if completions % part == 0)
         yield (
             f"makes minibatches of one size, and train.num_minibatches = {parts} does not divide "
-            f"{completions} "
-            f"completions; set it to {nearest_divisor(completions, parts)}"
-        )
-    if train.curriculum:
-        yield (
-            f"is given all problems before its first step, and train.curriculum is {train.curriculum!r}; "
-            "leave it away"
+            f"{completions} completions; set it to {divisor}"
         )
     if sampler.old_logp == "sampler":
         yield 'recomputes its old log-probabilities, and sampler.old_logp is "sampler"; set it to "auto"'
-    if sampler.correction != "none":
-        yield f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"'
     if truncation_of(sampler).active or sampler.stop:
         yield "draws from all tokens up to an end token; remove sampler.top_k, top_p, min_p and stop"
-    if sampler.router_replay != "none":
-        yield f'replays no routes, and sampler.router_replay is "{sampler.router_replay}"; set it to "none"'
-    if sampler.lag:
-        yield f"samples with its current weights, and sampler.lag is {sampler.lag}; set it to 0"
+    yield from needs(
+        config,
+        "",
+        ("sampler.kind", "hf", "samples with transformers, and {is}"),
+        ("train.curriculum", "", "is given all problems before its first step, and {is}"),
+        ("sampler.correction", "none", "corrects vLLM only, and {is}"),
+        ("sampler.router_replay", "none", "replays no routes, and {is}"),
+        ("sampler.lag", 0, "samples with its current weights, and {is}"),
+    )
 
 
 def of_memory(config: RunConfig) -> Iterator[str]:
@@ -124,20 +118,13 @@ def of_memory(config: RunConfig) -> Iterator[str]:
             'does not get the loss scale of our loop, and model.dtype is "float16"; set it to "bfloat16" or '
             '"float32"'
         )
-    if config.train.gradient_noise:
-        yield (
-            "measures no gradient noise, and train.gradient_noise is "
-            f"{config.train.gradient_noise}; set it to 0"
-        )
-    if config.model.weights != "float32":
-        yield f'has no master weights, and model.weights is "{config.model.weights}"; set it to "float32"'
-    if config.train.offload_optimizer:
-        yield "keeps its optimizer beside the model; set train.offload_optimizer = false"
-
-
-def nearest_divisor(whole: int, wanted: int) -> int:
-    """The greatest divisor of `whole` that is at most `wanted`."""
-    return max(part for part in range(1, wanted + 1) if whole % part == 0)
+    yield from needs(
+        config,
+        "",
+        ("train.gradient_noise", 0, "measures no gradient noise, and {is}"),
+        ("model.weights", "float32", "has no master weights, and {is}"),
+        ("train.offload_optimizer", False, "keeps its optimizer beside the model, and {is}"),
+    )
 
 
 def plain_arguments(folder: str) -> dict[str, Any]:

@@ -80,4 +80,4 @@ def test_strings_that_cannot_end_a_rollout_are_refused(policy: str) -> None:
     empty = configure(policy, sampler=SamplerConfig(stop=("",)))
     assert "sampler.stop has an empty string" in "; ".join(incompatible(empty))
     replayed = configure(policy, sampler=SamplerConfig(kind="replay", stop=("x",)))
-    assert 'sampler.kind is "replay"; remove sampler.stop' in "; ".join(incompatible(replayed))
+    assert 'sampler.kind is "replay"; set sampler.stop = []' in "; ".join(incompatible(replayed))
