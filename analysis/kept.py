@@ -26,6 +26,7 @@ from grpobench.analysis.checks import (
     find_misplaced_folders,
     find_setting_differences,
 )
+from grpobench.analysis.measure import reduced
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError, read_json
 from grpobench.analysis.runfolder.search import FILE as SEARCH
@@ -33,7 +34,7 @@ from grpobench.analysis.tools.text import (
     shorten_paths,
 )
 from grpobench.analysis.topics.accuracy import finals, headline_of
-from grpobench.analysis.topics.budgets import LAST_TENTH, sum_costs
+from grpobench.analysis.topics.budgets import sum_costs
 from grpobench.analysis.topics.compute import (
     spent_by_run,
 )
@@ -255,8 +256,7 @@ def _both_ends(experiment: Experiment) -> dict[tuple[str, str, int], dict[str, A
     for name in (name for stem in TRAINING for name in experiment.names(stem)):
         for key, rows in experiment.select(name).sort_values("step").groupby(keys, sort=False):
             values = rows["value"].to_numpy()
-            last = max(1, round(LAST_TENTH * len(values)))
-            ends[key]["training"][name] = [_rounded(values[0]), _rounded(values[-last:].mean())]
+            ends[key]["training"][name] = [_rounded(reduced(values, end)) for end in ("first", "last")]
     return ends
 
 

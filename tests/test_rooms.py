@@ -17,6 +17,7 @@ ROOMS = (
         "analysis/runfolder",
         "analysis/statistics",
         "analysis/detectors",
+        "analysis/measure.py",
         "analysis/figures",
     ),
     *(

@@ -13,18 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.findings.horizons import Horizons, Key, Values, horizons_of_finished
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.outcomes import (
-    Horizons,
-    Key,
-    Outcome,
-    Values,
-    horizons_of,
-    horizons_of_finished,
-    values_of,
-)
+from grpobench.analysis.findings.outcomes import horizons_of, values_of
 from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
+from grpobench.analysis.measure import Measure
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.tasks.data import bounded
@@ -261,7 +255,7 @@ def part_of(experiment: Experiment) -> Record:
     Raises LogError for a finding with an outcome that compares runs at what all of them have spent."""
     record = record_of(replace(experiment, runs=tuple(run for run in experiment.runs if run.settled)))
     for one in record.registration.finding.measured:
-        asked = Outcome.read(one.outcome)
+        asked = Measure.read(one.outcome)
         if asked.kind == "equal" and asked.what != "updates":
             why = f"{one.outcome} is measured over all runs at once"
             raise LogError(f"{experiment.folder}: no part of it can be kept: {why}")
@@ -343,7 +337,7 @@ def read_kept(path: Path) -> Record:
             horizons={
                 test.name: ends or horizons_of_finished(values[test.name], states)
                 for test in registration.finding.measured
-                if Outcome.read(test.outcome).kind == "lasting"
+                if Measure.read(test.outcome).kind == "lasting"
             },
         )
     except bounded.FileError as error:

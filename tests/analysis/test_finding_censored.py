@@ -19,8 +19,9 @@ from grpobench.analysis.figures.drawing import svg_text
 from grpobench.analysis.findings import description
 from grpobench.analysis.findings.description import arm_means
 from grpobench.analysis.findings.figures import draw_arms
+from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.outcomes import Key, horizons_of
+from grpobench.analysis.findings.outcomes import horizons_of
 from grpobench.analysis.findings.record import (
     FILE,
     Record,

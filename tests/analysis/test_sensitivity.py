@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from grpobench.analysis.findings import description, rule
+from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.outcomes import Key
 from grpobench.analysis.findings.record import Record, Registration, read_kept
 from grpobench.analysis.findings.result import Result, as_row
 from grpobench.analysis.findings.survival import draw_survival
