@@ -18,6 +18,7 @@ ROOMS = (
         "analysis/statistics",
         "analysis/detectors",
         "analysis/measure.py",
+        "analysis/record.py",
         "analysis/figures",
     ),
     *(

@@ -130,7 +130,8 @@ def table_path() -> Path:
 def keep(path: Path, row: ReadableRow) -> None:
     """Add a row to the kept table, in the place of the one that measured the same."""
     from grpobench.analysis import readable as tables
+    from grpobench.analysis.record import as_text
     from grpobench.runs.tools import files
 
     rows = tables.merge(tables.read(path) if path.exists() else [], [row])
-    files.write_atomic(path, tables.as_text(tables.content_of(rows)).encode())
+    files.write_atomic(path, as_text(tables.content_of(rows)).encode())

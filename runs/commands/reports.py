@@ -231,7 +231,8 @@ def docs_command(options: Options) -> int:
 )
 def keep_command(options: Options) -> int:
     from grpobench.analysis.findings import record as registration
-    from grpobench.analysis.kept import as_text, keep, partial, read
+    from grpobench.analysis.kept import keep, partial, read
+    from grpobench.analysis.record import as_text
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
     from grpobench.runs.inventory import folders
@@ -311,6 +312,7 @@ def keep_finding(source: Path, folder: Path, part: bool) -> int:
 @json_option
 def calibrate_command(options: Options) -> int:
     from grpobench.analysis.calibration import markdown, table
+    from grpobench.analysis.record import as_text
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
     from grpobench.runs.calibration import library
@@ -337,7 +339,7 @@ def calibrate_command(options: Options) -> int:
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
         raise DataError(str(error)) from error
     if kept is not None:
-        files.write_atomic(kept, table.as_text(content).encode())
+        files.write_atomic(kept, as_text(content).encode())
     say(as_json(content) if options.json else "\n".join(markdown.as_lines(content)))
     if kept is not None:
         say(f"{kept}; grpobench docs writes it into the page", file=sys.stderr)
