@@ -9,9 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
-import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,20 +16,19 @@ from typing import Any
 
 import pandas as pd
 
+from grpobench.analysis import record
 from grpobench.analysis.checks.differences import (
     find_changes_within_runs,
     find_data_differences,
     find_setting_differences,
 )
 from grpobench.analysis.checks.gaps import find_incomplete_runs, find_misplaced_folders
+from grpobench.analysis.measure import reduced
+from grpobench.analysis.record import Provenance
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, by_run
-from grpobench.analysis.runfolder.files import LogError, read_json
-from grpobench.analysis.runfolder.search import FILE as SEARCH
-from grpobench.analysis.tools.text import (
-    shorten_paths,
-)
+from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.topics.accuracy import finals, headline_of
-from grpobench.analysis.topics.budgets import LAST_TENTH, sum_costs
+from grpobench.analysis.topics.budgets import sum_costs
 from grpobench.analysis.topics.compute import (
     spent_by_run,
 )
@@ -43,12 +39,8 @@ from grpobench.analysis.topics.sweep import classify_runs
 from grpobench.analysis.topics.training import critic_explained
 from grpobench.tasks.data import bounded
 
-VERSION = 1
-"""Version of the file's layout."""
-SHARED = ("torch", "transformers")
-"""Packages whose versions are kept, as well as Python's."""
-RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*$")
-"""Fingerprints of this form are releases of packages, which are kept as well."""
+KIND = "experiment"
+"""Kind of the file, as `record.py` has it."""
 TRAINING = (
     *("reward/", "score/", "groups/zero_signal", "groups/sampled"),
     *("policy/entropy", "length/mean", "critic/"),
@@ -66,18 +58,9 @@ class KeptTable:
     """The content of a kept table."""
 
     name: str
-    command: str
-    """The command that repeats the runs."""
-    commits: Mapping[str, int]
-    """Commit -> number of runs; `(none)` without a checkout, and ` and changes` after a commit with
-    uncommitted changes."""
-    versions: Mapping[str, Sequence[str]]
-    machine: Sequence[str]
-    """Machines in general words."""
+    provenance: Provenance
     settings: str
     """Digest of the resolved settings of all runs."""
-    seconds: float
-    """Total seconds of training and evaluation of all runs."""
     headline: Mapping[str, str]
     """Task -> mode in which the report compares arms."""
     arms: Sequence[str]
@@ -121,15 +104,8 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         raise LogError(f"{experiment.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
     findings = run_findings(experiment)
     ended = finals(experiment, findings=findings)
-    return {
-        "version": VERSION,
-        "name": _name(experiment),
-        "command": command_of(experiment),
-        **provenance_of(experiment),
+    content = {
         "settings": _digest(experiment),
-        "seconds": round(
-            sum(experiment.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))
-        ),
         "headline": {task: headline_of(experiment, task).mode for task in experiment.tasks},
         **(
             {"sweep_values": {arm: asdict(point) for arm, point in experiment.sweep_values.items()}}
@@ -144,6 +120,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         "cells": _cells(experiment, compute_stability(experiment, findings, ended)),
         "runs": _rows(experiment, ended),
     }
+    return record.content_of(KIND, _name(experiment), record.provenance_of(experiment), content)
 
 
 def _rows(experiment: Experiment, ended: pd.DataFrame) -> list[dict[str, Any]]:
@@ -175,33 +152,17 @@ def _rows(experiment: Experiment, ended: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def as_text(content: Mapping[str, Any]) -> str:
-    """JSON with one line per run, so that a change of a run is a change of one line."""
-    head = {key: value for key, value in content.items() if key != "runs"}
-    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in head.items()]
-    runs = ",\n".join(f"  {json.dumps(run, ensure_ascii=False)}" for run in content["runs"])
-    return "\n".join(["{", *lines, ' "runs": [', runs, " ]", "}", ""])
-
-
 def read(path: Path) -> KeptTable:
     """Read a kept table. Raises LogError if the file is not one."""
-    try:
-        content = bounded.read_object(path, "write it again with grpobench keep")
-        if content.pop("version") != VERSION:
-            raise ValueError("another version")
-        return KeptTable(**content)
-    except bounded.FileError as error:
-        raise LogError(f"{path}: no kept table ({error.reason})") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LogError(f"{path}: no kept table ({error}); write it again with grpobench keep") from error
+    return record.read(path, KIND, lambda content: KeptTable(provenance=Provenance.pop(content), **content))
 
 
 def partial(before: KeptTable, content: Mapping[str, Any]) -> list[str]:
     """Why new content is no substitute for a kept table: it was made by another command, with other settings
     on it, or runs are missing. More runs are no fault, nor are other settings in the recipe itself."""
     told = []
-    if content["command"] != before.command:
-        told.append(f"it was made by `{content['command']}` and the kept one by `{before.command}`")
+    if content["command"] != (command := before.provenance.command):
+        told.append(f"it was made by `{content['command']}` and the kept one by `{command}`")
     there = {(run["arm"], run["task"], run["seed"]) for run in content["runs"]}
     lost = [one for run in before.runs if (one := (run["arm"], run["task"], run["seed"])) not in there]
     if lost:
@@ -254,8 +215,7 @@ def _both_ends(experiment: Experiment) -> dict[tuple[str, str, int], dict[str, A
     for name in (name for stem in TRAINING for name in experiment.names(stem)):
         for key, rows in experiment.select(name).sort_values("step").groupby(keys, sort=False):
             values = rows["value"].to_numpy()
-            last = max(1, round(LAST_TENTH * len(values)))
-            ends[key]["training"][name] = [_rounded(values[0]), _rounded(values[-last:].mean())]
+            ends[key]["training"][name] = [_rounded(reduced(values, end)) for end in ("first", "last")]
     return ends
 
 
@@ -285,68 +245,12 @@ def _rounded(value: float) -> float | None:
     return round(float(value), DECIMALS) if math.isfinite(value) else None
 
 
-def _search_of(experiment: Experiment) -> dict[str, Any]:
-    """The record of the search that the experiment is a part of; empty of others."""
-    path = experiment.folder.parent / SEARCH
-    return read_json(path) if path.exists() else {}
-
-
 def _name(experiment: Experiment) -> str:
     """The experiment's own; of a search its recipe's, with the role where that is not the policy's."""
-    search = _search_of(experiment)
+    search = record.search_of(experiment)
     if not search:
         return experiment.name
     return str(search["recipe"]) + f"-{experiment.name}" * (experiment.name != "policy")
-
-
-def command_of(experiment: Experiment) -> str:
-    """The command with its options; paths are shortened to their last part."""
-    if search := _search_of(experiment):
-        return shorten_paths(str(search["command"]))
-    described = bounded.read_object(experiment.folder / "experiment.json")
-    if command := described.get("command"):
-        return shorten_paths(str(command))
-    sets = [part for text in described.get("sets", ()) for part in ("--set", shorten_paths(str(text)))]
-    over = [part for text in described.get("over", ()) for part in ("--over", str(text))]
-    if over:  # the experiment then has its own name
-        return shlex.join(["grpobench", "map", experiment.name.removesuffix("-map"), *sets, *over])
-    plan = experiment.plan.options if experiment.plan else ()
-    return shlex.join(
-        ["grpobench", "map" if experiment.sweep_values else "run", experiment.name, *sets, *plan]
-    )
-
-
-def provenance_of(experiment: Experiment) -> dict[str, Any]:
-    """Commits, versions and machines of the runs' last attempts."""
-    commits: Counter[str] = Counter()
-    versions: dict[str, set[str]] = {}
-    machines = set()
-    for run in experiment.runs:
-        attempts = run.provenance.get("attempts") or [{}]
-        attempt = attempts[-1]
-        commit = str(attempt.get("commit", "(none)"))[:12]
-        commits[commit + (" and changes" if attempt.get("dirty") else "")] += 1
-        pinned = {
-            k: str(v) for k, v in (run.provenance.get("fingerprints") or {}).items() if RELEASE.match(str(v))
-        }
-        packages = {
-            name: v for name, v in (attempt.get("versions") or {}).items() if name in ("python", *SHARED)
-        }
-        for name, version in {**packages, **pinned}.items():
-            versions.setdefault(name, set()).add(str(version))
-        machines.add(_machine(attempt))
-    kept = {name: sorted(releases) for name, releases in versions.items()}
-    return {"commits": dict(commits), "versions": kept, "machine": sorted(machines)}
-
-
-def _machine(attempt: Mapping[str, Any]) -> str:
-    """Kind of device and threads; an accelerator by its name, a processor by its architecture."""
-    device, platform = str(attempt.get("device", "")), str(attempt.get("platform", ""))
-    architecture = next((name for name in ("x86_64", "aarch64", "arm64") if name in platform), "")
-    accelerator = device if re.search(r"NVIDIA|AMD Instinct", device) else ""
-    threads = attempt.get("threads")
-    run = f", {threads} thread{'s' * (threads != 1)} a run" if threads else ""
-    return f"{accelerator or ' '.join(filter(None, ('CPU', architecture)))}{run}"
 
 
 def _digest(experiment: Experiment) -> str:

@@ -58,17 +58,8 @@ def render(kept: KeptTable, kind: str, options: Options) -> list[str]:
 
 def provenance(kept: KeptTable, options: Options) -> list[str]:
     """Command, commit, versions and machine in a sentence."""
-    commits = " and ".join(
-        f"`{commit}`" + (f" ({runs} runs)" if len(kept.commits) > 1 else "")
-        for commit, runs in kept.commits.items()
-    )
-    versions = ", ".join(f"{name} {' and '.join(found)}" for name, found in kept.versions.items())
     seeds = len({run["seed"] for run in kept.runs})
-    text = (
-        f"Made by `{kept.command}`: {len(kept.runs)} runs, {seeds} seed{'s' * (seeds > 1)}, at commit "
-        f"{commits} with {versions}; {' and '.join(kept.machine)}; {duration(kept.seconds)} of run time."
-    )
-    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+    return kept.provenance.lines(f"{len(kept.runs)} runs, {seeds} seed{'s' * (seeds > 1)}")
 
 
 def accuracy(kept: KeptTable, options: Options) -> list[str]:
@@ -356,12 +347,6 @@ def _percent(value: float | None) -> str:
 def _bounded(mean: Estimate) -> str:
     """An interval of an accuracy, which is from 0 to 1."""
     return interval(max(mean.low, 0.0), min(mean.high, 1.0)) if math.isfinite(mean.low) else NONE
-
-
-def duration(seconds: float) -> str:
-    """Minutes, or hours where they are more than one and a half."""
-    minutes = seconds / 60
-    return f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{max(1, round(minutes))} min"
 
 
 def table(lead: str, header: Sequence[str], rows: Sequence[Sequence[str]], named: int) -> list[str]:

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from grpobench.analysis import record
 from grpobench.analysis.kept_tables import table
+from grpobench.analysis.record import Provenance
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.decomposition import was_read
 from grpobench.analysis.statistics.intervals import Estimate, wilson
 from grpobench.analysis.tools.text import NONE, interval, percent
-from grpobench.tasks.data import bounded
 
 NAME: Final = "readable"
-"""Name of the kept table, and of its file below docs/results."""
-VERSION: Final = 1
+"""Kind and name of the kept table, and name of its file below docs/results."""
 ENOUGH: Final = 0.9
 """Share of complete answers from which on a model can be trained on a task as it is."""
 MODES: Final = ("sampled", "greedy")
@@ -156,28 +156,27 @@ def merge(before: Sequence[ReadableRow], new: Sequence[ReadableRow]) -> list[Rea
     )
 
 
-def as_text(content: Mapping[str, Any]) -> str:
-    """JSON with one line per row, so that a change of a row is a change of one line."""
-    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in content["rows"])
-    return f'{{\n "version": {content["version"]},\n "rows": [\n{rows}\n ]\n}}\n'
-
-
 def content_of(rows: Sequence[ReadableRow]) -> dict[str, Any]:
     """The content of the kept table."""
-    return {"version": VERSION, "rows": [row.row() for row in rows]}
+    return record.content_of(NAME, NAME, _provenance(rows), {"rows": [row.row() for row in rows]})
+
+
+def _provenance(rows: Sequence[ReadableRow]) -> Provenance:
+    """That of all rows; each has its own, in `made`."""
+    return Provenance(
+        command="grpobench tasks readable",
+        commits=dict(Counter(row.made["commit"] for row in rows)),
+        versions={
+            name: list(dict.fromkeys(row.made["versions"][name] for row in rows))
+            for name in (rows[0].made["versions"] if rows else ())
+        },
+        machine=list(dict.fromkeys(row.made["machine"] for row in rows)),
+    )
 
 
 def read(path: Path) -> list[ReadableRow]:
     """The rows of a kept table. Raises LogError if the file is none."""
-    try:
-        content = bounded.read_object(path, "write it again with --keep")
-        if content["version"] != VERSION:
-            raise ValueError("another version")
-        return [_row(row) for row in content["rows"]]
-    except bounded.FileError as error:
-        raise LogError(f"{path}: no kept table ({error.reason})") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LogError(f"{path}: no kept table ({error}); write it again with --keep") from error
+    return record.read(path, NAME, lambda content: [_row(row) for row in content["rows"]])
 
 
 def _row(plain: Mapping[str, Any]) -> ReadableRow:
@@ -250,15 +249,7 @@ def as_table(rows: Sequence[ReadableRow]) -> list[str]:
 
 def provenance(rows: Sequence[ReadableRow]) -> list[str]:
     """Commits, versions and machines in a sentence."""
-    commits = " and ".join(dict.fromkeys(f"`{row.made['commit']}`" for row in rows))
-    versions = ", ".join(
-        f"{name} {' and '.join(dict.fromkeys(row.made['versions'][name] for row in rows))}"
-        for name in rows[0].made["versions"]
-    )
-    machines = " and ".join(dict.fromkeys(row.made["machine"] for row in rows))
     dtypes = " and ".join(dict.fromkeys(row.dtype for row in rows))
-    text = (
-        f"Made by `grpobench tasks readable`: {len(rows)} rows, at commit {commits} with {versions}; "
-        f"{machines}, {dtypes}."
-    )
-    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+    made = _provenance(rows)
+    machine = [f"{' and '.join(made.machine)}, {dtypes}"]
+    return replace(made, commits=dict.fromkeys(made.commits, 0), machine=machine).lines(f"{len(rows)} rows")

@@ -17,6 +17,8 @@ ROOMS = (
         "analysis/runfolder",
         "analysis/statistics",
         "analysis/detectors",
+        "analysis/measure.py",
+        "analysis/record.py",
         "analysis/figures",
     ),
     *(

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from grpobench.analysis.kept_tables import duration, table
+from grpobench.analysis.kept_tables import table
+from grpobench.analysis.record import Provenance
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.tools.text import NONE, percent
 
@@ -22,14 +23,8 @@ def render(content: Content, kind: str) -> list[str]:
 
 def provenance(content: Content) -> list[str]:
     """Command, commit, versions and machine in a sentence."""
-    commits = " and ".join(f"`{commit}`" for commit in content["commits"])
-    versions = ", ".join(f"{name} {' and '.join(found)}" for name, found in content["versions"].items())
     runs = sum(sum(case["runs"].values()) for case in content["cases"])
-    text = (
-        f"Made by `{content['command']}`: {runs} runs, at commit {commits} with {versions}; "
-        f"{' and '.join(content['machine'])}; {duration(content['seconds'])} of run time."
-    )
-    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+    return Provenance.pop({**content}).lines(f"{runs} runs")
 
 
 def goals(content: Content) -> list[str]:

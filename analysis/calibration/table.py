@@ -7,7 +7,6 @@ Where one side is shifted by the margin, every equivalence found is one as well.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from grpobench.analysis import record
 from grpobench.analysis.calibration.scores import Half, Library, Outcome, Score, plain, score
 from grpobench.analysis.calibration.thresholds import (
     LEAST,
@@ -31,7 +31,6 @@ from grpobench.analysis.calibration.thresholds import (
 from grpobench.analysis.detectors.history import History
 from grpobench.analysis.detectors.policy import Drift
 from grpobench.analysis.detectors.registry import DETECTORS
-from grpobench.analysis.kept import provenance_of
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.comparison import compare
@@ -39,7 +38,6 @@ from grpobench.analysis.statistics.intervals import wilson
 from grpobench.analysis.statistics.verdicts import ALPHA, Verdict
 from grpobench.analysis.topics.accuracy import finals
 from grpobench.analysis.topics.events import histories
-from grpobench.tasks.data import bounded
 
 COMPARISONS = 300
 """Comparisons of each design."""
@@ -118,9 +116,8 @@ def designs(values: ArrayLike) -> list[SameArm]:
     return [same_arm(pool, arms, seeds) for arms, seeds in DESIGNS if arms * seeds <= pool.size]
 
 
-VERSION = 1
 NAME = "calibration"
-"""Name of the kept file."""
+"""Kind and name of the kept file."""
 MOST_FALSE = 0.07
 """Share of A/A comparisons that may be called different at a nominal 5 %."""
 
@@ -145,14 +142,7 @@ def calibrate(experiment: Experiment, library: Library, command: str) -> dict[st
     pool = runs.loc[runs["arm"] == library.pool].sort_values("seed")["counted"].dropna()
     same = designs(pool)
     either = {half: score(_either(library, experiment, read, settings, half)) for half in ("set", "scored")}
-    return {
-        "version": VERSION,
-        "name": NAME,
-        "command": command,
-        **provenance_of(experiment),
-        "seconds": round(
-            sum(experiment.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))
-        ),
+    content = {
         "set_on": library.set_on,
         "pool": library.pool,
         "cases": [_case(case.arm, library, experiment) for case in library.cases],
@@ -162,6 +152,8 @@ def calibrate(experiment: Experiment, library: Library, command: str) -> dict[st
         "same_arm": [one.row() for one in same],
         "goals": _goals(settings, either["scored"], same),
     }
+    made = dataclasses.replace(record.provenance_of(experiment), command=command)
+    return record.content_of(NAME, NAME, made, content)
 
 
 def _healthy(experiment: Experiment, library: Library, read: Mapping[str, History]) -> list[History]:
@@ -263,27 +255,6 @@ def goal(name: str, value: float, bound: float, above: bool) -> dict[str, Any]:
     return {"goal": name, "value": rounded, "bound": bound, "at_least": above, "met": bool(met)}
 
 
-def as_text(content: Mapping[str, Any]) -> str:
-    """JSON with one line per case, detector, design and goal, so that a change is a change of one line."""
-    lines = []
-    for key, value in content.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in value)
-            lines.append(f" {json.dumps(key)}: [\n{rows}\n ]")
-        else:
-            lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
 def read(path: Path) -> Mapping[str, Any]:
     """Read a kept calibration. Raises LogError if the file is not one."""
-    remedy = "write it again with grpobench calibrate --keep"
-    try:
-        content: Mapping[str, Any] = bounded.read_object(path, remedy)
-        if content["version"] != VERSION or content["name"] != NAME:
-            raise ValueError("another version, or another table")
-    except bounded.FileError as error:
-        raise LogError(f"{path}: no kept calibration ({error.reason})") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise LogError(f"{path}: no kept calibration ({error}); {remedy}") from error
-    return content
+    return record.read(path, NAME, dict)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from grpobench.analysis.findings.outcomes import Key
+from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.rule import Check, Test, covers
 from grpobench.analysis.runfolder.files import LogError
 

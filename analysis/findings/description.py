@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpobench.analysis.findings.outcomes import count_reached
+from grpobench.analysis.findings.horizons import count_reached
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import VERDICTS, Result, Series
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean

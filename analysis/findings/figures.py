@@ -17,9 +17,9 @@ from grpobench.analysis.figures.panels import legend_above, new_figure, text_wid
 from grpobench.analysis.figures.scales import round_ticks
 from grpobench.analysis.figures.style import INK, NOTE_SIZE, SIZE, STYLE
 from grpobench.analysis.findings.description import ArmMean, arm_means, effect_words, matters_words
-from grpobench.analysis.findings.outcomes import Outcome
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import VERDICTS, Judged, Result, Verdict, test_row
+from grpobench.analysis.measure import Measure
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.tools.metrics import find
 from grpobench.analysis.tools.text import human, percent
@@ -242,6 +242,9 @@ REDUCED = {
     "max": "largest of all updates",
     "min": "smallest of all updates",
     "sum": "sum over updates",
+    "end": "at the last update",
+    "tenth": "last tenth of updates",
+    "quarter": "last quarter of updates",
 }
 
 
@@ -255,7 +258,7 @@ def metric_words(name: str) -> str:
 
 def axis_words(outcome: str, unit: str) -> str:
     """An outcome as an axis has it: `final accuracy, sampled (%)`."""
-    asked = Outcome.read(outcome)
+    asked = Measure.read(outcome)
     kind, what = asked.kind, asked.what
     mode, _, metric = what.partition("/")
     if kind == "training":
@@ -265,6 +268,8 @@ def axis_words(outcome: str, unit: str) -> str:
         first, other, level = what.split(":")
         words = f"{metric_words(first)} where {human(other.replace('/', ' '))} reaches {level}"
         return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
+    if kind == "log_ratio":
+        return f"log ratio of {' and '.join(human(name.replace('/', ' ')) for name in asked.metrics)}"
     if kind in ("also", "also_shift"):
         task, mode, metric = what.split("/", 2)
         metric = f"{metric} on {task}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from grpobench.analysis.findings.contrasts import contrasts_of, log_of, mean_by_seed, values_covered
-from grpobench.analysis.findings.outcomes import Horizons, Key, Values, clip, count_reached
+from grpobench.analysis.findings.horizons import Horizons, Key, Values, clip, count_reached
 from grpobench.analysis.findings.result import Judged, Result, Verdict
 from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.findings.sensitivity import (

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.findings.horizons import Horizons, Key, Values, horizons_of_finished
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.outcomes import (
-    Horizons,
-    Key,
-    Outcome,
-    Values,
-    horizons_of,
-    horizons_of_finished,
-    values_of,
-)
+from grpobench.analysis.findings.outcomes import horizons_of, values_of
 from grpobench.analysis.findings.result import Result
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
-from grpobench.analysis.runfolder.experiment import Experiment, by_run
+from grpobench.analysis.measure import Measure
+from grpobench.analysis.record import Provenance, as_text, content_of, provenance_of, read
+from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.tasks.data import bounded
 
@@ -33,7 +26,10 @@ FILE = "registration.json"
 """File in the folder of a finding's experiment."""
 FOLDER = "findings"
 """Folder of the kept tables, below docs/results."""
+KIND = "finding"
+"""Kind of the file of a kept table, as `analysis/record.py` has it."""
 VERSION = 1
+"""Version of a registration."""
 DECIMALS = 9
 
 
@@ -50,6 +46,10 @@ class Registration:
     """With ` and changes` behind it where the checkout had uncommitted ones; empty outside of one."""
     registered: str
     """UTC, as `2026-11-22T13:33:16+0000`."""
+
+    @property
+    def command(self) -> str:
+        return f"grpobench finding run {self.finding.name} --scale {self.scale}"
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -188,11 +188,13 @@ class Record:
     waits: tuple[str, ...]
     departures: tuple[str, ...]
     states: Mapping[Key, str]
-    seconds: float
-    """Total seconds of training and evaluation of all runs."""
-    provenance: Mapping[str, Any]
-    """commits, versions and machine."""
+    provenance: Provenance
     horizons: Horizons = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Total seconds of training and evaluation of all runs."""
+        return self.provenance.seconds
 
     def result(self, rule: Finding | None = None) -> Result:
         """By the registered rule, or by another one."""
@@ -212,21 +214,18 @@ class Record:
             row = {"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": measured}
             end = next((ends[run] for ends in self.horizons.values() if run in ends), None)
             rows.append(row if end is None else {**row, "horizon": end})
-        return {
-            "version": VERSION,
+        content = {
             "registration": self.registration.plain(),
             "departures": list(self.departures),
             "waits": list(self.waits),
-            "seconds": round(self.seconds),
-            **self.provenance,
             "runs": rows,
         }
+        known = self.registration
+        return content_of(KIND, f"{known.finding.name}-{known.scale}", self.provenance, content)
 
 
 def record_of(experiment: Experiment) -> Record:
     """Measure the runs of a finding's experiment. Raises LogError without a registration."""
-    from grpobench.analysis.kept import provenance_of  # imports Matplotlib, which a listing does not need
-
     known = read_registration(experiment.folder)
     waits = [run.name for run in experiment.runs if not run.settled]
     waits += sorted(set(known.settings) - {run.name for run in experiment.runs})
@@ -240,19 +239,11 @@ def record_of(experiment: Experiment) -> Record:
         waits=tuple(waits),
         departures=tuple(departures(experiment, known)),
         states={(run.arm, run.task, run.seed): run.state for run in experiment.runs},
-        seconds=_seconds(experiment),
-        provenance=provenance_of(experiment),
+        provenance=replace(provenance_of(experiment), command=known.command),
         horizons={
             one.name: ends for one in known.finding.measured if (ends := horizons_of(experiment, one.outcome))
         },
     )
-
-
-def _seconds(experiment: Experiment) -> float:
-    """Of training and evaluation, over the experiment's runs."""
-    rows = experiment.metrics[experiment.metrics["metric"].isin(["time/step", "time/evaluate"])]
-    of_run = by_run(rows)
-    return sum(float(of_run(run)["value"].sum()) for run in experiment.runs)
 
 
 def part_of(experiment: Experiment) -> Record:
@@ -261,7 +252,7 @@ def part_of(experiment: Experiment) -> Record:
     Raises LogError for a finding with an outcome that compares runs at what all of them have spent."""
     record = record_of(replace(experiment, runs=tuple(run for run in experiment.runs if run.settled)))
     for one in record.registration.finding.measured:
-        asked = Outcome.read(one.outcome)
+        asked = Measure.read(one.outcome)
         if asked.kind == "equal" and asked.what != "updates":
             why = f"{one.outcome} is measured over all runs at once"
             raise LogError(f"{experiment.folder}: no part of it can be kept: {why}")
@@ -277,23 +268,13 @@ def joined(part: Record, rest: Record) -> Record:
             f"{part.registration.registered} and {rest.registration.registered}"
         )
     done = set(part.registration.settings) - set(part.waits)
-    commits = Counter(part.provenance["commits"]) + Counter(rest.provenance["commits"])
-    versions: dict[str, set[str]] = {}
-    for one in (part, rest):
-        for name, releases in one.provenance["versions"].items():
-            versions.setdefault(name, set()).update(releases)
     return Record(
         registration=part.registration,
         values=_both(part.values, rest.values),
         waits=tuple(name for name in rest.waits if name not in done),
         departures=tuple(dict.fromkeys([*part.departures, *rest.departures])),
         states={**rest.states, **part.states},
-        seconds=part.seconds + rest.seconds,
-        provenance={
-            "commits": dict(commits),
-            "versions": {name: sorted(releases) for name, releases in versions.items()},
-            "machine": sorted({*part.provenance["machine"], *rest.provenance["machine"]}),
-        },
+        provenance=part.provenance.joined(rest.provenance),
         horizons=_both(part.horizons, rest.horizons),
     )
 
@@ -303,53 +284,39 @@ def _both(part: Values, rest: Values) -> Values:
 
 
 def record_text(record: Record) -> str:
-    """JSON with a line for each run."""
-    content = record.plain()
-    rows = content.pop("runs")
-    lines = [
-        f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in content.items()
-    ]
-    runs = ",\n".join(f"  {json.dumps(run, ensure_ascii=False)}" for run in rows)
-    return "\n".join(["{", *lines, ' "runs": [', runs, " ]", "}", ""])
+    """The text of the kept table."""
+    return as_text(record.plain())
 
 
 def read_kept(path: Path) -> Record:
     """Read a kept table. Raises LogError if the file is not one."""
-    try:
-        told = bounded.read_object(path, "write it again with grpobench keep")
-        if told["version"] != VERSION:
-            raise ValueError("of another version")
-        rows = told["runs"]
-        keys = [(str(row["arm"]), str(row["task"]), int(row["seed"])) for row in rows]
-        registration = registration_of(told["registration"], str(path))
-        values = {
-            test.name: {
-                run: _number(row["values"][test.name])
-                for run, row in zip(keys, rows, strict=True)
-                if test.name in row["values"]
-            }
-            for test in registration.finding.measured
+    return read(path, KIND, lambda content: _kept(content, str(path)))
+
+
+def _kept(content: dict[str, Any], path: str) -> Record:
+    keys = {(str(row["arm"]), str(row["task"]), int(row["seed"])): row for row in content["runs"]}
+    registration = registration_of(content["registration"], path)
+    values = {
+        test.name: {
+            run: _number(row["values"][test.name]) for run, row in keys.items() if test.name in row["values"]
         }
-        states = {run: str(row["state"]) for run, row in zip(keys, rows, strict=True)}
-        ends = {run: float(row["horizon"]) for run, row in zip(keys, rows, strict=True) if "horizon" in row}
-        return Record(
-            registration=registration,
-            values=values,
-            waits=tuple(told["waits"]),
-            departures=tuple(told["departures"]),
-            states=states,
-            seconds=float(told["seconds"]),
-            provenance={name: told[name] for name in ("commits", "versions", "machine")},
-            horizons={
-                test.name: ends or horizons_of_finished(values[test.name], states)
-                for test in registration.finding.measured
-                if Outcome.read(test.outcome).kind == "lasting"
-            },
-        )
-    except bounded.FileError as error:
-        raise LogError(f"{path}: no kept finding ({error.reason})") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LogError(f"{path}: no kept finding ({error}); write it again with grpobench keep") from error
+        for test in registration.finding.measured
+    }
+    states = {run: str(row["state"]) for run, row in keys.items()}
+    ends = {run: float(row["horizon"]) for run, row in keys.items() if "horizon" in row}
+    return Record(
+        registration=registration,
+        values=values,
+        waits=tuple(content["waits"]),
+        departures=tuple(content["departures"]),
+        states=states,
+        provenance=replace(Provenance.pop(content), command=registration.command),
+        horizons={
+            test.name: ends or horizons_of_finished(values[test.name], states)
+            for test in registration.finding.measured
+            if Measure.read(test.outcome).kind == "lasting"
+        },
+    )
 
 
 def _rounded(value: float) -> float | None:

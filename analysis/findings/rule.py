@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Literal
 
-from grpobench.analysis.findings.outcomes import Outcome
+from grpobench.analysis.measure import Measure
 
 Expected = Literal["higher", "lower", "same"]
 DIGEST = 16
@@ -25,7 +25,7 @@ class Test:
     name: str
     """The expectation, as a short sentence."""
     outcome: str
-    """What is measured in each run; see `outcomes.Outcome`."""
+    """What is measured in each run; see `measure.KINDS`."""
     expect: Expected
     """Where the contrast is if the claim is correct: above 0, below 0, or within `matters`."""
     matters: float
@@ -94,7 +94,7 @@ class Check:
     name: str
     """What holds if the check passes, as a short sentence."""
     outcome: str
-    """What is measured in each run; see `outcomes.Outcome`."""
+    """What is measured in each run; see `measure.KINDS`."""
     contrast: Mapping[str, float]
     """Weight by arm, as in a test. The mean over seeds is held against the bounds."""
     at_least: float | None = None
@@ -202,9 +202,9 @@ def _demand_weights(contrast: Mapping[str, float]) -> None:
 
 
 def _demand_traits(where: Mapping[str, str], outcome: str) -> None:
-    if where and Outcome.read(outcome).kind not in ("accuracy", "gain", "base"):
+    if where and Measure.read(outcome).kind not in ("accuracy", "gain", "base"):
         raise ValueError("where: is for the outcomes accuracy, gain and base")
-    Outcome.read(outcome)
+    Measure.read(outcome)
 
 
 @lru_cache(maxsize=4096)

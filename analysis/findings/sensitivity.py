@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from grpobench.analysis.findings.contrasts import contrasts_of
-from grpobench.analysis.findings.outcomes import Values
+from grpobench.analysis.findings.horizons import Values
 from grpobench.analysis.findings.result import SILENT, Checked, Judged, Series, Verdict
 from grpobench.analysis.findings.rule import Check, Control, Test
 from grpobench.analysis.statistics.intervals import seed_mean

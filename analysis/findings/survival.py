@@ -15,7 +15,7 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.style import INK, NOTE_SIZE, STYLE
 from grpobench.analysis.findings.contrasts import values_covered
-from grpobench.analysis.findings.outcomes import Key
+from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.findings.result import Judged, Result
 from grpobench.analysis.statistics.survival import kaplan_meier

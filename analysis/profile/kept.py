@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from grpobench.analysis.profile.measure import Measure, Rows
+from grpobench.analysis.measure import Measure, Rows
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.halving import rank

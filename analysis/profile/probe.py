@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpobench.analysis.profile.measure import Measure
+from grpobench.analysis.measure import OF_STEPS, Measure
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Probe:
     score: str
     """What 0 and 1 mean, in words."""
     outcome: str
-    """See `measure.Measure`."""
+    """See `measure.KINDS`; one of training steps."""
     zero: float
     one: float
     rewards: tuple[float, float]
@@ -70,7 +70,7 @@ class Probe:
     negative: Control | None = None
 
     def __post_init__(self) -> None:
-        Measure.read(self.outcome)
+        Measure.read(self.outcome, OF_STEPS)
         if not (math.isfinite(self.zero) and math.isfinite(self.one) and self.zero != self.one):
             raise ValueError("zero: zero and one must be different finite numbers")
         if not -math.inf < self.rewards[0] < self.rewards[1] < math.inf:

@@ -105,7 +105,7 @@ class SearchRecord:
     steps: Mapping[str, int]
     """Steps of a run, by task."""
     outcomes: Mapping[str, str]
-    """What a run's outcome is (`profile.measure.Measure`), by task."""
+    """What a run's outcome is (`measure.Measure`), by task."""
     seeds: Sequence[int]
     rungs: Sequence[int]
     """Seeds of a value by the end of each rung."""

@@ -16,8 +16,6 @@ import pandas as pd
 from grpobench.analysis.runfolder.experiment import Experiment, Run, by_cell, finite_mean
 from grpobench.analysis.topics.accuracy import headline_of
 
-LAST_TENTH = 0.1
-"""Share of a run's updates that count as its end; at least one update."""
 AXES = {"updates": "updates", "tokens": "generated tokens", "seconds": "seconds of training"}
 """Axis of a budget -> how figures and tables name it."""
 TOTALS = {"tokens": "cost/generated_tokens", "flops": "cost/flops"}

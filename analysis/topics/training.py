@@ -18,10 +18,11 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import Sheet
 from grpobench.analysis.figures.table import Table
+from grpobench.analysis.measure import reduced
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.tools.metrics import Metric, find, meaning
 from grpobench.analysis.tools.text import NONE, each_seed, interval, percent, two
-from grpobench.analysis.topics.budgets import LAST_TENTH, with_axis
+from grpobench.analysis.topics.budgets import with_axis
 from grpobench.analysis.topics.captions import (
     BANDS,
     CUT,
@@ -53,8 +54,7 @@ def reward_parts(experiment: Experiment) -> pd.DataFrame:
     for name in (*names, "reward/mean", VERDICT) if names else ():
         for (task, arm, seed), logged in experiment.select(name).groupby(["task", "arm", "seed"], sort=False):
             values = logged.sort_values("step")["value"].to_numpy()
-            last = max(1, round(LAST_TENTH * len(values)))
-            rows.append((task, arm, seed, name, values[0], values[-last:].mean()))
+            rows.append((task, arm, seed, name, *(reduced(values, end) for end in ("first", "last"))))
     return pd.DataFrame(rows, columns=["task", "arm", "seed", "metric", "start", "end"])
 
 

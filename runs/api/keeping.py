@@ -8,6 +8,7 @@ from pathlib import Path
 from grpobench.analysis import kept, readable
 from grpobench.analysis.findings import record as registration
 from grpobench.analysis.readable import ReadableRow
+from grpobench.analysis.record import as_text
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.inventory import folders
@@ -46,7 +47,7 @@ def keep(source: Path, to: Path | None = None, part: bool = False) -> list[str]:
                 "elsewhere with --to DIR, or delete the kept table first"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(path, kept.as_text(content).encode())
+    files.write_atomic(path, as_text(content).encode())
     return [f"{path}; {WRITTEN}"]
 
 
@@ -59,7 +60,7 @@ def keep_row(path: Path, row: ReadableRow) -> None:
     """Add a row of `grpobench tasks readable` to its kept table, in the place of the one that measured the
     same."""
     rows = readable.merge(readable.read(path) if path.exists() else [], [row])
-    files.write_atomic(path, readable.as_text(readable.content_of(rows)).encode())
+    files.write_atomic(path, as_text(readable.content_of(rows)).encode())
 
 
 def contribute(folder: Path, to: Path | None = None, only_check: bool = False) -> list[Path]:

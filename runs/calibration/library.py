@@ -11,6 +11,7 @@ from rich.console import Console
 
 from grpobench.analysis.calibration import table
 from grpobench.analysis.calibration.scores import Case, Library
+from grpobench.analysis.record import as_text
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.settings.recipe import Recipe, read_recipe
@@ -83,7 +84,7 @@ def calibrate(
         return outcome, None
     content = table.calibrate(load(outcome.folder), plan.library, COMMAND)
     if kept is not None:
-        files.write_atomic(kept, table.as_text(content).encode())
+        files.write_atomic(kept, as_text(content).encode())
     return outcome, content
 
 

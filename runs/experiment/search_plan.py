@@ -15,6 +15,7 @@ from statistics import median_low
 from typing import Any
 
 from grpobench.algorithms.algorithm import Role
+from grpobench.analysis.measure import OF_STEPS, Measure
 from grpobench.analysis.runfolder.search import (
     ACCURACY,
     RATE,
@@ -214,8 +215,13 @@ def lacking_arms(recipe: Recipe, key: str, name: str) -> str:
 def measures(recipe: Recipe, outcome: str, faults: list[str]) -> dict[str, str]:
     """By task, what a run's outcome is. The test split is never read."""
     if outcome:
-        faults += measure_faults(recipe.configs, outcome)
-        return dict.fromkeys((config.task.name for config in recipe.configs), outcome)
+        try:
+            measure = Measure.read(outcome, OF_STEPS)
+        except ValueError as error:
+            faults.append(f"search.{error}")
+            return {}
+        faults += measure_faults(recipe.configs, measure.metrics)
+        return dict.fromkeys((config.task.name for config in recipe.configs), measure.text)
     chosen = {}
     for task, configs in by_task(recipe).items():
         mode = next((mode for mode in MODES if all(evaluates(one, mode) for one in configs)), "")
@@ -228,20 +234,14 @@ def measures(recipe: Recipe, outcome: str, faults: list[str]) -> dict[str, str]:
     return chosen
 
 
-def measure_faults(configs: Sequence[RunConfig], outcome: str) -> list[str]:
-    """What is wrong with an outcome that a recipe names."""
-    from grpobench.analysis.profile.measure import Measure
-
-    try:
-        arguments = Measure.read(outcome).arguments
-    except ValueError as error:
-        return [f"search.{error}"]
+def measure_faults(configs: Sequence[RunConfig], metrics: Sequence[str]) -> list[str]:
+    """What is wrong with the metrics that an outcome reads."""
     faults = [
         f"search.outcome: {name} is of the test split, which no search may read; write eval/validation/…"
-        for name in arguments
+        for name in metrics
         if "/test/" in name
     ]
-    for name in arguments:
+    for name in metrics:
         mode = name.removeprefix("eval/validation/").partition("/")[0]
         if name.startswith("eval/validation/") and not all(evaluates(one, mode) for one in configs):
             faults.append(

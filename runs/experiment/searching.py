@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from grpobench.analysis.profile.measure import Measure
+from grpobench.analysis.measure import Measure
 from grpobench.analysis.runfolder.search import (
     FILE,
     RATE,

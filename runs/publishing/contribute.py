@@ -21,9 +21,10 @@ from grpobench.analysis.findings.record import (
     record_text,
     settings_digest,
 )
-from grpobench.analysis.kept import MIXTURES, as_text, keep
+from grpobench.analysis.kept import MIXTURES, keep
 from grpobench.analysis.profile import kept as profiles
 from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.record import as_text
 from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load

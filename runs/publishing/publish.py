@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from grpobench.analysis.findings.record import FILE as REGISTRATION
 from grpobench.analysis.findings.record import anonymous, settings_digest
-from grpobench.analysis.kept import command_of, provenance_of
+from grpobench.analysis.record import provenance_of
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
@@ -118,18 +118,18 @@ def demand_whole(experiment: Experiment) -> Experiment:
 
 def part_of(source: Source, experiment: Experiment) -> Part:
     runs = {run.name: digest_of(experiment.folder / run.name) for run in experiment.runs}
-    made: Mapping[str, Any] = provenance_of(experiment)
+    made = provenance_of(experiment)
     return Part(
         name=source.folder.name,
         kind=source.kind,
-        command=command_of(experiment),
+        command=made.command,
         arms=experiment.arms,
         tasks=experiment.tasks,
         seeds=experiment.seeds,
         runs=runs,
-        commits=dict(made["commits"]),
-        versions={name: list(releases) for name, releases in made["versions"].items()},
-        machine=list(made["machine"]),
+        commits=dict(made.commits),
+        versions={name: list(releases) for name, releases in made.versions.items()},
+        machine=list(made.machine),
     )
 
 

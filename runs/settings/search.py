@@ -40,7 +40,7 @@ class Search(Settings):
     keep: Annotated[float, Interval(gt=0, le=1)] = 0.5
     """Share of the values that goes on to the next rung."""
     outcome: str = ""
-    """What is compared, the larger the better: a measure of profiles (analysis/profile/measure.py). Empty:
+    """What is compared, the larger the better: a measure of training steps (analysis/measure.py). Empty:
     the validation accuracy at the end, in the mode in which reports compare arms."""
 
     def clashes(self) -> Iterator[str]:

@@ -33,6 +33,7 @@ from grpobench.analysis.detectors.accuracy import AccuracyCollapse
 from grpobench.analysis.detectors.history import About, History, Series
 from grpobench.analysis.detectors.policy import Drift, cusum
 from grpobench.analysis.detectors.reward import RewardCollapse
+from grpobench.analysis.record import Provenance, as_text, content_of
 
 LABELS: tuple[Label, ...] = ("must", "may", "never")
 OUTCOMES = st.builds(
@@ -323,14 +324,8 @@ def test_a_pool_too_small_is_refused() -> None:
 
 def test_a_table_reads_back_and_shows_every_kind(tmp_path: Path) -> None:
     rows = score([Outcome("must", False, (5,)), Outcome("never", True)]).row()
+    made = Provenance("grpobench calibrate", {"abc": 2}, {"python": ["3.11"]}, ["CPU"], 90)
     content = {
-        "version": table.VERSION,
-        "name": table.NAME,
-        "command": "grpobench calibrate",
-        "commits": {"abc": 2},
-        "versions": {"python": ["3.11"]},
-        "machine": ["CPU"],
-        "seconds": 90,
         "pool": "healthy",
         "cases": [
             {"arm": "healthy", "what": "sound", "must": [], "may": [], "runs": {"set": 1, "scored": 1}}
@@ -351,8 +346,8 @@ def test_a_table_reads_back_and_shows_every_kind(tmp_path: Path) -> None:
         "goals": [goal("reward_collapse: recall", 1.0, 0.9, True)],
     }
     path = tmp_path / "calibration.json"
-    path.write_text(table.as_text(content), encoding="utf-8")
-    assert table.read(path) == content
+    path.write_text(as_text(content_of(table.NAME, table.NAME, made, content)), encoding="utf-8")
+    assert table.read(path) == {"name": table.NAME, **made.plain(), **content}
     text = "\n".join(markdown.as_lines(table.read(path)))
     assert "| reward collapse | `left` 0.2 (set) | 1 of 1 | 1.00 | 0 of 1 | 1.00 | 0.00 | 4 | – |" in text
     assert "h = 12" in text and "| 2 | 6 | 20 |" in text and "wrongly" in text

@@ -19,7 +19,7 @@ from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
 import grpobench
-from grpobench.analysis import kept, kept_tables
+from grpobench.analysis import kept, kept_tables, record
 from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
@@ -149,7 +149,7 @@ def test_the_report_judges_pairs_with_the_control_alone(root: Path) -> None:
 
 def test_a_kept_table_has_the_control_and_its_pairs(root: Path, tmp_path: Path) -> None:
     content = kept.keep(load(root))
-    (tmp_path / "kept.json").write_text(kept.as_text(content))
+    (tmp_path / "kept.json").write_text(record.as_text(content))
     table = kept.read(tmp_path / "kept.json")
     assert table.control == "mine"
     rows = [line for line in kept_tables.render(table, "comparisons", {}) if line.startswith("| arithmetic")]

@@ -19,8 +19,9 @@ from grpobench.analysis.figures.drawing import svg_text
 from grpobench.analysis.findings import description
 from grpobench.analysis.findings.description import arm_means
 from grpobench.analysis.findings.figures import draw_arms
+from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.outcomes import Key, horizons_of
+from grpobench.analysis.findings.outcomes import horizons_of
 from grpobench.analysis.findings.record import (
     FILE,
     Record,
@@ -31,6 +32,7 @@ from grpobench.analysis.findings.record import (
     text_digest,
 )
 from grpobench.analysis.findings.result import as_row
+from grpobench.analysis.record import Provenance
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.settings.findings import read_finding
 
@@ -52,9 +54,9 @@ def recorded(contrast: Mapping[str, float], end: float = END) -> Record:
     }
     states = {run: "finished" if value == END else "collapsed" for run, value in values.items()}
     rule = Registration(finding(test), "nano", tuple(range(8)), {}, "", "2026-01-01T00:00:00+0000")
-    provenance = {"commits": {}, "versions": {}, "machine": []}
+    provenance = Provenance("grpobench finding run f", {}, {}, [])
     horizons = {"lasts": dict.fromkeys(values, end)}
-    return Record(rule, {"lasts": values}, (), (), states, 0.0, provenance, horizons)
+    return Record(rule, {"lasts": values}, (), (), states, provenance, horizons)
 
 
 def test_an_arm_s_mean_is_restricted_to_the_planned_updates() -> None:

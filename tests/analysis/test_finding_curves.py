@@ -12,6 +12,9 @@ from scipy import stats
 
 from grpobench.analysis.findings.curves import draw_curves, swept
 from grpobench.analysis.findings.record import Record, Registration
+from grpobench.analysis.record import Provenance
+
+MADE = Provenance("grpobench finding run f", {}, {}, [], 1.0)
 
 RATES = ("1e-4", "3e-4", "1_5e-3")
 
@@ -21,7 +24,7 @@ def record(arms: Mapping[str, Sequence[float]], compared: Mapping[str, float]) -
     asked = finding(question(contrast=dict(compared), unit="points"))
     registration = Registration(asked, "nano", (0, 1, 2), {}, "", "2026-11-23T12:00:00+0000")
     values = {"a is better": keys}
-    return Record(registration, values, (), (), dict.fromkeys(keys, "finished"), 1.0, {}, {"a is better": {}})
+    return Record(registration, values, (), (), dict.fromkeys(keys, "finished"), MADE, {"a is better": {}})
 
 
 @pytest.fixture

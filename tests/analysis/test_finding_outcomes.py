@@ -12,7 +12,9 @@ import pytest
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.findings.figures import axis_words
-from grpobench.analysis.findings.outcomes import KINDS, Key, Outcome, reduced, values_of
+from grpobench.analysis.findings.horizons import Key
+from grpobench.analysis.findings.outcomes import values_of
+from grpobench.analysis.measure import KINDS, Measure, reduced
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.samples import pass_at_k
@@ -176,7 +178,7 @@ def test_tasks_that_were_evaluated_beside_the_runs_own(tmp_path: Path) -> None:
 )
 def test_outcome_of_another_task_names_task_mode_and_metric(outcome: str) -> None:
     with pytest.raises(ValueError, match=r"write also(_shift)?:TASK/MODE/METRIC with one of greedy, sampled"):
-        Outcome.read(outcome)
+        Measure.read(outcome)
 
 
 def test_a_collapsed_run_counts_as_it_ended(tmp_path: Path) -> None:
@@ -378,6 +380,7 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
         "evaluated": ":greedy/correct",
         "shift": ":greedy/correct",
         "training": ":policy/entropy:mean",
+        "log_ratio": ":score/correct:score/correct",
         "when": ":policy/entropy:score/correct:0.01",
         "equal": ":updates",
         "ceiling": ":updates",

@@ -207,7 +207,8 @@ def test_a_kept_table_keeps_departures_and_judges_by_another_rule(root: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda told: told.update(version=2), "of another version"),
+        (lambda told: told.update(version=3), "of another version"),
+        (lambda told: told.update(kind="experiment"), "of the kind 'experiment' and not 'finding'"),
         (lambda told: told.pop("runs"), "'runs'"),
         (lambda told: told["runs"][0].pop("seed"), "'seed'"),
         (lambda told: told["runs"][0]["values"].update({"a is better": "high"}), "could not convert"),

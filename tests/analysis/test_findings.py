@@ -322,7 +322,7 @@ def test_a_digest_is_of_what_is_said_and_nothing_else() -> None:
         ({"outcome": "equal:hours"}, "write equal: and one of updates, tokens, seconds, flops"),
         ({"outcome": "pass:0"}, "write pass:K with a positive number"),
         ({"outcome": "pass_gain:many"}, "write pass_gain:K with a positive number"),
-        ({"outcome": "lasting:reward_colapse"}, "no such kind of event; known: accuracy_collapse"),
+        ({"outcome": "lasting:reward_colapse"}, "write lasting, or lasting: and one of accuracy_collapse"),
         ({"outcome": "wrong_length:sampled"}, "write wrong_length alone"),
         (
             {"outcome": "lasting", "where": {"category": "x"}},

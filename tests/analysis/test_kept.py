@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from helpers.synthetic import Synthetic
 
 from grpobench.analysis import readable
 from grpobench.analysis.calibration import table as calibration
-from grpobench.analysis.kept import KeptTable, as_text, keep, read
+from grpobench.analysis.findings.record import read_kept
+from grpobench.analysis.kept import keep, read
 from grpobench.analysis.kept_tables import render
+from grpobench.analysis.record import Provenance, as_text, content_of
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import shorten_paths
@@ -81,13 +84,10 @@ def test_every_number_in_a_table_of_results_is_kept_or_says_its_commit() -> None
 
 
 def test_kept_tables_name_no_place_of_a_machine() -> None:
-    for path in (DOCS / folders.FOLDER).glob("*.json"):
+    for path in (DOCS / folders.FOLDER).rglob("*.json"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users|mnt|data)\b", text), path.name
-        written = {calibration.NAME: calibration.as_text, readable.NAME: readable.as_text}.get(
-            path.stem, as_text
-        )
-        assert written(json.loads(text)) == text, f"{path.name} was edited by hand"
+        assert as_text(json.loads(text)) == text, f"{path.name} was edited by hand"
 
 
 # Keeping
@@ -100,12 +100,13 @@ def test_a_kept_table_holds_what_the_runs_logged(table: Path) -> None:
     assert second["accuracy"]["sampled"][1:3] == [0.21, 0.8]
     assert [step for step, _ in first["validation"]["greedy"]] == [0, 4, 8]
     assert first["explained"] == 0.4 and found.of("a", "arithmetic")[0]["explained"] is None
-    assert found.commits == {"0123abcd": 4} and found.versions == {"python": ["3.12.4"], "torch": ["2.13.0"]}
+    made = found.provenance
+    assert made.commits == {"0123abcd": 4} and made.versions == {"python": ["3.12.4"], "torch": ["2.13.0"]}
     assert found.headline == {"arithmetic": "greedy"}
 
 
 def test_the_command_names_no_folder_and_keeps_what_was_set(table: Path) -> None:
-    command = read(table).command
+    command = read(table).provenance.command
     assert command == "grpobench run sums --set train.steps=8 --set 'model.name=\"small\"'"
     assert "someone" not in table.read_text()
     assert shorten_paths("~/models/small and a/b and 1/2") == "small and a/b and 1/2"
@@ -202,6 +203,26 @@ def test_a_broken_table_is_named(tmp_path: Path) -> None:
         read(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize(
+    ("read", "command"),
+    [
+        (read, "grpobench keep"),
+        (read_kept, "grpobench keep"),
+        (calibration.read, "grpobench calibrate --keep"),
+        (readable.read, "grpobench tasks readable --keep"),
+    ],
+)
+def test_a_record_of_another_kind_is_refused_with_the_command_that_writes_it(
+    tmp_path: Path, read: Callable[[Path], object], command: str
+) -> None:
+    made = Provenance("grpobench run x", {"0123abcd": 1}, {}, [])
+    (tmp_path / "x.json").write_text(as_text(content_of("profile", "x", made, {})))
+    with pytest.raises(
+        LogError, match=rf"of the kind 'profile' and not '\w+'\); write it again with {command}$"
+    ):
+        read(tmp_path / "x.json")
+
+
 # Rendering, by hand
 
 
@@ -278,9 +299,10 @@ def test_costs_are_held_against_the_first_arm_of_each_task(tmp_path: Path) -> No
 
 def test_tables_of_earlier_versions_have_no_costs(table: Path) -> None:
     content = json.loads(table.read_text(encoding="utf-8"))
-    earlier = {key: value for key, value in content.items() if key not in ("version", "cells")}
+    del content["cells"], content["kind"]
+    table.with_name("old.json").write_text(as_text(content | {"version": 1}), encoding="utf-8")
     with pytest.raises(LogError, match="sums: kept without stability and costs; keep its runs again"):
-        render(KeptTable(**earlier), "costs", {})
+        render(read(table.with_name("old.json")), "costs", {})
 
 
 def test_the_provenance_says_command_commit_and_versions(table: Path) -> None:

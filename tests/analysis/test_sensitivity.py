@@ -19,13 +19,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from grpobench.analysis.findings import description, rule
+from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.outcomes import Key
 from grpobench.analysis.findings.record import Record, Registration, read_kept
 from grpobench.analysis.findings.result import Result, as_row
 from grpobench.analysis.findings.survival import draw_survival
+from grpobench.analysis.record import Provenance
 from grpobench.analysis.statistics.maxima import joint_ps
 from grpobench.analysis.statistics.survival import paired_log_rank
+
+MADE = Provenance("grpobench finding run f", {}, {}, [], 1.0)
 
 STRONG, TINY = [0.05] * 8, [0.001, -0.001] * 4
 NOTHING = [0.1, -0.08, 0.06, -0.04, 0.1, -0.02, 0.03, -0.07]
@@ -340,7 +343,7 @@ def test_survival_curves_by_dose_are_those_of_the_runs() -> None:
     registration = Registration(asked, "nano", (0, 1, 2, 3), {}, "", "2026-11-23T12:00:00+0000")
     values = {one.name: keys for one in tests}
     ends = {one.name: dict.fromkeys(keys, 100.0) for one in tests}
-    record = Record(registration, values, (), (), dict.fromkeys(keys, "finished"), 1.0, {}, ends)
+    record = Record(registration, values, (), (), dict.fromkeys(keys, "finished"), MADE, ends)
     figure = draw_survival(record, record.result()).figure
     first, second, *_ = figure.axes
     assert [axes.get_title() for axes in (first, second)] == ["1e−4", "2e−4"]

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.analysis.figures.style import TEXT
-from grpobench.analysis.kept import as_text, keep, read
+from grpobench.analysis.kept import keep, read
 from grpobench.analysis.kept_tables import render
+from grpobench.analysis.record import as_text
 from grpobench.analysis.report.catalog import make_tables
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from grpobench.analysis.findings import rule
+from grpobench.analysis.findings.horizons import Key
 from grpobench.analysis.findings.judge import judge
-from grpobench.analysis.findings.outcomes import Key
 from grpobench.analysis.findings.result import Judged, Result
 
 

@@ -529,7 +529,7 @@ def test_the_rest_of_a_part_runs_elsewhere_and_joins_it(place: Path, capsys: Cap
     assert cli.main(["keep", "out/mine-nano"]) == 0
     kept = read_kept(place / "docs/results/findings/mine-nano.json")
     assert len(kept.states) == 12 and not kept.waits and not kept.departures and not part.exists()
-    assert sum(kept.provenance["commits"].values()) == 12
+    assert sum(kept.provenance.commits.values()) == 12
     assert judged(capsys) == whole
 
 

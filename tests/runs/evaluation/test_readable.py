@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpobench.analysis import readable
 from grpobench.analysis.readable import Counts, ReadableRow, count, count_likeliest
+from grpobench.analysis.record import as_text
 from grpobench.runs import cli
 from grpobench.runs.models.loading import load, outline
 from grpobench.tasks.gsm8k import GSM8K
@@ -112,7 +113,7 @@ def test_kept_rows_are_read_back_and_replaced_by_their_own_measurement_only(tmp_
     again = dataclasses.replace(warm, likeliest=9, warm_start="30 × 8")
     merged = readable.merge([first, plain, warm], [again])
     path = tmp_path / "readable.json"
-    path.write_text(readable.as_text(readable.content_of(merged)), encoding="utf-8")
+    path.write_text(as_text(readable.content_of(merged)), encoding="utf-8")
     saved_rows = readable.read(path)
     assert [readable_row.row() for readable_row in saved_rows] == [
         readable_row.row() for readable_row in (first, again, plain)

@@ -1,0 +1,149 @@
+"""The language of measures: how findings, probes and searches write one number of a run.
+
+`Measure.of` computes those of training steps, and `findings/outcomes.py` all of them in an experiment's runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grpobench.analysis.detectors.history import Floats
+from grpobench.analysis.detectors.registry import DETECTORS
+from grpobench.analysis.statistics.reached import when_reached
+
+Rows = Sequence[Mapping[str, float]]
+"""The rows of a run's training steps, in order."""
+MODES = ("greedy", "sampled", "likelihood")
+BUDGETS = ("updates", "tokens", "seconds", "flops")
+TENTH, QUARTER = 0.1, 0.25
+REDUCTIONS: Mapping[str, str] = {
+    "first": "its first value",
+    "last": "its mean over the last tenth of its values",
+    "mean": "its mean",
+    "max": "its largest value",
+    "min": "its smallest value",
+    "sum": "its sum",
+    "end": "its last value",
+    "tenth": "its mean over the last tenth of the steps, of which some may lack it",
+    "quarter": "its mean over the last quarter of the steps",
+}
+"""How a metric of the training steps becomes one number."""
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return f"({'|'.join(names)})"
+
+
+_MODE = _one_of(MODES)
+_NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+_ACCURACY = f"(:{_MODE})?", f"{{0}}, or {{0}}: and one of {', '.join(MODES)}"
+_EVALUATED = f":{_MODE}/.+", f"{{0}}:MODE/METRIC with one of {', '.join(MODES)}"
+_ALSO = f":[^/]+/{_MODE}/.+", f"{{0}}:TASK/MODE/METRIC with one of {', '.join(MODES)}"
+_BUDGET = f":{_one_of(BUDGETS)}", f"{{0}}: and one of {', '.join(BUDGETS)}"
+_PASS = r":0*[1-9]\d*", "{0}:K with a positive number"
+KINDS: Mapping[str, tuple[str, str]] = {
+    # Final accuracy as reports count it; the same less that before training; that before training.
+    **dict.fromkeys(("accuracy", "gain", "base"), _ACCURACY),
+    # A metric after the last update, on the split that the report takes; the same less its value before.
+    **dict.fromkeys(("evaluated", "shift"), _EVALUATED),
+    # The same of a task of `evaluate.also`, on test or else validation.
+    **dict.fromkeys(("also", "also_shift"), _ALSO),
+    # Metrics of the training steps; those joined by + are added step by step.
+    "training": (
+        f":[^:]+:{_one_of(REDUCTIONS)}",
+        f"training:METRIC:REDUCTION and end it with one of {', '.join(REDUCTIONS)}",
+    ),
+    # ln((A + 1)/(B + 1)) of the means over the last tenth of the steps.
+    "log_ratio": (":[^:]+:[^:]+", "log_ratio:A:B with two metrics"),
+    # A metric averaged over the first three steps in a row over which the other averages LEVEL or more.
+    "when": (f":[^:]+:[^:]+:{_NUMBER}", "when:METRIC:OTHER:LEVEL with a number as LEVEL"),
+    # Validation accuracy when all arms have spent the same. Of the run's own curve of validation accuracy
+    # against what it spent (docs/compute-curves.md): the accuracy that it nears, NaN with fewer than four
+    # evaluations; what was spent for half of the gain, NaN for a gain below two points.
+    **dict.fromkeys(("equal", "ceiling", "midpoint"), _BUDGET),
+    # Mean length in tokens of the final sampled answers that are wrong.
+    "wrong_length": ("", "wrong_length alone"),
+    # Updates before an unrecovered collapse or a divergence, or events of one kind; at most all of the run's.
+    "lasting": (f"(:{_one_of(DETECTORS)})?", f"lasting, or lasting: and one of {', '.join(DETECTORS)}"),
+    # Unbiased pass@K of the final sampled answers; the same less that of the base; that of the base.
+    **dict.fromkeys(("pass", "pass_gain", "pass_base"), _PASS),
+}
+"""By kind: the pattern of what follows it, and how to write it. REDUCTION:METRIC is short for
+training:METRIC:REDUCTION."""
+OF_STEPS = ("training", "log_ratio", "when")
+"""Kinds that the rows of a run's training steps are enough for."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a run."""
+
+    kind: str
+    what: str = ""
+    """What follows the kind, without the reduction."""
+    reduction: str = ""
+
+    @classmethod
+    def read(cls, text: str, kinds: Iterable[str] = tuple(KINDS)) -> Measure:
+        """The measure that a text names. Raises ValueError for any other text, and for other `kinds`."""
+        kind, _, what = text.partition(":")
+        known = [*kinds, *REDUCTIONS]
+        if kind not in known:
+            raise ValueError(f"outcome: unknown kind {kind!r}; known: {', '.join(known)}")
+        if kind in REDUCTIONS:
+            if not what or ":" in what:
+                raise ValueError(f"outcome: {text}: write {kind}:METRIC")
+            return cls("training", what, kind)
+        pattern, form = KINDS[kind]
+        if not re.fullmatch(kind + pattern, text):
+            raise ValueError(f"outcome: {text}: write {form.format(kind)}")
+        if kind == "training":
+            what, _, reduction = what.rpartition(":")
+            return cls(kind, what, reduction)
+        return cls(kind, what)
+
+    @property
+    def text(self) -> str:
+        """The shortest text that names it."""
+        return f"{self.reduction or self.kind}:{self.what}".removesuffix(":")
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of training steps that it reads."""
+        if self.kind not in OF_STEPS:
+            return []
+        return self.what.split("+") if self.kind == "training" else self.what.split(":")[:2]
+
+    def of(self, rows: Rows) -> float:
+        """The number of a run; NaN where its rows lack it. For the kinds `OF_STEPS`."""
+        columns = [np.array([row.get(name, math.nan) for row in rows], dtype=float) for name in self.metrics]
+        if self.kind == "training":
+            return reduced(sum(columns[1:], columns[0]), self.reduction)
+        first, second = columns
+        if self.kind == "when":
+            return when_reached(first.tolist(), second.tolist(), float(self.what.rpartition(":")[2]))
+        return math.log((reduced(first, "tenth") + 1) / (reduced(second, "tenth") + 1))
+
+
+def reduced(column: Floats, reduction: str) -> float:
+    """One number of a metric. `column` (steps,) is NaN at steps that lack the metric."""
+    shares = {"tenth": TENTH, "quarter": QUARTER}
+    if reduction in shares:
+        column = column[-_count(column, shares[reduction]) :]
+    values = column[np.isfinite(column)]
+    if not len(values):
+        return math.nan
+    if reduction in ("max", "min", "sum"):
+        return float(getattr(values, reduction)())
+    ends = {"first": values[:1], "end": values[-1:], "last": values[-_count(values, TENTH) :]}
+    return float(ends.get(reduction, values).mean())
+
+
+def _count(column: Floats, share: float) -> int:
+    """How many of a column's values are its last ones: a share of them, and at least one."""
+    return max(1, round(share * len(column)))
