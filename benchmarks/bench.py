@@ -96,9 +96,11 @@ def side_cells(case: Mapping[str, Any], side: str) -> list[str]:
 def show_memory(memory: Mapping[str, Any], console: Console) -> None:
     """The peak memory of our step by setting."""
     rows = table("train settings", "peak memory", "beyond libraries", "step", "backward")
-    for one in memory["settings"]:
-        seconds = (f"{one[name]:.2f} s" for name in ("step_s", "backward_s"))
-        rows.add_row(one["train"], f"{one['peak_gb']:.2f} GiB", f"{one['own_gb']:.2f} GiB", *seconds)
+    for setting in memory["settings"]:
+        seconds = (f"{setting[name]:.2f} s" for name in ("step_s", "backward_s"))
+        rows.add_row(
+            setting["train"], f"{setting['peak_gb']:.2f} GiB", f"{setting['own_gb']:.2f} GiB", *seconds
+        )
     console.print(rows)
     console.print(
         "{prompts} prompts of {prompt_tokens} tokens × {completions} completions of {completion_tokens}; "
@@ -112,10 +114,10 @@ def show_decoding(name: str, decoding: Mapping[str, Any], console: Console) -> N
     """Tokens per second of both ways to decode."""
     headings = (name, "tokens/s", "slowest", "fastest", "calls", "per processor second")
     rows = table("", *headings, words=(0, 1))
-    for place, way in decoding["ways"].items():
+    for role, way in decoding["ways"].items():
         rates = way["calls_tokens_per_s"]
         cells = (f"{rate:.1f}" for rate in (way["tokens_per_s"], min(rates), max(rates)))
-        rows.add_row(place, ", ".join(way["ways"]), *cells, str(len(rates)), f"{way['tokens_per_cpu_s']:.1f}")
+        rows.add_row(role, ", ".join(way["ways"]), *cells, str(len(rates)), f"{way['tokens_per_cpu_s']:.1f}")
     console.print(rows)
     console.print(
         "used / fallback: {ratio:.2f} (per processor second {cpu_ratio:.2f}); medians of calls in turn, "
@@ -147,16 +149,18 @@ def show_grid(grid: Mapping[str, Any], console: Console) -> None:
     learned = table("test accuracy", "", "before", "after", "tokens sampled", words=(0, 1))
     for task in grid["tasks"]:
         for name, label in (("ours", "ours"), ("trl", "TRL")):
-            found = task[name]
-            cells = (f"{found[when]:.3f}" for when in ("before", "after"))
-            learned.add_row(task["task"] if name == "ours" else "", label, *cells, f"{found['tokens']:,}")
+            accuracies = task[name]
+            cells = (f"{accuracies[when]:.3f}" for when in ("before", "after"))
+            learned.add_row(
+                task["task"] if name == "ours" else "", label, *cells, f"{accuracies['tokens']:,}"
+            )
     console.print(learned)
 
 
-def main(model: str, wanted: Sequence[str] = (), as_json: bool = False) -> None:
+def main(model: str, case_names: Sequence[str] = (), as_json: bool = False) -> None:
     """Bench one model and print the outcome. Raises ConfigError or DataError for errors that the user can
     correct, ChildProcessError if a side dies."""
-    names = chosen(model, wanted)
+    names = chosen(model, case_names)
     if set(names) - ALONE and importlib.util.find_spec("trl") is None:
         raise ConfigError(["bench compares with TRL, which is not installed: pip install 'trl==1.16.*'"])
     if why := missing(model):
@@ -172,26 +176,26 @@ def main(model: str, wanted: Sequence[str] = (), as_json: bool = False) -> None:
 def measure(model: str, names: Sequence[str], start: Start, course: Course) -> dict[str, Any]:
     """All cases, and facts about the machine."""
     cases: list[dict[str, Any]] = []
-    found: Facts = {}
+    machine_facts: Facts = {}
     more: dict[str, Any] = {}
     for name in names:
         course.begin(name)
         if name in STEPPED:
-            result, seen = compare(shape(name, model), start, course.tell)
+            result, side_facts = compare(shape(name, model), start, course.tell)
             cases.append(result)
         elif name == MEMORY:
-            more[name], seen = memory(model, start, course.tell)
+            more[name], side_facts = memory(model, start, course.tell)
         elif name in DECODINGS:
-            more[name], seen = decoding(decoding_shape(model, name), course.tell)
+            more[name], side_facts = decoding(decoding_shape(model, name), course.tell)
         else:
             more[name] = grid(course.tell, [f"model.name={model}"])
-            seen = {**facts(), "threads": 1, "trl": version()}
-        found = {**seen, **found}
+            side_facts = {**facts(), "threads": 1, "trl": version()}
+        machine_facts = {**side_facts, **machine_facts}
     return {
         "model": model,
         "precision": DTYPE if set(names) <= {*DECODINGS} else "float32",
         "trl_gradient_checkpointing": False,
-        **found,
+        **machine_facts,
         "cases": cases,
         **more,
     }

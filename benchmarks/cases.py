@@ -64,14 +64,14 @@ class Case:
         return self.prompts * self.group
 
 
-def chosen(model: str, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The names of the cases to measure, in the order of `NAMES`; an empty `wanted` means the model's usual
+def chosen(model: str, case_names: Sequence[str]) -> tuple[str, ...]:
+    """The names of the cases to measure, in the order of `NAMES`; empty `case_names` mean the model's usual
     ones. Raises ConfigError for a case that the model does not have."""
-    if not wanted:
+    if not case_names:
         return STEPPED if model in SMALL else ("long-prompt",)
-    if GRID in wanted and model not in SMALL:
+    if GRID in case_names and model not in SMALL:
         raise ConfigError([f"--case {GRID} has tasks for {' and '.join(SMALL)}, not for --model {model}"])
-    return tuple(name for name in NAMES if name in wanted)
+    return tuple(name for name in NAMES if name in case_names)
 
 
 def shape(name: str, model: str) -> Case:
@@ -107,7 +107,7 @@ Tell = Callable[[str, float], None]
 """Receives what is going on, and how many seconds the case will still take; `UNKNOWN` if that is unknown."""
 
 
-def quiet(what: str, left: float) -> None:
+def quiet(activity: str, left: float) -> None:
     """Tells nobody."""
 
 
@@ -145,14 +145,14 @@ class Course:
         self.case, self.began = case, time.monotonic()
         self.lines.begin()
 
-    def tell(self, what: str, left: float) -> None:
-        known = math.isfinite(left)
-        place = f"{self.case} ({self.number} of {self.cases})" if self.cases > 1 else self.case
-        text = f"{place}: {what}" + (f", about {duration(left)} left" if known else "")
+    def tell(self, activity: str, left: float) -> None:
+        has_estimate = math.isfinite(left)
+        label = f"{self.case} ({self.number} of {self.cases})" if self.cases > 1 else self.case
+        text = f"{label}: {activity}" + (f", about {duration(left)} left" if has_estimate else "")
         if self.bar:
             done = time.monotonic() - self.began
             description = visible(text).replace("[", r"\[")
             self.bar.update(self.line, description=description, completed=done)
-            self.bar.update(self.line, total=done + left if known else None)
+            self.bar.update(self.line, total=done + left if has_estimate else None)
         else:
             self.lines.tell(text)

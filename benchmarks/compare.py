@@ -66,8 +66,8 @@ def take_turns(
     """(the counted steps of each side, the number of warm-up steps of each)."""
     turns: list[dict[str, Step]] = []
 
-    def turn(what: str, left: float) -> None:
-        tell(what, left)
+    def turn(activity: str, left: float) -> None:
+        tell(activity, left)
         made = {}
         for name in sorted(sides, reverse=bool(len(turns) % 2)):
             time.sleep(REST)
@@ -80,9 +80,9 @@ def take_turns(
     for number in range(1, warm):
         turn(f"step {number + 1} of the warm-up", UNKNOWN)
     took = [sum(step.seconds + REST for step in made.values()) for made in turns]
-    wanted = counted(took[-1], sum(took), case.steps - warm)
-    for number in range(wanted):
-        turn(f"step {number + 1} of {wanted}", (wanted - number) * took[-1])
+    step_count = counted(took[-1], sum(took), case.steps - warm)
+    for number in range(step_count):
+        turn(f"step {number + 1} of {step_count}", (step_count - number) * took[-1])
     return {name: [made[name] for made in turns[warm:]] for name in sides}, warm
 
 

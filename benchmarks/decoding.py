@@ -92,16 +92,16 @@ def take_turns(
     turns: list[dict[str, Call]] = []
     began = time.perf_counter()
 
-    def turn(what: str, left: float) -> None:
-        tell(what, left)
+    def turn(activity: str, left: float) -> None:
+        tell(activity, left)
         names = sorted(samplers, reverse=bool(len(turns) % 2))
         turns.append({name: call(samplers[name], requests, case) for name in names})
 
     turn("warm-up", UNKNOWN)
     took = time.perf_counter() - began
-    wanted = counted(took, took, case.steps - 1, BUDGET)
-    for number in range(wanted):
-        turn(f"call {number + 1} of {wanted}", (wanted - number) * took)
+    call_count = counted(took, took, case.steps - 1, BUDGET)
+    for number in range(call_count):
+        turn(f"call {number + 1} of {call_count}", (call_count - number) * took)
     return {name: [made[name] for made in turns[1:]] for name in samplers}
 
 
@@ -118,11 +118,13 @@ def call(sampler: HFSampler, requests: Sequence[Request], case: Case) -> Call:
 
 def row(calls: Sequence[Call], ways: Sequence[str]) -> dict[str, Any]:
     """One way's part of the outcome; `tokens_per_s` are medians, the list holds every counted call."""
-    rates = [one.tokens / one.seconds for one in calls]
+    rates = [measured_call.tokens / measured_call.seconds for measured_call in calls]
     return {
         "ways": list(ways),
         "tokens_per_s": statistics.median(rates),
-        "tokens_per_cpu_s": statistics.median(one.tokens / one.cpu_seconds for one in calls),
+        "tokens_per_cpu_s": statistics.median(
+            measured_call.tokens / measured_call.cpu_seconds for measured_call in calls
+        ),
         "calls_tokens_per_s": rates,
     }
 

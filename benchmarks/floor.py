@@ -115,15 +115,15 @@ def layers(model: Any) -> tuple[list[Layer], Layer]:
 
     trunk, config = model.base_model, model.config
     tables = {id(p) for m in trunk.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    found = []
+    trunk_layers = []
     for parameter in trunk.parameters():
         weight = parameter.detach()
         if weight.dim() == 2 and id(parameter) not in tables:
-            found.append(Layer(weight))
+            trunk_layers.append(Layer(weight))
         elif weight.dim() == 3:
             used = getattr(config, "num_experts_per_tok", len(weight))
-            found += [Layer(expert, used / len(weight)) for expert in weight]
-    return found, Layer(model.get_output_embeddings().weight.detach())
+            trunk_layers += [Layer(expert, used / len(weight)) for expert in weight]
+    return trunk_layers, Layer(model.get_output_embeddings().weight.detach())
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Rows:
     times: int = 1
 
     def flop(self, trunk: Sequence[Layer], head: Layer) -> float:
-        own = sum(layer.flop(self.trunk) for layer in trunk) + head.flop(self.head)
-        return self.times * own
+        flops = sum(layer.flop(self.trunk) for layer in trunk) + head.flop(self.head)
+        return self.times * flops
 
 
 def phases(case: Case) -> dict[str, Rows]:
@@ -174,9 +174,9 @@ class Products:
         """A phase that makes these passes, with the fastest way for each."""
         seconds, ways = 0.0, dict[str, None]()
         for kind in passes:
-            found = {way: self.seconds(rows, kind, way) for way in self.ways}
-            best = min(found, key=lambda way: found[way])
-            seconds += found[best]
+            seconds_by_way = {way: self.seconds(rows, kind, way) for way in self.ways}
+            best = min(seconds_by_way, key=lambda way: seconds_by_way[way])
+            seconds += seconds_by_way[best]
             ways[best] = None
         gflop = len(passes) * rows.flop(self.trunk, self.head) / 1e9
         return Part(gflop, rows.times * seconds, " and ".join(ways))
@@ -273,10 +273,10 @@ def exact(way: str, weights: Sequence[Layer]) -> bool:
         return False
     for shape in {layer.weight.shape: layer.weight for layer in weights}.values():
         x = shape.new_empty(64, shape.shape[1]).uniform_(-1, 1)
-        wanted = x.double() @ shape.double().T
-        usual = float((x @ shape.T - wanted).abs().max())
+        exact_product = x.double() @ shape.double().T
+        usual = float((x @ shape.T - exact_product).abs().max())
         with WAYS[way]():
-            found = float((x @ shape.T - wanted).abs().max())
-        if found > SAME * usual:
+            largest_error = float((x @ shape.T - exact_product).abs().max())
+        if largest_error > SAME * usual:
             return False
     return True

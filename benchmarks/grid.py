@@ -56,10 +56,10 @@ class Program:
 
 
 def together(
-    programs: Sequence[Program], at_once: int, variables: Mapping[str, str], told: Callable[[int], None]
+    programs: Sequence[Program], at_once: int, variables: Mapping[str, str], notify: Callable[[int], None]
 ) -> float:
     """Run all programs, `at_once` at a time, in order; returns the seconds from the first start to the last
-    end. `told` gets the number of those that have ended. Raises ChildProcessError, with the end of its
+    end. `notify` gets the number of those that have ended. Raises ChildProcessError, with the end of its
     output, for a program that fails; the others are then stopped."""
     waiting, running, ended = list(programs), list[tuple[subprocess.Popen[bytes], Program]](), 0
     began = time.monotonic()
@@ -68,7 +68,7 @@ def together(
             while waiting and len(running) < at_once:
                 program = waiting.pop(0)
                 running.append((begin(program, variables), program))
-            told(ended)
+            notify(ended)
             time.sleep(POLL)
             for pair in [pair for pair in running if pair[0].poll() is not None]:
                 running.remove(pair)
@@ -118,14 +118,14 @@ def grid(tell: Tell, sets: Sequence[str] = ()) -> dict[str, Any]:
     taken = {"ours": SideProgress(), "trl": SideProgress()}
     parts = halves(sorted({config.seed for config in configs}))
     order = [(side, part) for n, part in enumerate(parts) for side in sorted(taken, reverse=bool(n % 2))]
-    with TemporaryDirectory(prefix="grpobench-") as place:
+    with TemporaryDirectory(prefix="grpobench-") as temporary:
         for number, (side, seeds) in enumerate(order):
-            folder = Path(place) / f"{number}-{side}"
+            folder = Path(temporary) / f"{number}-{side}"
             folder.mkdir()
             block = Block(folder, [config for config in configs if config.seed in seeds], tuple(sets))
-            what = f"block {number + 1} of {len(order)}, {'ours' if side == 'ours' else 'TRL'}"
+            block_name = f"block {number + 1} of {len(order)}, {'ours' if side == 'ours' else 'TRL'}"
             left = estimate(taken, order[number:], len(block.configs))
-            seconds, runs = SIDES[side](block, progress_of(tell, what, len(block.configs), left))
+            seconds, runs = SIDES[side](block, progress_of(tell, block_name, len(block.configs), left))
             taken[side].wall += seconds
             taken[side].runs += runs
     demand_same_work(taken["ours"].runs, taken["trl"].runs)
@@ -147,13 +147,13 @@ def estimate(
     return sum(runs * taken[side].wall / len(taken[side].runs) for side, _ in order)
 
 
-def progress_of(tell: Tell, what: str, runs: int, left: float) -> Callable[[int], None]:
+def progress_of(tell: Tell, block_name: str, runs: int, left: float) -> Callable[[int], None]:
     """Receives how many runs of a block have ended."""
     began = time.monotonic()
 
     def news(ended: int) -> None:
         still = left - (time.monotonic() - began)  # UNKNOWN stays UNKNOWN
-        tell(f"{what}: {ended} of {runs} runs ended", 0.0 if still < 0 else still)
+        tell(f"{block_name}: {ended} of {runs} runs ended", 0.0 if still < 0 else still)
 
     return news
 
@@ -279,21 +279,21 @@ def demand_same_work(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> None
     """Raises RuntimeError unless both sides made the same runs with as many completions and answers."""
 
     def work(runs: Sequence[Outcome]) -> dict[str, Any]:
-        named = {
+        work_by_run = {
             f"{run.task} seed {run.seed}": (run.completions, dict(sorted(run.answers.items())))
             for run in runs
         }
         doubled = [
             name for name, count in Counter(f"{r.task} seed {r.seed}" for r in runs).items() if count > 1
         ]
-        return {**named, **({"twice": doubled} if doubled else {})}
+        return {**work_by_run, **({"twice": doubled} if doubled else {})}
 
-    one, other = work(ours), work(theirs)
-    differing = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    our_work, other = work(ours), work(theirs)
+    differing = [name for name in sorted({*our_work, *other}) if our_work.get(name) != other.get(name)]
     if differing:
         name = differing[0]
         raise RuntimeError(
-            f"the sides did not do the same work in {name}: ours {one.get(name)}, TRL {other.get(name)} "
+            f"the sides did not do the same work in {name}: ours {our_work.get(name)}, TRL {other.get(name)} "
             "(completions trained on, answers evaluated); the comparison would not be fair"
         )
 
@@ -339,10 +339,23 @@ def side_summary(side: SideProgress) -> dict[str, Any]:
 def learned(runs: Sequence[Outcome]) -> dict[str, Any]:
     """Mean test accuracy before and after training, of sampled answers or, without any, of greedy ones."""
     mode = "sampled" if any(name.endswith("/sampled") for name in runs[0].accuracy) else "greedy"
-    found = [{name: run.accuracy[name] for name in run.accuracy if f"/test/{mode}" in name} for run in runs]
-    ends = [sorted(one, key=lambda name: int(name.partition("/")[0])) for one in found]
+    accuracies = [
+        {name: run.accuracy[name] for name in run.accuracy if f"/test/{mode}" in name} for run in runs
+    ]
+    ends = [
+        sorted(accuracy_by_name, key=lambda name: int(name.partition("/")[0]))
+        for accuracy_by_name in accuracies
+    ]
     return {
-        "before": round(sum(one[names[0]] for one, names in zip(found, ends, strict=True)) / len(runs), 4),
-        "after": round(sum(one[names[-1]] for one, names in zip(found, ends, strict=True)) / len(runs), 4),
+        "before": round(
+            sum(accuracy_by_name[names[0]] for accuracy_by_name, names in zip(accuracies, ends, strict=True))
+            / len(runs),
+            4,
+        ),
+        "after": round(
+            sum(accuracy_by_name[names[-1]] for accuracy_by_name, names in zip(accuracies, ends, strict=True))
+            / len(runs),
+            4,
+        ),
         "tokens": sum(run.tokens for run in runs),
     }

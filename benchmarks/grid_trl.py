@@ -91,16 +91,16 @@ class Script:
         self.outcome.completions += len(completions)
         self.outcome.tokens += sum(map(len, completion_ids))
         group = self.job.group
-        asked = [self.problems[number] for number in problem[::group]]
-        verdicts = self.verify(asked, completions, group)
+        problems = [self.problems[number] for number in problem[::group]]
+        verdicts = self.verify(problems, completions, group)
         weights = self.task.reward
         return [sum(w * v.scores[name] for name, w in weights.items()) for v in verdicts]
 
     def verify(self, problems: Sequence[Problem], completions: Sequence[str], each: int) -> Iterable[Verdict]:
         """The verdicts on `each` completions of every problem, in order."""
         parts = [completions[start : start + each] for start in range(0, len(completions), each)]
-        found = self.task.verify_all(problems, [[(text,) for text in part] for part in parts])
-        return [verdict for own in found for verdict in own]
+        verdict_groups = self.task.verify_all(problems, [[(text,) for text in part] for part in parts])
+        return [verdict for group_verdicts in verdict_groups for verdict in group_verdicts]
 
     def evaluate(self, step: int) -> None:
         """Run the evaluations that are due: validation on schedule, test before and after training."""
@@ -170,7 +170,10 @@ class Script:
                 **job.arguments,
             ),
             train_dataset=Dataset.from_list(
-                [{"prompt": one.prompt, "problem": number} for number, one in enumerate(self.problems)]
+                [
+                    {"prompt": problem.prompt, "problem": number}
+                    for number, problem in enumerate(self.problems)
+                ]
             ),
             processing_class=self.tokenizer,
             callbacks=[Evaluations()],

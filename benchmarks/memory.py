@@ -26,7 +26,7 @@ SETTINGS: Final[tuple[tuple[tuple[str, Any], ...], ...]] = (
 
 def memory(model: str, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]:
     """Measure every setting; returns the outcome, and facts about the machine."""
-    case, found = shape(model), list[dict[str, Any]]()
+    case, rows = shape(model), list[dict[str, Any]]()
     case = replace(case, texts=prompt_texts(outline(model).encode, case.prompts, case.prompt_tokens))
     facts: Facts = {}
     began = time.monotonic()
@@ -35,14 +35,14 @@ def memory(model: str, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]
         left = (time.monotonic() - began) / number * (len(SETTINGS) - number) if number else UNKNOWN
         tell(name, left)
         with start("ours", replace(case, train=settings)) as side:
-            found.append(row(name, [side.step() for _ in range(STEPS)], side.ready.before_gb))
+            rows.append(row(name, [side.step() for _ in range(STEPS)], side.ready.before_gb))
             facts = dict(side.ready.facts)
     outcome = {
         "prompts": case.prompts,
         "prompt_tokens": case.prompt_tokens,
         "completions": case.group,
         "completion_tokens": case.completion_tokens,
-        "settings": found,
+        "settings": rows,
     }
     return outcome, facts
 

@@ -89,12 +89,12 @@ class Comparison:
             peak.phase: {"planned": peak.planned, "measured": peak.measured, "ratio": peak.ratio}
             for peak in self.peaks
         }
-        whole = {
+        largest = {
             "planned": self.largest.planned,
             "measured": self.largest.measured,
             "ratio": self.largest.ratio,
         }
-        return {"model": self.model, "device": self.device, "phases": phases, "peak": whole}
+        return {"model": self.model, "device": self.device, "phases": phases, "peak": largest}
 
 
 def cases(model: str) -> Iterator[tuple[str, RunConfig, int]]:
@@ -188,16 +188,16 @@ def make_step(
     prompts = torch.randint(0, loaded.model.config.vocab_size, size, generator=generator).tolist()
     seeds = tuple(range(train.group_size))
     requests = [Request(tuple(prompt), seeds) for prompt in prompts]
-    found: dict[PhaseName, int] = {}
-    with peak("sampling", found):
+    peak_by_phase: dict[PhaseName, int] = {}
+    with peak("sampling", peak_by_phase):
         groups = sampler.sample(requests, limit, config.sampler.temperature)
     batch = batch_of(groups, limit, step, str(models.device))
-    with peak("scoring", found), torch.no_grad():
+    with peak("scoring", peak_by_phase), torch.no_grad():
         models.forward("policy", batch)
         signal = algorithm.compute_signal(batch, models)
-    with peak("training", found):
+    with peak("training", peak_by_phase):
         update(config, algorithm, models, batch, signal, step)
-    return found
+    return peak_by_phase
 
 
 def update(
@@ -209,9 +209,9 @@ def update(
 
     roles = algorithm.updated_roles(step)
     for rows in minibatches(batch, signal.row_group, config.train.num_minibatches, seed=step):
-        part, own = batch[rows], signal[rows]
+        part, part_signal = batch[rows], signal[rows]
         weights = algorithm.loss_weights(part)
-        for micro in micro_batches(part, own.row_group, models.budget):
+        for micro in micro_batches(part, part_signal.row_group, models.budget):
             now = models.forward_train(
                 roles,
                 part[micro],
@@ -219,7 +219,7 @@ def update(
                 divergence=algorithm.teacher_divergence,
                 teacher=algorithm.teacher_role,
             )
-            loss = algorithm.loss(part[micro], own[micro], now)
+            loss = algorithm.loss(part[micro], part_signal[micro], now)
             (loss.terms * weights[micro]).sum().backward()
             del now, loss
         models.step(roles, 1.0)
@@ -235,27 +235,27 @@ def batch_of(groups: Sequence[Sequence[Rollout]], limit: int, step: int, device:
     rows = len(rollouts)
     logp = torch.tensor([rollout.sampler_logp.tolist() for rollout in rollouts])
     number = torch.arange(rows)
-    whole = torch.zeros(rows, dtype=torch.long)
+    zeros = torch.zeros(rows, dtype=torch.long)
     reward = (number % 2).float()
-    found = Batch(
+    batch = Batch(
         prompt=torch.tensor([rollout.prompt for rollout in rollouts]),
-        prompt_length=whole + len(rollouts[0].prompt),
+        prompt_length=zeros + len(rollouts[0].prompt),
         completion=torch.tensor([rollout.completion for rollout in rollouts]),
-        length=whole + limit,
+        length=zeros + limit,
         completion_mask=torch.ones(rows, limit, dtype=torch.bool),
         sampler_logp=logp,
         old_logp=logp,
         group=number // len(groups[0]),
-        stopped=whole.bool(),
+        stopped=zeros.bool(),
         reward=reward,
         scores={"correct": reward},
         max_completion_tokens=limit,
         step=step,
     )
     moved: dict[str, Any] = {
-        name: value.to(device) for name, value in vars(found).items() if isinstance(value, torch.Tensor)
+        name: value.to(device) for name, value in vars(batch).items() if isinstance(value, torch.Tensor)
     }
-    return replace(found, **moved, scores={"correct": reward.to(device)})
+    return replace(batch, **moved, scores={"correct": reward.to(device)})
 
 
 # Output
@@ -263,27 +263,27 @@ def batch_of(groups: Sequence[Sequence[Rollout]], limit: int, step: int, device:
 
 def main(model: str, as_json: bool) -> None:
     """Measure every case of a model and print a table. Raises ModelError for a model that is not here."""
-    found = compare_plans(model)
+    comparisons = compare_plans(model)
     if as_json:
-        print(json.dumps({name: one.row() for name, one in found.items()}, indent=1))
+        print(json.dumps({name: comparison.row() for name, comparison in comparisons.items()}, indent=1))
     else:
-        show(model, found, Console())
+        show(model, comparisons, Console())
 
 
-def show(model: str, found: Mapping[str, Comparison], console: Console) -> None:
+def show(model: str, comparisons: Mapping[str, Comparison], console: Console) -> None:
     """A row for each case, a column for the plan over the measured peak of each phase."""
-    phases = [peak.phase for peak in next(iter(found.values())).peaks]
+    phases = [peak.phase for peak in next(iter(comparisons.values())).peaks]
     table = Table(box=None, pad_edge=False)
     table.add_column(model)
     for heading in ("planned", "measured", "plan ÷ peak", *phases):
         table.add_column(heading, justify="right")
-    for name, one in found.items():
-        largest = one.largest
-        ratios = (f"{peak.ratio:.3f}" for peak in one.peaks)
+    for name, comparison in comparisons.items():
+        largest = comparison.largest
+        ratios = (f"{peak.ratio:.3f}" for peak in comparison.peaks)
         table.add_row(name, gib(largest.planned), gib(largest.measured), f"{largest.ratio:.3f}", *ratios)
     console.print(table)
     console.print(
-        f"peaks of the second step on {next(iter(found.values())).device}; plan ÷ peak also by phase"
+        f"peaks of the second step on {next(iter(comparisons.values())).device}; plan ÷ peak also by phase"
     )
 
 
@@ -291,7 +291,7 @@ def show(model: str, found: Mapping[str, Comparison], console: Console) -> None:
 
 
 @contextlib.contextmanager
-def peak(phase: PhaseName, found: dict[PhaseName, int]) -> Iterator[None]:
+def peak(phase: PhaseName, peak_by_phase: dict[PhaseName, int]) -> Iterator[None]:
     """Measure the bytes that torch holds at most within, with those that were there before."""
     import torch
 
@@ -301,14 +301,14 @@ def peak(phase: PhaseName, found: dict[PhaseName, int]) -> Iterator[None]:
         torch.cuda.reset_peak_memory_stats()
         yield
         torch.cuda.synchronize()
-        found[phase] = torch.cuda.max_memory_allocated()
+        peak_by_phase[phase] = torch.cuda.max_memory_allocated()
         return
     before = held_bytes(False)
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profiler:
         yield
-    found[phase] = before + most_allocated(profiler)
+    peak_by_phase[phase] = before + most_allocated(profiler)
 
 
 def most_allocated(profiler: Any) -> int:
@@ -316,7 +316,7 @@ def most_allocated(profiler: Any) -> int:
     events = profiler.profiler.kineto_results.events()
     changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
     now = most = 0
-    for _, change in sorted(changes, key=lambda one: one[0]):
+    for _, change in sorted(changes, key=lambda event: event[0]):
         now += change
         most = max(most, now)
     return most
@@ -329,10 +329,10 @@ def held_bytes(gpu: bool) -> int:
     if gpu:
         return torch.cuda.memory_allocated()
     storages: dict[int, int] = {}
-    for thing in gc.get_objects():
+    for tracked in gc.get_objects():
         # isinstance would ask proxies for their class, and import what they stand for. Other subclasses have
         # no memory (a compiler's fake tensors) or are made of tensors that are counted here.
-        if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.device.type == "cpu":
-            storage = thing.untyped_storage()
+        if type(tracked) in (torch.Tensor, torch.nn.Parameter) and tracked.device.type == "cpu":
+            storage = tracked.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

@@ -166,10 +166,10 @@ class Line:
     def wait(self) -> str:
         """The parent's next command. Raises Closed if the parent has gone."""
         try:
-            asked: str = self.connection.recv()
+            command: str = self.connection.recv()
         except EOFError:
             raise Closed from None
-        return asked
+        return command
 
     def tell(self, message: Message | Failed) -> None:
         self.connection.send(message)
@@ -229,14 +229,14 @@ def prompt_texts(encode: Callable[[str], Sequence[int]], count: int, tokens: int
     Raises DataError if that is impossible, for example because a chat template alone is longer.
     """
     rng = random.Random(0)
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for _ in range(20 * count):
         text = " ".join(rng.choice(WORDS) for _ in range(2 * tokens))
         length = bisect.bisect_left(range(len(text)), tokens, key=lambda end: len(encode(text[:end])))
         if len(encode(text[:length])) == tokens:
-            found[text[:length]] = None
-        if len(found) == count:
-            return tuple(found)
+            texts[text[:length]] = None
+        if len(texts) == count:
+            return tuple(texts)
     least = len(encode(""))
     raise DataError(
         f"no {count} prompts of exactly {tokens} tokens were found (an empty one has {least}); "
@@ -437,16 +437,18 @@ def gate(line: Line, peak: Callable[[], float]) -> Any:
 
     class Gate(TrainerCallback):
         clock = Stopwatch()
-        seen = 0
+        tokens_before = 0
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             line.wait()
-            self.seen = int(state.num_input_tokens_seen)
+            self.tokens_before = int(state.num_input_tokens_seen)
             self.clock = Stopwatch()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             seconds, cpu_seconds = self.clock.read()
-            line.tell(Step(seconds, cpu_seconds, int(state.num_input_tokens_seen) - self.seen, peak()))
+            line.tell(
+                Step(seconds, cpu_seconds, int(state.num_input_tokens_seen) - self.tokens_before, peak())
+            )
 
     return Gate()
 

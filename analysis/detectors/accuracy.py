@@ -106,7 +106,7 @@ def _error(history: History, series: Series, means: Mapping[int, Means], peak: i
 
 def mean_scores(scores: Mapping[str, Sequence[float]]) -> Means:
     # Not np.mean, which takes a hundred times as long for a handful of scores.
-    return {problem: sum(own) / len(own) for problem, own in scores.items()}
+    return {problem: sum(problem_scores) / len(problem_scores) for problem, problem_scores in scores.items()}
 
 
 def paired(then: Means, later: Means) -> np.ndarray:
@@ -165,7 +165,7 @@ class DiversityLoss(Detector):
     def _high(self, base: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> float:
         """Upper end of the interval; infinite where there are too few problems."""
         k = largest(base)
-        both = [one for one in base if len(now.get(one, ())) >= k]
+        both = [problem for problem in base if len(now.get(problem, ())) >= k]
         if len(both) < self.fewest:
             return math.inf
         curves = [_pass(part, both, k) for part in (now, base)]
@@ -180,4 +180,6 @@ def largest(base: Mapping[str, Sequence[float]]) -> int:
 
 
 def _pass(answers: Mapping[str, Sequence[float]], problems: Sequence[str], k: int) -> np.ndarray:
-    return pass_at_k([len(answers[one]) for one in problems], [solved(answers[one]) for one in problems], k)
+    return pass_at_k(
+        [len(answers[problem]) for problem in problems], [solved(answers[problem]) for problem in problems], k
+    )

@@ -52,7 +52,7 @@ class Event:
 
     def row(self) -> dict[str, Any]:
         """As a line of events.jsonl."""
-        return asdict(self) | {"evidence": [asdict(one) for one in self.evidence]}
+        return asdict(self) | {"evidence": [asdict(evidence) for evidence in self.evidence]}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Detector(ABC):
         note: str = "",
     ) -> Event:
         """An event of this kind over a spell."""
-        return Event(self.kind, spell.onset, spell.found, tuple(evidence), spell.recovered, severity, note)
+        return Event(self.kind, spell.onset, spell.detected, tuple(evidence), spell.recovered, severity, note)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class Spell:
     """A range of steps over which a condition holds."""
 
     onset: int
-    found: int
+    detected: int
+    """The step at which the condition had held long enough."""
     recovered: int | None
     first: int
     """Index of the onset."""
@@ -176,7 +177,7 @@ def sustained(
     met = series.values > bounds if above else series.values < bounds
     events = []
     for spell in spells(series.steps, met, history.in_a_row):
-        if start is not None and spell.found < start.end:
+        if start is not None and spell.detected < start.end:
             spell = Spell(**(asdict(spell) | {"found": start.end}))
         inside = series.values[spell.first : spell.end]
         worst = inside.max() if above else inside.min()

@@ -100,8 +100,8 @@ class GradientInstability(Detector):
         over = last + 1 if history.last > last + self.back(history) else None
         note = f"{len(spikes)} spikes"
         note += f"; {history.shortened}" if history.shortened else ""
-        onset, found = int(series.steps[spikes[0]]), int(series.steps[spikes[confirmed]])
-        return Event(self.kind, onset, found, tuple(evidence), over, "notable", note)
+        onset, detected = int(series.steps[spikes[0]]), int(series.steps[spikes[confirmed]])
+        return Event(self.kind, onset, detected, tuple(evidence), over, "notable", note)
 
     def beyond(self, history: History, series: Series) -> np.ndarray:
         """Which values are spikes, (n,); none before the baseline is complete."""
@@ -148,8 +148,8 @@ class ZeroSignal(Detector):
         zero, level = history.updates(ZERO_SIGNAL), history.first(*LEVEL)
         if level is None:
             return []
-        known = dict(zip(level.steps.tolist(), level.values.tolist(), strict=True))
-        of_step = np.array([known.get(step, np.nan) for step in zero.steps.tolist()])
+        level_by_step = dict(zip(level.steps.tolist(), level.values.tolist(), strict=True))
+        of_step = np.array([level_by_step.get(step, np.nan) for step in zero.steps.tolist()])
         chosen = of_step < self.middle if low else of_step >= self.middle
         masked = Series(zero.name, zero.steps, np.where(chosen, zero.values, 0.0))
         return sustained(self, history, masked, self.share, True, severe=0.999)
@@ -230,5 +230,5 @@ class CriticFailure(Detector):
         # The highest so far, not of the whole run, so that later steps never unmake an event.
         most = np.maximum.accumulate(spread.values)
         enough = (spread.values > 0) & (spread.values >= self.varies * most)
-        known = dict(zip(spread.steps.tolist(), enough.tolist(), strict=True))
-        return np.array([known.get(step, True) for step in series.steps.tolist()], dtype=bool)
+        enough_by_step = dict(zip(spread.steps.tolist(), enough.tolist(), strict=True))
+        return np.array([enough_by_step.get(step, True) for step in series.steps.tolist()], dtype=bool)

@@ -111,9 +111,9 @@ class History:
 
     def updates(self, name: str) -> Series:
         """A metric's series without step 0, the policy before training."""
-        whole = self.get(name)
-        kept = whole.steps > 0
-        return Series(name, whole.steps[kept], whole.values[kept])
+        series = self.get(name)
+        trained = series.steps > 0
+        return Series(name, series.steps[trained], series.values[trained])
 
     def matching(self, pattern: str) -> list[str]:
         """The logged names of a pattern such as ``grad_norm/<role>``, sorted."""
@@ -188,11 +188,11 @@ def slope(series: Series) -> Slope:
     steps = series.steps - series.steps.mean()
     squares = float(steps @ steps)
     value = float(steps @ series.values) / squares
-    rest = series.values - series.values.mean() - value * steps
-    total = float(rest @ rest)
+    residuals = series.values - series.values.mean() - value * steps
+    total = float(residuals @ residuals)
     if total <= 1e-18 * max(1.0, float(series.values @ series.values)):  # a straight line has no error
         return Slope(value, value, value)
-    lag = min(max(float(rest[1:] @ rest[:-1]) / total, 0.0), 0.95)
+    lag = min(max(float(residuals[1:] @ residuals[:-1]) / total, 0.0), 0.95)
     inflation = (1 + lag) / (1 - lag)
     free = max(1, int(count / inflation) - 2)
     t = T_975[free - 1] if free <= len(T_975) else 1.96 + 2.4 / free

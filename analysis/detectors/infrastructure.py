@@ -71,12 +71,12 @@ class GraderSilent(Detector):
             return []
         right = np.flatnonzero(series.values > 0)
         over = int(series.steps[right[0]]) if len(right) else None
-        first, found = int(series.steps[0]), int(series.steps[count - 1])
+        first, detected = int(series.steps[0]), int(series.steps[count - 1])
         evidence = (
             Evidence(base.name, 0, float(base.values[0]), self.least, True),
-            Evidence(CORRECT, found, 0.0, 0.0, False),
+            Evidence(CORRECT, detected, 0.0, 0.0, False),
         )
-        return [Event(self.kind, first, found, evidence, over, "severe", history.shortened)]
+        return [Event(self.kind, first, detected, evidence, over, "severe", history.shortened)]
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,11 @@ class SamplerGap(Detector):
         if bound < self.most:
             rising = Series(GAP, series.steps, np.where(self._sound(history, series), series.values, 0.0))
             ahead = sustained(self, history, rising, bound, True, begin)
-            events += [one for one in ahead if not any(one.onset >= known.onset for known in events)]
+            events += [
+                rising_event
+                for rising_event in ahead
+                if not any(rising_event.onset >= event.onset for event in events)
+            ]
         return sorted(events, key=lambda event: event.onset)
 
     def _sound(self, history: History, series: Series) -> np.ndarray:

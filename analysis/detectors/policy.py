@@ -110,9 +110,9 @@ class KLBlowUp(Detector):
             begin = baseline(history, history.updates(series.name)) if series is not None else None
             if series is None or begin is None:
                 continue
-            whole = history.updates(series.name)
+            updates = history.updates(series.name)
             bound = max(begin.bound(1.4826 * self.z), self.times * abs(begin.median), floor)
-            events += sustained(self, history, whole, float(np.float64(bound)), True, begin, 4 * bound)
+            events += sustained(self, history, updates, float(np.float64(bound)), True, begin, 4 * bound)
         return sorted(events, key=lambda event: event.onset)
 
 

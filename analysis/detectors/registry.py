@@ -88,7 +88,12 @@ def is_read_by_detectors(name: str) -> bool:
 
 PREFIXES = tuple(
     dict.fromkeys(
-        [name.partition("<")[0] for one in DETECTORS.values() for choice in one.needs for name in choice]
+        [
+            name.partition("<")[0]
+            for detector in DETECTORS.values()
+            for choice in detector.needs
+            for name in choice
+        ]
         + ["reward/std", "score/correct", "grad_norm/policy"]
     )
 )

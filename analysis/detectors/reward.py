@@ -41,8 +41,8 @@ class RewardCollapse(Detector):
     def find(self, history: History) -> list[Event]:
         series = history.updates("reward/mean")
         tops = self._tops(history, series)
-        held = np.isfinite(tops)
-        lost = held & (series.values <= self.left * tops)
+        has_top = np.isfinite(tops)
+        lost = has_top & (series.values <= self.left * tops)
         # values between the two levels neither start nor end a spell
         state, is_lost = False, np.zeros(len(series), dtype=bool)
         for index in range(len(series)):
@@ -71,12 +71,12 @@ class RewardCollapse(Detector):
         """The highest reward before each step that is large and sure enough to be lost; NaN before there is
         one. (n,)"""
         spread = history.get("reward/std")
-        known = dict(zip(spread.steps.tolist(), spread.values.tolist(), strict=True))
+        spread_by_step = dict(zip(spread.steps.tolist(), spread.values.tolist(), strict=True))
         count = history.about.rollouts
         best, tops = math.nan, np.full(len(series), math.nan)
         for index, (step, value) in enumerate(zip(series.steps.tolist(), series.values, strict=True)):
             tops[index] = best
-            error = known.get(step, 0.0) / math.sqrt(count) if count else 0.0
+            error = spread_by_step.get(step, 0.0) / math.sqrt(count) if count else 0.0
             if value >= self.least and value > self.errors * error and not value <= best:
                 best = float(value)
         return tops
@@ -112,19 +112,21 @@ class RewardHacking(Detector):
         is_hacked, slopes = np.zeros(len(accuracy), dtype=bool), []
         for now, step in enumerate(accuracy.steps.tolist()):
             paid = slope(until(reward, step))
-            held = slope(until(accuracy, step))
-            seen = slope(until(verdict, step))
+            accuracy_slope = slope(until(accuracy, step))
+            verdict_slope = slope(until(verdict, step))
             rises = paid.low > 0 and paid.value * step >= self.rise
-            parted = held.value <= max(0.0, paid.low / 4) and held.high < paid.low
-            honest = len(verdict) > 0 and not seen.high < paid.low
+            parted = accuracy_slope.value <= max(0.0, paid.low / 4) and accuracy_slope.high < paid.low
+            honest = len(verdict) > 0 and not verdict_slope.high < paid.low
             is_hacked[now] = now + 1 >= self.evaluations and rises and parted and not honest
-            slopes.append((paid, held))
+            slopes.append((paid, accuracy_slope))
         events = []
         for spell in spells(accuracy.steps, is_hacked, self.in_succession):
-            paid, held = slopes[spell.confirmed]
+            paid, accuracy_slope = slopes[spell.confirmed]
             evidence = [
-                Evidence("reward/mean, slope per step", spell.found, paid.low, held.high, True),
-                Evidence(f"{accuracy.name}, slope per step", spell.found, held.high, paid.low, False),
+                Evidence("reward/mean, slope per step", spell.detected, paid.low, accuracy_slope.high, True),
+                Evidence(
+                    f"{accuracy.name}, slope per step", spell.detected, accuracy_slope.high, paid.low, False
+                ),
             ]
             events.append(self.event(spell, evidence))
         return events

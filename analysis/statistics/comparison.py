@@ -254,8 +254,8 @@ def compare_pairs(
         adjusted = [*map(float, holm(p))]
     else:
         by_seed = {
-            (pair.first, pair.second): dict(zip(pair.seeds, map(float, own), strict=True))
-            for pair, own in zip(pairs, differences, strict=True)
+            (pair.first, pair.second): dict(zip(pair.seeds, map(float, pair_differences), strict=True))
+            for pair, pair_differences in zip(pairs, differences, strict=True)
         }
         p, adjusted = max_t_ps(by_seed)
         close = equivalence_ps(differences, margin)
@@ -263,7 +263,7 @@ def compare_pairs(
     comparisons = []
     for index, pair in enumerate(pairs):
         differences_of_pair = differences[index]
-        known = Evidence(
+        evidence = Evidence(
             differences=differences_of_pair,
             p=adjusted[index],
             p_equivalence=float(adjusted_close[index]),
@@ -273,7 +273,7 @@ def compare_pairs(
             alpha=alpha,
             analysis=pair.analysis,
         )
-        comparisons.append(_compared(task, pair, known, p[index], close[index]))
+        comparisons.append(_compared(task, pair, evidence, p[index], close[index]))
     return comparisons
 
 
@@ -290,37 +290,39 @@ def _late(pair: Pair, waiting: Waiting) -> dict[str, tuple[str, ...]]:
     return waited_for
 
 
-def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: float) -> Comparison:
-    own = known.differences
-    mean = seed_mean(own)
+def _compared(task: str, pair: Pair, evidence: Evidence, p: float, p_equivalence: float) -> Comparison:
+    differences = evidence.differences
+    mean = seed_mean(differences)
     plan = pair.plan  # with a plan: what the last analysis finds with its share of the level
-    seeds, alpha = (len(plan.seeds), known.alpha * plan.weights[-1]) if plan else (own.size, known.alpha)
+    seeds, alpha = (
+        (len(plan.seeds), evidence.alpha * plan.weights[-1]) if plan else (differences.size, evidence.alpha)
+    )
     correction = correction_of(plan is not None)
-    findable = findable_effect(own, seeds, known.pairs, alpha, correction)
-    margin = known.margin / spread_of(own)  # in standard deviations; NaN without a spread
+    findable = findable_effect(differences, seeds, evidence.pairs, alpha, correction)
+    margin = evidence.margin / spread_of(differences)  # in standard deviations; NaN without a spread
     shares = [
         math.nan if math.isnan(margin) else share
         for share in (
-            power.power(seeds, known.pairs, margin, alpha, correction),
-            power.power_of_equivalence(seeds, known.pairs, margin, alpha),
+            power.power(seeds, evidence.pairs, margin, alpha, correction),
+            power.power_of_equivalence(seeds, evidence.pairs, margin, alpha),
         )
     ]
-    verdict, needs = judge(known)
+    verdict, needs = judge(evidence)
     return Comparison(
         task=task,
         first=pair.first,
         second=pair.second,
         seeds=pair.seeds,
-        differences=tuple(map(float, own)),
+        differences=tuple(map(float, differences)),
         effect=mean.value,
         low=mean.low,
         high=mean.high,
         p=p,
-        p_adjusted=known.p,
-        pairs=known.pairs,
-        margin=known.margin,
+        p_adjusted=evidence.p,
+        pairs=evidence.pairs,
+        margin=evidence.margin,
         p_equivalence=p_equivalence,
-        p_equivalence_holm=known.p_equivalence,
+        p_equivalence_holm=evidence.p_equivalence,
         detectable=findable.value,
         detectable_low=findable.low,
         detectable_high=findable.high,
@@ -329,5 +331,5 @@ def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: f
         improvement=probability_of_improvement([[*pair.values.values()]], [[*pair.against.values()]]),
         verdict=verdict,
         needs=needs,
-        seeds_wanted=seeds_wanted(known) if verdict == "unresolved" else math.nan,
+        seeds_wanted=seeds_wanted(evidence) if verdict == "unresolved" else math.nan,
     )

@@ -51,10 +51,10 @@ def decompose(counts: ArrayLike) -> Parts:
     """The parts of changes between two policies, from counts of shape (…, 2, 5): before and after, `COUNTS`.
     NaN where a policy has no answers."""
     array = np.asarray(counts, dtype=np.float64)
-    answers, readable, correct, asked, likeliest = np.moveaxis(array, -1, 0)
+    answers, readable, correct, questions, likeliest = np.moveaxis(array, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = readable / answers
-        accuracy = np.where(readable > 0, correct / readable, likeliest / asked)
+        accuracy = np.where(readable > 0, correct / readable, likeliest / questions)
     before, after = accuracy[..., 0], accuracy[..., 1]
     assumed = np.isnan(before) != np.isnan(after)
     # If neither policy wrote anything readable, nothing changed, and any number serves.
@@ -76,10 +76,10 @@ def problem_intervals(counts: ArrayLike, level: float = 0.95) -> tuple[Estimate,
     """
     array = np.asarray(counts, dtype=np.float64)
     total = array.sum(axis=1)
-    whole = decompose(total)
+    parts = decompose(total)
     number = array.shape[1]
     if number < 2:
-        means = whole.readable.mean(), whole.answers.mean()
+        means = parts.readable.mean(), parts.answers.mean()
         return Estimate(float(means[0]), math.nan, math.nan), Estimate(float(means[1]), math.nan, math.nan)
     without = decompose(total[:, None] - array)
     factor = float(special.stdtrit(number - 1, 0.5 + level / 2))
@@ -90,7 +90,7 @@ def problem_intervals(counts: ArrayLike, level: float = 0.95) -> tuple[Estimate,
         mean = float(value.mean())
         return Estimate(mean, mean - factor * error, mean + factor * error)
 
-    return estimate(whole.readable, without.readable), estimate(whole.answers, without.answers)
+    return estimate(parts.readable, without.readable), estimate(parts.answers, without.answers)
 
 
 def decides(part: Estimate, change: float) -> bool:

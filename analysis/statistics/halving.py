@@ -38,8 +38,8 @@ class Halving:
         """How many of `values` values each rung has."""
         counts = [values]
         for _ in self.rungs[1:]:
-            kept = math.ceil(self.keep * counts[-1] - 1e-9)
-            counts.append(min(counts[-1], max(LEAST, kept)))
+            survivors = math.ceil(self.keep * counts[-1] - 1e-9)
+            counts.append(min(counts[-1], max(LEAST, survivors)))
         return tuple(counts)
 
     def runs(self, values: int) -> int:
@@ -91,10 +91,10 @@ class Selection(Generic[Value]):
 def select(outcomes: Mapping[Value, Mapping[int, float]]) -> Selection[Value]:
     """The first of `rank` among the values with the most seeds."""
     most = max(map(len, outcomes.values()))
-    whole = rank({value: by_seed for value, by_seed in outcomes.items() if len(by_seed) == most})
-    if len(whole) == 1:
-        return Selection(whole[0])
-    best, second = whole[:2]
+    ranked = rank({value: by_seed for value, by_seed in outcomes.items() if len(by_seed) == most})
+    if len(ranked) == 1:
+        return Selection(ranked[0])
+    best, second = ranked[:2]
     pairs = [(outcomes[best][seed], outcomes[second][seed]) for seed in sorted(outcomes[best])]
     return Selection(best, second, *_difference(pairs), len(pairs))
 
@@ -105,8 +105,8 @@ def _difference(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, flo
     from grpobench.analysis.statistics.intervals import seed_mean  # SciPy, which running does not need
 
     if all(math.isfinite(value) for pair in pairs for value in pair):
-        found = seed_mean([first - second for first, second in pairs])
-        return found.value, found.low, found.high
+        mean = seed_mean([first - second for first, second in pairs])
+        return mean.value, mean.low, mean.high
     lost = all(math.isfinite(first) and math.isinf(second) for first, second in pairs)
     end = math.inf if lost else math.nan
     return end, end, end

@@ -55,11 +55,11 @@ def seed_means(table: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats, F
     """`seed_mean` of every row of (steps, seeds), NaN where a seed has no value: means and both bounds, each
     (steps,). A row without a value has a NaN mean, a row with one value NaN bounds."""
     array = np.asarray(table, dtype=np.float64)
-    known = np.isfinite(array)
-    count = known.sum(axis=1)
+    finite = np.isfinite(array)
+    count = finite.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(known, array, 0.0).sum(axis=1) / count
-        spread = np.where(known, array - mean[:, None], 0.0)
+        mean = np.where(finite, array, 0.0).sum(axis=1) / count
+        spread = np.where(finite, array - mean[:, None], 0.0)
         error = np.sqrt((spread**2).sum(axis=1) / (count - 1) / count)
     half = np.where(count > 1, t_quantile(np.maximum(count - 1, 1), level), np.nan) * error
     return mean, mean - half, mean + half
@@ -95,12 +95,12 @@ def clustered_error(values: ArrayLike, clusters: Sequence[Hashable]) -> float:
     G/(G − 1) for few clusters: √(G/(G−1) · Σ_g (Σ_i∈g (x_i − x̄))²)/n. With one item per cluster it is s/√n;
     NaN for one cluster."""
     array = np.asarray(values, dtype=np.float64)
-    known: dict[Hashable, int] = {}
-    index = [known.setdefault(cluster, len(known)) for cluster in clusters]
-    if len(known) < 2:
+    index_by_cluster: dict[Hashable, int] = {}
+    index = [index_by_cluster.setdefault(cluster, len(index_by_cluster)) for cluster in clusters]
+    if len(index_by_cluster) < 2:
         return math.nan
     sums = np.bincount(index, weights=array - array.mean())
-    return math.sqrt(len(known) / (len(known) - 1) * float(sums @ sums)) / array.size
+    return math.sqrt(len(index_by_cluster) / (len(index_by_cluster) - 1) * float(sums @ sums)) / array.size
 
 
 def item_interval(

@@ -19,19 +19,19 @@ def letter_marks(names: Sequence[str], different: Collection[tuple[str, str]]) -
     has it. After a–z come A–Z, then a1, b1, …, so marks in one string stay readable. Raises `ValueError` for
     names that occur twice and pairs of unknown names.
     """
-    place = {name: i for i, name in enumerate(names)}
-    if len(place) < len(names):
+    index_of = {name: i for i, name in enumerate(names)}
+    if len(index_of) < len(names):
         raise ValueError("letter_marks: a name occurs twice; give every algorithm its own name")
-    if unknown := sorted({name for pair in different for name in pair} - place.keys()):
+    if unknown := sorted({name for pair in different for name in pair} - index_of.keys()):
         raise ValueError(f"letter_marks: a pair names {unknown[0]!r}, which is not among the names")
     alike = [(1 << len(names)) - 1] * len(names)
     for a, b in different:
-        alike[place[a]] &= ~(1 << place[b])
-        alike[place[b]] &= ~(1 << place[a])
+        alike[index_of[a]] &= ~(1 << index_of[b])
+        alike[index_of[b]] &= ~(1 << index_of[a])
     columns = sorted(_sweep(_grow(alike), len(names)), key=_members)
     return {
         name: "".join(_letter(index) for index, column in enumerate(columns) if column >> i & 1)
-        for name, i in place.items()
+        for name, i in index_of.items()
     }
 
 
@@ -62,14 +62,14 @@ def _sweep(columns: list[int], count: int) -> list[int]:
     for column in columns:
         for i, j in pairs[column]:
             shared[i][j] += 1
-    kept = []
+    needed = []
     for column in sorted(columns, key=lambda column: (column.bit_count(), column)):
         if all(shared[i][j] > 1 for i, j in pairs[column]):
             for i, j in pairs[column]:
                 shared[i][j] -= 1
         else:
-            kept.append(column)
-    return kept
+            needed.append(column)
+    return needed
 
 
 def _members(column: int) -> list[int]:
@@ -78,5 +78,5 @@ def _members(column: int) -> list[int]:
 
 def _letter(index: int) -> str:
     """a–z, A–Z, a1–Z1, a2, …"""
-    lap, place = divmod(index, len(ascii_letters))
-    return ascii_letters[place] + (str(lap) if lap else "")
+    lap, letter = divmod(index, len(ascii_letters))
+    return ascii_letters[letter] + (str(lap) if lap else "")

@@ -77,7 +77,7 @@ def families_of(pairs: Sequence[tuple[str, str]]) -> list[tuple[int, ...]]:
     """The sets of pairs, by place, that can be all pairs without a difference."""
     arms = list(dict.fromkeys(arm for pair in pairs for arm in pair))
     families = {
-        tuple(place for place, (a, b) in enumerate(pairs) if block_of[a] == block_of[b])
+        tuple(index for index, (a, b) in enumerate(pairs) if block_of[a] == block_of[b])
         for block_of in _partitions(arms)
     }
     return sorted(families - {()})
@@ -122,8 +122,8 @@ def _over_families(table: Floats, families: Sequence[tuple[int, ...]], draws: in
     reached = np.zeros(len(members))
     for signs in sign_patterns(seeds, pairs, draws, seed):
         statistics = np.abs(table.T @ signs.T)  # (pairs, patterns)
-        for place, family in enumerate(members):
-            reached[place] += np.count_nonzero(statistics[family].max(axis=0) >= bounds[place])
+        for index, family in enumerate(members):
+            reached[index] += np.count_nonzero(statistics[family].max(axis=0) >= bounds[index])
     shares = reached / (2**seeds if seeds <= EXACT_SEEDS else draws)
     adjusted = np.zeros(pairs)
     for share, family in zip(shares, members, strict=True):

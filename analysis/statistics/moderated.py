@@ -86,10 +86,10 @@ class Dealt:
     deals: int
     single: float
     """By p ≤ 5 % of the contrast alone."""
-    whole: float
+    adjusted: float
     """By q, among all pairs."""
     single_by_algorithm: Mapping[str, float]
-    whole_by_algorithm: Mapping[str, float]
+    adjusted_by_algorithm: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,8 @@ def moderate(variances: Floats, df: Floats, prior: Prior) -> tuple[Floats, Float
     else:
         posterior = (prior.df * prior.variance + df * variances) / (prior.df + df)
         total = df + prior.df
-    own = variances > posterior
-    return np.where(own, variances, posterior), np.where(own, df, total)
+    is_larger = variances > posterior
+    return np.where(is_larger, variances, posterior), np.where(is_larger, df, total)
 
 
 def contrasts(fitted: Fit, first: NDArray[np.intp], second: NDArray[np.intp], resolution: float) -> Contrasts:
@@ -292,17 +292,28 @@ def compare_one(scores: Scores, name: str, fdr: float = 0.05, resolution: float 
     row = table.names.index(name)
     second = np.array([i for i in range(len(table.names)) if i != row], dtype=np.intp)
     first = np.full_like(second, row)
-    found = contrasts(fit(table.values, resolution), first, second, resolution)
-    return _pairs(table.names, first, second, found, fdr)
+    pair_contrasts = contrasts(fit(table.values, resolution), first, second, resolution)
+    return _pairs(table.names, first, second, pair_contrasts, fdr)
 
 
 def _pairs(
-    names: Sequence[str], first: NDArray[np.intp], second: NDArray[np.intp], found: Contrasts, fdr: float
+    names: Sequence[str],
+    first: NDArray[np.intp],
+    second: NDArray[np.intp],
+    pair_contrasts: Contrasts,
+    fdr: float,
 ) -> list[Pair]:
-    q = benjamini_hochberg(found.p)
+    q = benjamini_hochberg(pair_contrasts.p)
     _check_fdr(fdr)
-    half = _half_width(found.error, found.df)
-    columns = (found.difference, found.difference - half, found.difference + half, found.p, q, q <= fdr)
+    half = _half_width(pair_contrasts.error, pair_contrasts.df)
+    columns = (
+        pair_contrasts.difference,
+        pair_contrasts.difference - half,
+        pair_contrasts.difference + half,
+        pair_contrasts.p,
+        q,
+        q <= fdr,
+    )
     rows = zip(first.tolist(), second.tolist(), *(column.tolist() for column in columns), strict=True)
     return [Pair(names[i], names[j], *numbers) for i, j, *numbers in rows]
 
@@ -333,16 +344,18 @@ def deal(scores: Scores, deals: int, seed: int, fdr: float = 0.05, resolution: f
         for half, columns in zip(halves, np.array_split(drawn, 2), strict=True):
             half[columns] = table.values[row, columns]
         others = np.delete(table.values, row, axis=0)
-        found = contrasts(fit(np.concatenate([halves, others]), resolution), first, second, resolution)
-        called = bool(found.p[0] <= 1 - LEVEL), bool(benjamini_hochberg(found.p)[0] <= fdr)
+        pair_contrasts = contrasts(
+            fit(np.concatenate([halves, others]), resolution), first, second, resolution
+        )
+        called = bool(pair_contrasts.p[0] <= 1 - LEVEL), bool(benjamini_hochberg(pair_contrasts.p)[0] <= fdr)
         calls.setdefault(table.names[row], []).append(called)
     every = np.array([call for called in calls.values() for call in called], dtype=np.float64)
     shares = {name: np.mean(called, axis=0) for name, called in calls.items()}
-    single, whole = every.mean(axis=0).tolist()
+    single, adjusted_share = every.mean(axis=0).tolist()
     return Dealt(
         deals,
         single,
-        whole,
+        adjusted_share,
         {name: float(share[0]) for name, share in shares.items()},
         {name: float(share[1]) for name, share in shares.items()},
     )

@@ -45,8 +45,8 @@ def equivalence_ps(differences: Sequence[ArrayLike], margin: float) -> list[floa
     """`equivalence_p` of each sample, with sign patterns that are made once."""
     if not margin > 0:
         raise ValueError("equivalence_p: needs margin > 0")
-    arrays = [np.asarray(one, dtype=np.float64) for one in differences]
-    both = _shares([*(one + margin for one in arrays), *(margin - one for one in arrays)], np.asarray)
+    arrays = [np.asarray(sample, dtype=np.float64) for sample in differences]
+    both = _shares([*(array + margin for array in arrays), *(margin - array for array in arrays)], np.asarray)
     return [max(pair) for pair in zip(both[: len(arrays)], both[len(arrays) :], strict=True)]
 
 
@@ -55,20 +55,20 @@ def _shares(
 ) -> list[float]:
     """For each sample, the share of sign patterns whose sum is at least the observed sum according to
     `size_of`."""
-    arrays = [np.asarray(one, dtype=np.float64) for one in samples]
-    found = [1.0] * len(arrays)
+    arrays = [np.asarray(sample, dtype=np.float64) for sample in samples]
+    p_values = [1.0] * len(arrays)
     for count in dict.fromkeys(array.size for array in arrays if array.size):
-        places = [place for place, array in enumerate(arrays) if array.size == count]
-        together = np.stack([arrays[place] for place in places], axis=1)  # (seeds, samples)
+        indices = [index for index, array in enumerate(arrays) if array.size == count]
+        together = np.stack([arrays[index] for index in indices], axis=1)  # (seeds, samples)
         slack = 1e-9 * np.abs(together).sum(axis=0)  # equal sums may differ in their last bits
         least = size_of(together.sum(axis=0)) - slack
-        reached = np.zeros(len(places))
-        for signs in sign_patterns(count, len(places), draws, seed):
+        reached = np.zeros(len(indices))
+        for signs in sign_patterns(count, len(indices), draws, seed):
             reached += (size_of(signs @ together) >= least).sum(axis=0)
         total = 2**count if count <= EXACT_SEEDS else draws
-        for place, p in zip(places, reached / total, strict=True):
-            found[place] = float(p)
-    return found
+        for index, p in zip(indices, reached / total, strict=True):
+            p_values[index] = float(p)
+    return p_values
 
 
 def sign_patterns(count: int, columns: int, draws: int, seed: int) -> Iterator[Floats]:
@@ -78,11 +78,11 @@ def sign_patterns(count: int, columns: int, draws: int, seed: int) -> Iterator[F
     every = 2**count if count <= EXACT_SEEDS else draws
     rows = max(1, BLOCK // max(count, columns))
     for start in range(0, every, rows):
-        own = min(rows, every - start)
+        block_rows = min(rows, every - start)
         if count <= EXACT_SEEDS:
-            yield _every_pattern(count)[start : start + own]
+            yield _every_pattern(count)[start : start + block_rows]
             continue
-        flipped = rng.integers(2, size=(own, count))
+        flipped = rng.integers(2, size=(block_rows, count))
         if start == 0:
             flipped[0] = 0  # the observed pattern is one of the possible ones
         yield np.asarray(1.0 - 2.0 * flipped, dtype=np.float64)

@@ -273,9 +273,9 @@ def _thresholds(seeds: int, rank: int, side: int = 1) -> Floats:
     means = np.zeros((seeds, len(subsets)))
     for column, members in enumerate(subsets):
         means[list(members), column] = 1 / len(members)
-    place = len(subsets) - rank
+    position = len(subsets) - rank
     blocks = [
-        np.partition(values[start : start + BLOCK] @ means, place, axis=1)[:, place]
+        np.partition(values[start : start + BLOCK] @ means, position, axis=1)[:, position]
         for start in range(0, REPETITIONS, BLOCK)
     ]
     return np.concatenate(blocks)
@@ -290,7 +290,7 @@ def _thresholds_of_maxima(seeds: int, pairs: int, rank: int) -> Floats:
     size, signs = flipped.sum(axis=1), (1.0 - 2.0 * flipped).T
     values = rng.standard_normal((REPETITIONS, seeds))
     rows = max(1, MOST_VALUES // (pairs * len(flipped)))
-    found = []
+    thresholds = []
     for start in range(0, REPETITIONS, rows):
         z = values[start : start + rows]
         sums, mean = z @ flipped.T, z.mean(axis=1, keepdims=True)
@@ -301,8 +301,8 @@ def _thresholds_of_maxima(seeds: int, pairs: int, rank: int) -> Floats:
         squares = ((z - mean) ** 2).sum(axis=1, keepdims=True)
         reached = largest * np.sqrt(squares / (seeds * (seeds - largest**2))) - mean
         np.maximum(bounds, reached, out=bounds)
-        found.append(np.partition(bounds, -rank, axis=1)[:, -rank])
-    return np.concatenate(found)
+        thresholds.append(np.partition(bounds, -rank, axis=1)[:, -rank])
+    return np.concatenate(thresholds)
 
 
 def _leading(seeds: int, rank: int) -> list[tuple[int, ...]]:
@@ -311,27 +311,27 @@ def _leading(seeds: int, rank: int) -> list[tuple[int, ...]]:
     Taking out the last place, or moving a place forward, never lowers a mean. A subset that at least `rank`
     others precede in that order is not among the largest, nor is any that it precedes.
     """
-    found: list[tuple[int, ...]] = []
+    leading: list[tuple[int, ...]] = []
     waiting: list[tuple[int, ...]] = [(0,)]
-    seen = set(waiting)
+    visited = set(waiting)
     while waiting:
         members = waiting.pop()
         if _before(members) > rank:
             continue
-        found.append(members)
+        leading.append(members)
         for child in _next(members, seeds):
-            if child not in seen:
-                seen.add(child)
+            if child not in visited:
+                visited.add(child)
                 waiting.append(child)
-    return found
+    return leading
 
 
 def _next(members: tuple[int, ...], seeds: int) -> list[tuple[int, ...]]:
     """The subsets just behind: one place moved back by one, or the next place added."""
     moved = [
-        (*members[:i], place + 1, *members[i + 1 :])
-        for i, place in enumerate(members)
-        if place + 1 < (members[i + 1] if i + 1 < len(members) else seeds)
+        (*members[:i], position + 1, *members[i + 1 :])
+        for i, position in enumerate(members)
+        if position + 1 < (members[i + 1] if i + 1 < len(members) else seeds)
     ]
     return [*moved, (*members, members[-1] + 1)] if members[-1] + 1 < seeds else moved
 

@@ -14,8 +14,8 @@ WINDOW = 3
 def when_reached(values: Sequence[float], others: Sequence[float], level: float) -> float:
     """Mean of `values` over the first `WINDOW` steps in a row over which `others` average `level` or more;
     NaN if they never do. Both have one number per step; means leave out NaN, of a step that has none."""
-    for place in range(len(others) - WINDOW + 1):
-        steps = slice(place, place + WINDOW)
+    for start in range(len(others) - WINDOW + 1):
+        steps = slice(start, start + WINDOW)
         if _mean(others[steps]) >= level:
             return _mean(values[steps])
     return math.nan

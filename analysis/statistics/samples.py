@@ -65,7 +65,7 @@ def majority_curve(
     The samples of a problem are split into groups of k in the given order, so no sample is in two votes. The
     remainder is not used. Empty where no sample has an answer.
     """
-    if not any(answer is not None for own in answers for answer in own):
+    if not any(answer is not None for samples in answers for answer in samples):
         return {}
     fewest = min(map(len, answers))
     pairs = list(zip(answers, correct, strict=True))

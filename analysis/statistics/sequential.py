@@ -89,23 +89,23 @@ class Stage:
 def stages(differences: ArrayLike, analyses: Sequence[int], weights: Sequence[float]) -> list[Stage]:
     """The analyses that these differences, in the order of the plan, have reached."""
     array = np.asarray(differences, dtype=np.float64)
-    found = []
+    reached_stages = []
     for seeds, weight in zip(analyses, weights, strict=True):
         if seeds > array.size:
             break
-        own = array[:seeds]
+        stage_differences = array[:seeds]
         if seeds <= EXACT_SEEDS:
-            blocks = [signs @ own for signs in sign_patterns(seeds, 1, 0, 0)]
+            blocks = [signs @ stage_differences for signs in sign_patterns(seeds, 1, 0, 0)]
             sums = np.abs(np.concatenate(blocks))
-            slack = 1e-9 * float(np.abs(own).sum())  # equal sums may differ in their last bits
+            slack = 1e-9 * float(np.abs(stage_differences).sum())  # equal sums may differ in their last bits
             p = 1 - np.searchsorted(np.sort(sums), sums - slack, side="left") / sums.size
         else:
-            p = np.array([sign_flip_p(own)])
+            p = np.array([sign_flip_p(stage_differences)])
         order = np.argsort(p, kind="stable")
         ends = np.searchsorted(p[order], p[order], side="right") - 1
-        same = float(own.mean()) * float(array.mean()) > 0 or seeds == array.size
-        found.append(Stage(np.asarray(p, dtype=np.float64), order, ends, weight, same))
-    return found
+        same = float(stage_differences.mean()) * float(array.mean()) > 0 or seeds == array.size
+        reached_stages.append(Stage(np.asarray(p, dtype=np.float64), order, ends, weight, same))
+    return reached_stages
 
 
 def rejects(reached: Sequence[Stage], level: float) -> bool:

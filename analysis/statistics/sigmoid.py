@@ -93,7 +93,7 @@ def fit(compute: ArrayLike, accuracy: ArrayLike, start: float) -> Sigmoid:
         return np.asarray(parameters[2] * _rise(x / unit, midpoint, exponent) - y, dtype=np.float64)
 
     starts = np.argsort(errors[0], kind="stable")[:STARTS]
-    found = [
+    solutions = [
         optimize.least_squares(
             residuals,
             np.clip([*grid[0, i], gains[0, i]], low, high),
@@ -103,7 +103,7 @@ def fit(compute: ArrayLike, accuracy: ArrayLike, start: float) -> Sigmoid:
         )
         for i in starts
     ]
-    midpoint, exponent, gain = min(found, key=lambda one: float(one.cost)).x
+    midpoint, exponent, gain = min(solutions, key=lambda solution: float(solution.cost)).x
     return Sigmoid(start, start + float(gain), math.exp(exponent), math.exp(midpoint) * unit)
 
 

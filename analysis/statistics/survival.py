@@ -51,13 +51,13 @@ def kaplan_meier(steps: ArrayLike, collapsed: ArrayLike) -> Survival:
         return Survival(none, none, none, none)
     from scipy import stats  # the import takes a second, and few experiments have collapses
 
-    found = stats.ecdf(stats.CensoredData(uncensored=times[ended], right=times[~ended])).sf
+    curve = stats.ecdf(stats.CensoredData(uncensored=times[ended], right=times[~ended])).sf
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # NaN says that there is none
-        interval = found.confidence_interval(method="log-log")
-    fell = np.isin(found.quantiles, times[ended])
+        interval = curve.confidence_interval(method="log-log")
+    fell = np.isin(curve.quantiles, times[ended])
     low, high = (bound.probabilities[fell] for bound in (interval.low, interval.high))
-    return Survival(found.quantiles[fell], found.probabilities[fell], low, high)
+    return Survival(curve.quantiles[fell], curve.probabilities[fell], low, high)
 
 
 def restricted_mean(steps: ArrayLike, collapsed: ArrayLike, horizon: float, level: float = 0.95) -> Estimate:
@@ -104,10 +104,10 @@ def log_rank(
     """
     times = np.concatenate([np.asarray(arm[0], dtype=np.float64) for arm in (first, second)])
     ended = np.concatenate([np.asarray(arm[1], dtype=bool) for arm in (first, second)])
-    own, count = len(np.asarray(first[0])), len(times)
-    if not ended.any() or own in (0, count):
+    first_count, count = len(np.asarray(first[0])), len(times)
+    if not ended.any() or first_count in (0, count):
         return math.nan
-    z = np.abs(log_rank_z(times, ended, deals(count, own, draws, seed)))
+    z = np.abs(log_rank_z(times, ended, deals(count, first_count, draws, seed)))
     return float(np.mean(z >= z[0] - 1e-9))
 
 
@@ -131,8 +131,8 @@ def paired_log_rank(
     reached = total = 0
     observed = math.nan
     for signs in sign_patterns(pairs, 2 * pairs, draws, seed):
-        kept = (signs > 0).astype(np.float64)
-        z = np.abs(log_rank_z(times, ended, np.concatenate([kept, 1 - kept], axis=1)))
+        unswapped = (signs > 0).astype(np.float64)
+        z = np.abs(log_rank_z(times, ended, np.concatenate([unswapped, 1 - unswapped], axis=1)))
         observed = float(z[0]) if math.isnan(observed) else observed  # the first pattern swaps nothing
         reached += int(np.count_nonzero(z >= observed - 1e-9))
         total += len(z)
@@ -140,15 +140,15 @@ def paired_log_rank(
 
 
 @lru_cache(maxsize=4)
-def deals(count: int, own: int, draws: int, seed: int) -> Floats:
-    """(ways, count): ways to deal so many runs, 1 for the `own` of the first arm, the observed one first. All
-    pairs of arms with as many runs share them."""
-    if math.comb(count, own) <= draws:
-        chosen = np.array(list(itertools.combinations(range(count), own)))
+def deals(count: int, first_count: int, draws: int, seed: int) -> Floats:
+    """(ways, count): ways to deal so many runs, 1 for the `first_count` of the first arm, the observed one
+    first. All pairs of arms with as many runs share them."""
+    if math.comb(count, first_count) <= draws:
+        chosen = np.array(list(itertools.combinations(range(count), first_count)))
     else:
         rng = np.random.default_rng(seed)
-        chosen = np.array([rng.permutation(count)[:own] for _ in range(draws)])
-        chosen[0] = np.arange(own)  # the observed deal is one of the possible ones
+        chosen = np.array([rng.permutation(count)[:first_count] for _ in range(draws)])
+        chosen[0] = np.arange(first_count)  # the observed deal is one of the possible ones
     dealt = np.zeros((len(chosen), count))
     np.put_along_axis(dealt, chosen, 1.0, axis=1)
     return dealt

@@ -60,31 +60,33 @@ def correction_of(planned: bool) -> power.Correction:
     return "holm" if planned else "max-t"
 
 
-def judge(known: Evidence) -> tuple[Verdict, str]:
+def judge(evidence: Evidence) -> tuple[Verdict, str]:
     """The verdict on the first arm and the reason for it; if it is unresolved, what a verdict would need.
 
     A difference takes precedence over equivalence: if arms differ significantly and within the margin, one is
     better, and the reason says that the difference is small. Equivalence takes two one-sided tests that
     reject and a 95% t interval inside the margin.
     """
-    seeds, pairs = known.differences.size, known.pairs
-    needed = known.needed
+    seeds, pairs = evidence.differences.size, evidence.pairs
+    needed = evidence.needed
     over = f"over {seeds} paired seeds and {pairs} pair{'s' * (pairs > 1)}"
-    if any(known.late.values()):
+    if any(evidence.late.values()):
         missing_runs = "; ".join(
-            f"{arm} seed {', '.join(seed_names)}" for arm, seed_names in known.late.items() if seed_names
+            f"{arm} seed {', '.join(seed_names)}" for arm, seed_names in evidence.late.items() if seed_names
         )
         return "unresolved", f"{WAITS}: {missing_runs}"
     if seeds == 0:
         return "unresolved", f"the arms share no seed; needs {needed}"
-    within, close = known.p_equivalence <= known.alpha, f"within {points(known.margin)} points"
-    if known.p <= known.alpha:
-        verdict: Verdict = "better" if known.differences.mean() > 0 else "worse"
-        little = f"; the difference is {close}: {_holm(known.p_equivalence)}" if within else ""
-        return verdict, f"{_p(known.p)} {over}{little}"
-    if within and is_inside_margin(known):
-        return "equivalent", f"{close}: {_holm(known.p_equivalence)} {over}"
-    return "unresolved", _undecided(known, needed) + _not_equivalent(known) + _beside(known.differences)
+    within, close = evidence.p_equivalence <= evidence.alpha, f"within {points(evidence.margin)} points"
+    if evidence.p <= evidence.alpha:
+        verdict: Verdict = "better" if evidence.differences.mean() > 0 else "worse"
+        little = f"; the difference is {close}: {_holm(evidence.p_equivalence)}" if within else ""
+        return verdict, f"{_p(evidence.p)} {over}{little}"
+    if within and is_inside_margin(evidence):
+        return "equivalent", f"{close}: {_holm(evidence.p_equivalence)} {over}"
+    return "unresolved", _undecided(evidence, needed) + _not_equivalent(evidence) + _beside(
+        evidence.differences
+    )
 
 
 def is_inside_margin(evidence: Evidence) -> bool:
@@ -112,31 +114,32 @@ def _holm(value: float) -> str:
     return f"Holm p {value:.3g}"
 
 
-def _undecided(known: Evidence, needed: int) -> str:
+def _undecided(evidence: Evidence, needed: int) -> str:
     """Why no difference is shown, and how many seeds would show one."""
-    seeds = known.differences.size
-    if known.analysis:
-        return f"{_p(known.p)} > {known.alpha:g} {known.analysis}"
+    seeds = evidence.differences.size
+    if evidence.analysis:
+        return f"{_p(evidence.p)} > {evidence.alpha:g} {evidence.analysis}"
     if seeds < needed:
         return (
             f"{seeds} of the {needed} seeds that a difference needs (smallest possible p now "
-            f"{smallest_p(seeds):.3g}){_outlook(known, needed)}"
+            f"{smallest_p(seeds):.3g}){_outlook(evidence, needed)}"
         )
-    return f"{_p(known.p)} > {known.alpha:g}; if difference and spread are as observed, {_enough(known)}"
+    observed = "if difference and spread are as observed"
+    return f"{_p(evidence.p)} > {evidence.alpha:g}; {observed}, {_enough(evidence)}"
 
 
-def _not_equivalent(known: Evidence) -> str:
+def _not_equivalent(evidence: Evidence) -> str:
     """Why equivalence is not shown either, and whether this many seeds could show it."""
-    seeds, needed = known.differences.size, seeds_needed(known.alpha, known.pairs, sides=1)
-    within = f"within {points(known.margin)} points"
-    text = f"; equivalence {within}: {_holm(known.p_equivalence)}"
-    if known.p_equivalence <= known.alpha:
-        return f"{text}, but the interval reaches beyond {points(known.margin)} points"
-    if known.analysis:
+    seeds, needed = evidence.differences.size, seeds_needed(evidence.alpha, evidence.pairs, sides=1)
+    within = f"within {points(evidence.margin)} points"
+    text = f"; equivalence {within}: {_holm(evidence.p_equivalence)}"
+    if evidence.p_equivalence <= evidence.alpha:
+        return f"{text}, but the interval reaches beyond {points(evidence.margin)} points"
+    if evidence.analysis:
         return text
     if seeds < needed:
         return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which needs {needed}"
-    least = equivalence_margin(known.differences, seeds, known.pairs, known.alpha)
+    least = equivalence_margin(evidence.differences, seeds, evidence.pairs, evidence.alpha)
     if math.isnan(least):
         return text
     return f"{text}, and {seeds} seeds can show that equal arms are within {100 * least:.1f} points at best"
@@ -172,31 +175,33 @@ def spread_of(differences: ArrayLike) -> float:
     return math.nan if array.size < 2 or np.ptp(array) < SAME else float(array.std(ddof=1))
 
 
-def _enough(known: Evidence) -> str:
+def _enough(evidence: Evidence) -> str:
     """How many seeds would find the observed difference, in words."""
-    wanted = seeds_wanted(known)
-    if not math.isfinite(wanted):
+    seeds = seeds_wanted(evidence)
+    if not math.isfinite(seeds):
         return f"more than {power.MOST_SEEDS:,} seeds would be needed to find it"
-    return f"about {wanted:.0f} seeds would find it in {power.POWER:.0%} of repetitions"
+    return f"about {seeds:.0f} seeds would find it in {power.POWER:.0%} of repetitions"
 
 
-def seeds_wanted(known: Evidence) -> float:
+def seeds_wanted(evidence: Evidence) -> float:
     """How many seeds would find the observed difference in 80 % of repetitions, if difference and spread are
     as observed; inf for more than `power.MOST_SEEDS`. NaN where that is not said: with too few seeds for any
     verdict, with runs that are waited for, and between interim analyses."""
-    seeds = known.differences.size
-    if seeds < known.needed or known.analysis or any(known.late.values()):
+    seeds = evidence.differences.size
+    if seeds < evidence.needed or evidence.analysis or any(evidence.late.values()):
         return math.nan
     least = seeds + 1
-    mean, spread = abs(float(known.differences.mean())), float(known.differences.std(ddof=1))
+    mean, spread = abs(float(evidence.differences.mean())), float(evidence.differences.std(ddof=1))
     if not spread > 0:
         return float(least) if mean > 0 else math.inf
-    return power.seeds_for(mean / spread, known.pairs, known.alpha, least, known.correction)
+    return power.seeds_for(mean / spread, evidence.pairs, evidence.alpha, least, evidence.correction)
 
 
-def _outlook(known: Evidence, needed: int) -> str:
+def _outlook(evidence: Evidence, needed: int) -> str:
     """The effect that the smallest sufficient number of seeds would find."""
-    effect = findable_effect(known.differences, needed, known.pairs, known.alpha, known.correction)
+    effect = findable_effect(
+        evidence.differences, needed, evidence.pairs, evidence.alpha, evidence.correction
+    )
     if math.isnan(effect.value):
         return ""
     high = f"{100 * effect.high:.1f}" if effect.high < 1 else "no limit"  # accuracies differ by 1 at most

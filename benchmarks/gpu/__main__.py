@@ -92,8 +92,8 @@ class Course:
 
     def words(self, part: Part, python: str) -> list[str]:
         """The command of a part."""
-        own = ["--part", part.name, "--out", str(self.out), "--device", self.device]
-        return [python, "-m", "grpobench.benchmarks.gpu", *own]
+        options = ["--part", part.name, "--out", str(self.out), "--device", self.device]
+        return [python, "-m", "grpobench.benchmarks.gpu", *options]
 
     def carry_out(self, part: Part, python: str) -> None:
         """Run one part in a process of its own, and wait for it as long as its limit and the moment allow."""
@@ -112,8 +112,8 @@ class Course:
             self.end(part, "failed", f"exit code {code}: {last_words(log)}; {count} rows are kept", began)
         else:
             broken = sum(row.state == "failed" for row in self.rows(part.name))
-            told = f"{count} rows, {broken} failed"
-            self.end(part, "failed" if broken else "ok", told, began)
+            summary = f"{count} rows, {broken} failed"
+            self.end(part, "failed" if broken else "ok", summary, began)
 
 
 def wait_for(words: Sequence[str], seconds: float, log: Any) -> int | None:
@@ -131,9 +131,11 @@ def begin(words: Sequence[str], log: Any) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own, so that all of its processes can be ended together. It uses no
     network, except through pip."""
     left_out = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
-    own = {name: value for name, value in os.environ.items() if name not in left_out}
-    own |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=own, start_new_session=True)
+    variables = {name: value for name, value in os.environ.items() if name not in left_out}
+    variables |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        words, stdout=log, stderr=subprocess.STDOUT, env=variables, start_new_session=True
+    )
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -212,9 +214,9 @@ def main(words: Sequence[str] | None = None) -> int:
     rows = sorted(load_rows(course.rows_file), key=lambda row: NAMES.index(row.part))
     show(rows, console, NAMES)
     proved = course.device == "cuda" and PAGE.parent.is_dir()
-    place = PAGE if proved else out / PAGE.name
-    place.write_text(page(rows, facts(), NAMES), encoding="utf-8")
-    console.print(f"the page is {place}, the rows are in {course.rows_file}", markup=False)
+    page_path = PAGE if proved else out / PAGE.name
+    page_path.write_text(page(rows, facts(), NAMES), encoding="utf-8")
+    console.print(f"the page is {page_path}, the rows are in {course.rows_file}", markup=False)
     return int(any(row.state == "failed" for row in rows))
 
 

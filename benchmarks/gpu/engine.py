@@ -14,7 +14,7 @@ import torch
 
 from grpobench.benchmarks.gpu.equality import load_or_skip, present
 from grpobench.benchmarks.gpu.rows import Outcome, Report, Skip, judged, load_rows, measured
-from grpobench.benchmarks.gpu.speed import MODELS, SHAPES, Sizes, asked, described, rate, wait
+from grpobench.benchmarks.gpu.speed import MODELS, SHAPES, Sizes, described, rate, requests_of, wait
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
@@ -47,11 +47,16 @@ class Serving:
 
         if self.engine is None or self.loaded is None or self.models is None:
             self.loaded = load_or_skip(self.name)
-            place = self.loaded.model.name_or_path
+            model_path = self.loaded.model.name_or_path
             adapter = Adapter(rank=self.rank) if self.rank else None
             self.models = RoleModels(self.loaded.model, dtype=self.dtype, adapter=adapter)
             self.engine = VLLM(
-                place, dtype=self.dtype, rows=256, cache_gb=CACHE, room=room_for(self.models), sleeps=True
+                model_path,
+                dtype=self.dtype,
+                rows=256,
+                cache_gb=CACHE,
+                room=room_for(self.models),
+                sleeps=True,
             )
         return self.loaded, self.engine
 
@@ -80,41 +85,41 @@ def vllm(report: Report) -> None:
         lambda: measured(f"vllm {installed.version_of(*installed.VLLM)}, torch {torch.__version__}"),
     )
     names = present(report, [name for name, _ in MODELS])
-    chosen = [one for one in MODELS if one[0] in names]
+    chosen = [model for model in MODELS if model[0] in names]
     for name, dtype in chosen:
         serving = Serving(name, dtype)
         for sizes in SHAPES[report.small]:
-            told = f"{name} {dtype}, {described(sizes)}"
-            report.attempt(f"{told}: vLLM", partial(engine_rate, serving, sizes))
-            report.attempt(f"{told}: vLLM ÷ ours", partial(compared, report, told))
+            label = f"{name} {dtype}, {described(sizes)}"
+            report.attempt(f"{label}: vLLM", partial(engine_rate, serving, sizes))
+            report.attempt(f"{label}: vLLM ÷ ours", partial(compared, report, label))
         checks(report, serving, "weights")
     for name, dtype in chosen[-1:]:
         checks(report, Serving(name, dtype, RANK), "an adapter alone")
 
 
-def checks(report: Report, serving: Serving, what: str) -> None:
+def checks(report: Report, serving: Serving, weights: str) -> None:
     """That an engine follows the trainer and gives its memory back. Closes it while it sleeps, so that the
     next one tells whether its memory is free."""
-    told = f"{serving.name} {serving.dtype}"
-    report.attempt(f"{told}: vLLM follows {what}", partial(follows, serving))
-    report.attempt(f"{told}: vLLM with {what} sleeps", partial(sleeps, serving))
+    label = f"{serving.name} {serving.dtype}"
+    report.attempt(f"{label}: vLLM follows {weights}", partial(follows, serving))
+    report.attempt(f"{label}: vLLM with {weights} sleeps", partial(sleeps, serving))
     serving.close()
 
 
 def engine_rate(serving: Serving, sizes: Sizes) -> Outcome:
     loaded, engine = serving.begin()
-    jobs = [(request.prompt, seed) for request in asked(loaded, sizes) for seed in request.seeds]
-    return rate(lambda: sum(len(one.tokens) for one in engine.sample(jobs, sizes[-1], 1.0, ())))
+    jobs = [(request.prompt, seed) for request in requests_of(loaded, sizes) for seed in request.seeds]
+    return rate(lambda: sum(len(completion.tokens) for completion in engine.sample(jobs, sizes[-1], 1.0, ())))
 
 
-def compared(report: Report, told: str) -> Outcome:
+def compared(report: Report, label: str) -> Outcome:
     """The ratio of two rates that stand in rows: of the part `speed`, and of this one."""
     rates = {
-        (row.part, row.what): float(found[1].replace(",", ""))
+        (row.part, row.what): float(match[1].replace(",", ""))
         for row in load_rows(report.path)
-        if (found := RATE.match(row.result)) and row.device == report.device
+        if (match := RATE.match(row.result)) and row.device == report.device
     }
-    ours, theirs = rates.get(("speed", f"{told}: ours as it is")), rates.get((report.part, f"{told}: vLLM"))
+    ours, theirs = rates.get(("speed", f"{label}: ours as it is")), rates.get((report.part, f"{label}: vLLM"))
     if ours is None or theirs is None:
         raise Skip("the rows of vLLM and of the part speed, `ours as it is`, are not both there")
     return measured(f"{theirs / ours:.2f}")
@@ -138,5 +143,5 @@ def sleeps(serving: Serving) -> Outcome:
     freed = (torch.cuda.mem_get_info()[0] - before) / 2**30
     gap = sampler.sync()["gap/sync"]
     sampler.sleep()
-    told = f"{freed:.2f} GiB are free while it sleeps; awake again, gap on the probe {gap:.2g} nats"
-    return judged(freed > RETURNED * CACHE, told)
+    message = f"{freed:.2f} GiB are free while it sleeps; awake again, gap on the probe {gap:.2g} nats"
+    return judged(freed > RETURNED * CACHE, message)

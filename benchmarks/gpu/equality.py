@@ -57,7 +57,7 @@ class Tried:
     def __init__(self, name: str, dtype: str, report: Report) -> None:
         self.name, self.dtype = name, dtype
         self.samples, self.tokens = (4, 16) if report.small else (16, 96)
-        self.held: tuple[Loaded, RoleModels] | None = None
+        self.loaded_models: tuple[Loaded, RoleModels] | None = None
         self.limit = LARGEST_GAP if dtype == "float32" else LARGEST_ROUNDED_GAP
 
     def __str__(self) -> str:
@@ -65,10 +65,10 @@ class Tried:
 
     def models(self) -> tuple[Loaded, RoleModels]:
         """The same at every call."""
-        if self.held is None:
+        if self.loaded_models is None:
             loaded = load_or_skip(self.name)
-            self.held = loaded, RoleModels(loaded.model, dtype=self.dtype)
-        return self.held
+            self.loaded_models = loaded, RoleModels(loaded.model, dtype=self.dtype)
+        return self.loaded_models
 
     def sampler(self) -> tuple[Loaded, HFSampler]:
         """A sampler that decodes as on a GPU."""
@@ -89,25 +89,25 @@ class Tried:
         @torch.inference_mode()
         def forced(share: bool, fused: Fused | None) -> torch.Tensor:
             run = Decoding(models, texts, owner, len(tokens) + 1, loaded.pad, share, fused=fused)
-            found = [run.logits.log_softmax(-1)]
+            logps = [run.logits.log_softmax(-1)]
             for drawn in tokens:
                 run.advance(drawn, None, None)
-                found.append(run.logits.log_softmax(-1))
-            return torch.stack(found)
+                logps.append(run.logits.log_softmax(-1))
+            return torch.stack(logps)
 
         plain = forced(False, None)
         ways: dict[str, Way] = {"shared": lambda: forced(True, None)}
         if fits(models):
             ways["fused"] = lambda: forced(True, Fused(models))
-        told, passes = [], True
+        gap_texts, passes = [], True
         for name, way in ways.items():
             other = way()
             # In the mean over the distribution: far down its tail rounding is large, and nothing is drawn.
             gap = ((other - plain).abs() * plain.exp()).sum(-1)
             passes &= float(gap.max()) <= self.limit
-            told.append(f"{name} {float(gap.mean()):.2g} (largest {float(gap.max()):.2g})")
-        told += [] if "fused" in ways else ["fused: not for this model"]
-        return judged(passes, f"E|Δ log p| to plain decoding: {', '.join(told)}; {self.limit:g} allowed")
+            gap_texts.append(f"{name} {float(gap.mean()):.2g} (largest {float(gap.max()):.2g})")
+        gap_texts += [] if "fused" in ways else ["fused: not for this model"]
+        return judged(passes, f"E|Δ log p| to plain decoding: {', '.join(gap_texts)}; {self.limit:g} allowed")
 
     def recorded(self) -> Outcome:
         """Steps in tensors that never move, recorded as CUDA graphs if there is a GPU."""
@@ -116,21 +116,23 @@ class Tried:
             raise Skip("this model has no fused step")
         with torch.inference_mode():
             gaps = gaps_to_fused(Graphs(models), loaded.pad)
-        told = f"|Δ log p| to fused decoding {float(gaps.mean()):.2g} nats (largest {float(gaps.max()):.2g})"
-        return judged(are_rounding(gaps, models.dtype), told)
+        message = (
+            f"|Δ log p| to fused decoding {float(gaps.mean()):.2g} nats (largest {float(gaps.max()):.2g})"
+        )
+        return judged(are_rounding(gaps, models.dtype), message)
 
     def samplers(self) -> Outcome:
         """Whole completions of the sampler as it is, and of one that decodes plainly."""
         loaded, sampler = self.sampler()
-        asked = requests(loaded, self.samples)
-        ours = flat(sampler.sample(asked, self.tokens, 1.0))
-        told = ", ".join(ways_of(sampler))
+        sampler_requests = requests(loaded, self.samples)
+        ours = flat(sampler.sample(sampler_requests, self.tokens, 1.0))
+        ways = ", ".join(ways_of(sampler))
         plainly(sampler)
-        theirs = flat(sampler.sample(asked, self.tokens, 1.0))
-        agree, compared = self.agreement(ours, theirs, seeds_of(asked))
+        theirs = flat(sampler.sample(sampler_requests, self.tokens, 1.0))
+        agree, compared = self.agreement(ours, theirs, seeds_of(sampler_requests))
         gap = gap_of(sampler, loaded, ours)
         passes = agree and gap <= self.limit
-        return judged(passes, f"{told} against plain: {compared}; gap to the trainer {gap:.2g} nats")
+        return judged(passes, f"{ways} against plain: {compared}; gap to the trainer {gap:.2g} nats")
 
     def agreement(
         self, ours: Sequence[Rollout], theirs: Sequence[Rollout], seeds: Sequence[int]
@@ -138,29 +140,29 @@ class Tried:
         """Whether two calls drew the same completions, or parted where a number lay on a bound between two
         tokens. In bfloat16, whose rounding is larger than most probabilities, nothing is asked."""
         _, models = self.models()
-        same = sum(one.completion == other.completion for one, other in zip(ours, theirs, strict=True))
-        told = f"{same} of {len(ours)} equal"
+        same = sum(first.completion == other.completion for first, other in zip(ours, theirs, strict=True))
+        summary = f"{same} of {len(ours)} equal"
         if self.dtype != "float32" or same == len(ours):
-            return True, told
+            return True, summary
         numbers = uniforms(seeds, self.tokens).double()
         off = max(map(partial(shifted_quantile, models), ours, theirs, numbers))
-        told += f", the others parted within {off:.1g} of a bound between two tokens"
-        return off <= SHIFTED_QUANTILE, told
+        summary += f", the others parted within {off:.1g} of a bound between two tokens"
+        return off <= SHIFTED_QUANTILE, summary
 
     def repeated(self) -> Outcome:
         """The same call twice gives the same tokens and the same bits of their log-probabilities."""
         loaded, sampler = self.sampler()
-        asked = requests(loaded, self.samples)
-        one, other = (flat(sampler.sample(asked, self.tokens, 1.0)) for _ in range(2))
-        same = sum(map(same_bits, one, other))
-        return judged(same == len(one), f"{same} of {len(one)} completions equal to the bit")
+        sampler_requests = requests(loaded, self.samples)
+        first, other = (flat(sampler.sample(sampler_requests, self.tokens, 1.0)) for _ in range(2))
+        same = sum(map(same_bits, first, other))
+        return judged(same == len(first), f"{same} of {len(first)} completions equal to the bit")
 
     def alone(self) -> Outcome:
         """A completion does not depend on what else is in the batch."""
         loaded, sampler = self.sampler()
-        asked = requests(loaded, self.samples)
-        together = flat(sampler.sample(asked, self.tokens, 1.0))
-        single = [Request(request.prompt, (seed,)) for request in asked for seed in request.seeds]
+        sampler_requests = requests(loaded, self.samples)
+        together = flat(sampler.sample(sampler_requests, self.tokens, 1.0))
+        single = [Request(request.prompt, (seed,)) for request in sampler_requests for seed in request.seeds]
         single, together = single[:6], together[:6]
         apart = [flat(sampler.sample([request], self.tokens, 1.0))[0] for request in single]
         return judged(*self.agreement(together, apart, seeds_of(single)))
@@ -170,14 +172,14 @@ class Tried:
         loaded, models = self.models()
         models.language.requires_grad_(True)
         batch = random_batch(loaded, models, 4 if self.samples < 16 else 8)
-        found = []
+        logp_and_gradients = []
         for way in (packed, padded):
             models.language.zero_grad(set_to_none=True)
             logp = way(models, batch)
             (logp * batch.completion_mask).sum().backward()
             gradient = [p.grad.detach().clone() for p in models.language.parameters() if p.grad is not None]
-            found.append((logp.detach(), gradient))
-        (ours, ours_gradient), (theirs, theirs_gradient) = found
+            logp_and_gradients.append((logp.detach(), gradient))
+        (ours, ours_gradient), (theirs, theirs_gradient) = logp_and_gradients
         gap = float(((ours - theirs).abs() * batch.completion_mask).max())
         far = sum(float((a - b).square().sum()) for a, b in zip(ours_gradient, theirs_gradient, strict=True))
         far = (far / sum(float(b.square().sum()) for b in theirs_gradient)) ** 0.5
@@ -185,20 +187,20 @@ class Tried:
         return judged(passes, f"largest |Δ log p| {gap:.2g}, relative distance of gradients {far:.2g}")
 
 
-def shifted_quantile(models: RoleModels, one: Rollout, other: Rollout, numbers: torch.Tensor) -> float:
+def shifted_quantile(models: RoleModels, first: Rollout, other: Rollout, numbers: torch.Tensor) -> float:
     """Where two completions of a prompt part, how far the number drawn there, of `numbers` (T,), lies from
     what the two tokens hold of the trainer's cumulative distribution: the larger distance, 0 where the
     completions are equal. 1 if one is the other's beginning, which no rounding explains."""
-    pairs = [*zip(one.completion, other.completion, strict=False)]
-    place = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
-    if place is None:
-        return float(len(one.completion) != len(other.completion))
-    text = torch.tensor([[*one.prompt, *one.completion[:place]]], device=models.device)
+    pairs = [*zip(first.completion, other.completion, strict=False)]
+    position = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
+    if position is None:
+        return float(len(first.completion) != len(other.completion))
+    text = torch.tensor([[*first.prompt, *first.completion[:position]]], device=models.device)
     with torch.inference_mode():
         logits: Any = models.language(input_ids=text, use_cache=False).logits[0, -1]
     probability = logits.double().softmax(-1)
-    upper, drawn = probability.cumsum(-1), float(numbers[place])
-    ends = [(float(upper[x] - probability[x]), float(upper[x])) for x in pairs[place]]
+    upper, drawn = probability.cumsum(-1), float(numbers[position])
+    ends = [(float(upper[x] - probability[x]), float(upper[x])) for x in pairs[position]]
     return max(max(low - drawn, drawn - high, 0.0) for low, high in ends)
 
 
@@ -248,25 +250,27 @@ def requests(loaded: Loaded, samples: int) -> list[Request]:
     ]
 
 
-def seeds_of(asked: Sequence[Request]) -> list[int]:
-    return [seed for request in asked for seed in request.seeds]
+def seeds_of(requests: Sequence[Request]) -> list[int]:
+    return [seed for request in requests for seed in request.seeds]
 
 
 def flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
     return [rollout for group in groups for rollout in group]
 
 
-def same_bits(one: Rollout, other: Rollout) -> bool:
-    return one.completion == other.completion and one.sampler_logp.tobytes() == other.sampler_logp.tobytes()
+def same_bits(first: Rollout, other: Rollout) -> bool:
+    return (
+        first.completion == other.completion and first.sampler_logp.tobytes() == other.sampler_logp.tobytes()
+    )
 
 
 def batch_of(rollouts: Sequence[Rollout], loaded: Loaded, device: str) -> Batch:
     """The rollouts, grouped by prompt."""
     groups: list[Group] = []
     for prompt in dict.fromkeys(rollout.prompt for rollout in rollouts):
-        own = [rollout for rollout in rollouts if rollout.prompt == prompt]
-        verdicts, rewards = [Verdict({}, None)] * len(own), [0.0] * len(own)
-        groups.append(Group(Problem(str(len(groups)), "", None), own, verdicts, rewards))
+        group_rollouts = [rollout for rollout in rollouts if rollout.prompt == prompt]
+        verdicts, rewards = [Verdict({}, None)] * len(group_rollouts), [0.0] * len(group_rollouts)
+        groups.append(Group(Problem(str(len(groups)), "", None), group_rollouts, verdicts, rewards))
     longest = max(len(rollout.completion) for rollout in rollouts)
     return pack_groups(groups, longest, 1, loaded.pad, device, ungraded=True)
 
@@ -301,12 +305,12 @@ def packed(models: RoleModels, batch: Batch) -> torch.Tensor:
 
 def padded(models: RoleModels, batch: Batch) -> torch.Tensor:
     """Log-probabilities (B, T) by the model's own forward pass over one row after another."""
-    whole = torch.zeros_like(batch.sampler_logp)
+    template = torch.zeros_like(batch.sampler_logp)
     rows = []
     for row in range(len(batch)):
         before, count = int(batch.prompt_length[row]), int(batch.length[row])
         text = torch.cat([batch.prompt[row, :before], batch.completion[row, :count]])
         logits: Any = models.language(input_ids=text[None], use_cache=False).logits[0].float()
         logp = logits[before - 1 : -1].log_softmax(-1).gather(-1, text[before:, None]).squeeze(-1)
-        rows.append(torch.nn.functional.pad(logp, (0, whole.shape[1] - count)))
+        rows.append(torch.nn.functional.pad(logp, (0, template.shape[1] - count)))
     return torch.stack(rows)

@@ -31,27 +31,27 @@ def memory(report: Report) -> None:
         plans(report, name)
     for name, dtype in (("nano", "float32"), (REAL, "float32"), (REAL, "bfloat16")):
         for tokens in TOKENS[report.small] if name in names else ():
-            what = f"{name} {dtype}, {tokens:,} tokens at once"
-            report.attempt(what, partial(update, name, dtype, tokens))
+            label = f"{name} {dtype}, {tokens:,} tokens at once"
+            report.attempt(label, partial(update, name, dtype, tokens))
 
 
 def plans(report: Report, name: str) -> None:
     """A row for each case of a model."""
-    found: dict[str, Any] = {}
+    comparisons: dict[str, Any] = {}
 
     def compared() -> Outcome:
         release()
-        found.update(compare_plans(name))
-        return judged(bool(found), f"{len(found)} cases")
+        comparisons.update(compare_plans(name))
+        return judged(bool(comparisons), f"{len(comparisons)} cases")
 
     report.attempt(f"{name}: memory plan against peaks", compared)
     low, high = CLOSE[report.device]
-    for case, one in found.items():
-        ratios = ", ".join(f"{peak.phase} {peak.ratio:.2f}" for peak in one.peaks)
-        whole = one.largest
-        told = f"planned {whole.planned / 2**30:.2f}, measured {whole.measured / 2**30:.2f} GiB"
-        told = f"{told}: plan ÷ peak {whole.ratio:.2f}, {low} to {high} allowed; by phase {ratios}"
-        report.add(f"{name}: {case}", judged(low <= whole.ratio <= high, told), 0.0)
+    for case, comparison in comparisons.items():
+        ratios = ", ".join(f"{peak.phase} {peak.ratio:.2f}" for peak in comparison.peaks)
+        largest = comparison.largest
+        message = f"planned {largest.planned / 2**30:.2f}, measured {largest.measured / 2**30:.2f} GiB"
+        message = f"{message}: plan ÷ peak {largest.ratio:.2f}, {low} to {high} allowed; by phase {ratios}"
+        report.add(f"{name}: {case}", judged(low <= largest.ratio <= high, message), 0.0)
 
 
 def update(name: str, dtype: str, tokens: int) -> Outcome:
@@ -73,7 +73,7 @@ def update(name: str, dtype: str, tokens: int) -> Outcome:
         for number in range(max(4, tokens // COMPLETION))
     ]
     batch = batch_of(rollouts, loaded, str(models.device))
-    held = sum(p.numel() for p in models.language.parameters())
+    weight_count = sum(p.numel() for p in models.language.parameters())
     before = peak_memory_gb()
     for _ in range(2):  # the optimizer's moments exist from the second update on
         reset_peak_memory()
@@ -81,7 +81,9 @@ def update(name: str, dtype: str, tokens: int) -> Outcome:
         loss.backward()
         models.step(("policy",), 1.0)
     peak = peak_memory_gb()
-    return measured(f"peak {peak:.2f} GiB ({before:.2f} before the first), {held / 1e6:.1f} M weights")
+    return measured(
+        f"peak {peak:.2f} GiB ({before:.2f} before the first), {weight_count / 1e6:.1f} M weights"
+    )
 
 
 def release() -> None:

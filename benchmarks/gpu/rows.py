@@ -72,16 +72,16 @@ class Report:
         """Whether the sizes are those for a CPU, on which the same code is only to be tried."""
         return self.device == "cpu"
 
-    def add(self, what: str, outcome: Outcome, seconds: float) -> None:
+    def add(self, label: str, outcome: Outcome, seconds: float) -> None:
         """Append a row."""
         state, result = outcome
-        row = Row(self.part, what, state, " ".join(result.split()), round(seconds, 2), self.device)
+        row = Row(self.part, label, state, " ".join(result.split()), round(seconds, 2), self.device)
         # A process that was killed may have left half a line.
-        whole = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
+        is_complete = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(("" if whole else "\n") + json.dumps(asdict(row), ensure_ascii=False) + "\n")
+            file.write(("" if is_complete else "\n") + json.dumps(asdict(row), ensure_ascii=False) + "\n")
 
-    def attempt(self, what: str, check: Callable[[], Outcome]) -> None:
+    def attempt(self, label: str, check: Callable[[], Outcome]) -> None:
         """Make one check of the part. If it raises, the others are still made."""
         began = time.monotonic()
         try:
@@ -91,19 +91,19 @@ class Report:
         except Exception as error:  # a broken machine or library may raise anything
             traceback.print_exc()
             outcome = ("failed", summarize_error(error))
-        self.add(what, outcome, time.monotonic() - began)
+        self.add(label, outcome, time.monotonic() - began)
 
 
 def load_rows(path: Path) -> list[Row]:
     """The rows of a file, in order; none if it does not exist. A line that a killed process left half written
     is left out."""
-    found = []
+    rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            found.append(Row(**json.loads(line)))
+            rows.append(Row(**json.loads(line)))
         except (json.JSONDecodeError, TypeError):
             continue
-    return found
+    return rows
 
 
 def keep_rows(path: Path, rows: Iterable[Row]) -> None:
@@ -129,25 +129,25 @@ def facts() -> dict[str, str]:
 
     from grpobench.runs.runfolder.provenance import cpu
 
-    found = {"GPU": "none seen by torch", "processor": cpu(), "Python": platform.python_version()}
+    machine_facts = {"GPU": "none seen by torch", "processor": cpu(), "Python": platform.python_version()}
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
-        found["GPU"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-        found["driver"] = driver()
-        found["CUDA of torch"] = str(torch.version.cuda)
+        machine_facts["GPU"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+        machine_facts["driver"] = driver()
+        machine_facts["CUDA of torch"] = str(torch.version.cuda)
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            machine_facts[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            machine_facts[name] = "not installed"
+    return machine_facts
 
 
 def driver() -> str:
     """The version of NVIDIA's driver; `unknown` if it cannot be asked."""
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return done.stdout.strip().split("\n")[0] or "unknown"
@@ -172,11 +172,11 @@ def show(rows: Sequence[Row], console: Console, parts: Sequence[str] = ()) -> No
 def summary(rows: Sequence[Row], parts: Sequence[str] = ()) -> str:
     """How many rows have which state, how many are unproven on a GPU, and which of `parts` have none."""
     counts = {state: sum(row.state == state for row in rows) for state in COLORS}
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     unproven = sum(map(is_unproven, rows))
-    told = f"{len(rows)} rows: {told}" + (f"; {unproven} unproven on a GPU" if unproven else "")
+    text = f"{len(rows)} rows: {text}" + (f"; {unproven} unproven on a GPU" if unproven else "")
     left_out = [part for part in parts if part not in {row.part for row in rows}]
-    return told + (f"; not run: {', '.join(left_out)}" if left_out else "")
+    return text + (f"; not run: {', '.join(left_out)}" if left_out else "")
 
 
 def page(rows: Sequence[Row], machine: Mapping[str, str], parts: Sequence[str] = ()) -> str:

@@ -67,11 +67,11 @@ def check(report: Report, model: str, dtype: str, more: Sequence[str] = ()) -> N
     """Make both runs and compare them."""
     name = f"{model} {dtype}" + " with LoRA" * bool(more)
     settings = [*TINY, *SIZES[report.small], f"model.name={model}", f"model.dtype={dtype}", *more]
-    with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
-        whole, parts = Path(place) / "whole", Path(place) / "parts"
-        report.attempt(f"{name}: {STEPS} steps", lambda: undisturbed(whole, model, settings))
+    with tempfile.TemporaryDirectory(prefix="grpobench-") as temporary:
+        reference, parts = Path(temporary) / "whole", Path(temporary) / "parts"
+        report.attempt(f"{name}: {STEPS} steps", lambda: undisturbed(reference, model, settings))
         report.attempt(
-            f"{name}: killed and resumed", lambda: killed_and_resumed(whole, parts, model, settings)
+            f"{name}: killed and resumed", lambda: killed_and_resumed(reference, parts, model, settings)
         )
 
 
@@ -79,9 +79,9 @@ def undisturbed(path: Path, model: str, settings: Sequence[str]) -> Outcome:
     """Make the run, and say what a step took and held."""
     if why := missing(model):
         raise Skip(why)
-    code, said = execute(path, settings)
+    code, message = execute(path, settings)
     if code:
-        return judged(False, said)
+        return judged(False, message)
     rows = log(path)
     row = rows[-1]
     if len(rows) != STEPS + 1:
@@ -91,24 +91,24 @@ def undisturbed(path: Path, model: str, settings: Sequence[str]) -> Outcome:
     return measured(f"last step {seconds:.2f} s, peak {memory:.2f} GiB, {tokens}")
 
 
-def killed_and_resumed(whole: Path, path: Path, model: str, settings: Sequence[str]) -> Outcome:
+def killed_and_resumed(reference: Path, path: Path, model: str, settings: Sequence[str]) -> Outcome:
     """Kill the run by SIGKILL, resume it, and hold it against the undisturbed one."""
     if why := missing(model):
         raise Skip(why)
-    if not (whole / "final" / "policy.safetensors").exists():
+    if not (reference / "final" / "policy.safetensors").exists():
         raise Skip("the undisturbed run has no final weights")
-    code, said = execute(path, settings, kill_after=KILLED_AFTER)
+    code, message = execute(path, settings, kill_after=KILLED_AFTER)
     if code != -signal.SIGKILL:
-        return judged(False, f"the run was to be killed and ended with {code}: {said}")
-    code, said = execute(path, settings)
+        return judged(False, f"the run was to be killed and ended with {code}: {message}")
+    code, message = execute(path, settings)
     if code:
-        return judged(False, f"resuming failed: {said}")
-    for row, other in zip(log(whole), log(path), strict=True):
+        return judged(False, f"resuming failed: {message}")
+    for row, other in zip(log(reference), log(path), strict=True):
         if names := [name for name in row if row[name] != other.get(name) and not timed(name)]:
             return judged(False, f"step {row.get('step')} differs in {', '.join(names[:5])}")
-    final = [(place / "final" / "policy.safetensors").read_bytes() for place in (whole, path)]
-    told = f"metrics of {STEPS} steps and {len(final[0]) / 1e6:.1f} MB of final weights"
-    return judged(final[0] == final[1], f"{told} {'are equal' if final[0] == final[1] else 'differ'}")
+    final = [(run_folder / "final" / "policy.safetensors").read_bytes() for run_folder in (reference, path)]
+    content = f"metrics of {STEPS} steps and {len(final[0]) / 1e6:.1f} MB of final weights"
+    return judged(final[0] == final[1], f"{content} {'are equal' if final[0] == final[1] else 'differ'}")
 
 
 def timed(name: str) -> bool:

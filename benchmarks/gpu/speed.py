@@ -34,12 +34,12 @@ SHAPES: dict[bool, tuple[Sizes, ...]] = {
 def speed(report: Report) -> None:
     """Ours in every way, and transformers' `generate`, with which TRL samples unless it has vLLM."""
     names = present(report, [name for name, _ in MODELS])
-    for name, dtype in (one for one in MODELS if one[0] in names):
+    for name, dtype in (model for model in MODELS if model[0] in names):
         for sizes in SHAPES[report.small]:
-            told = f"{name} {dtype}, {described(sizes)}"
+            label = f"{name} {dtype}, {described(sizes)}"
             for way in ("as it is", "fused", "plain"):
-                report.attempt(f"{told}: ours {way}", partial(ours, name, dtype, sizes, way))
-            report.attempt(f"{told}: generate", partial(generate, name, dtype, sizes))
+                report.attempt(f"{label}: ours {way}", partial(ours, name, dtype, sizes, way))
+            report.attempt(f"{label}: generate", partial(generate, name, dtype, sizes))
 
 
 def described(sizes: Sizes) -> str:
@@ -47,14 +47,14 @@ def described(sizes: Sizes) -> str:
     return f"{prompts} × {samples} of {before}+{count} tokens"
 
 
-def rate(work: Callable[[], int], told: str = "") -> Outcome:
+def rate(work: Callable[[], int], note: str = "") -> Outcome:
     """Tokens per second of the second call; the first one warms up."""
     work()
     began = time.perf_counter()
     count = work()
     wait()
     seconds = time.perf_counter() - began
-    ways = f"; {told}" if told else ""
+    ways = f"; {note}" if note else ""
     return measured(f"{count / seconds:,.0f} tokens/s ({count:,} in {seconds:.2f} s){ways}")
 
 
@@ -64,7 +64,7 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def asked(loaded: Loaded, sizes: Sizes) -> list[Request]:
+def requests_of(loaded: Loaded, sizes: Sizes) -> list[Request]:
     prompts, samples, before, _ = sizes
     texts = prompt_texts(loaded.encode, prompts, before + (24 if loaded.templated else 0))
     return [
@@ -83,21 +83,21 @@ def ours(name: str, dtype: str, sizes: Sizes, way: str) -> Outcome:
         if not sampler.fuses:
             raise Skip("fused decoding is not proven for this model and precision")
         sampler.graphs = None
-    told = ", ".join(ways_of(sampler))
-    requests = asked(loaded, sizes)
+    ways = ", ".join(ways_of(sampler))
+    requests = requests_of(loaded, sizes)
 
     def work() -> int:
-        found = sampler.sample(requests, sizes[-1], 1.0)
-        return sum(len(rollout.completion) for group in found for rollout in group)
+        groups = sampler.sample(requests, sizes[-1], 1.0)
+        return sum(len(rollout.completion) for group in groups for rollout in group)
 
-    return rate(work, told)
+    return rate(work, ways)
 
 
 def generate(name: str, dtype: str, sizes: Sizes) -> Outcome:
     """The model's own `generate` over prompts that are repeated."""
     loaded = load_or_skip(name)
     models = RoleModels(loaded.model, dtype=dtype)
-    rows = [request.prompt for request in asked(loaded, sizes) for _ in request.seeds]
+    rows = [request.prompt for request in requests_of(loaded, sizes) for _ in request.seeds]
     tokens = torch.tensor(rows, device=models.device)
     settings: dict[str, Any] = {
         "do_sample": True,
@@ -109,15 +109,15 @@ def generate(name: str, dtype: str, sizes: Sizes) -> Outcome:
 
     def work() -> int:
         with models.precision(), torch.inference_mode():
-            found = loaded.model.generate(tokens, **settings)
-        return int(found.shape[1] - tokens.shape[1]) * len(rows)
+            sequences = loaded.model.generate(tokens, **settings)
+        return int(sequences.shape[1] - tokens.shape[1]) * len(rows)
 
     return rate(work)
 
 
 def steps(report: Report) -> None:
     """Steps of our trainer and of TRL's on the same work: `grpobench bench`."""
-    found: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
 
     def bench() -> Outcome:
         words = ["-m", "grpobench", "bench", "--model", "nano", "--json"]
@@ -127,12 +127,16 @@ def steps(report: Report) -> None:
             raise Skip("see steps.log: trl 1.16 is not installed, or the bench refused")
         if done.returncode:
             return judged(False, f"grpobench bench ended with {done.returncode}; see steps.log")
-        found.update(json.loads(done.stdout))
-        return judged(True, f"TRL {found['trl']}, {found['threads']} threads, {found['device']}")
+        outcome.update(json.loads(done.stdout))
+        return judged(True, f"TRL {outcome['trl']}, {outcome['threads']} threads, {outcome['device']}")
 
     report.attempt("grpobench bench --model nano", bench)
-    for case in found.get("cases", ()):
-        told = "ours {ours_s:.3f} s, TRL {trl_s:.3f} s, TRL ÷ ours {ratio:.2f}, ours ÷ floor {ours_to_floor}"
+    for case in outcome.get("cases", ()):
+        seconds_text = (
+            "ours {ours_s:.3f} s, TRL {trl_s:.3f} s, TRL ÷ ours {ratio:.2f}, ours ÷ floor {ours_to_floor}"
+        )
         memory = "peak {ours_peak_gb:.2f} and {trl_peak_gb:.2f} GiB"
         phases = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in case["phases"].items())
-        report.add(case["name"], measured(f"{told}; {memory}; {phases}".format(**case)), case["ours_s"])
+        report.add(
+            case["name"], measured(f"{seconds_text}; {memory}; {phases}".format(**case)), case["ours_s"]
+        )

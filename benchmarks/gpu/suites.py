@@ -33,12 +33,12 @@ VERDICTS: dict[str, State] = {"good": "ok", "wrong": "failed"}
 
 def tests(report: Report) -> None:
     """One row for each file. Files that were not finished when the time was up still have one."""
-    wanted = [name for name in TESTS[report.small] if Path(name).exists()]
-    if importlib.util.find_spec("pytest") is None or not wanted:
-        lack = "pytest is not installed" if wanted else "there is no folder tests here"
+    test_paths = [name for name in TESTS[report.small] if Path(name).exists()]
+    if importlib.util.find_spec("pytest") is None or not test_paths:
+        lack = "pytest is not installed" if test_paths else "there is no folder tests here"
         report.add("pytest", ("skipped", lack), 0.0)
         return
-    words = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tb=short", *wanted]
+    words = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tb=short", *test_paths]
     if importlib.util.find_spec("xdist") is not None and not report.small:
         words += ["-n", "6", "--dist", "loadfile"]
     began = time.monotonic()
@@ -67,17 +67,17 @@ class Files:
             path, name, ending = match.groups()
         else:
             return
-        known = self.endings[path].get(name)  # pytest says failures again at its end
+        earlier_ending = self.endings[path].get(name)  # pytest says failures again at its end
         self.endings[path][name] = ending.lower()
-        if ending in ("FAILED", "ERROR") and known is None:
+        if ending in ("FAILED", "ERROR") and earlier_ending is None:
             self.report.add(f"{path}::{name}", ("failed", "see tests.log"), time.monotonic() - self.began)
 
     def finish(self, code: int) -> None:
         """A row for each file, and one for pytest."""
         for path, endings in sorted(self.endings.items()):
             counts = Counter(endings.values())
-            told = ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
-            self.report.add(path, judged(not {"failed", "error"} & counts.keys(), told), 0.0)
+            ending_counts = ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
+            self.report.add(path, judged(not {"failed", "error"} & counts.keys(), ending_counts), 0.0)
         total = sum(map(len, self.endings.values()))
         took = time.monotonic() - self.began
         self.report.add("pytest", judged(code == 0, f"{total} tests, exit code {code}"), took)
@@ -91,12 +91,12 @@ def doctor(report: Report) -> None:
         words += ["--device", report.device, "--set", 'tasks=["arithmetic"]', "--set", 'arms=["grpo"]']
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
         try:
-            found = json.loads(done.stdout)
+            checks = json.loads(done.stdout)
         except json.JSONDecodeError:
             raise Skip(f"it ended with {done.returncode}; see doctor.log") from None
-        for one in found:
-            state: State = VERDICTS.get(one["verdict"], "failed")
-            report.add(one["check"], (state, one["message"]), one["seconds"])
-        return judged(done.returncode == 0, f"{len(found)} checks, exit code {done.returncode}")
+        for check in checks:
+            state: State = VERDICTS.get(check["verdict"], "failed")
+            report.add(check["check"], (state, check["message"]), check["seconds"])
+        return judged(done.returncode == 0, f"{len(checks)} checks, exit code {done.returncode}")
 
     report.attempt("grpobench doctor --deep quickstart", examine)

@@ -48,7 +48,7 @@ class RunError(RuntimeError):
         return "\n  ".join(
             [f"{len(lines) or len(diverged)} of {len(self.outcome.runs)} runs failed"]
             + (lines or diverged)
-            + [*self.outcome.held, rest]
+            + [*self.outcome.held_messages, rest]
         )
 
 

@@ -22,7 +22,7 @@ MOST_NAMED = 3
 
 
 @dataclass
-class Held:
+class HeldRuns:
     """Runs that were not started because others crashed."""
 
     fault: Fault
@@ -46,36 +46,36 @@ class Crashes:
     """The crashes of an experiment so far, by their fault."""
 
     def __init__(self) -> None:
-        self.by_fault: dict[str, Held] = {}
+        self.by_fault: dict[str, HeldRuns] = {}
 
-    def hold(self, run: Run, fault: Fault, queue: list[Run]) -> Held | None:
+    def hold(self, run: Run, fault: Fault, queue: list[Run]) -> HeldRuns | None:
         """Note that a run crashed. If others crashed alike before, take the runs that share the cause out of
         the queue; returns these, or None if there are none."""
-        held = self.by_fault.setdefault(fault.what, Held(fault, []))
-        held.crashed.append(run)
-        if len(held.crashed) < ALIKE:
+        group = self.by_fault.setdefault(fault.signature, HeldRuns(fault, []))
+        group.crashed.append(run)
+        if len(group.crashed) < ALIKE:
             return None
-        kin = [one for one in queue if shares(one, held.crashed, fault)]
-        for one in kin:
-            queue.remove(one)
-        held.runs += kin
-        return held if kin else None
+        kin = [queued for queued in queue if shares(queued, group.crashed, fault)]
+        for queued in kin:
+            queue.remove(queued)
+        group.runs += kin
+        return group if kin else None
 
     @property
-    def held(self) -> list[Held]:
-        return [held for held in self.by_fault.values() if held.runs]
+    def held_groups(self) -> list[HeldRuns]:
+        return [group for group in self.by_fault.values() if group.runs]
 
 
 def shares(run: Run, crashed: Sequence[Run], fault: Fault) -> bool:
     """Whether a run would meet the cause of these crashes too."""
-    arms = {one.config.arm for one in crashed}
+    arms = {crashed_run.config.arm for crashed_run in crashed}
     if run.config.arm in arms:
         return True
     with contextlib.suppress(ConfigError):  # code that is gone by now tells nothing
         used = others.others(run.config)
-        if all(fault.owner in others.others(one.config) for one in crashed):
-            own = type(crashed[0].config.algorithm)
-            return fault.owner in used and (len(arms) > 1 or used[fault.owner].cls is not own)
+        if all(fault.owner in others.others(crashed_run.config) for crashed_run in crashed):
+            algorithm_class = type(crashed[0].config.algorithm)
+            return fault.owner in used and (len(arms) > 1 or used[fault.owner].cls is not algorithm_class)
         # Without a file of others it is the suite, the model or the machine.
         return len(arms) > 1 and (not fault.file or Path(fault.file) in others.files(run.config))
     return len(arms) > 1

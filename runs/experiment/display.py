@@ -267,10 +267,10 @@ class Display:
             counts[run.state] = counts.get(run.state, 0) + 1
         states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         took, left = duration(time.monotonic() - self.began), duration(self.left())
-        what = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}: {states}"
+        run_counts = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}: {states}"
         if self.closed:
-            return f"{what}; took {took}"
-        return f"{what}; {took} so far" + (f", {left} left" if left else "")
+            return f"{run_counts}; took {took}"
+        return f"{run_counts}; {took} so far" + (f", {left} left" if left else "")
 
     def left(self) -> float:
         """Estimated seconds left; NaN while no run has been timed. A run that ended was timed with its start

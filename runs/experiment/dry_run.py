@@ -213,17 +213,17 @@ def clash(runs: Sequence[Run], allow_change: bool) -> list[str]:
 
 def fewer(configs: Sequence[RunConfig]) -> list[str]:
     """Evaluations that ask for more problems than their split has."""
-    found: dict[str, None] = {}
+    notes: dict[str, None] = {}
     for config in configs:
-        asked: dict[Split, tuple[str, int]] = {
+        problem_counts: dict[Split, tuple[str, int]] = {
             "validation": ("problems", config.evaluate.problems),
             "test": ("test_problems", config.evaluate.test_problems),
         }
-        for split, (key, count) in asked.items():
+        for split, (key, count) in problem_counts.items():
             if count and (there := len(config.task.problems(split))) < count:
                 text = f"evaluate.{key} = {count}, but {config.task.name} has {there} {split} problems"
-                found[f"{text}; all of them are used"] = None
-    return list(found)
+                notes[f"{text}; all of them are used"] = None
+    return list(notes)
 
 
 def try_out(configs: Sequence[RunConfig]) -> tuple[Tried, ...]:
@@ -242,8 +242,8 @@ def checkpoint(run: Run) -> int:
     """The step of the newest checkpoint; 0 without one, and for a result that will be replaced."""
     if settled(run.path):
         return int(status(run.path)["step"]) if grows(run.path, run.config) else 0
-    found = [path.name.removeprefix("step-") for path in run.path.glob("checkpoints/step-*")]
-    return max((int(name) for name in found if name.isdigit()), default=0)
+    step_names = [path.name.removeprefix("step-") for path in run.path.glob("checkpoints/step-*")]
+    return max((int(name) for name in step_names if name.isdigit()), default=0)
 
 
 # Estimates
@@ -253,10 +253,10 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
     """The estimate, from the settings and from earlier runs of the same arms and tasks in the folder."""
     todo = [run for run in runs if run.state == "waiting"]
     left = {run.name: run.config.train.steps - checkpoint(run) for run in todo}
-    known = paces(runs)
-    shared = [known.get((run.config.arm, run.config.task.name)) for run in todo]
+    pace_by_arm_and_task = paces(runs)
+    shared = [pace_by_arm_and_task.get((run.config.arm, run.config.task.name)) for run in todo]
     timed = [(pace, left[run.name]) for pace, run in zip(shared, todo, strict=True) if pace is not None]
-    whole = len(timed) == len(todo)
+    all_timed = len(timed) == len(todo)
     sized = preflight.counted([run.config for run in todo])
     after, during = preflight.disk(sized, max(1, min(workers, len(todo))))
     return Estimate(
@@ -266,37 +266,40 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
         training_tokens_at_most=sum(preflight.step_tokens(run.config) * left[run.name] for run in todo)
         + sum(tokens_before(run.config) for run in todo),
         evaluation_tokens_at_most=sum(evaluation_tokens(run.config) for run in todo),
-        training_tokens=round(sum(pace[1] * steps for pace, steps in timed)) if whole else None,
+        training_tokens=round(sum(pace[1] * steps for pace, steps in timed)) if all_timed else None,
         seconds=sum(pace[0] * steps for pace, steps in timed) / max(1, min(workers, len(todo)))
-        if whole
+        if all_timed
         else None,
     )
 
 
 def paces(runs: Sequence[Run]) -> dict[tuple[str, str], tuple[float, float]]:
     """(seconds, sampled tokens) per step by arm and task: means over the runs with timed steps."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    pace_samples: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for run in runs:
         rows = last_rows(run.path / "metrics.jsonl")
         seconds = run_status(run.path).seconds_per_step
         if seconds is not None and rows[-1]["step"]:
             tokens = float(rows[-1].get("cost/generated_tokens") or 0.0) / rows[-1]["step"]
-            found.setdefault((run.config.arm, run.config.task.name), []).append((seconds, tokens))
+            pace_samples.setdefault((run.config.arm, run.config.task.name), []).append((seconds, tokens))
     return {
-        key: (math.fsum(s for s, _ in own) / len(own), math.fsum(t for _, t in own) / len(own))
-        for key, own in found.items()
+        key: (
+            math.fsum(s for s, _ in samples) / len(samples),
+            math.fsum(t for _, t in samples) / len(samples),
+        )
+        for key, samples in pace_samples.items()
     }
 
 
 def tokens_before(config: RunConfig) -> int:
     """Upper bound on the tokens that the base policy samples once, before training."""
-    replayed, asked = config.sampler.kind == "replay", config.algorithm.base_rollouts
-    if not replayed and not asked:
+    replayed, rollouts_per_problem = config.sampler.kind == "replay", config.algorithm.base_rollouts
+    if not replayed and not rollouts_per_problem:
         return 0
     count = len(config.task.problems("train"))
     if replayed:
         return min(config.sampler.problems, count) * config.train.group_size * preflight.limit_of(config)
-    return count * asked * preflight.limit_of(config)
+    return count * rollouts_per_problem * preflight.limit_of(config)
 
 
 def evaluation_tokens(config: RunConfig) -> int:
@@ -355,63 +358,65 @@ def prompt(config: RunConfig, loaded: Loaded) -> Prompt:
 # Text
 
 
-def as_lines(found: Preview) -> list[str]:
+def as_lines(preview: Preview) -> list[str]:
     """For people."""
-    states = list(found.runs.values())
+    states = list(preview.runs.values())
     words = {"begin": "to begin", "resume": "to resume"} | {state: state for state in RESULTS}
     there = ", ".join(f"{states.count(state)} {word}" for state, word in words.items() if state in states)
-    sizes = counted(found.arms, "arm"), counted(found.tasks, "task"), counted(found.seeds, "seed")
-    what = f"{counted(found.runs, 'run')} ({', '.join(sizes)})"
-    lines = [f"{found.name}: {what}; no run is started, nothing is written"]
-    lines += [f"left out: {why}" for why in found.left_out]
-    lines += [f"folder: {found.folder}: {there}", *estimate_lines(found)]
-    if found.trial:
-        faults = sum(bool(one.fault) for one in found.trial)
-        result = f"{counted([one for one in found.trial if one.fault], 'fault')}" if faults else "passed"
-        lines += [f"trial: {result}; tried {', '.join(one.what for one in found.trial)}"]
-        lines += [f"not tried: {one.what}: {one.skipped}" for one in found.trial if one.skipped]
-    lines += [f"note: {note}" for note in found.notes]
-    for one in found.prompts:
-        lines += ["", *prompt_lines(one)]
+    sizes = counted(preview.arms, "arm"), counted(preview.tasks, "task"), counted(preview.seeds, "seed")
+    run_counts = f"{counted(preview.runs, 'run')} ({', '.join(sizes)})"
+    lines = [f"{preview.name}: {run_counts}; no run is started, nothing is written"]
+    lines += [f"left out: {why}" for why in preview.left_out]
+    lines += [f"folder: {preview.folder}: {there}", *estimate_lines(preview)]
+    if preview.trial:
+        faults = sum(bool(tried.fault) for tried in preview.trial)
+        result = (
+            f"{counted([tried for tried in preview.trial if tried.fault], 'fault')}" if faults else "passed"
+        )
+        lines += [f"trial: {result}; tried {', '.join(tried.what for tried in preview.trial)}"]
+        lines += [f"not tried: {tried.what}: {tried.skipped}" for tried in preview.trial if tried.skipped]
+    lines += [f"note: {note}" for note in preview.notes]
+    for prompt in preview.prompts:
+        lines += ["", *prompt_lines(prompt)]
     return lines
 
 
-def counted(things: Sized, word: str) -> str:
-    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+def counted(collection: Sized, word: str) -> str:
+    return f"{len(collection)} {word}{'' if len(collection) == 1 else 's'}"
 
 
-def prompt_lines(one: Prompt) -> list[str]:
+def prompt_lines(prompt: Prompt) -> list[str]:
     """The prompt as the model reads it, indented, after a line that describes it."""
-    name = " ".join(one.problem.split())
+    name = " ".join(prompt.problem.split())
     name = name if len(name) <= 40 else f"{name[:39]}…"
-    room = f"{one.tokens} tokens, up to {one.limit} more in a completion, of {one.context}"
-    text = one.text.splitlines()
-    lines = [f"{one.task}, problem {name}, as {one.model} reads it ({room}):"]
+    room = f"{prompt.tokens} tokens, up to {prompt.limit} more in a completion, of {prompt.context}"
+    text = prompt.text.splitlines()
+    lines = [f"{prompt.task}, problem {name}, as {prompt.model} reads it ({room}):"]
     lines += [f"    {line}" for line in text[:LINES]]
     return lines + ([f"    ({len(text) - LINES} more lines)"] if len(text) > LINES else [])
 
 
-def estimate_lines(found: Preview) -> list[str]:
+def estimate_lines(preview: Preview) -> list[str]:
     """The work that is left, always called an estimate."""
-    told = found.estimate
-    training, evaluation = told.training_tokens_at_most, told.evaluation_tokens_at_most
+    estimate = preview.estimate
+    training, evaluation = estimate.training_tokens_at_most, estimate.evaluation_tokens_at_most
     most = f"at most {training:,} tokens sampled in training and {evaluation:,} in evaluations"
     lines = [f"estimate: {most} if every completion has the maximum length"]
-    logs = f"at most {preflight.size(told.disk_logs)} of logs and completions"
-    if told.disk_after is None or told.disk_during is None:
+    logs = f"at most {preflight.size(estimate.disk_logs)} of logs and completions"
+    if estimate.disk_after is None or estimate.disk_during is None:
         lines.append(f"disk: {logs}; weights unknown, because a model's files are not on this machine")
     else:
-        during = preflight.size(told.disk_during)
-        after = preflight.size(told.disk_after)
+        during = preflight.size(estimate.disk_during)
+        after = preflight.size(estimate.disk_after)
         lines.append(
             f"disk: {after} of weights after the runs, up to {during} of checkpoints during them, {logs}"
         )
-    if told.seconds is None or told.training_tokens is None:
+    if estimate.seconds is None or estimate.training_tokens is None:
         return [
             *lines,
             "no estimate of time yet: it needs a run of each arm and task with two steps in this folder",
         ]
-    workers = "1 worker" if found.workers == 1 else f"{found.workers} workers"
-    time = f"{duration(told.seconds)} on {workers}, without loading models"
-    tokens = f"{told.training_tokens:,} tokens in training"
+    workers = "1 worker" if preview.workers == 1 else f"{preview.workers} workers"
+    time = f"{duration(estimate.seconds)} on {workers}, without loading models"
+    tokens = f"{estimate.training_tokens:,} tokens in training"
     return [*lines, f"estimate from earlier runs in this folder: {tokens}, {time}"]

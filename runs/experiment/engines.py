@@ -62,8 +62,8 @@ def with_devices(where: Where, configs: Iterable[RunConfig]) -> Where:
     if most == 1:
         return where
     if where.gpus_per_run is not None and where.gpus_per_run < most:
-        given = f"--gpus-per-run {where.gpus_per_run:g}"
-        raise ConfigError([f"{given}: train.devices is {most}; leave it away, or set it to {most}"])
+        option = f"--gpus-per-run {where.gpus_per_run:g}"
+        raise ConfigError([f"{option}: train.devices is {most}; leave it away, or set it to {most}"])
     return where if where.gpus_per_run else dataclasses.replace(where, gpus_per_run=float(most))
 
 
@@ -86,5 +86,5 @@ def engine(where: Where, folder: Path, workers: int, execute: str, allow_change:
     from grpobench.runs.experiment.on_slurm import SlurmEngine
 
     cluster = "slurm" if where.on == "slurm" else "local"
-    given = (folder, workers, execute, allow_change)
-    return SlurmEngine(*given, cluster=cluster, cpus=cpus, gpus=gpus, parameters=where.job)
+    arguments = (folder, workers, execute, allow_change)
+    return SlurmEngine(*arguments, cluster=cluster, cpus=cpus, gpus=gpus, parameters=where.job)

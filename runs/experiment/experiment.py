@@ -43,11 +43,11 @@ class Outcome:
     workers: int = 1
     seconds: float = math.nan
     """Seconds from the start of the workers to the end of the last one; NaN if nothing was left to do."""
-    held: tuple[str, ...] = ()
+    held_messages: tuple[str, ...] = ()
     """Which runs were not started because others crashed alike."""
 
-    def runs_in_state(self, place: RunState) -> list[Run]:
-        return [run for run in self.runs if run.state == place]
+    def runs_in_state(self, state: RunState) -> list[Run]:
+        return [run for run in self.runs if run.state == state]
 
 
 def run_experiment(
@@ -80,8 +80,8 @@ def run_experiment(
     lock = Lock(folder)
     lock.take(say=line_on(console))
     try:
-        for place in (folder, folder / "shared"):
-            files.sweep(place)
+        for directory in (folder, folder / "shared"):
+            files.sweep(directory)
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change, line_on(console))
         waiting = [run.config for run in runs if run.state == "waiting"]
@@ -97,14 +97,14 @@ def run_experiment(
         count = workers or recipe.head.workers
         if left:
             preflight.demand(runs, folder, count or worker_slots(where.gpus_per_run), line_on(console))
-        found = engine(where if left else HERE, folder, count, execute, allow_change)
-        launcher = Launcher(runs, found, console, demand=lock.demand, patience=patience)
+        run_engine = engine(where if left else HERE, folder, count, execute, allow_change)
+        launcher = Launcher(runs, run_engine, console, demand=lock.demand, patience=patience)
         seconds = launcher.launch()
     finally:
         lock.release()
     code = exit_code(runs, recipe.head.fail_on_divergence)
-    held = tuple(held.message for held in launcher.crashes.held)
-    return Outcome(folder, code, tuple(runs), found.workers, seconds, held)
+    held_messages = tuple(group.message for group in launcher.crashes.held_groups)
+    return Outcome(folder, code, tuple(runs), run_engine.workers, seconds, held_messages)
 
 
 def line_on(console: Console) -> Callable[[str], None]:
@@ -130,8 +130,8 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
         elif changes and not allow_change:
             faults.append(refusal(run.path, changes))
         elif settled(run.path) and not changes and not grows(run.path, run.config):
-            found = status(run.path)
-            run.state, run.why = found["state"], found["why"]
+            recorded_status = status(run.path)
+            run.state, run.why = recorded_status["state"], recorded_status["why"]
     if faults:
         more = f"\nand {len(faults) - 3} more runs" if len(faults) > 3 else ""
         raise FolderError("\n".join(faults[:3]) + more)
@@ -140,8 +140,8 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
 def remade(run: Run, today: fingerprints.Today) -> list[str]:
     """Inputs of a run with a result or a checkpoint that have changed since."""
     made = object_or_empty(run.path / "provenance.json")
-    kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
-    if not (kept and made.get("fingerprints")):
+    has_progress = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
+    if not (has_progress and made.get("fingerprints")):
         return []
     changes = fingerprints.differences(made["fingerprints"], today.of(run.config))
     return [*changes, *fingerprints.explain(run.path, made, run.config, today)] if changes else []
@@ -151,18 +151,18 @@ Code: TypeAlias = dict[tuple[type, ...], dict[str, str]]
 """Hashes of plugins' files, by the classes and functions that they define."""
 
 
-def recoded(run: Run, known: Code) -> list[str]:
-    """Files of plugins that have changed since a run with a result or a checkpoint. `known` keeps hashes for
+def recoded(run: Run, hashes: Code) -> list[str]:
+    """Files of plugins that have changed since a run with a result or a checkpoint. `hashes` keeps those of
     other runs of the same code."""
     attempts = object_or_empty(run.path / "provenance.json").get("attempts")
-    kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
-    if not (kept and attempts):
+    has_progress = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
+    if not (has_progress and attempts):
         return []
     algorithm, task, *plugins = others.parts(run.config)
     key = (type(algorithm), type(task), *plugins)
-    if key not in known:
-        known[key] = provenance.foreign_code(*key)
-    return provenance.foreign_differences(attempts[-1], known[key])
+    if key not in hashes:
+        hashes[key] = provenance.foreign_code(*key)
+    return provenance.foreign_differences(attempts[-1], hashes[key])
 
 
 def write_experiment(folder: Path, recipe: Recipe) -> None:
@@ -212,10 +212,10 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
 
 def exit_code(runs: Sequence[Run], fail_on_divergence: bool) -> int:
     """The exit code of an experiment."""
-    places = {run.state for run in runs}
-    for place, code in CODES.items():
-        if place in places:
+    states = {run.state for run in runs}
+    for state, code in CODES.items():
+        if state in states:
             return code
-    if places & {"waiting", "running"}:
+    if states & {"waiting", "running"}:
         return 75
-    return 3 if fail_on_divergence and places & {"diverged", "collapsed"} else 0
+    return 3 if fail_on_divergence and states & {"diverged", "collapsed"} else 0

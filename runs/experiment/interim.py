@@ -38,7 +38,7 @@ def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
     arms: dict[str, dict[str, None]] = defaultdict(dict)
     for config in recipe.runs():
         arms[config.task.name][config.arm] = None
-    pairs = max(len(pairs_of(list(own), recipe.head.control)) for own in arms.values())
+    pairs = max(len(pairs_of(list(arm_names), recipe.head.control)) for arm_names in arms.values())
     if recipe.sweep_values or not pairs:
         raise ConfigError(["--until: needs arms to compare, and they must not be sweep values of a map"])
     if most < len(first) or step < 1:
@@ -49,9 +49,9 @@ def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
     counts = [*range(len(first), most, step), most]
     looks, weights = spending(counts, pairs, ALPHA)
     if not looks:
-        what = f"the last interim analysis cannot reach a verdict on {pairs} pair{'s' * (pairs > 1)}"
+        complaint = f"the last interim analysis cannot reach a verdict on {pairs} pair{'s' * (pairs > 1)}"
         takes = f"which takes {seeds_needed(ALPHA, pairs)} seeds in one analysis and more in several"
-        raise ConfigError([f"--most-seeds {most}: {what}, {takes}; raise it, or --step-seeds"])
+        raise ConfigError([f"--most-seeds {most}: {complaint}, {takes}; raise it, or --step-seeds"])
     head = recipe.head
     return InterimPlan((*first, *more), looks, weights, ALPHA, pairs, head.margin, step, head.control)
 
@@ -86,22 +86,22 @@ def settle(folder: Path, plan: InterimPlan) -> None:
     from grpobench.analysis.runfolder.interim import FILE, read_plan
 
     with refusals():
-        found = read_plan(folder)
-    if found == plan:
+        written_plan = read_plan(folder)
+    if written_plan == plan:
         return
-    if found is not None:
+    if written_plan is not None:
+        control = f"the control {written_plan.control}" if written_plan.control else "no control"
         raise FolderError(
             f"{folder / FILE}: the plan is "
-            f"{' '.join(found.options)} from {len(found.seeds)} seeds, analyses at "
-            f"{', '.join(map(str, found.analyses))}, a margin of {found.margin:g} points and "
-            f"{f'the control {found.control}' if found.control else 'no control'}; it was fixed before the "
-            "first analysis: continue it, or choose another --out"
+            f"{' '.join(written_plan.options)} from {len(written_plan.seeds)} seeds, analyses at "
+            f"{', '.join(map(str, written_plan.analyses))}, a margin of {written_plan.margin:g} points and "
+            f"{control}; it was fixed before the first analysis: continue it, or choose another --out"
         )
-    known = [path.parent.name for path in folder.glob("*/run.toml") if settled(path.parent)]
-    if known:
+    settled_runs = [path.parent.name for path in folder.glob("*/run.toml") if settled(path.parent)]
+    if settled_runs:
         raise FolderError(
-            f"{folder}: {len(known)} runs already have results, such as {known[0]}; a plan must be "
-            "fixed before the first run: choose another --out"
+            f"{folder}: {len(settled_runs)} runs already have results, such as {settled_runs[0]}; a plan "
+            "must be fixed before the first run: choose another --out"
         )
     files.write_atomic(files.writable(folder, "--out") / FILE, plan.text().encode())
 

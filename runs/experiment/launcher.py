@@ -142,16 +142,16 @@ class Launcher:
 
     def hold(self, run: Run, message: Ended, queue: list[Run], display: Display) -> None:
         """Do not start what would crash like this run and another."""
-        if message.fault and (held := self.crashes.hold(run, message.fault, queue)):
-            display.note(held.message, failed=True)
+        if message.fault and (group := self.crashes.hold(run, message.fault, queue)):
+            display.note(group.message, failed=True)
 
     def lose(self, run: Run, lost: Lost, queue: list[Run], display: Display) -> None:
         """The machine of a run failed: try again, unless the run was to stop or makes no progress, or this
         attempt had its result already and only could not report it."""
         why = lost.why
         if settled(run.path) and attempts(run) > run.before:
-            told = status(run.path)
-            self.end(run, Ended(told["state"], told["why"]), display)
+            recorded_status = status(run.path)
+            self.end(run, Ended(recorded_status["state"], recorded_status["why"]), display)
             return
         saved = run.checkpoint()
         if saved > run.saved:
@@ -159,11 +159,11 @@ class Launcher:
         run.saved = saved
         over = not lost.machine or (run.attempts >= MOST_AGAIN and not lost.preempted)
         if self.stopping_since is not None or over:
-            place: Literal["preempted", "crashed"] = "preempted" if self.stopping_since else "crashed"
-            if run.attempts and place == "crashed":
+            state: Literal["preempted", "crashed"] = "preempted" if self.stopping_since else "crashed"
+            if run.attempts and state == "crashed":
                 why = f"{why}; {run.attempts + 1} attempts made no progress beyond step {saved}"
-            record(run, place, why)
-            self.end(run, Ended(place, why), display)
+            record(run, state, why)
+            self.end(run, Ended(state, why), display)
             return
         pause = PAUSES[min(run.attempts, len(PAUSES) - 1)]
         run.attempts += 1
@@ -254,8 +254,8 @@ def attempts(run: Run) -> int:
     return int(status(run.path).get("attempt", 0))
 
 
-def record(run: Run, place: Literal["crashed", "preempted"], why: str) -> None:
+def record(run: Run, state: Literal["crashed", "preempted"], why: str) -> None:
     """Record the end of a run whose worker could not."""
     if run.path.exists() and not Lock(run.path).owner():
         with contextlib.suppress(OSError):
-            mark(run.path, place, why)
+            mark(run.path, state, why)

@@ -90,7 +90,7 @@ class Planned:
             "smallest": self.smallest,
             "limit": self.limit,
             "verdict": self.verdict,
-            "remedies": [{"set": dict(one.changes), "peak": one.peak} for one in self.remedies],
+            "remedies": [{"set": dict(remedy.changes), "peak": remedy.peak} for remedy in self.remedies],
             "notes": list(self.plan.notes),
         }
 
@@ -113,11 +113,11 @@ def device(gpu_gib: float | None, where: Where, workers: int = 0) -> Device:
     this machine's processor, of which no limit is known."""
     if gpu_gib is not None:
         return Device(True, int(gpu_gib * 2**30 * share(where)))
-    found = machine.gpu_memory() if where.on == "local" else None
-    if found is None:
+    gpu_bytes = machine.gpu_memory() if where.on == "local" else None
+    if gpu_bytes is None:
         return Device(False, None)
     beside = math.ceil(workers / max(1, machine.worker_slots(where.gpus_per_run)))
-    return Device(True, int(found * share(where) / max(1, beside)))
+    return Device(True, int(gpu_bytes * share(where) / max(1, beside)))
 
 
 def share(where: Where) -> float:
@@ -125,80 +125,84 @@ def share(where: Where) -> float:
     return min(1.0, where.gpus_per_run or 1.0)
 
 
-def plans(configs: Sequence[RunConfig], on: Device, known: dict[str, Facts] | None = None) -> list[Planned]:
+def plans(
+    configs: Sequence[RunConfig], on: Device, facts_cache: dict[str, Facts] | None = None
+) -> list[Planned]:
     """The plan of each arm on each task, largest first; those of equal needs once. Those that TRL's trainer
     carries out have none. Raises ModelError or DataError where model or problems cannot be read."""
-    found: dict[tuple[str, MemoryInput], Planned] = {}
-    facts: dict[str, Facts] = {} if known is None else known
+    plan_by_input: dict[tuple[str, MemoryInput], Planned] = {}
+    facts: dict[str, Facts] = {} if facts_cache is None else facts_cache
     for config in configs:
         if config.train.backend != "grpobench":
             continue
         key = str((config.model.name, config.task))
         if key not in facts:
             facts[key] = facts_of(config, on.gpu, on.memory)
-        given = input_of(config, facts[key])
-        if (config.model.name, given) not in found:
-            found[config.model.name, given] = planned(config, facts[key], on)
-    return sorted(found.values(), key=lambda one: -one.plan.peak)
+        memory_input = input_of(config, facts[key])
+        if (config.model.name, memory_input) not in plan_by_input:
+            plan_by_input[config.model.name, memory_input] = planned(config, facts[key], on)
+    return sorted(plan_by_input.values(), key=lambda planned_run: -planned_run.plan.peak)
 
 
 def attempt(configs: Sequence[RunConfig], on: Device) -> tuple[list[Planned], str]:
     """The plans, and why there are none: a plan that cannot be made stops nothing, and whatever is wrong with
     a model or a task is told where it is used."""
     try:
-        found = plans(configs, on)
+        planned_runs = plans(configs, on)
     except Exception as error:  # a task's own code may raise anything
         return [], f"memory: no plan ({first_line(error)})"
-    return found, "" if found else "memory: no plan for runs of TRL's trainer"
+    return planned_runs, "" if planned_runs else "memory: no plan for runs of TRL's trainer"
 
 
 def planned(config: RunConfig, facts: Facts, on: Device) -> Planned:
     """The plan of one run, with its verdict."""
-    own = replace(plan(input_of(config, facts)), notes=notes_of(config, facts))
+    memory_plan = replace(plan(input_of(config, facts)), notes=notes_of(config, facts))
     # Splitting is not always less: several micro-batches add their gradients up.
-    smallest = min(own.peak, plan(input_of(in_smallest_portions(config), facts)).peak)
+    smallest = min(memory_plan.peak, plan(input_of(in_smallest_portions(config), facts)).peak)
     verdict: Verdict = "no limit"
     if on.limit is not None:
-        fits, can = own.peak <= on.limit, smallest <= on.limit
+        fits, can = memory_plan.peak <= on.limit, smallest <= on.limit
         verdict = "fits" if fits else "fits in smaller portions" if can else "does not fit"
     remedies: tuple[Remedy, ...] = ()
     if verdict == "fits in smaller portions":
-        remedies = tuple(one for one in (in_portions(config, facts, on),) if one)
+        remedies = tuple(remedy for remedy in (in_portions(config, facts, on),) if remedy)
     elif verdict == "does not fit":
         remedies = tuple(remedies_of(config, facts, on))
     task, model = config.task.name, config.model.name
-    return Planned(config.arm, task, model, on.gpu, own, on.limit, verdict, smallest, remedies)
+    return Planned(config.arm, task, model, on.gpu, memory_plan, on.limit, verdict, smallest, remedies)
 
 
-def demand(found: Sequence[Planned]) -> None:
+def demand(planned_runs: Sequence[Planned]) -> None:
     """Raise ConfigError for runs that cannot fit, with the settings that make them fit."""
-    faults = [refusal(one) for one in found if one.verdict == "does not fit"]
+    faults = [refusal(planned_run) for planned_run in planned_runs if planned_run.verdict == "does not fit"]
     if faults:
         raise ConfigError(faults)
 
 
-def refusal(one: Planned) -> str:
+def refusal(planned_run: Planned) -> str:
     """Why a run cannot begin, and what to set."""
-    assert one.limit is not None
+    assert planned_run.limit is not None
     why = (
-        f"{one.name} does not fit: {one.model} needs {gib(one.smallest)} at least, and a run may take "
-        f"{gib(one.limit)} of the GPU"
+        f"{planned_run.name} does not fit: {planned_run.model} needs {gib(planned_run.smallest)} at "
+        f"least, and a run may take {gib(planned_run.limit)} of the GPU"
     )
-    if not one.remedies:
+    if not planned_run.remedies:
         return f"{why}; no settings of the recipe make it fit: take a smaller model or a larger GPU"
-    lines = [f"    {remedy.words}: {gib(remedy.peak)}" for remedy in one.remedies]
+    lines = [f"    {remedy.words}: {gib(remedy.peak)}" for remedy in planned_run.remedies]
     return "\n".join([f"{why}. Any of these makes it fit:", *lines])
 
 
-def warning(one: Planned) -> str:
+def warning(planned_run: Planned) -> str:
     """What will be halved in a run that fits in smaller portions only."""
-    assert one.limit is not None
-    phase = one.plan.largest
-    told = (
-        f"{one.name} takes up to {gib(phase.total)} ({phase.name}), more than the {gib(one.limit)} that it "
-        "may take; it will go on in smaller portions"
+    assert planned_run.limit is not None
+    phase = planned_run.plan.largest
+    message = (
+        f"{planned_run.name} takes up to {gib(phase.total)} ({phase.name}), more than the "
+        f"{gib(planned_run.limit)} that it may take; it will go on in smaller portions"
     )
-    return told + "".join(f"; {remedy.words} avoids that ({gib(remedy.peak)})" for remedy in one.remedies)
+    return message + "".join(
+        f"; {remedy.words} avoids that ({gib(remedy.peak)})" for remedy in planned_run.remedies
+    )
 
 
 def demand_room(
@@ -210,13 +214,13 @@ def demand_room(
     if on.limit is None:
         return
     large = [config for config in configs if not is_harmless(config, on.limit)]
-    found, why = attempt(large, on) if large else ([], "")
+    planned_runs, why = attempt(large, on) if large else ([], "")
     if why:
         say(why)
-    demand(found)
-    for one in found:
-        if one.verdict == "fits in smaller portions":
-            say(warning(one))
+    demand(planned_runs)
+    for planned_run in planned_runs:
+        if planned_run.verdict == "fits in smaller portions":
+            say(warning(planned_run))
 
 
 def is_harmless(config: RunConfig, limit: int) -> bool:
@@ -244,10 +248,10 @@ def in_portions(config: RunConfig, facts: Facts, on: Device) -> Remedy | None:
         tried = with_settings(config, changes)
         if tried is None:
             return None
-        found = plan(input_of(tried, facts))
-        if found.peak <= on.limit:
-            return Remedy(changes, found.peak)
-        over = {phase.name for phase in found.phases if phase.total > on.limit}
+        memory_plan = plan(input_of(tried, facts))
+        if memory_plan.peak <= on.limit:
+            return Remedy(changes, memory_plan.peak)
+        over = {phase.name for phase in memory_plan.phases if phase.total > on.limit}
         tokens, rows = budget_of(tried, facts.gpu), tried.sampler.max_batch_size
         before = dict(changes)
         if over & {"training", "scoring"} and tokens > 1:
@@ -277,11 +281,11 @@ def candidates(config: RunConfig) -> Iterator[Changes]:
 def remedies_of(config: RunConfig, facts: Facts, on: Device) -> Iterator[Remedy]:
     """Settings with which the run fits, each tried by the plan: single ones, or else the pairs, or else all
     of the first that can be combined."""
-    alone = [one for one in candidates(config) if with_settings(config, one) is not None]
+    alone = [changes for changes in candidates(config) if with_settings(config, changes) is not None]
     for count in (1, 2, 3):
-        found = list(_fitting(config, facts, on, itertools.combinations(alone, count)))
-        if found:
-            yield from found
+        remedies = list(_fitting(config, facts, on, itertools.combinations(alone, count)))
+        if remedies:
+            yield from remedies
             return
 
 
@@ -290,13 +294,13 @@ def _fitting(
 ) -> Iterator[Remedy]:
     """The combinations of changes with which the run fits, each with its portions."""
     for changes in combinations:
-        keys = [key for one in changes for key in one]
+        keys = [key for change in changes for key in change]
         if len(set(keys)) < len(keys):
             continue
-        together = {key: value for one in changes for key, value in one.items()}
+        together = {key: value for change in changes for key, value in change.items()}
         tried = with_settings(config, together)
-        if tried is not None and (found := in_portions(tried, facts, on)):
-            yield Remedy({**together, **found.changes}, found.peak)
+        if tried is not None and (remedy := in_portions(tried, facts, on)):
+            yield Remedy({**together, **remedy.changes}, remedy.peak)
 
 
 def with_settings(config: RunConfig, changes: Changes) -> RunConfig | None:
@@ -311,9 +315,9 @@ def with_settings(config: RunConfig, changes: Changes) -> RunConfig | None:
         if name not in hints:
             return None
         faults: list[str] = []
-        given = strict.convert(value, hints[name], path, faults)
+        converted = strict.convert(value, hints[name], path, faults)
         try:
-            changed = dataclasses.replace(settings, **{name: given}) if not faults else settings
+            changed = dataclasses.replace(settings, **{name: converted}) if not faults else settings
         except ValueError:
             return None
         if faults or changed == settings:

@@ -77,19 +77,19 @@ def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
 
 def taught_texts(config: RunConfig) -> Sequence[Prompt]:
     """The prompts with the most bytes that a teacher reads; none if it reads what the policy reads."""
-    wanted = config.algorithm.teacher_prompt
-    if wanted is None:
+    teacher_prompt = config.algorithm.teacher_prompt
+    if teacher_prompt is None:
         return []
     from grpobench.runs.sample.teacher_prompts import as_read
 
-    read = as_read(config.task, wanted, config.task.problems("train"))
+    read = as_read(config.task, teacher_prompt, config.task.problems("train"))
     return sorted((problem.prompt for problem in read), key=lambda prompt: -size(prompt))[:LONGEST_ENCODED]
 
 
 def success_tokens(config: RunConfig) -> int:
     """Tokens of the longest success that a teacher may be shown."""
-    wanted = config.algorithm.teacher_prompt
-    return completion_tokens(config) if wanted and wanted.shows == "success" else 0
+    teacher_prompt = config.algorithm.teacher_prompt
+    return completion_tokens(config) if teacher_prompt and teacher_prompt.shows == "success" else 0
 
 
 def longest_text(config: RunConfig) -> tuple[Sequence[Prompt], int]:
@@ -251,8 +251,10 @@ def taught(config: RunConfig, facts: Facts) -> Packed | None:
     """What a teacher with prompts of its own reads at once."""
     if not facts.taught_tokens:
         return None
-    own = replace(facts, prompt_tokens=facts.taught_tokens)
-    return packed(config, own, math.ceil(config.train.prompts_per_step / config.train.num_minibatches))
+    teacher_facts = replace(facts, prompt_tokens=facts.taught_tokens)
+    return packed(
+        config, teacher_facts, math.ceil(config.train.prompts_per_step / config.train.num_minibatches)
+    )
 
 
 def packed(config: RunConfig, facts: Facts, prompts: int) -> Packed:
@@ -308,18 +310,18 @@ def lengths_alone(prompts: int, group_size: int, prompt_tokens: int, completion:
 
     rows = prompts * group_size
     nothing = torch.zeros(rows, 0)
-    whole = torch.zeros(rows, dtype=torch.long)
+    zeros = torch.zeros(rows, dtype=torch.long)
     return Batch(
         prompt=nothing.long(),
-        prompt_length=whole + prompt_tokens,
+        prompt_length=zeros + prompt_tokens,
         completion=nothing.long(),
-        length=whole + completion,
+        length=zeros + completion,
         completion_mask=nothing.bool(),
         sampler_logp=nothing,
         old_logp=nothing,
         group=torch.arange(prompts).repeat_interleave(group_size),
-        stopped=whole.bool(),
-        reward=whole.float(),
+        stopped=zeros.bool(),
+        reward=zeros.float(),
         scores={},
         max_completion_tokens=completion,
         step=1,

@@ -32,37 +32,40 @@ PARTS = (
 WIDTH = 100
 
 
-def plan_lines(found: Sequence[Planned], why: str) -> list[str]:
+def plan_lines(planned_runs: Sequence[Planned], why: str) -> list[str]:
     """The largest plan as a table, and a line for each other; `why` where there is none."""
-    if not found:
+    if not planned_runs:
         return [why]
-    first, *others = found
+    first, *others = planned_runs
     lines = [heading(first), *table_lines(first), *verdict_lines(first)]
     if others:
         lines.append("less, of other arms and tasks:")
-        lines += [f"    {one.name}: {gib(one.plan.peak)} ({one.plan.largest.name})" for one in others]
+        lines += [
+            f"    {planned_run.name}: {gib(planned_run.plan.peak)} ({planned_run.plan.largest.name})"
+            for planned_run in others
+        ]
     return lines
 
 
-def heading(one: Planned) -> str:
-    place = "a GPU" if one.gpu else "the processor"
+def heading(planned_run: Planned) -> str:
+    device = "a GPU" if planned_run.gpu else "the processor"
     longest = "if every completion has the maximum length"
-    return f"memory of {visible(one.name)}, {visible(one.model)} on {place}, {longest}:"
+    return f"memory of {visible(planned_run.name)}, {visible(planned_run.model)} on {device}, {longest}:"
 
 
-def table_lines(one: Planned) -> list[str]:
+def table_lines(planned_run: Planned) -> list[str]:
     """The table: a row for each part, a column for each phase."""
-    large = one.plan.peak >= 2**30
+    large = planned_run.plan.peak >= 2**30
     unit, digits = (2**30, 2) if large else (2**20, 1)
     table = Table(box=None, pad_edge=False)
     table.add_column("GiB" if large else "MiB")
-    for phase in one.plan.phases:
+    for phase in planned_run.plan.phases:
         table.add_column(phase.name, justify="right")
     for part in PARTS:
-        sizes = [phase.parts.get(part, 0) for phase in one.plan.phases]
+        sizes = [phase.parts.get(part, 0) for phase in planned_run.plan.phases]
         if any(sizes):
             table.add_row(part, *(f"{size / unit:,.{digits}f}" if size else "" for size in sizes))
-    totals = [Text(f"{phase.total / unit:,.{digits}f}") for phase in one.plan.phases]
+    totals = [Text(f"{phase.total / unit:,.{digits}f}") for phase in planned_run.plan.phases]
     table.add_row(Text("total"), *totals)
     console = Console(file=io.StringIO(), width=WIDTH, force_terminal=False, force_jupyter=False)
     console.print(table)
@@ -70,16 +73,16 @@ def table_lines(one: Planned) -> list[str]:
     return [f"    {line.rstrip()}" for line in console.file.getvalue().splitlines()]
 
 
-def verdict_lines(one: Planned) -> list[str]:
+def verdict_lines(planned_run: Planned) -> list[str]:
     """Which phase is largest, and whether it fits."""
-    peak = f"largest: {one.plan.largest.name}, {gib(one.plan.peak)}"
-    if one.limit is None:
+    peak = f"largest: {planned_run.plan.largest.name}, {gib(planned_run.plan.peak)}"
+    if planned_run.limit is None:
         lines = [
             f"{peak}; give the memory of a GPU with --gpu-memory GIB to see whether the runs fit into it"
         ]
-    elif one.verdict == "fits in smaller portions":
-        lines = [peak, warning(one)]
+    elif planned_run.verdict == "fits in smaller portions":
+        lines = [peak, warning(planned_run)]
     else:
-        words = "fits" if one.verdict == "fits" else "does not fit"
-        lines = [f"{peak}; {words} into the {gib(one.limit)} of a GPU that a run may take"]
-    return lines + [f"note: {note}" for note in one.plan.notes]
+        words = "fits" if planned_run.verdict == "fits" else "does not fit"
+        lines = [f"{peak}; {words} into the {gib(planned_run.limit)} of a GPU that a run may take"]
+    return lines + [f"note: {note}" for note in planned_run.plan.notes]

@@ -35,11 +35,11 @@ from grpobench.tasks.data.tables import DataError
 def damage(run: Path) -> list[str]:
     """One line per damaged file, beginning with its path. If several checks find damage in a file, the first
     one's line counts."""
-    found: dict[str, str] = {}
+    fault_by_file: dict[str, str] = {}
     for fault in chain(unreadable(run), result_faults(run), lost_settings(run), changed_weights(run)):
         file = fault.partition(": ")[0].partition(", line ")[0]
-        found.setdefault(file, fault)
-    return list(found.values())
+        fault_by_file.setdefault(file, fault)
+    return list(fault_by_file.values())
 
 
 def unreadable(run: Path) -> list[str]:
@@ -61,12 +61,12 @@ def lost_settings(run: Path) -> Iterator[str]:
 def changed_weights(run: Path) -> Iterator[str]:
     """Final weights that were changed since they were written."""
     try:
-        kept = checksums.read_sums(run)
+        recorded_sums = checksums.read_sums(run)
     except ValueError:
         return
-    for name, one in kept.items():
+    for name, sums in recorded_sums.items():
         path = run / name
-        if name.startswith("final/") and path.is_file() and bounded.sha256(path) != one[checksums.SEAL]:
+        if name.startswith("final/") and path.is_file() and bounded.sha256(path) != sums[checksums.SEAL]:
             yield f"{path}: was changed since it was written (see {checksums.SUMS_FILE}); restore it"
 
 
@@ -93,9 +93,9 @@ class Source:
 
     def without_settings(self) -> dict[str, Path]:
         """Planned runs with a folder but no run.toml."""
-        places = {str(name): self.folder / str(name) for name in self.table["runs"]}
+        folders = {str(name): self.folder / str(name) for name in self.table["runs"]}
         return {
-            name: path for name, path in places.items() if path.is_dir() and not (path / "run.toml").exists()
+            name: path for name, path in folders.items() if path.is_dir() and not (path / "run.toml").exists()
         }
 
 
@@ -155,24 +155,24 @@ def read(folder: Path) -> Source:
 
 def damaged(sources: Sequence[Source]) -> list[str]:
     """Plans and runs that cannot be read or were changed, each with its remedy."""
-    found = [
+    damage_lines = [
         f"{path}: damaged; restore it"
         for source in sources
         for name in PLANS
         if (path := source.folder / name).exists() and not isinstance(read_json(path), dict)
     ]
-    whole: dict[str, Path] = {}
+    intact: dict[str, Path] = {}
     torn: list[tuple[Path, list[str]]] = []
     for source in sources:
         for name, path in (source.runs() | source.without_settings()).items():
             if faults := damage(path):
                 torn.append((path, faults))
             elif settled(path):
-                whole.setdefault(name, path)
+                intact.setdefault(name, path)
     for path, faults in torn:
-        copy = f"; {whole[path.name]} is a whole copy" if path.name in whole else ""
-        found += [f"{fault}; or move {path} away to merge without it{copy}" for fault in faults]
-    return found
+        copy = f"; {intact[path.name]} is a whole copy" if path.name in intact else ""
+        damage_lines += [f"{fault}; or move {path} away to merge without it{copy}" for fault in faults]
+    return damage_lines
 
 
 def recipe_differences(first: Source, other: Source) -> list[str]:
@@ -180,7 +180,7 @@ def recipe_differences(first: Source, other: Source) -> list[str]:
     ours, theirs = requested_settings(first), requested_settings(other)
     absent = "(absent)"
     pair = f"{first.folder} and {other.folder}"
-    found = [
+    differences = [
         f"{pair} have different recipes: {key}: {ours.get(key, absent)} and {theirs.get(key, absent)}"
         for key in dict.fromkeys([*ours, *theirs])
         if ours.get(key, absent) != theirs.get(key, absent)
@@ -188,8 +188,10 @@ def recipe_differences(first: Source, other: Source) -> list[str]:
     for name in PLANS:
         texts = [read_json(source.folder / name) for source in (first, other)]
         if texts[0] != texts[1]:
-            found.append(f"{pair} have different plans, which were fixed before the runs: {name} differs")
-    return found
+            differences.append(
+                f"{pair} have different plans, which were fixed before the runs: {name} differs"
+            )
+    return differences
 
 
 def requested_settings(source: Source) -> dict[str, str]:
@@ -198,31 +200,31 @@ def requested_settings(source: Source) -> dict[str, str]:
         table = toml.read(source.table.get("recipe") or "")
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{source.folder / 'experiment.json'}: its recipe cannot be read: {error}") from error
-    kept = {key: value for key, value in table.items() if key not in CHOOSING and key != "arm"}
-    found = stored.flatten(kept)
+    settings = {key: value for key, value in table.items() if key not in CHOOSING and key != "arm"}
+    requested = stored.flatten(settings)
     for arm in table.get("arm", []):
         name = arm.get("name", arm.get("algorithm"))
-        found |= {f"arm.{name}.{key}": value for key, value in stored.flatten(arm).items()}
+        requested |= {f"arm.{name}.{key}": value for key, value in stored.flatten(arm).items()}
     for text in (*source.table.get("sets", []), *source.table.get("over", [])):
         parsed = parse_set(text)
         if parsed and parsed[0][0] not in CHOOSING:
-            found[f"--set {'.'.join(parsed[0])}"] = str(parsed[1])
+            requested[f"--set {'.'.join(parsed[0])}"] = str(parsed[1])
     plan = {"name": str(source.table.get("name")), "margin": str(source.table.get("margin"))}
-    return found | plan | {"control": str(source.table.get("control", ""))}
+    return requested | plan | {"control": str(source.table.get("control", ""))}
 
 
 def settings_differences(sources: Sequence[Source]) -> list[str]:
     """Settings that differ between runs of the same arm and task, apart from seeds."""
-    known: dict[str, tuple[Path, str]] = {}
-    found = []
+    first_by_stem: dict[str, tuple[Path, str]] = {}
+    differences = []
     for source in sources:
         for name, path in source.runs().items():
             text = seedless(bounded.read_text(path / "run.toml"))
             stem = name.rpartition("-s")[0]
-            first, expected = known.setdefault(stem, (path, text))
+            first, expected = first_by_stem.setdefault(stem, (path, text))
             changes = stored.differences(expected, text) if expected != text else []
-            found += [f"{first} and {path} have different settings: {change}" for change in changes]
-    return found
+            differences += [f"{first} and {path} have different settings: {change}" for change in changes]
+    return differences
 
 
 def seedless(text: str) -> str:
@@ -236,15 +238,15 @@ def choose(sources: Sequence[Source]) -> tuple[dict[str, Path], list[str]]:
     faults = []
     for source in sources:
         for name, path in source.runs().items():
-            known = taken.get(name)
-            if known is None:
+            earlier = taken.get(name)
+            if earlier is None:
                 taken[name] = path
-            elif settled(known) and settled(path):
-                if what := unequal(known, path):
+            elif settled(earlier) and settled(path):
+                if differing := unequal(earlier, path):
                     faults.append(
-                        f"{known} and {path} are the same run with different results: {what} differs"
+                        f"{earlier} and {path} are the same run with different results: {differing} differs"
                     )
-            elif progress(path) > progress(known):
+            elif progress(path) > progress(earlier):
                 taken[name] = path
     return taken, faults
 
@@ -254,13 +256,14 @@ def progress(run: Path) -> tuple[bool, int]:
     return settled(run), int(status(run).get("step", 0))
 
 
-def unequal(one: Path, other: Path) -> str:
+def unequal(first: Path, other: Path) -> str:
     """The first file in which two executions of a run differ, apart from times; empty if none does."""
     for name in ("metrics.jsonl", "eval.jsonl"):
-        if timeless(one / name) != timeless(other / name):
+        if timeless(first / name) != timeless(other / name):
             return name
     weights = [
-        {path.name: bounded.sha256(path) for path in run.glob("final/*.safetensors")} for run in (one, other)
+        {path.name: bounded.sha256(path) for path in run.glob("final/*.safetensors")}
+        for run in (first, other)
     ]
     return "" if weights[0] == weights[1] else "final/"
 

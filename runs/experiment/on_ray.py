@@ -84,8 +84,8 @@ class RayEngine:
             self.gpus = gpus if gpus is not None else float(ray.cluster_resources().get("GPU", 0) >= 1)
             room = capacity(ray.nodes(), cpus, self.gpus)
             if not room and not workers:
-                wanted = f"--cpus-per-run {cpus} and --gpus-per-run {self.gpus:g}"
-                raise ConfigError([f"--on ray: no node has room for a run with {wanted}"])
+                request = f"--cpus-per-run {cpus} and --gpus-per-run {self.gpus:g}"
+                raise ConfigError([f"--on ray: no node has room for a run with {request}"])
         except BaseException:
             self.leave()
             raise
@@ -104,29 +104,32 @@ class RayEngine:
         while len(self.crew) < min(self.workers, working + len(queue)):
             actor = self.kind.remote(tuple(path for path in sys.path if path))
             self.crew.append(Member(actor, actor.ready.remote()))
-        rest = list(queue)
+        unstarted = list(queue)
         begun = []
         for member in self.crew:
-            if member.ready and not member.run and rest:
-                begun.append(rest.pop(0))
+            if member.ready and not member.run and unstarted:
+                begun.append(unstarted.pop(0))
                 member.run = begun[-1]
                 member.pending = member.actor.carry_out.remote(self.board.parcel(begun[-1]))
         return begun
 
     def news(self, seconds: float) -> list[News]:
-        asked = {member.pending: member for member in self.crew if member.pending is not None}
+        member_by_reference = {member.pending: member for member in self.crew if member.pending is not None}
         done: list[Any] = []
-        if asked:
-            done, rest = self.ray.wait(list(asked), num_returns=1, timeout=seconds)
-            if done and rest:
-                done += self.ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        if member_by_reference:
+            done, unfinished = self.ray.wait(list(member_by_reference), num_returns=1, timeout=seconds)
+            if done and unfinished:
+                done += self.ray.wait(unfinished, num_returns=len(unfinished), timeout=0)[0]
         elif not self.given_up:  # As in the pause before a run's next attempt.
             time.sleep(seconds)
         given_up, self.given_up = self.given_up, []
-        found: list[News] = [*given_up, *self.board.heard(member.run for member in self.crew if member.run)]
+        messages: list[News] = [
+            *given_up,
+            *self.board.heard(member.run for member in self.crew if member.run),
+        ]
         for reference in done:
-            found += self.answer(asked[reference], reference)
-        return found
+            messages += self.answer(member_by_reference[reference], reference)
+        return messages
 
     def answer(self, member: Member, reference: Any) -> list[News]:
         """The answer to an actor's request, or why there is none."""

@@ -59,13 +59,15 @@ class Queue:
         """Query Slurm without raising: a controller that restarts or is too busy is asked again later."""
         self.asked = time.monotonic()
         try:
-            told = subprocess.run(COMMAND, capture_output=True, text=True, timeout=LONGEST, check=True).stdout
+            output = subprocess.run(
+                COMMAND, capture_output=True, text=True, timeout=LONGEST, check=True
+            ).stdout
         except (OSError, subprocess.SubprocessError) as error:
             self.watchdog = str(getattr(error, "stderr", None) or error).strip()
             return
         self.watchdog = ""
         self.answers += 1
-        pairs = (line.strip().partition("|") for line in told.splitlines())
+        pairs = (line.strip().partition("|") for line in output.splitlines())
         self.states = {job: state for job, _, state in pairs}
 
     def look(self) -> None:
@@ -177,21 +179,21 @@ class SlurmEngine:
 
     def settings(self, name: str, cpus: int, gpus: float | None, parameters: Sequence[str]) -> dict[str, Any]:
         """The parameters of submitit for the jobs."""
-        found: dict[str, Any] = {"name": name, "timeout_min": MINUTES, "cpus_per_task": cpus}
+        job_settings: dict[str, Any] = {"name": name, "timeout_min": MINUTES, "cpus_per_task": cpus}
         if gpus:
-            found["gpus_per_node"] = int(gpus)
+            job_settings["gpus_per_node"] = int(gpus)
         if not self.local:
             threads = [
                 name for name in self.around if not name.startswith("GRPOBENCH_")
             ]  # sbatch passes these on.
             lines = [f"export {name}={self.around[name]}" for name in threads]
-            found |= {"slurm_array_parallelism": self.workers, "slurm_setup": lines}
+            job_settings |= {"slurm_array_parallelism": self.workers, "slurm_setup": lines}
         for text in parameters:
             parsed = parse_set(text)
             if parsed is None or len(parsed[0]) != 1:
                 raise ValueError(f"--job {text}: write --job NAME=VALUE, a parameter of submitit's executor")
-            found[parsed[0][0]] = parsed[1]
-        return found
+            job_settings[parsed[0][0]] = parsed[1]
+        return job_settings
 
     def start(self, queue: Sequence[Run]) -> list[Run]:
         room = self.workers - len(self.active) if self.local else LARGEST_ARRAY
@@ -215,7 +217,7 @@ class SlurmEngine:
             return []
         self.looked = time.monotonic()
         given_up, self.given_up = self.given_up, []
-        found: list[News] = [*given_up, *self.board.heard(entry.run for entry in self.active.values())]
+        messages: list[News] = [*given_up, *self.board.heard(entry.run for entry in self.active.values())]
         if not self.local:
             self.queue.look()
         there = set(os.listdir(self.folder))
@@ -223,13 +225,13 @@ class SlurmEngine:
             message = self.ended(entry, there)
             if message is not None:
                 del self.active[entry.run.name]
-                found += self.board.last(entry.run)
+                messages += self.board.last(entry.run)
                 if isinstance(message, Ended):
                     self.tidy(entry)
                 else:
                     entry.job.cancel(check=False)  # Slurm may have queued it again by itself.
-                found.append((entry.run, message))
-        return found
+                messages.append((entry.run, message))
+        return messages
 
     def ended(self, entry: Entry, there: set[str]) -> Ended | Lost | None:
         """How a job ended; None while it is running."""
@@ -267,8 +269,8 @@ class SlurmEngine:
         if self.local:
             return str(entry.job.state) if entry.job.done() else ""
         state = self.queue.state(entry.job.job_id)
-        known = state != FORGOTTEN or self.queue.answers > entry.answers + 1
-        return state if known and (state in OVER or state == FORGOTTEN) else ""
+        is_certain = state != FORGOTTEN or self.queue.answers > entry.answers + 1
+        return state if is_certain and (state in OVER or state == FORGOTTEN) else ""
 
     def outcome_of(self, entry: Entry) -> Ended | Lost | None:
         """What happened to a job that something other than this launcher told to end; None while Slurm has

@@ -62,14 +62,14 @@ class Pool:
 
     def start(self, queue: Sequence[Run]) -> list[Run]:
         working = sum(worker.run is not None for worker in self.crew)
-        wanted = min(self.workers, working + len(queue))
-        while len(self.crew) < wanted and time.monotonic() >= self.rests_until:
+        crew_size = min(self.workers, working + len(queue))
+        while len(self.crew) < crew_size and time.monotonic() >= self.rests_until:
             self.start_worker()
-        rest = list(queue)
+        unstarted = list(queue)
         begun = []
         for worker in self.crew:
-            if worker.ready and not worker.run and worker.retired is None and rest:
-                begun.append(rest.pop(0))
+            if worker.ready and not worker.run and worker.retired is None and unstarted:
+                begun.append(unstarted.pop(0))
                 self.assign(worker, begun[-1])
         return begun
 
@@ -87,14 +87,14 @@ class Pool:
         alive = (
             worker.process.is_alive()
         )  # Checked first, so that messages from before its death are still read.
-        found: list[News] = []
+        messages: list[News] = []
         try:
             while worker.connection.poll():
-                found += self.take(worker, worker.connection.recv())
+                messages += self.take(worker, worker.connection.recv())
         except (EOFError, OSError):
             worker.process.join(1)
             alive = False
-        return found if alive else [*found, *self.handle_death(worker)]
+        return messages if alive else [*messages, *self.handle_death(worker)]
 
     def take(self, worker: Worker, message: Any) -> list[News]:
         if isinstance(message, Ready):
@@ -144,16 +144,16 @@ class Pool:
     def start_worker(self) -> None:
         """Start a worker in the first free slot."""
         taken = {worker.slot for worker in self.crew}
-        place = next(number for number in itertools.count() if number not in taken)
+        slot = next(number for number in itertools.count() if number not in taken)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         threads = machine.threads(self.workers)
         process = context.Process(target=serve, args=(theirs, self.execute, threads, os.getpid()))
-        own = machine.environment(self.workers, place, self.gpus_per_run)
-        with environment(**own), without_main(), without_interrupts():
+        variables = machine.environment(self.workers, slot, self.gpus_per_run)
+        with environment(**variables), without_main(), without_interrupts():
             process.start()
         theirs.close()
-        self.crew.append(Worker(process, ours, place))
+        self.crew.append(Worker(process, ours, slot))
 
     def abandon(self, run: Run) -> None:
         for worker in self.crew:

@@ -140,8 +140,8 @@ class Profiler:
     ) -> list[Part]:
         """The runs of the chosen probes at these rates, and with `ladder` those of the ladder. Without it the
         rates are no rungs: a ladder is averaged over the rates of the search."""
-        own = [self.probes[name] for name in chosen if self.probes[name].runs == "own"]
-        parts = [self._part(probe, algorithm, rates, ladder) for probe in own]
+        probes = [self.probes[name] for name in chosen if self.probes[name].runs == "own"]
+        parts = [self._part(probe, algorithm, rates, ladder) for probe in probes]
         if ladder and any(self.probes[name].runs == "ladder" for name in chosen):
             others = [rate for rate in self.shared["search"]["rates"] if rate != rates["policy"]]
             gate = self.probes[GATE]
@@ -163,9 +163,9 @@ class Profiler:
         settings = dict(control.settings)
         factor = float(settings.pop("rate", 1.0))
         searched = rates[control.algorithm]
-        own = {**searched, "policy": factor * searched["policy"]}
-        arm = arm_of(probe, f"{probe.name}-{name}", control.algorithm, own, settings)
-        return Part(arm, name, (probe,), own)
+        arm_rates = {**searched, "policy": factor * searched["policy"]}
+        arm = arm_of(probe, f"{probe.name}-{name}", control.algorithm, arm_rates, settings)
+        return Part(arm, name, (probe,), arm_rates)
 
     def _part(self, probe: Probe, algorithm: str, rates: Mapping[str, float], ladder: bool = True) -> Part:
         label = "-".join(f"{rate:g}" for rate in rates.values()).replace(".", "_")
@@ -176,7 +176,7 @@ class Profiler:
         served = [probe]
         if probe.name == GATE:
             shared = ("learn", "ladder") if ladder else ("learn",)
-            served += [one for one in self.probes.values() if one.runs in shared]
+            served += [candidate for candidate in self.probes.values() if candidate.runs in shared]
         return Part(arm, algorithm, tuple(served), rates)
 
     def _teacher(self, probe: Probe, algorithm: str) -> dict[str, Any]:

@@ -76,24 +76,24 @@ class Board:
         if time.monotonic() - self.looked < LOOK:
             return []
         self.looked = time.monotonic()
-        return [news for told in runs for news in self.read(told)]
+        return [news for run in runs for news in self.read(run)]
 
-    def read(self, told: Run) -> list[tuple[Run, Progress]]:
+    def read(self, run: Run) -> list[tuple[Run, Progress]]:
         """Messages of one run since the last check."""
-        path = self.path / f"{told.name}.json"
+        path = self.path / f"{run.name}.json"
         with contextlib.suppress(FileNotFoundError, ValueError):
             changed = path.stat().st_mtime_ns
-            if self.seen.get(told.name) != changed:
-                self.seen[told.name] = changed
-                return [(told, Progress(**bounded.read_object(path)))]
+            if self.seen.get(run.name) != changed:
+                self.seen[run.name] = changed
+                return [(run, Progress(**bounded.read_object(path)))]
         return []
 
-    def last(self, told: Run) -> list[tuple[Run, Progress]]:
+    def last(self, run: Run) -> list[tuple[Run, Progress]]:
         """The last message of a run that has ended."""
-        found = self.read(told)
-        self.seen.pop(told.name, None)
-        (self.path / f"{told.name}.json").unlink(missing_ok=True)
-        return found
+        messages = self.read(run)
+        self.seen.pop(run.name, None)
+        (self.path / f"{run.name}.json").unlink(missing_ok=True)
+        return messages
 
     def stop(self) -> None:
         (self.path / "stop").touch()
@@ -108,7 +108,7 @@ class Post:
     """The run's end."""
 
     def __init__(self, parcel: Parcel) -> None:
-        self.told = parcel.board / f"{parcel.job.path.name}.json"
+        self.progress_path = parcel.board / f"{parcel.job.path.name}.json"
         self.wish = parcel.board / "stop"
         self.launcher = Sight(parcel.job.path.parent / "lock")
         self.token = parcel.token
@@ -120,7 +120,7 @@ class Post:
         if now - self.reported >= LOOK or progress.pressing:
             self.reported = now
             with contextlib.suppress(OSError):
-                write_atomic(self.told, json.dumps(asdict(progress)).encode(), durable=False)
+                write_atomic(self.progress_path, json.dumps(asdict(progress)).encode(), durable=False)
 
     def stop(self) -> bool:
         now = time.monotonic()
@@ -131,9 +131,9 @@ class Post:
 
     def abandoned(self) -> bool:
         """Whether the launcher is gone."""
-        seen = self.launcher.look()
+        lock_state = self.launcher.look()
         lease = self.launcher.lease
-        return seen == "free" or lease is None or lease.token != self.token
+        return lock_state == "free" or lease is None or lease.token != self.token
 
 
 def carry_out(packed: bytes, listen: Callable[[Post], None] = lambda _: None) -> Ended:
@@ -144,8 +144,8 @@ def carry_out(packed: bytes, listen: Callable[[Post], None] = lambda _: None) ->
     parcel: Parcel = pickle.loads(packed)
     path, config = parcel.job.path, parcel.job.config
     if settled(path) and not parcel.job.allow_change and not grows(path, config):
-        found = status(path)  # by an attempt that was believed lost
-        return Ended(ENDS.get(found["state"], "finished"), found["why"])
+        recorded_status = status(path)  # by an attempt that was believed lost
+        return Ended(ENDS.get(recorded_status["state"], "finished"), recorded_status["why"])
     post = Post(parcel)
     listen(post)
     if post.stop():
@@ -163,7 +163,12 @@ def extend_search(search: tuple[str, ...]) -> None:
 def surroundings(threads: int) -> dict[str, str]:
     """Variables for a remote process before it imports anything: its threads, and variables that the command
     line has set. The host name in its lock is its own."""
-    own = {name: value for name, value in os.environ.items() if name.startswith("GRPOBENCH_")}
-    own.pop(lock.HOST, None)
+    variables = {name: value for name, value in os.environ.items() if name.startswith("GRPOBENCH_")}
+    variables.pop(lock.HOST, None)
     count = str(threads)
-    return {**own, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, SPIN: os.environ.get(SPIN, SPINS)}
+    return {
+        **variables,
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        SPIN: os.environ.get(SPIN, SPINS),
+    }

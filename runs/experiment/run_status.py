@@ -153,12 +153,12 @@ def overviews(folder: Path) -> list[Overview]:
         return [Overview(folder, Lock(folder.parent).owner(), (run_status(folder),))]
     if (folder / "experiment.json").exists():
         return [experiment(folder)]
-    found = [experiment(path.parent) for path in sorted(folder.glob("*/experiment.json"))]
-    if not found:
+    experiments = [experiment(path.parent) for path in sorted(folder.glob("*/experiment.json"))]
+    if not experiments:
         raise DataError(
             f"{folder} contains no run; give a folder that `grpobench run` has written, or its parent"
         )
-    return found
+    return experiments
 
 
 def experiment(folder: Path) -> Overview:
@@ -167,29 +167,29 @@ def experiment(folder: Path) -> Overview:
     planned = read_object_if_any(path).get("runs", [])
     if not isinstance(planned, list):
         raise FileError(path, "`runs` must be a list; restore the file")
-    found = [path.parent.name for path in sorted(folder.glob("*/run.toml"))]
-    names = dict.fromkeys([*map(str, planned), *found])
+    begun = [path.parent.name for path in sorted(folder.glob("*/run.toml"))]
+    names = dict.fromkeys([*map(str, planned), *begun])
     return Overview(folder, Lock(folder).owner(), tuple(run_status(folder / name) for name in names))
 
 
-def run_status(place: Path) -> RunStatus:
+def run_status(folder: Path) -> RunStatus:
     """The status of one run."""
-    told, owner, rows = status(place), Lock(place).owner(), last_rows(place / "metrics.jsonl")
-    state, why = str(told.get("state", "waiting")), str(told.get("why", "") or "")
-    if damage := result_damage(place):
+    recorded_status, owner, rows = status(folder), Lock(folder).owner(), last_rows(folder / "metrics.jsonl")
+    state, why = str(recorded_status.get("state", "waiting")), str(recorded_status.get("why", "") or "")
+    if damage := result_damage(folder):
         state, why = "damaged", damage[0]
     if state == "running" and owner is None:
         state, why = "interrupted", "its process is gone; the same `grpobench run` resumes it"
     if state in ("running", "interrupted"):
-        why = "; ".join(filter(None, (why, _unresponsive(place))))
+        why = "; ".join(filter(None, (why, _unresponsive(folder))))
     last = rows[-1] if rows else {}
-    step = int(last.get("step", told.get("step", 0)))
-    steps, pace = _steps(place), _pace(rows)
+    step = int(last.get("step", recorded_status.get("step", 0)))
+    steps, pace = _steps(folder), _pace(rows)
     left = None
     if state == "running" and steps is not None and pace is not None:
         left = pace * (steps - step)
     return RunStatus(
-        run=place.name,
+        run=folder.name,
         state=state,
         why=why,
         step=step,
@@ -198,26 +198,29 @@ def run_status(place: Path) -> RunStatus:
         tokens_per_second=token_rate(rows),
         seconds_left=left,
         seconds_per_step=pace,
-        seconds_since_row=_age(place / "metrics.jsonl"),
+        seconds_since_row=_age(folder / "metrics.jsonl"),
         process=owner.pid if owner else None,
         host=owner.host if owner else None,
     )
 
 
-def _unresponsive(place: Path) -> str:
+def _unresponsive(folder: Path) -> str:
     """The launcher's note on the last attempt that it gave up; empty if it gave up none."""
-    found = {}
-    for path in place.glob("unresponsive-*.txt"):
+    note_by_attempt = {}
+    for path in folder.glob("unresponsive-*.txt"):
         with contextlib.suppress(OSError, ValueError):
             number = int(path.stem.removeprefix("unresponsive-"))
-            found[number] = bounded.read_text(path, errors="replace").partition("\n")[0]
-    return f"attempt {max(found)} {found[max(found)]} (unresponsive-{max(found)}.txt)" if found else ""
+            note_by_attempt[number] = bounded.read_text(path, errors="replace").partition("\n")[0]
+    if not note_by_attempt:
+        return ""
+    last = max(note_by_attempt)
+    return f"attempt {last} {note_by_attempt[last]} (unresponsive-{last}.txt)"
 
 
-def _steps(place: Path) -> int | None:
+def _steps(folder: Path) -> int | None:
     """Steps that the run will make; None before it has begun."""
     try:
-        table = bounded.read_toml(place / "run.toml")
+        table = bounded.read_toml(folder / "run.toml")
         return int(table["train"]["steps"])
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -225,15 +228,15 @@ def _steps(place: Path) -> int | None:
 
 def _pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Seconds per step over the last rows of one attempt. The clock starts anew with each attempt."""
-    found: list[Mapping[str, Any]] = []
+    attempt_rows: list[Mapping[str, Any]] = []
     for row in reversed(rows):
         wall = number_in(row, "time/wall")
-        if wall is None or (found and wall > found[-1]["time/wall"]):
+        if wall is None or (attempt_rows and wall > attempt_rows[-1]["time/wall"]):
             break
-        found.append(row)
-    if len(found) < 2:
+        attempt_rows.append(row)
+    if len(attempt_rows) < 2:
         return None
-    last, first = found[0], found[-1]
+    last, first = attempt_rows[0], attempt_rows[-1]
     return float((last["time/wall"] - first["time/wall"]) / max(1, last["step"] - first["step"]))
 
 
@@ -255,14 +258,17 @@ def watch(folder: Path, console: Console, wait: Callable[[float], None] = time.s
         if screen:
             screen.start()
         while True:
-            found = overviews(folder)
-            most = max(1, console.height // len(found) - 4) if screen else None
-            text = Text(visible("\n".join(line for one in found for line in one.lines(most))), no_wrap=True)
+            experiments = overviews(folder)
+            most = max(1, console.height // len(experiments) - 4) if screen else None
+            text = Text(
+                visible("\n".join(line for overview in experiments for line in overview.lines(most))),
+                no_wrap=True,
+            )
             if screen:
                 screen.update(text, refresh=True)
             else:
                 console.print(text, soft_wrap=True)
-            if not any(one.launcher for one in found):
+            if not any(overview.launcher for overview in experiments):
                 return
             wait(WATCH if screen else INTERVAL)
     except KeyboardInterrupt:

@@ -73,18 +73,18 @@ class Tried:
 class TrialError(ConfigError):
     """Code of a recipe cannot work. `faults` holds a message for each fault."""
 
-    def __init__(self, found: Sequence[Tried], kept: Path | None = None) -> None:
-        self.found = [one for one in found if one.fault]
-        self.kept = kept
+    def __init__(self, trials: Sequence[Tried], tracebacks: Path | None = None) -> None:
+        self.faulty = [tried for tried in trials if tried.fault]
+        self.tracebacks = tracebacks
         by_fault: dict[str, list[str]] = {}
-        for one in self.found:
-            by_fault.setdefault(one.fault, []).append(one.what)
+        for tried in self.faulty:
+            by_fault.setdefault(tried.fault, []).append(tried.what)
         super().__init__([f"{fault} ({', '.join(names)})" for fault, names in by_fault.items()])
 
     def __str__(self) -> str:
         count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
         lines = "".join(f"\n  {fault}" for fault in self.faults)
-        see = f"tracebacks are in {self.kept}; " if self.kept else ""
+        see = f"tracebacks are in {self.tracebacks}; " if self.tracebacks else ""
         return (
             f"the trial before the first run found {count}, and nothing was started:{lines}\n"
             f"{see}mend the code and run the same command (--no-trial starts without a trial)"
@@ -111,23 +111,24 @@ def pieces_of(config: RunConfig, everything: bool) -> set[tuple[str, ...]]:
     """What a trial of a run would try. With a large model neither tasks nor settings make a difference."""
     large = is_large(config.model.name)
     task, settings = ("", "") if large else (str(config.task), choices(config))
-    own = {
-        name: one.cls
-        for name, one in others.others(config).items()
-        if not str(getattr(one.cls, "__module__", "")).startswith("grpobench.")
+    foreign_classes = {
+        name: part.cls
+        for name, part in others.others(config).items()
+        if not str(getattr(part.cls, "__module__", "")).startswith("grpobench.")
     }
-    found: set[tuple[str, ...]] = {
-        (name, task, settings if cls is type(config.algorithm) else "") for name, cls in own.items()
+    pieces: set[tuple[str, ...]] = {
+        (name, task, settings if cls is type(config.algorithm) else "")
+        for name, cls in foreign_classes.items()
     }
-    found |= {("callback", str(one)) for one in config.observe if called_back(one.name)}
+    pieces |= {("callback", str(observer)) for observer in config.observe if called_back(observer.name)}
     if everything and not large:
-        found |= {
+        pieces |= {
             ("algorithm", config.algorithm.name, settings),
             ("task", task),
             ("sampler", config.sampler.kind),
             ("reward", config.reward.kind, *config.reward.weights),
         }
-    return found
+    return pieces
 
 
 def called_back(name: str) -> bool:
@@ -170,24 +171,24 @@ def demand(configs: Sequence[RunConfig], folder: Path, where: Where, say: Callab
     if not chosen:
         return
     keys = {key(config): config for config in chosen}
-    kept = folder / MEMORY
-    known = {*PASSED, *(read_json(kept) or ())}
-    left = {one: config for one, config in keys.items() if one not in known}
+    memory_file = folder / MEMORY
+    passed_keys = {*PASSED, *(read_json(memory_file) or ())}
+    left = {trial_key: config for trial_key, config in keys.items() if trial_key not in passed_keys}
     if not left:
         return
     began = time.monotonic()
     here = [config if where.on == "local" else moved(config) for config in left.values()]
     say(f"trial of the recipe's own code: {', '.join(map(described, here))}")
-    found = carry_out(here, where.gpus_per_run)
-    for one in found:
-        if one.skipped:
-            say(f"{one.what} was not tried: {one.skipped}")
-    if any(one.fault for one in found):
-        raise TrialError(found, written(found))
-    passed = [one for one, tried in zip(left, found, strict=True) if not tried.skipped]
+    trials = carry_out(here, where.gpus_per_run)
+    for tried in trials:
+        if tried.skipped:
+            say(f"{tried.what} was not tried: {tried.skipped}")
+    if any(tried.fault for tried in trials):
+        raise TrialError(trials, written(trials))
+    passed = [trial_key for trial_key, tried in zip(left, trials, strict=True) if not tried.skipped]
     PASSED.update(passed)
-    kept.parent.mkdir(exist_ok=True)
-    files.write_atomic(kept, json.dumps(sorted({*(read_json(kept) or ()), *passed})).encode())
+    memory_file.parent.mkdir(exist_ok=True)
+    files.write_atomic(memory_file, json.dumps(sorted({*(read_json(memory_file) or ()), *passed})).encode())
     if passed:
         say(f"the trial passed in {time.monotonic() - began:.1f} s")
 
@@ -210,21 +211,21 @@ def key(config: RunConfig) -> str:
     parts = others.parts(config)
     code = provenance.code("runs/train/trial.py", *parts) | provenance.foreign_code(*parts)
     beside = Path(config.beside) if config.beside else None
-    for one in config.observe:
-        for path in plugins.sources(one.reference, beside):
+    for observer in config.observe:
+        for path in plugins.sources(observer.reference, beside):
             code[str(path)] = provenance.short_hash(path)
     text = stored.dump(dataclasses.replace(config, experiment="", arm="", seed=0))
     inputs = [text, code, dict(provenance.versions())]
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def written(found: Sequence[Tried]) -> Path:
+def written(trials: Sequence[Tried]) -> Path:
     """A file with the tracebacks, outside of the experiment's folder, which no run has begun in."""
     descriptor, name = tempfile.mkstemp(prefix="grpobench-trial-", suffix=".txt")
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        for one in found:
-            if one.fault:
-                file.write(f"{one.what}: {one.fault}\n\n{one.traceback}\n")
+        for tried in trials:
+            if tried.fault:
+                file.write(f"{tried.what}: {tried.fault}\n\n{tried.traceback}\n")
     return Path(name)
 
 
@@ -238,14 +239,14 @@ def carry_out(chosen: Sequence[RunConfig], gpus_per_run: float | None = None) ->
     with tempfile.TemporaryDirectory(prefix="grpobench-trial-", ignore_cleanup_errors=True) as room:
         arguments = (theirs, list(chosen), room, machine.threads(1), os.getpid(), SECONDS)
         process = context.Process(target=serve, args=arguments)
-        own = machine.environment(1, 0, gpus_per_run)
+        variables = machine.environment(1, 0, gpus_per_run)
         try:
-            with environment(**own), without_main(), without_interrupts():
+            with environment(**variables), without_main(), without_interrupts():
                 process.start()
             theirs.close()
-            found = list(heard(ours, chosen))
+            trials = list(heard(ours, chosen))
             process.join(SECONDS_ENDED)
-            return found
+            return trials
         finally:
             if process.pid is not None:
                 process.kill()
@@ -337,23 +338,23 @@ def watch(
     owned = others.files(config)
     since, last = time.monotonic(), ""
     while not over.wait(LOOK):
-        place = location_in_own_code(sys._current_frames().get(thread), owned)
-        if place != last:
-            since, last = time.monotonic(), place
+        location = location_in_own_code(sys._current_frames().get(thread), owned)
+        if location != last:
+            since, last = time.monotonic(), location
         if last and time.monotonic() - since >= seconds:
             stack = "".join(traceback.format_stack(sys._current_frames()[thread]))
-            told = f"{last} did not return in {seconds:.0f} s"
+            message = f"{last} did not return in {seconds:.0f} s"
             with contextlib.suppress(OSError):
-                connection.send(Tried(described(config), told, traceback=stack))
+                connection.send(Tried(described(config), message, traceback=stack))
             os._exit(1)
 
 
 def location_in_own_code(frame: Any, owned: Iterable[Path]) -> str:
     """``FILE:LINE FUNCTION`` of the outermost call into others' code; empty outside of it."""
-    found = ""
+    location = ""
     while frame is not None:
         path = Path(frame.f_code.co_filename).resolve()
         if path in owned:
-            found = f"{path.name}:{frame.f_code.co_firstlineno} {frame.f_code.co_qualname}"
+            location = f"{path.name}:{frame.f_code.co_firstlineno} {frame.f_code.co_qualname}"
         frame = frame.f_back
-    return found
+    return location

@@ -100,10 +100,10 @@ def unresponsive(run: Run) -> str:
 
 def keep(run: Run, why: str) -> str:
     """Write unresponsive-ATTEMPT.txt. Returns the reason with the path of the file."""
-    found = stack(run)
-    place = run.path / f"unresponsive-{status(run.path).get('attempt', 0)}.txt"
+    stack_text = stack(run)
+    path = run.path / f"unresponsive-{status(run.path).get('attempt', 0)}.txt"
     if not run.path.is_dir():
         return why
     with contextlib.suppress(OSError):
-        write_atomic(place, f"{why}\n\n{found or NO_STACK}\n".encode(errors="replace"))
-    return f"{why}; its stack is in {place}" if found else f"{why}; it wrote no stack ({place})"
+        write_atomic(path, f"{why}\n\n{stack_text or NO_STACK}\n".encode(errors="replace"))
+    return f"{why}; its stack is in {path}" if stack_text else f"{why}; it wrote no stack ({path})"

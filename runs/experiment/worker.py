@@ -70,7 +70,7 @@ class Ready:
 class Fault:
     """What crashed a run. Two runs with equal faults crashed alike."""
 
-    what: str
+    signature: str
     """Type of the error, its innermost line in others' code, its message without numbers."""
     file: str = ""
     """The file of others' code that it went through; empty if it is the suite's."""
@@ -199,13 +199,13 @@ def fault_of(config: RunConfig, error: BaseException, why: str) -> Fault:
     kind = type(frame.error if frame else error).__qualname__
     line = f"{frame.path}:{frame.line}" if frame else ""
     # What returned something wrong is in no traceback, but its message begins with file and line.
-    named = [str(path) for path in others.files(config) if why.startswith(f"{path.name}:")]
-    file = str(blamed.path) if blamed else next(iter(named), "")
+    files_in_message = [str(path) for path in others.files(config) if why.startswith(f"{path.name}:")]
+    file = str(blamed.path) if blamed else next(iter(files_in_message), "")
     words = {blamed.function.partition(".")[0] if blamed else "", *re.split(r"[\s.]", why)}
     owners = [
         name
-        for name, one in others.others(config).items()
-        if name in why or getattr(one.cls, "__qualname__", name) in words
+        for name, part in others.others(config).items()
+        if name in why or getattr(part.cls, "__qualname__", name) in words
     ]
     return Fault(f"{kind} {line} {NUMBERS.sub('#', why)}", file, next(iter(owners), "") if file else "")
 

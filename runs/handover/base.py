@@ -31,19 +31,19 @@ class Base:
 
     loaded: Loaded
     """Its tokenizer and configuration; no weights."""
-    place: str
+    location: str
     """A path below the hand-over, beginning with `MODELS`, or else a folder or hub id that the library is
     given as it is."""
 
     @property
     def inside(self) -> bool:
         """Whether the hand-over holds the policy."""
-        return self.place.startswith(f"{MODELS}/")
+        return self.location.startswith(f"{MODELS}/")
 
 
 def base_of(config: RunConfig, taken: dict[str, str]) -> Base:
-    """The policy of a run and its place. `taken` has the places by what makes them, so that two policies get
-    two and equal ones share one."""
+    """The policy of a run and its location. `taken` maps what makes a policy to its location, so that equal
+    policies share one."""
     model = config.model
     loaded = outline(model.name, chat_template=model.template)
     kind, folder = folder_of(model.name) or ("package" if model.name in PACKAGED else "hub", None)
@@ -59,24 +59,24 @@ def base_of(config: RunConfig, taken: dict[str, str]) -> Base:
     return Base(loaded, taken[key])
 
 
-def free(wanted: str, taken: Iterable[str]) -> str:
+def free(preferred: str, taken: Iterable[str]) -> str:
     """A path that is not taken: the wanted one, or one with a number behind it."""
     used = set(taken)
-    if wanted not in used:
-        return wanted
-    numbered = (f"{wanted}-{number}" for number in itertools.count(2))
+    if preferred not in used:
+        return preferred
+    numbered = (f"{preferred}-{number}" for number in itertools.count(2))
     return next(path for path in numbered if path not in used)
 
 
 def write(config: RunConfig, base: Base, folder: Path, tell: Tell) -> str:
     """Write the policy below `folder`, after its warm start, and return the hash of its weights."""
-    place = folder / base.place
+    policy_folder = folder / base.location
     loaded = load(config.model.name, chat_template=config.model.template)
     if config.model.warm_start:
         warm_start(loaded, config.task, config.model, tell)
-    loaded.model.save_pretrained(place)
-    loaded.tokenizer.save_pretrained(place)
-    return weights_hash(place)
+    loaded.model.save_pretrained(policy_folder)
+    loaded.tokenizer.save_pretrained(policy_folder)
+    return weights_hash(policy_folder)
 
 
 def plain_template(loaded: Loaded, problems: Sequence[Problem], plain: str) -> str:

@@ -54,7 +54,7 @@ class Problems:
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
-        used = {problem.prompt for own in (self.train, *self.evaluated.values()) for problem in own}
+        used = {problem.prompt for problems in (self.train, *self.evaluated.values()) for problem in problems}
         return max(len(self.loaded.encode(prompt)) for prompt in used)
 
     def schedule(self, seed: int) -> list[int]:
@@ -65,9 +65,9 @@ class Problems:
         traits: Sequence[Any] = [problem.traits for problem in self.train]
         algorithm = config.modify.around(config.algorithm)
         curriculum = algorithm.curriculum(traits, prompts, derive(seed, "curriculum"), None)
-        wanted = steps * (1 + config.modify.dynamic_sampling)
+        drawn_steps = steps * (1 + config.modify.dynamic_sampling)
         most = max(steps, MOST_PASSES * len(self.train) // prompts)
-        return [index for step in range(1, min(wanted, most) + 1) for index in curriculum.draw(step, 0)]
+        return [index for step in range(1, min(drawn_steps, most) + 1) for index in curriculum.draw(step, 0)]
 
 
 def source(config: RunConfig, split: Split) -> str:
@@ -101,8 +101,8 @@ class Files:
         """The training rows of a run; the path below the hand-over."""
         config = problems.config
         rows = [
-            row(problems, problems.train[index], "train", place)
-            for place, index in enumerate(problems.schedule(seed))
+            row(problems, problems.train[index], "train", position)
+            for position, index in enumerate(problems.schedule(seed))
         ]
         return self._write(f"{source(config, 'train')}-s{seed}", rows)
 
@@ -111,9 +111,10 @@ class Files:
         config = problems.config
         return {
             split: self._write(
-                source(config, split), [row(problems, one, split, place) for place, one in enumerate(own)]
+                source(config, split),
+                [row(problems, problem, split, position) for position, problem in enumerate(split_problems)],
             )
-            for split, own in problems.evaluated.items()
+            for split, split_problems in problems.evaluated.items()
         }
 
     def _write(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:

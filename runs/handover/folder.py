@@ -83,19 +83,19 @@ def write_parts(plan: Plan, folder: Path, tell: Tell) -> tuple[dict[str, Any], d
     policy that is inside."""
     for name in (CONFIGS, grading.RECIPES):
         (folder / name).mkdir()
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     policies: dict[str, str] = {}
     parquet = data.Files(folder)
     runs: dict[str, Any] = {}
     for part in plan.parts:
         config = part.config
         tell(f"{part.name}: problems")
-        start = base.base_of(config, places)
+        start = base.base_of(config, locations)
         limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
         problems = data.Problems(config, start.loaded, limit)
-        if start.inside and start.place not in policies:
+        if start.inside and start.location not in policies:
             tell(f"{part.name}: policy")
-            policies[start.place] = base.write(
+            policies[start.location] = base.write(
                 config, start, folder, lambda update, updates, loss: tell(f"warm start {update}/{updates}")
             )
         write_settings(plan, part, problems, folder)
@@ -108,7 +108,7 @@ def write_parts(plan: Plan, folder: Path, tell: Tell) -> tuple[dict[str, Any], d
                 "seed": seed,
                 "steps": config.train.steps,
                 "updates": trl_settings.splitting(config).updates if plan.library == "trl" else 1,
-                "model": start.place,
+                "model": start.location,
                 "train": parquet.train(problems, seed),
                 "evaluated": evaluated,
                 "metrics": metrics(part) if plan.library == "verl" else {},
@@ -160,7 +160,7 @@ def overrides(name: str, run: Mapping[str, Any], here: str) -> list[str]:
         return f"'{here}/{path}'"
 
     model = below(run["model"]) if run["model"].startswith(f"{base.MODELS}/") else f"'{run['model']}'"
-    found = {
+    assignments = {
         "data.train_files": below(run["train"]),
         "data.val_files": f"[{','.join(map(below, run['evaluated'].values()))}]",
         "data.seed": seed,
@@ -175,7 +175,7 @@ def overrides(name: str, run: Mapping[str, Any], here: str) -> list[str]:
         "trainer.experiment_name": f"'{name}'",
         "trainer.default_local_dir": below(f"checkpoints/{name}"),
     }
-    return [f"{key}={value}" for key, value in found.items()]
+    return [f"{key}={value}" for key, value in assignments.items()]
 
 
 def command(name: str, run: Mapping[str, Any], library: str) -> str:
@@ -186,7 +186,7 @@ def command(name: str, run: Mapping[str, Any], library: str) -> str:
         f'    VERL_FILE_LOGGER_PATH="$HERE/{LOGS}/{name}.jsonl" python3 -m verl.trainer.main_ppo',
         '      --config-path "$HERE/configs"',
         f"      --config-name {shlex.quote(run['part'])}",
-        *(f'      "{one}"' for one in overrides(name, run, "$HERE")),
+        *(f'      "{assignment}"' for assignment in overrides(name, run, "$HERE")),
         '      "trainer.nnodes=$NODES" "trainer.n_gpus_per_node=$GPUS" "$@"',
     ]
     return " \\\n".join(lines)
@@ -247,7 +247,7 @@ def readme(plan: Plan) -> str:
     shared: list[str] = []
     if plan.parts:
         first, *others = (part.translated.differs for part in plan.parts)
-        shared = [one for one in first if all(one in other for other in others)]
+        shared = [difference for difference in first if all(difference in other for other in others)]
     lines = [
         f"# {plan.experiment} for {title} {release(plan.library)}",
         "",
@@ -264,12 +264,17 @@ def readme(plan: Plan) -> str:
         "",
         "## What differs everywhere",
         "",
-        *(f"- {one}" for one in shared),
+        *(f"- {difference}" for difference in shared),
     ]
     for part in plan.parts:
-        own = [one for one in part.translated.differs if one not in shared]
-        if own:
-            lines += ["", f"## What differs in {part.name}", "", *(f"- {one}" for one in own)]
+        part_differences = [difference for difference in part.translated.differs if difference not in shared]
+        if part_differences:
+            lines += [
+                "",
+                f"## What differs in {part.name}",
+                "",
+                *(f"- {difference}" for difference in part_differences),
+            ]
     if plan.refused:
         lines += ["", "## What is not here, and why", "", *(f"- {why}" for why in plan.refused)]
     return "\n".join(lines) + "\n"

@@ -70,13 +70,13 @@ def make(recipe: Recipe, library: str, translate: Callable[[RunConfig], Translat
     parts: list[Part] = []
     refused: list[str] = []
     for key, config in first.items():
-        found = translate(config)
-        why = [*common(config), *grading.refusals(config), *found.refused]
+        translation = translate(config)
+        why = [*common(config), *grading.refusals(config), *translation.refused]
         if why:
             refused.append(f"arm {config.arm} on {config.task.name}: {'; '.join(dict.fromkeys(why))}")
         else:
-            listed = dict.fromkeys([*found.differs, *different(config)])
-            translated = Translated(found.settings, [], list(listed))
+            listed = dict.fromkeys([*translation.differs, *different(config)])
+            translated = Translated(translation.settings, [], list(listed))
             parts.append(Part(config, tuple(seeds[key]), translated))
     if refused and not (leave_out and parts):
         more = "" if leave_out else "; --leave-out hands over the rest"
@@ -120,9 +120,9 @@ def common(config: RunConfig) -> Iterator[str]:
 
 def must_be(settings: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
     """Why settings that are handed over with one value alone are not: (value, that value) by key."""
-    for key, (value, wanted) in settings.items():
-        if value != wanted:
-            yield f"{key} is {format_setting(value)}; set it to {format_setting(wanted)}"
+    for key, (value, required) in settings.items():
+        if value != required:
+            yield f"{key} is {format_setting(value)}; set it to {format_setting(required)}"
 
 
 def format_setting(value: Any) -> str:
@@ -131,17 +131,17 @@ def format_setting(value: Any) -> str:
 
 def different(config: RunConfig) -> list[str]:
     """What the suite does around a run and nobody does elsewhere."""
-    found = []
+    differences = []
     if config.stop_on:
-        found.append(f"stop_on: nothing ends a run at {', '.join(config.stop_on)} there")
+        differences.append(f"stop_on: nothing ends a run at {', '.join(config.stop_on)} there")
     if config.evaluate.also:
-        found.append(f"evaluate.also: {', '.join(config.evaluate.also)} is not evaluated there")
+        differences.append(f"evaluate.also: {', '.join(config.evaluate.also)} is not evaluated there")
     if config.evaluate.likelihood and "likelihood" in config.task.modes:
-        found.append("evaluate.likelihood: candidates are not compared there")
+        differences.append("evaluate.likelihood: candidates are not compared there")
     if config.train.gradient_noise:
-        found.append("train.gradient_noise: the gradient's noise is not measured there")
+        differences.append("train.gradient_noise: the gradient's noise is not measured there")
     if config.model.warm_start:
-        found.append("model.warm_start: made here; models/ holds the policy after it")
+        differences.append("model.warm_start: made here; models/ holds the policy after it")
     if config.observe:
-        found.append("observe: callbacks are not called there")
-    return found
+        differences.append("observe: callbacks are not called there")
+    return differences

@@ -39,7 +39,7 @@ class Rewards:
         self, completion_ids: Sequence[Sequence[int]], extra_info: Sequence[dict[str, Any]], **_: Any
     ) -> list[float | None]:
         """The reward of each completion; None leaves out one that could not be graded."""
-        found: list[float | None] = []
+        rewards: list[float | None] = []
         self.right = []
         for tokens, problem in zip(completion_ids, extra_info, strict=True):
             text = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -47,12 +47,12 @@ class Rewards:
                 scores = self.graders.score(self.part, problem, text)
             except GradingError as error:
                 print(error, flush=True)
-                found.append(None)
+                rewards.append(None)
                 self.right.append(None)
                 continue
-            found.append(scores["score"] - self.punishment(len(tokens)))
+            rewards.append(scores["score"] - self.punishment(len(tokens)))
             self.right.append(scores["acc"])
-        return found
+        return rewards
 
     def correct(self, **_: Any) -> list[float | None]:
         """Of the completions that were rewarded last."""
@@ -96,12 +96,12 @@ class Evaluate(TrainerCallback):
         self.last = state.global_step
         modes = {"greedy": 1} if self.settings["greedy"] else {}
         modes |= {"sampled": self.settings["samples"]} if self.settings["samples"] else {}
-        found = {
+        accuracies = {
             f"eval/{split}/{mode}/correct": self.share(rows, mode, count)
             for split, rows in self.rows.items()
             for mode, count in modes.items()
         }
-        state.log_history.append({"step": state.global_step, **found})
+        state.log_history.append({"step": state.global_step, **accuracies})
 
     def share(self, rows: list[dict[str, Any]], mode: str, count: int) -> float:
         """Mean of `acc` over the answers of all processes."""
@@ -128,9 +128,11 @@ class Evaluate(TrainerCallback):
         prompts = [encoded(tokenizer, list(row["prompt"])) for row in rows]
         longest = max(map(len, prompts))
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        ids = torch.tensor([[pad] * (longest - len(one)) + one for one in prompts], device=model.device)
+        ids = torch.tensor(
+            [[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device
+        )
         mask = torch.tensor(
-            [[0] * (longest - len(one)) + [1] * len(one) for one in prompts], device=model.device
+            [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device
         )
         how: dict[str, Any] = {"do_sample": False}
         if mode == "sampled":
@@ -152,7 +154,7 @@ class Evaluate(TrainerCallback):
         )
         model.train(training)
         texts = tokenizer.batch_decode(out[:, longest:], skip_special_tokens=True)
-        return [(row, texts[place * count : (place + 1) * count]) for place, row in enumerate(rows)]
+        return [(row, texts[index * count : (index + 1) * count]) for index, row in enumerate(rows)]
 
 
 def encoded(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
@@ -197,9 +199,9 @@ def train(name: str, run: dict[str, Any], settings: dict[str, Any], parts: int) 
     """Train a run and save its state and its policy."""
     import trl
 
-    place = run["model"]
-    place = str(HERE / place) if place.startswith("models/") else place
-    tokenizer: Any = AutoTokenizer.from_pretrained(place)
+    model_path = run["model"]
+    model_path = str(HERE / model_path) if model_path.startswith("models/") else model_path
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
     if not settings["chat_template"]:
         tokenizer.chat_template = None
     rewards = Rewards(run["part"], tokenizer, settings["overlong"])
@@ -214,7 +216,7 @@ def train(name: str, run: dict[str, Any], settings: dict[str, Any], parts: int) 
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     at_once = split_evenly(settings["rows"], processes, parts)
     out = HERE / "outputs" / name
-    asked = {
+    arguments = {
         **settings["arguments"],
         "output_dir": str(out),
         "seed": run["seed"],
@@ -228,9 +230,9 @@ def train(name: str, run: dict[str, Any], settings: dict[str, Any], parts: int) 
         rewards, {split: read(HERE / path) for split, path in run["evaluated"].items()}, settings["evaluate"]
     )
     trainer = getattr(trl, f"{settings['trainer']}Trainer")(
-        model=AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32),
         reward_funcs=[rewards.reward, rewards.correct],
-        args=getattr(trl, f"{settings['trainer']}Config")(**asked),
+        args=getattr(trl, f"{settings['trainer']}Config")(**arguments),
         train_dataset=Dataset.from_list(table),
         processing_class=tokenizer,
         callbacks=[evaluate],

@@ -29,7 +29,7 @@ def translate(config: RunConfig) -> Translated:
         return Translated({}, refused)
     train, modify = config.train, config.modify
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
-    found = {
+    part_settings = {
         "trainer": entry.trainer,
         "rows": train.prompts_per_step * train.group_size // train.num_minibatches,
         "minibatches": train.num_minibatches,
@@ -46,7 +46,7 @@ def translate(config: RunConfig) -> Translated:
         "arguments": {**training_arguments(config, limit), **arguments},
     }
     differs = [*DIFFERS, *differences(config, arguments)]
-    return Translated(found, [*refused, *refusals(config, entry)], differs)
+    return Translated(part_settings, [*refused, *refusals(config, entry)], differs)
 
 
 def without_remedy(why: str) -> str:
@@ -98,19 +98,19 @@ def training_arguments(config: RunConfig, limit: int) -> dict[str, Any]:
 
 def differences(config: RunConfig, arguments: Mapping[str, Any]) -> list[str]:
     """What depends on the recipe."""
-    found = []
+    departures = []
     if config.train.warmup_steps:
-        found.append("train.warmup_steps: the rate rises with each update there, with each step here")
+        departures.append("train.warmup_steps: the rate rises with each update there, with each step here")
     if arguments.get("loss_type") in (*OVER_TOKENS, None) and config.train.num_minibatches > 1:
-        found.append(
+        departures.append(
             "settings.averaging: with several processes or parts of a minibatch (`--parts`), each divides by "
             "its own tokens or by the whole batch's; ours divides by the minibatch's"
         )
     if config.train.micro_batch_tokens:
-        found.append("train.micro_batch_tokens: `train.py --parts N` splits minibatches there")
-    return found
+        departures.append("train.micro_batch_tokens: `train.py --parts N` splits minibatches there")
+    return departures
 
 
-def document(found: Mapping[str, Any]) -> str:
+def document(part_settings: Mapping[str, Any]) -> str:
     """The file of a part that `train.py` reads."""
-    return json.dumps(dict(found), indent=1) + "\n"
+    return json.dumps(dict(part_settings), indent=1) + "\n"

@@ -46,20 +46,20 @@ def unknown(settings: Mapping[str, Any]) -> list[str]:
 def translate(config: RunConfig) -> Translated:
     """A run's settings in verl's terms, without what depends on the seed and on where files are."""
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
-    asked = verl_arguments.translate(config.algorithm, config.modify, limit)
-    if not asked.settings:
-        return Translated({}, asked.refused)
+    translated = verl_arguments.translate(config.algorithm, config.modify, limit)
+    if not translated.settings:
+        return Translated({}, translated.refused)
     settings = {
         **batch_settings(config, limit),
-        **optimizer_settings(config, asked.critic),
-        **precision_settings(config, asked.critic),
+        **optimizer_settings(config, translated.critic),
+        **precision_settings(config, translated.critic),
         **evaluation_settings(config),
-        **asked.settings,
+        **translated.settings,
     }
     if lost := unknown(settings):
         raise ConfigError([f"verl {RELEASE} has no setting {', '.join(lost)}"])
-    differs = [*asked.differs, *DIFFERS, *training_differences(config)]
-    return Translated(settings, [*asked.refused, *refusals(config)], differs)
+    differs = [*translated.differs, *DIFFERS, *training_differences(config)]
+    return Translated(settings, [*translated.refused, *refusals(config)], differs)
 
 
 def refusals(config: RunConfig) -> Iterator[str]:
@@ -126,43 +126,43 @@ def batch_settings(config: RunConfig, limit: int) -> dict[str, Any]:
 def optimizer_settings(config: RunConfig, critic: bool) -> dict[str, Any]:
     """AdamW and its rate, for the policy and the critic."""
     train = config.train
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     roles: dict[Role, str] = {"policy": ACTOR}
     if critic:
         roles["critic"] = "critic"
     most = min(train.max_grad_norm, UNBOUNDED)
-    for role, place in roles.items():
-        found |= {
-            f"{place}.optim.optimizer": "AdamW",
-            f"{place}.optim.optimizer_impl": "torch.optim",
-            f"{place}.optim.lr": train.learning_rate.get(role, train.learning_rate["policy"]),
-            f"{place}.optim.betas": list(train.betas),
-            f"{place}.optim.weight_decay": train.weight_decay,
-            f"{place}.optim.clip_grad": most,
-            f"{place}.grad_clip": most,
-            f"{place}.optim.lr_scheduler_type": train.schedule,
-            f"{place}.optim.min_lr_ratio": train.floor,
-            f"{place}.optim.lr_warmup_steps": train.warmup_steps,
-            f"{place}.optim.lr_warmup_steps_ratio": 0.0,
+    for role, section in roles.items():
+        settings |= {
+            f"{section}.optim.optimizer": "AdamW",
+            f"{section}.optim.optimizer_impl": "torch.optim",
+            f"{section}.optim.lr": train.learning_rate.get(role, train.learning_rate["policy"]),
+            f"{section}.optim.betas": list(train.betas),
+            f"{section}.optim.weight_decay": train.weight_decay,
+            f"{section}.optim.clip_grad": most,
+            f"{section}.grad_clip": most,
+            f"{section}.optim.lr_scheduler_type": train.schedule,
+            f"{section}.optim.min_lr_ratio": train.floor,
+            f"{section}.optim.lr_warmup_steps": train.warmup_steps,
+            f"{section}.optim.lr_warmup_steps_ratio": 0.0,
         }
-    return found
+    return settings
 
 
 def precision_settings(config: RunConfig, critic: bool) -> dict[str, Any]:
     """Types of weights and of forward passes. Flash attention computes no float32, and verl packs sequences
     only with it."""
     dtype = config.model.dtype
-    places = [f"{ACTOR}.fsdp_config", "actor_rollout_ref.ref.fsdp_config", *(["critic.fsdp"] * critic)]
-    found: dict[str, Any] = {f"{ROLLOUT}.dtype": dtype}
-    for place in places:
-        found |= {f"{place}.dtype": dtype, f"{place}.model_dtype": "fp32"}
+    sections = [f"{ACTOR}.fsdp_config", "actor_rollout_ref.ref.fsdp_config", *(["critic.fsdp"] * critic)]
+    settings: dict[str, Any] = {f"{ROLLOUT}.dtype": dtype}
+    for section in sections:
+        settings |= {f"{section}.dtype": dtype, f"{section}.model_dtype": "fp32"}
     if dtype == "float32":
         for model in (MODEL, *(["critic.model"] * critic)):
-            found |= {
+            settings |= {
                 f"{model}.override_config": {"attn_implementation": "sdpa"},
                 f"{model}.use_remove_padding": False,
             }
-    return found
+    return settings
 
 
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
@@ -181,31 +181,31 @@ def evaluation_settings(config: RunConfig) -> dict[str, Any]:
 
 def training_differences(config: RunConfig) -> list[str]:
     """What of a run's training and evaluation is near to ours and not equal."""
-    found, evaluate = [], config.evaluate
+    differences, evaluate = [], config.evaluate
     if config.train.warmup_steps:
-        found.append("train.warmup_steps: the rate of a step is that of ours one step before")
+        differences.append("train.warmup_steps: the rate of a step is that of ours one step before")
     if evaluate.greedy and evaluate.samples:
-        found.append("evaluate.samples: answers are greedy there, sampled ones are left out")
+        differences.append("evaluate.samples: answers are greedy there, sampled ones are left out")
     if evaluate.test_problems and "test" in config.task.splits:
-        found.append("evaluate.test_problems: answered whenever validation problems are")
+        differences.append("evaluate.test_problems: answered whenever validation problems are")
     if config.model.dtype == "float32":
-        found.append(
+        differences.append(
             'model.dtype is "float32": attention is torch\'s and sequences are padded, since flash attention '
             "computes no float32"
         )
-    return found
+    return differences
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by dotted key as tables."""
-    found: dict[str, Any] = {}
+    root: dict[str, Any] = {}
     for key, value in settings.items():
         *tables, name = key.split(".")
-        place = found
+        branch = root
         for table in tables:
-            place = place.setdefault(table, {})
-        place[name] = value
-    return found
+            branch = branch.setdefault(table, {})
+        branch[name] = value
+    return root
 
 
 def document(settings: Mapping[str, Any]) -> str:

@@ -32,20 +32,22 @@ class OwnRun:
 def settled_runs(folders: Sequence[Path]) -> list[OwnRun]:
     """The runs with a result of these experiments. Raises DataError for a folder that is none, and for two
     runs of one name."""
-    found: dict[str, OwnRun] = {}
+    run_by_name: dict[str, OwnRun] = {}
     for folder in folders:
         table = read_json(folder / "experiment.json")
         if not isinstance(table, dict) or checksums.broken(table) or not isinstance(table.get("runs"), list):
             raise DataError(f"--beside {folder}: no experiment folder; give one such as results/quickstart")
         names = [str(name) for name in table["runs"] if (folder / str(name) / "run.toml").is_file()]
         for name in names:
-            if name in found:
-                raise DataError(f"--beside {folder}: has {name}, as {found[name].path.parent} has; give one")
+            if name in run_by_name:
+                raise DataError(
+                    f"--beside {folder}: has {name}, as {run_by_name[name].path.parent} has; give one"
+                )
             if settled(folder / name):
-                found[name] = described(folder / name)
-    if folders and not found:
+                run_by_name[name] = described(folder / name)
+    if folders and not run_by_name:
         raise DataError(f"--beside {folders[0]}: no run there has a result yet")
-    return list(found.values())
+    return list(run_by_name.values())
 
 
 def described(path: Path) -> OwnRun:

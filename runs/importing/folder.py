@@ -52,7 +52,7 @@ class KeyOverrides:
 
 
 def run_key(
-    label: str, log: Log, evaluated: str, told: KeyOverrides, taken: Mapping[RunKey, object]
+    label: str, log: Log, evaluated: str, overrides: KeyOverrides, taken: Mapping[RunKey, object]
 ) -> RunKey:
     """Arm, task and seed of a run. The arm comes from the command line, else from a tracker's group, else
     from the name of the log or of its folder without the seed. An unknown seed becomes the next free one.
@@ -63,14 +63,14 @@ def run_key(
         arm = log.group
     if seed is None:
         seed = parted(label)[1]
-    originals = told.arm or arm or label, told.task or log.task or evaluated.rpartition("/")[2]
+    originals = overrides.arm or arm or label, overrides.task or log.task or evaluated.rpartition("/")[2]
     for option, original in zip(("--arm", "--task"), originals, strict=True):
         if original and not plain(original):
             raise DataError(f"the name {original!r} has no letter or digit of ASCII; write {option} NAME")
     arm, task = plain(originals[0]) or "run", plain(originals[1]) or TASK
     originals = originals[0] or arm, originals[1] or task
-    if told.seed is not None:
-        seed = told.seed
+    if overrides.seed is not None:
+        seed = overrides.seed
     elif seed is None:
         seed = log.seed
     if seed is None:
@@ -97,10 +97,10 @@ def find_confusion(key: RunKey, originals: Originals) -> str:
 def parted(label: str) -> tuple[str, int | None]:
     """A path or name without the seed at its end, and the seed: ``grpo/seed1`` and ``grpo-s1`` are `grpo` and
     1."""
-    found = SEED.search(label.replace("/", "-"))
-    if found is None:
+    match = SEED.search(label.replace("/", "-"))
+    if match is None:
         return label, None
-    return label[: found.start()], int(found[1])
+    return label[: match.start()], int(match[1])
 
 
 def plain(name: str) -> str:
@@ -130,9 +130,11 @@ MODEL = (
 """Settings that name the model, in verl, OpenRLHF and transformers."""
 
 
-def write(folder: Path, experiment: str, where: RunKey, log: Log, found: Translated, library: str) -> None:
+def write(
+    folder: Path, experiment: str, where: RunKey, log: Log, translated: Translated, library: str
+) -> None:
     """Write a run folder, which appears whole or not at all."""
-    last = max(found.rows)
+    last = max(translated.rows)
     theirs = {
         name: value
         for name, value in flat(log.settings).items()
@@ -150,27 +152,27 @@ def write(folder: Path, experiment: str, where: RunKey, log: Log, found: Transla
         config["model"] = {"name": model}
     if theirs:
         config["theirs"] = theirs
-    with files.becoming(folder / where.folder) as place:
-        (place / "run.toml").write_text(toml.write(config), encoding="utf-8")
-        (place / "provenance.json").write_bytes(
-            json.dumps(provenance(log, found, library), indent=1).encode()
+    with files.becoming(folder / where.folder) as run_folder:
+        (run_folder / "run.toml").write_text(toml.write(config), encoding="utf-8")
+        (run_folder / "provenance.json").write_bytes(
+            json.dumps(provenance(log, translated, library), indent=1).encode()
         )
         status = {"state": log.state, "why": log.why, "step": last, "attempt": 1}
-        (place / "status.json").write_bytes(json.dumps(status).encode())
-        rows = ({"step": step, **row} for step, row in found.rows.items())
-        (place / "metrics.jsonl").write_bytes(b"".join(map(line, rows)))
+        (run_folder / "status.json").write_bytes(json.dumps(status).encode())
+        rows = ({"step": step, **row} for step, row in translated.rows.items())
+        (run_folder / "metrics.jsonl").write_bytes(b"".join(map(line, rows)))
         if log.answers:
-            (place / "eval.jsonl").write_bytes(b"".join(map(line, log.answers)))
+            (run_folder / "eval.jsonl").write_bytes(b"".join(map(line, log.answers)))
         for step, groups in log.rollouts.items():
-            (place / "rollouts").mkdir(exist_ok=True)
+            (run_folder / "rollouts").mkdir(exist_ok=True)
             packed = zstandard.ZstdCompressor().compress(b"".join(map(line, groups)))
-            (place / "rollouts" / f"step-{step}.jsonl.zst").write_bytes(packed)
-        (place / checksums.SUMS_FILE).write_bytes(
-            files.sums_of(place, [place / "run.toml", *place.rglob("*.jsonl*")])
+            (run_folder / "rollouts" / f"step-{step}.jsonl.zst").write_bytes(packed)
+        (run_folder / checksums.SUMS_FILE).write_bytes(
+            files.sums_of(run_folder, [run_folder / "run.toml", *run_folder.rglob("*.jsonl*")])
         )
 
 
-def provenance(log: Log, found: Translated, library: str) -> dict[str, Any]:
+def provenance(log: Log, translated: Translated, library: str) -> dict[str, Any]:
     """provenance.json: what the run was made from, the original name of each metric, and what was left
     out."""
     return {
@@ -184,12 +186,12 @@ def provenance(log: Log, found: Translated, library: str) -> dict[str, Any]:
                 {"path": str(path), "bytes": path.stat().st_size, "sha256": bounded.sha256(path)}
                 for path in log.files
             ],
-            "rows": len(found.rows),
+            "rows": len(translated.rows),
             "answers": len(log.answers),
-            "metrics": found.names,
-            "other": found.unmapped,
+            "metrics": translated.names,
+            "other": translated.unmapped,
             "faults": [str(fault) for fault in log.faults],
-            "notes": [*log.notes, *found.notes],
+            "notes": [*log.notes, *translated.notes],
         },
     }
 
@@ -199,20 +201,20 @@ def described(folder: Path) -> dict[str, Any]:
     a folder with other content."""
     if not folder.exists():
         return {}
-    known = read_json(folder / "experiment.json")
-    if isinstance(known, dict) and known.get("imported"):
-        return known
+    experiment_record = read_json(folder / "experiment.json")
+    if isinstance(experiment_record, dict) and experiment_record.get("imported"):
+        return experiment_record
     if folder.is_dir() and not any(folder.iterdir()):
         return {}
-    what = "has runs of a recipe" if known else "has other content than imported runs"
-    raise ConfigError([f"{folder}: {what}; name another folder"])
+    obstacle = "has runs of a recipe" if experiment_record else "has other content than imported runs"
+    raise ConfigError([f"{folder}: {obstacle}; name another folder"])
 
 
 def write_experiment(
     folder: Path,
     name: str,
     before: Mapping[str, Any],
-    places: Sequence[RunKey],
+    run_keys: Sequence[RunKey],
     originals: Originals,
     faults: Sequence[str],
     design: Mapping[str, Any],
@@ -227,10 +229,10 @@ def write_experiment(
         formats.KEY: formats.FORMAT,
         "name": name,
         "summary": "runs imported from logs of other libraries",
-        "runs": merged("runs", [place.folder for place in places]),
-        "seeds": sorted(merged("seeds", [place.seed for place in places])),
-        "arms": merged("arms", [place.arm for place in places]),
-        "tasks": merged("tasks", [place.task for place in places]),
+        "runs": merged("runs", [run_key.folder for run_key in run_keys]),
+        "seeds": sorted(merged("seeds", [run_key.seed for run_key in run_keys])),
+        "arms": merged("arms", [run_key.arm for run_key in run_keys]),
+        "tasks": merged("tasks", [run_key.task for run_key in run_keys]),
         "originals": originals,
         "recipe": "",
         "imported": True,

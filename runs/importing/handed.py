@@ -21,10 +21,10 @@ KEPT = ("learning_rate", "epoch", "num_tokens")
 
 def adopt(path: Path, log: Log) -> None:
     """Give a log what the record of its hand-over says, if it lies in one."""
-    found = run_of(path)
-    if found is None:
+    handed_run = run_of(path)
+    if handed_run is None:
         return
-    library, name, run = found
+    library, name, run = handed_run
     log.group = f"{run['arm']}-{library}"
     log.task, log.seed, log.name = str(run["task"]), int(run["seed"]), name
     log.planned = int(run["steps"])
@@ -57,15 +57,15 @@ def run_of(path: Path) -> tuple[str, str, Mapping[str, Any]] | None:
 
 def by_step(rows: Mapping[int, Mapping[str, float]], updates: int) -> dict[int, dict[str, float]]:
     """Rows per update as rows per step of so many updates."""
-    found: dict[int, dict[str, list[float]]] = {}
+    values_by_step: dict[int, dict[str, list[float]]] = {}
     for update, row in sorted(rows.items()):
-        place = found.setdefault(-(-update // updates), {})
+        values_by_name = values_by_step.setdefault(-(-update // updates), {})
         for name, value in row.items():
-            place.setdefault(name, []).append(value)
+            values_by_name.setdefault(name, []).append(value)
     return {
         step: {
             name: values[-1] if name in KEPT or name.startswith("eval/") else fmean(values)
             for name, values in row.items()
         }
-        for step, row in found.items()
+        for step, row in values_by_step.items()
     }

@@ -72,7 +72,7 @@ def carry_out(request: Request) -> Imported:
     made: dict[RunKey, ReadRun] = {}
     for source, log in joined(logs(request, faults)):
         try:
-            run = one(source, log, request, made)
+            run = translated_run(source, log, request, made)
         except DataError as error:
             faults.append(Fault(source.path, None, message_of(error, source)))
             continue
@@ -102,8 +102,8 @@ def ours_keys(runs: Iterable[beside.OwnRun]) -> list[RunKey]:
 
 def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
     """The log of every source; whatever cannot be read is added to `faults`."""
-    for given in request.sources:
-        for source in sources(given, request.form, faults):
+    for path in request.sources:
+        for source in sources(path, request.form, faults):
             try:
                 log = read(source, request.form, request.mapped)
             except DataError as error:
@@ -118,10 +118,10 @@ def message_of(error: DataError, source: Source) -> str:
     return str(error).removeprefix(f"{source.path}: ").removeprefix(f"{source.path}, ")
 
 
-def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
+def joined(source_logs: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
     """Join the parts of a run that was stopped and resumed, in the position of its first part."""
     runs: dict[object, list[tuple[Source, Log]]] = {}
-    for number, (source, log) in enumerate(found):
+    for number, (source, log) in enumerate(source_logs):
         runs.setdefault(log.identity or number, []).append((source, log))
     for parts in runs.values():
         parts.sort(key=lambda part: part[1].started)
@@ -132,16 +132,16 @@ def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
     return [parts[0] for parts in runs.values()]
 
 
-def one(source: Source, log: Log, request: Request, made: Mapping[RunKey, ReadRun]) -> ReadRun:
+def translated_run(source: Source, log: Log, request: Request, made: Mapping[RunKey, ReadRun]) -> ReadRun:
     """A log under our names, with its target. Raises DataError for numbers outside their range."""
     log.notes += log.repeated()
     mapped = {theirs: ours for theirs, ours in {**log.mapped, **request.mapped}.items() if ours != STEP}
     vocabulary = language(log)
-    found = translate(log, vocabulary, mapped)
-    if log.state in ("finished", "preempted") and (why := diverged(found)):
+    translated = translate(log, vocabulary, mapped)
+    if log.state in ("finished", "preempted") and (why := diverged(translated)):
         log.state, log.why = "diverged", why
-    where = folder.run_key(source.label, log, found.task, request.overrides, made)
-    return ReadRun(source, where, log, found, vocabulary.library if vocabulary else "")
+    where = folder.run_key(source.label, log, translated.task, request.overrides, made)
+    return ReadRun(source, where, log, translated, vocabulary.library if vocabulary else "")
 
 
 def occupied(run: ReadRun, made: Mapping[RunKey, ReadRun], out: Path) -> str:

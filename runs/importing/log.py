@@ -30,10 +30,10 @@ class Fault:
 
     path: Path
     line: int | None
-    what: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.path}{'' if self.line is None else f', line {self.line}'}: {self.what}"
+        return f"{self.path}{'' if self.line is None else f', line {self.line}'}: {self.message}"
 
 
 @dataclass
@@ -83,9 +83,9 @@ class Log:
         that step were discarded there and are discarded here."""
         last = next(reversed(self.rows), -1)
         if step < last:
-            gone = [known for known in self.rows if known >= step]
-            for known in gone:
-                del self.rows[known]
+            gone = [logged_step for logged_step in self.rows if logged_step >= step]
+            for logged_step in gone:
+                del self.rows[logged_step]
             after = f" at {where}" if where else ""
             self.notes.append(
                 f"the step goes back from {last} to {step}{after}: {len(gone)} rows are replaced"
@@ -108,26 +108,26 @@ class Log:
     ) -> dict[str, float]:
         """The numbers among some values; a note is added for those that are too large or nested too deep."""
         faulty: list[str] = []
-        found = numbers(values, faulty=faulty)
-        for what in faulty:
-            self.fault(file or self.path, line, f"{what}; it is left out")
-        return found
+        number_by_name = numbers(values, faulty=faulty)
+        for message in faulty:
+            self.fault(file or self.path, line, f"{message}; it is left out")
+        return number_by_name
 
     def repeated(self) -> list[str]:
         """Add a note on numbers that were logged twice, if any were."""
         if not self.twice:
             return []
         each = listed([f"{name} ({count})" for name, count in self.twice.items()], 8)
-        what = "numbers were logged twice for their step with different values; the last one counts"
-        return [f"{what}: {each}; {self.twice.total()} in all"]
+        warning = "numbers were logged twice for their step with different values; the last one counts"
+        return [f"{warning}: {each}; {self.twice.total()} in all"]
 
     def go_on(self, later: Log) -> None:
         """Append a later part of the same run, which wins if both have a number."""
         for step, values in later.rows.items():
             self.add(step, values, str(later.path))
         for name in ("writer", "name", "group", "task", "planned", "seed", "state", "why"):
-            if (told := getattr(later, name)) not in ("", None) or name == "why":
-                setattr(self, name, told)
+            if (later_value := getattr(later, name)) not in ("", None) or name == "why":
+                setattr(self, name, later_value)
         self.settings |= later.settings
         self.rollouts |= later.rollouts
         self.answers += later.answers
@@ -136,9 +136,9 @@ class Log:
         self.notes += later.notes
         self.twice += later.twice
 
-    def fault(self, path: Path, line: int | None, what: str) -> None:
+    def fault(self, path: Path, line: int | None, message: str) -> None:
         """Note what was left out, and why."""
-        self.faults.append(Fault(path, line, what))
+        self.faults.append(Fault(path, line, message))
 
 
 def numbers(
@@ -146,20 +146,20 @@ def numbers(
 ) -> dict[str, float]:
     """The numbers among some values by name, nested ones as ``outer/inner``; booleans, texts and lists are
     not numbers. Numbers that are too large, or nested too deep, are left out and listed in `faulty`."""
-    found: dict[str, float] = {}
+    number_by_name: dict[str, float] = {}
     faulty = [] if faulty is None else faulty
     for name, value in values.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
-                found[f"{prefix}{name}"] = float(value)
+                number_by_name[f"{prefix}{name}"] = float(value)
             except OverflowError:
                 faulty.append(f"`{prefix}{name}` is too large for a number")
         elif isinstance(value, Mapping):
             if depth < DEEPEST:
-                found |= numbers(value, f"{prefix}{name}/", faulty, depth + 1)
+                number_by_name |= numbers(value, f"{prefix}{name}/", faulty, depth + 1)
             else:
                 faulty.append(f"`{prefix[:40]}…` is nested more than {DEEPEST} levels deep")
-    return found
+    return number_by_name
 
 
 def head(file: Path) -> bytes:

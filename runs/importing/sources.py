@@ -61,23 +61,23 @@ class Source:
     """The run whose lines are read, for a chart of several runs."""
 
 
-def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
-    """Every run of a file or folder, in the order of their paths. Folders without a run are noted in `found`.
-    Raises DataError if the path does not exist."""
-    if place.is_file():
-        kind = kind_of(place, form) or (JSONL if not form and is_list(place) else "")
+def sources(path: Path, form: str, faults: list[Fault]) -> list[Source]:
+    """Every run of a file or folder, in the order of their paths. Folders without a run are noted in
+    `faults`. Raises DataError if the path does not exist."""
+    if path.is_file():
+        kind = kind_of(path, form) or (JSONL if not form and is_list(path) else "")
         if not kind:
-            listed = "; --from jsonl reads a list of objects" if place.suffix == ".json" and not form else ""
-            told = f" as {form}" if form else ""
-            raise DataError(f"{place}: not a known log format{told}; see --from{listed}")
-        return [*charted(Source(place, kind, file_label(place, kind)))]
-    if not place.is_dir():
-        raise DataError(f"{place}: no such file or folder")
-    noted = len(found)
-    runs = list(below(place, "", form, found))
-    if not runs and len(found) == noted:
-        found.append(Fault(place, None, NOTHING))
-    return [part for run in runs for part in charted(replace(run, label=whole_label(run, place)))]
+            listed = "; --from jsonl reads a list of objects" if path.suffix == ".json" and not form else ""
+            as_form = f" as {form}" if form else ""
+            raise DataError(f"{path}: not a known log format{as_form}; see --from{listed}")
+        return [*charted(Source(path, kind, file_label(path, kind)))]
+    if not path.is_dir():
+        raise DataError(f"{path}: no such file or folder")
+    noted = len(faults)
+    runs = list(below(path, "", form, faults))
+    if not runs and len(faults) == noted:
+        faults.append(Fault(path, None, NOTHING))
+    return [part for run in runs for part in charted(replace(run, label=whole_label(run, path)))]
 
 
 def charted(source: Source) -> Iterator[Source]:
@@ -98,15 +98,15 @@ def file_label(file: Path, kind: str) -> str:
     return whole_label(Source(file, kind, single(file, kind, inside.name, "")), inside)
 
 
-def whole_label(source: Source, given: Path) -> str:
+def whole_label(source: Source, folder: Path) -> str:
     """The label of a run below the given folder. That folder's name is added if the label is empty or only a
     seed, because then the folder names the arm. If that name is only a seed too, its parent's is added."""
-    given = given.resolve()
-    label, name = source.label, given.name if parted(given.name)[0] else "/".join(given.parts[-2:])
+    folder = folder.resolve()
+    label, name = source.label, folder.name if parted(folder.name)[0] else "/".join(folder.parts[-2:])
     if source.kind == EVENTS and (run := run_folder(source.path)) != source.path.resolve():
         label, name = "", run.name
-        if run != given and run.is_relative_to(given):
-            label, name = run.relative_to(given).as_posix(), given.name
+        if run != folder and run.is_relative_to(folder):
+            label, name = run.relative_to(folder).as_posix(), folder.name
     return label if parted(label)[0] else f"{name}/{label}".strip("/")
 
 
@@ -117,10 +117,10 @@ def run_folder(folder: Path) -> Path:
     return folder.parent.parent if dated else folder
 
 
-def below(folder: Path, label: str, form: str, found: list[Fault]) -> Iterator[Source]:
+def below(folder: Path, label: str, form: str, faults: list[Fault]) -> Iterator[Source]:
     """The runs of a folder and of its subfolders."""
     if (folder / "run.toml").exists() and not form:
-        found.append(
+        faults.append(
             Fault(folder, None, "is a run folder of grpobench, which reports read without an import")
         )
         return
@@ -131,17 +131,17 @@ def below(folder: Path, label: str, form: str, found: list[Fault]) -> Iterator[S
     if STATE in KINDS[form] and trl.latest(folder).exists():
         kinds[STATE] = [folder]
     kind = next((kind for kind in KINDS[form] if kind in kinds), "")
-    held = [*here(folder, kind, kinds.get(kind, []), label)]
+    sources_here = [*here(folder, kind, kinds.get(kind, []), label)]
     if kind in (STATE, WANDB):  # The subfolders belong to that run.
-        yield from held
+        yield from sources_here
         return
-    yield from held
+    yield from sources_here
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
             continue
-        inner = list(below(path, f"{label}/{path.name}".strip("/"), form, found))
-        if not (label or held or inner):  # Deeper files, or files beside a log, need not be logs.
-            found.append(Fault(path, None, NOTHING))
+        inner = list(below(path, f"{label}/{path.name}".strip("/"), form, faults))
+        if not (label or sources_here or inner):  # Deeper files, or files beside a log, need not be logs.
+            faults.append(Fault(path, None, NOTHING))
         yield from inner
 
 
@@ -177,8 +177,8 @@ def kind_of(path: Path, form: str) -> str:
     else:
         kind = SUFFIXES.get(path.suffix, "")
     if kind == LINES:
-        wanted = (form,) if form in console.LIBRARIES else console.LIBRARIES
-        if library_of(path) not in wanted:
+        libraries = (form,) if form in console.LIBRARIES else console.LIBRARIES
+        if library_of(path) not in libraries:
             return ""
     if kind == JSONL and verl_dumps.is_dump(path):
         return ""
@@ -192,8 +192,8 @@ def has_history(path: Path) -> bool:
 
 def began(file: Path) -> float:
     """Seconds since 1970 at which an event file began, from its name."""
-    found = re.search(r"tfevents\.(\d+)", file.name)
-    return float(found[1]) if found else 0.0
+    match = re.search(r"tfevents\.(\d+)", file.name)
+    return float(match[1]) if match else 0.0
 
 
 def is_list(path: Path) -> bool:
@@ -219,24 +219,24 @@ def is_file_logger(path: Path) -> bool:
 def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
     """The log of a run. `mapped` are the columns given with --map. Raises DataError if it cannot be read, and
     ConfigError if a package is missing."""
-    place = source.path
+    path = source.path
     if source.kind == STATE:
-        log = trl.read(place)
+        log = trl.read(path)
     elif source.kind == LINES:
-        log = console.read(place, library_of(place))
+        log = console.read(path, library_of(path))
     elif source.kind == WANDB:
-        log = wandb.read(place)
+        log = wandb.read(path)
     elif source.kind == EVENTS:
-        log = tensorboard.read(place)
+        log = tensorboard.read(path)
     elif source.kind == CSV:
-        log = columns.read_csv(place, mapped, source.chart_run)
-    elif form != "jsonl" and is_file_logger(place):
-        log = console.read_file_logger(place)
+        log = columns.read_csv(path, mapped, source.chart_run)
+    elif form != "jsonl" and is_file_logger(path):
+        log = console.read_file_logger(path)
     else:
-        log = columns.read_jsonl(place, mapped)
+        log = columns.read_jsonl(path, mapped)
     if form in ("trl", "verl", "openrlhf"):
         log.library = form
-    if source.kind == EVENTS and (run := run_folder(place)) != place.resolve() and place.is_dir():
+    if source.kind == EVENTS and (run := run_folder(path)) != path.resolve() and path.is_dir():
         log.identity, log.started = str(run), min(map(began, log.files))
     if log.library == "verl" and source.folder is not None:
         verl_dumps.take(source.folder, log)

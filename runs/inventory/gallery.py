@@ -227,7 +227,8 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
 
 def provenance_words(record: Record) -> str:
     """Commits, versions and machines of the runs: `at commit `x` with torch 2.13; CPU x86_64`."""
-    commits, versions, machines = (record.provenance[name] for name in ("commits", "versions", "machine"))
+    made = record.provenance
+    commits, versions, machines = made.commits, made.versions, made.machine
     counts = {commit: f" ({runs} runs)" if len(commits) > 1 else "" for commit, runs in commits.items()}
     at = " and ".join(f"`{commit}`{count}" for commit, count in counts.items())
     packages = ", ".join(f"{name} {' and '.join(releases)}" for name, releases in versions.items())

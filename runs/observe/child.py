@@ -50,7 +50,9 @@ def main(report: int) -> int:
             call(callback, {"tell": "end", "state": "crashed", "why": "the run's process is gone"})
     except BaseException as error:
         traceback.print_exc()
-        os.write(report, json.dumps({"failed": f"{doing}: {said(error, code)[:LONGEST]}"}).encode())
+        os.write(
+            report, json.dumps({"failed": f"{doing}: {describe_failure(error, code)[:LONGEST]}"}).encode()
+        )
         return 1
     os.write(report, json.dumps({"ended": "in order"}).encode())
     return 0
@@ -74,7 +76,7 @@ def factory_of(order: Mapping[str, Any]) -> Any:
     return plugins.load(order["reference"], folder)
 
 
-def said(error: BaseException, code: Sequence[Path]) -> str:
+def describe_failure(error: BaseException, code: Sequence[Path]) -> str:
     """An error in words, with the line in the files of the callback's `code`."""
     if isinstance(error, ConfigError):
         return "; ".join(error.faults)

@@ -111,11 +111,11 @@ class Link:
     def heard(self) -> Mapping[str, str]:
         """What the process said before it ended: how it failed, or that it ended normally."""
         try:
-            said = os.read(self.report, LONGEST_REPORT)
+            report_bytes = os.read(self.report, LONGEST_REPORT)
         except BlockingIOError:
             return {}
-        found: Mapping[str, str] = json.loads(said) if said else {}
-        return found
+        report_fields: Mapping[str, str] = json.loads(report_bytes) if report_bytes else {}
+        return report_fields
 
     def close(self, deadline: float, state: str, why: str) -> None:
         """Send the end, and wait for the process until `deadline` on the monotonic clock."""
@@ -124,8 +124,10 @@ class Link:
             try:
                 self.left.put(None, timeout=max(0.0, deadline - time.monotonic()))
                 code = self.process.wait(max(0.0, deadline - time.monotonic()))
-                said = self.heard()  # A process may exit with 0 long before its end.
-                self.failure = "" if "ended" in said else said.get("failed") or f"its process {death(code)}"
+                report = self.heard()  # A process may exit with 0 long before its end.
+                self.failure = (
+                    "" if "ended" in report else report.get("failed") or f"its process {death(code)}"
+                )
             except (queue.Full, subprocess.TimeoutExpired):
                 self.drop(LATE)
         self.feeder.join(1.0)
@@ -149,20 +151,20 @@ class Observers:
         """The callbacks of a run, each in a process that is starting."""
         if not config.observe:
             return cls(folder)
-        found = cls(folder)
-        found.note(callbacks=[described(one, config.beside) for one in config.observe])
-        for one in config.observe:
+        observers = cls(folder)
+        observers.note(callbacks=[described(callback, config.beside) for callback in config.observe])
+        for callback in config.observe:
             try:
-                found.links.append(Link(one, config.beside))
+                observers.links.append(Link(callback, config.beside))
             except OSError as error:
-                found.lost(one.name, f"its process cannot be started: {error}")
-        return found
+                observers.lost(callback.name, f"its process cannot be started: {error}")
+        return observers
 
     def begin(self, config: RunConfig, done: int) -> None:
         """The run is at its first step, or resumes after `done` steps."""
         if self.links and self.folder:
-            told = toml.read(stored.dump(config))
-            self.tell(tell="begin", config=told, folder=str(self.folder.path.resolve()), done=done)
+            settings = toml.read(stored.dump(config))
+            self.tell(tell="begin", config=settings, folder=str(self.folder.path.resolve()), done=done)
 
     def step(self, row: Mapping[str, Any]) -> None:
         """A row of metrics.jsonl has been written."""
@@ -205,9 +207,9 @@ class Observers:
                 self.folder.note(**facts)
 
 
-def described(one: Observe, beside: str) -> dict[str, Any]:
+def described(callback: Observe, beside: str) -> dict[str, Any]:
     """The record of a callback in provenance.json: a hash per source file, without importing it. These files
     are not part of the run's code, because a separate process cannot change its numbers."""
-    found = plugins.sources(one.reference, Path(beside) if beside else None)
-    code = {str(path): provenance.digest(str(path)) for path in found}
-    return {"name": one.name, "reference": one.reference, "code": code}
+    source_files = plugins.sources(callback.reference, Path(beside) if beside else None)
+    code = {str(path): provenance.digest(str(path)) for path in source_files}
+    return {"name": callback.name, "reference": callback.reference, "code": code}

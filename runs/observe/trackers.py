@@ -33,15 +33,15 @@ def identity(folder: Path) -> str:
 
 def parameters(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """run.toml as dotted keys."""
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for key, value in config.items():
         if not prefix and key in NO_SETTINGS:
             continue
         if isinstance(value, Mapping) and value:
-            found |= parameters(value, f"{prefix}{key}.")
+            dotted |= parameters(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            dotted[f"{prefix}{key}"] = value
+    return dotted
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
@@ -61,8 +61,8 @@ class LastLogged:
     def __init__(self, folder: Path, tracker: str) -> None:
         self.path = folder / "callbacks" / f"{tracker}.json"
         self.run = identity(folder)
-        kept = object_or_empty(self.path)
-        self.step = int(kept["step"]) if kept.get("run") == self.run else -1
+        saved_state = object_or_empty(self.path)
+        self.step = int(saved_state["step"]) if saved_state.get("run") == self.run else -1
 
     def news(self, row: Mapping[str, Any]) -> bool:
         """Whether the tracker lacks the row's step."""
@@ -100,15 +100,15 @@ class MLflow(Callback):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow.tracking import MlflowClient
 
-        own = f"sqlite:///{folder.parent / 'mlflow.db'}"
-        uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or own
+        default_uri = f"sqlite:///{folder.parent / 'mlflow.db'}"
+        uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri
         name = identity(folder)
         with alone(folder.parent):  # Several runs may begin at once, and the first creates the tables.
             self._client = MlflowClient(tracking_uri=uri)
             experiment = self._experiment(self.experiment or config["experiment"])
-        found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{name}'", max_results=1)
-        if found:
-            self._run = found[0].info.run_id
+        earlier_runs = self._client.search_runs([experiment], f"tags.`{TAG}` = '{name}'", max_results=1)
+        if earlier_runs:
+            self._run = earlier_runs[0].info.run_id
             self._client.update_run(self._run, status="RUNNING")
         else:
             tags = {
@@ -122,22 +122,22 @@ class MLflow(Callback):
         self._last = self._last_step()
 
     def _experiment(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
+        experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
     def _parameters(self, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        told = [Param(REFUSED.sub("_", key), str(value)[:LONGEST]) for key, value in settings.items()]
-        for start in range(0, len(told), MOST_AT_ONCE):
-            self._client.log_batch(self._run, params=told[start : start + MOST_AT_ONCE])
+        params = [Param(REFUSED.sub("_", key), str(value)[:LONGEST]) for key, value in settings.items()]
+        for start in range(0, len(params), MOST_AT_ONCE):
+            self._client.log_batch(self._run, params=params[start : start + MOST_AT_ONCE])
 
     def _last_step(self) -> int:
         """The last step that MLflow has of the run; an attempt that repeats it does not log it again."""
         latest = self._client.get_run(self._run).data.metrics
         if not latest:
             return -1
-        return max(int(one.step) for one in self._client.get_metric_history(self._run, "time/wall"))
+        return max(int(metric.step) for metric in self._client.get_metric_history(self._run, "time/wall"))
 
     def step(self, row: Mapping[str, Any]) -> None:
         from mlflow.entities import Metric
@@ -145,10 +145,10 @@ class MLflow(Callback):
         if row["step"] <= self._last:
             return
         now = int(time.time() * 1000)
-        told = [
+        metrics = [
             Metric(REFUSED.sub("_", name), value, now, row["step"]) for name, value in numbers(row).items()
         ]
-        self._client.log_batch(self._run, metrics=told)
+        self._client.log_batch(self._run, metrics=metrics)
         self._last = row["step"]
 
     def end(self, state: str, why: str) -> None:
@@ -175,12 +175,12 @@ class TensorBoard(Callback):
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        own = Path(self.folder).expanduser() / config["experiment"] / folder.name
-        place = own if self.folder else folder / "tensorboard"
+        requested_folder = Path(self.folder).expanduser() / config["experiment"] / folder.name
+        event_folder = requested_folder if self.folder else folder / "tensorboard"
         if done == 0:  # files of an attempt from which the run kept nothing
-            for path in place.glob("events.out.tfevents.*"):
+            for path in event_folder.glob("events.out.tfevents.*"):
                 path.unlink()
-        self._writer = EventFileWriter(str(place))
+        self._writer = EventFileWriter(str(event_folder))
         # Readers of the files drop the steps from here on that an earlier attempt wrote.
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=done + 1, session_log=start))

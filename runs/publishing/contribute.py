@@ -88,18 +88,18 @@ def check(folder: Path) -> Checked:
 def check_logs(folder: Path, manifest: Manifest) -> Checked:
     """What the logs say. Raises Faults, and any error of reading logs that nothing wrote."""
     faults: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
+    with tempfile.TemporaryDirectory(prefix="grpobench-") as temporary:
         experiments = []
         for part in manifest.experiments:
             try:
-                fileset.unpack(archive_of(folder, part.name), Path(place) / part.name)
-                if told := fileset.files_without_checksum(Path(place) / part.name):
-                    faults.append(f"logs of {part.name}: {told[0]}")
+                fileset.unpack(archive_of(folder, part.name), Path(temporary) / part.name)
+                if unsealed := fileset.files_without_checksum(Path(temporary) / part.name):
+                    faults.append(f"logs of {part.name}: {unsealed[0]}")
                     continue
-                if wrong := list(fileset.wrong_sums(Path(place) / part.name)):
+                if wrong := list(fileset.wrong_sums(Path(temporary) / part.name)):
                     faults.append(f"logs of {part.name}: {wrong[0]}")
                     continue
-                experiments.append(load(Path(place) / part.name, strict=True))
+                experiments.append(load(Path(temporary) / part.name, strict=True))
             except LogError as error:
                 faults.append(f"logs of {part.name}: {error}")
         if faults:
@@ -115,14 +115,14 @@ def check_logs(folder: Path, manifest: Manifest) -> Checked:
         return Checked(
             manifest,
             {
-                one.folder.name: finding_record(folder, one)
-                for one in experiments
-                if kinds[one.folder.name] == "finding"
+                experiment.folder.name: finding_record(folder, experiment)
+                for experiment in experiments
+                if kinds[experiment.folder.name] == "finding"
             },
             {
-                one.folder.name: as_text(keep(one))
-                for one in experiments
-                if kinds[one.folder.name] == "experiment"
+                experiment.folder.name: as_text(keep(experiment))
+                for experiment in experiments
+                if kinds[experiment.folder.name] == "experiment"
             },
             outcomes,
         )
@@ -131,10 +131,10 @@ def check_logs(folder: Path, manifest: Manifest) -> Checked:
 def finding_record(folder: Path, experiment: Experiment) -> Record:
     """The record of a finding whose folder has the finding's name. Raises Faults."""
     record = record_of(experiment)
-    known = record.registration
-    if experiment.folder.name != f"{known.finding.name}-{known.scale}":
-        what = f"{experiment.folder.name} holds {known.finding.name} at {known.scale} scale"
-        raise Faults(folder, [f"manifest: {what}"])
+    registration = record.registration
+    if experiment.folder.name != f"{registration.finding.name}-{registration.scale}":
+        mismatch = f"{experiment.folder.name} holds {registration.finding.name} at {registration.scale} scale"
+        raise Faults(folder, [f"manifest: {mismatch}"])
     return record
 
 
@@ -190,11 +190,12 @@ def wrong_files(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def wrong_archives(folder: Path, manifest: Manifest) -> Iterator[str]:
-    named = {part.name for part in manifest.experiments}
-    found = {path.name.removesuffix(".tar.zst") for path in (folder / fileset.ARCHIVES).glob("*")}
-    if named != found:
-        yield f"manifest: names {', '.join(sorted(named))}, and there are {', '.join(sorted(found))}"
-    if len(named) < len(manifest.experiments):
+    manifest_names = {part.name for part in manifest.experiments}
+    archive_names = {path.name.removesuffix(".tar.zst") for path in (folder / fileset.ARCHIVES).glob("*")}
+    if manifest_names != archive_names:
+        listed, present = (", ".join(sorted(names)) for names in (manifest_names, archive_names))
+        yield f"manifest: names {listed}, and there are {present}"
+    if len(manifest_names) < len(manifest.experiments):
         yield "manifest: names an experiment twice"
 
 
@@ -242,8 +243,8 @@ def wrong_tables(folder: Path, experiments: Sequence[Experiment]) -> Iterator[st
     """Tables that are not those of the logs."""
     for name, frame in fileset.tables(experiments).items():
         path = folder / f"{name}.jsonl.gz"
-        found = bounded.read_bytes(path, packed=False) if path.exists() else b""
-        if found != (fileset.table_bytes(frame) if len(frame) else b""):
+        stored_bytes = bounded.read_bytes(path, packed=False) if path.exists() else b""
+        if stored_bytes != (fileset.table_bytes(frame) if len(frame) else b""):
             yield f"tables: {path.name} is not what the logs say"
 
 
@@ -258,7 +259,7 @@ def read_outcomes(
     """The tables of outcomes by file, and what is wrong with them: runs with other settings than the probe's,
     rows that are not what the logs say, rows that were left out, and seeds that are not the probes'."""
     kinds = {part.name: part.kind for part in manifest.experiments}
-    own: Measured = {}
+    own_rows: Measured = {}
     others: Measured = {}
     faults: list[str] = []
     for experiment in experiments:
@@ -268,7 +269,7 @@ def read_outcomes(
             if lines := changed_settings(experiment, run):
                 faults.append(f"settings of {experiment.folder.name}: {run.name}: {lines[0]}")
             rows = [*rows_of_run(experiment, run)]
-            own |= {row.key: row for row in rows[:1]}
+            own_rows |= {row.key: row for row in rows[:1]}
             others |= {row.key: row for row in rows[1:]}
     tables: dict[str, list[Row]] = {}
     for path in sorted((folder / fileset.PROFILE).glob("*.csv")):
@@ -279,13 +280,13 @@ def read_outcomes(
     listed = [with_safe_name(row).key for rows in tables.values() for row in rows]
     if len({*listed}) < len(listed):
         faults.append("profile: a run is in the tables twice")
-    if left := [row for key, row in own.items() if key not in listed]:
+    if left := [row for key, row in own_rows.items() if key not in listed]:
         faults.append(f"profile: {describe_row(left[0])}, was run and is in no table")
     for row in (row for rows in tables.values() for row in rows):
         if not ALGORITHM.fullmatch(row.algorithm):
             faults.append(f"profile: {row.algorithm[:80]!a} is no name of an algorithm")
     for name, rows in tables.items():
-        faults += [*wrong_rows(name, rows, {**others, **own}), *wrong_seeds(name, rows)]
+        faults += [*wrong_rows(name, rows, {**others, **own_rows}), *wrong_seeds(name, rows)]
     return tables, faults
 
 
@@ -294,14 +295,14 @@ def wrong_seeds(name: str, rows: Sequence[Row]) -> Iterator[str]:
     shared = [common(scale) for scale in SCALES]
     kinds = {profiles.SEARCH: ("search", "seeds"), profiles.CONTROLS: ("profile", "control_seeds")}
     table, key = kinds.get(name.removesuffix(".csv"), ("profile", "seeds"))
-    lists = [one[table][key] for one in shared]
+    lists = [settings[table][key] for settings in shared]
     cells: dict[tuple[str, str, float, float], set[int]] = {}
     for row in rows:
         cells.setdefault(row.key[:-1], set()).add(row.seed)
     for cell, seeds in cells.items():
-        if not any(seeds == {*one[: len(seeds)]} for one in lists):
-            what = f"{cell[0]} on {cell[1]} has {sorted(seeds)}"
-            yield f"seeds: {name}: {what}, which are not the first of the probes' {key}"
+        if not any(seeds == {*seed_list[: len(seeds)]} for seed_list in lists):
+            cell_seeds = f"{cell[0]} on {cell[1]} has {sorted(seeds)}"
+            yield f"seeds: {name}: {cell_seeds}, which are not the first of the probes' {key}"
             return
 
 
@@ -317,11 +318,11 @@ def describe_row(row: Row) -> str:
 def wrong_rows(name: str, rows: Sequence[Row], measured: Measured) -> Iterator[str]:
     """The first row of a table that its logs do not bear out."""
     for row in rows:
-        found = measured.get(with_safe_name(row).key)
-        if found is None:
+        measured_row = measured.get(with_safe_name(row).key)
+        if measured_row is None:
             yield f"profile: {name}: {describe_row(row)}, has no run"
-        elif (f"{found.outcome:.6g}", found.state) != (f"{row.outcome:.6g}", row.state):
-            logged = f"is {found.outcome:.6g} by its logs, not {row.outcome:.6g}"
+        elif (f"{measured_row.outcome:.6g}", measured_row.state) != (f"{row.outcome:.6g}", row.state):
+            logged = f"is {measured_row.outcome:.6g} by its logs, not {row.outcome:.6g}"
             yield f"profile: {name}: {describe_row(row)}, {logged}"
         else:
             continue
@@ -334,22 +335,22 @@ def wrong_rows(name: str, rows: Sequence[Row], measured: Measured) -> Iterator[s
 def accept(checked: Checked, results: Path) -> list[Path]:
     """Write what a contribution shows below `results`/contributed/NAME. Raises LogError where the name is of
     another contributor."""
-    place = results / CONTRIBUTED / checked.manifest.name
-    if (place / MANIFEST).exists():
-        before = fileset.read_manifest(place)
+    folder = results / CONTRIBUTED / checked.manifest.name
+    if (folder / MANIFEST).exists():
+        before = fileset.read_manifest(folder)
         if before.contributor != checked.manifest.contributor:
-            raise LogError(f"{place}: is a contribution of {before.contributor}; choose another name")
+            raise LogError(f"{folder}: is a contribution of {before.contributor}; choose another name")
         now = {part.name: {*part.runs} for part in checked.manifest.experiments}
         if lost := [part.name for part in before.experiments if {*part.runs} - now.get(part.name, set())]:
-            raise LogError(f"{place}: was contributed with more runs of {lost[0]}; choose another name")
-    written = {place / MANIFEST: checked.manifest.text()}
+            raise LogError(f"{folder}: was contributed with more runs of {lost[0]}; choose another name")
+    written = {folder / MANIFEST: checked.manifest.text()}
     for name, record in checked.records.items():
-        written[place / FOLDER / f"{name}.json"] = record_text(record)
+        written[folder / FOLDER / f"{name}.json"] = record_text(record)
     for name, table in checked.tables.items():
-        written[place / EXPERIMENTS / f"{name}.json"] = table
+        written[folder / EXPERIMENTS / f"{name}.json"] = table
     for name, rows in checked.outcomes.items():
-        written[place / PROFILE / name] = profiles.text_of(rows)
-    for path in place.rglob("*.*"):
+        written[folder / PROFILE / name] = profiles.text_of(rows)
+    for path in folder.rglob("*.*"):
         if path not in written:
             path.unlink()  # of an earlier version of the contribution
     for path, text in written.items():

@@ -33,12 +33,12 @@ def contributions(results: Path) -> dict[str, Path]:
 
 def contributed_records(results: Path, finding: str, scale: str) -> list[ContributedRecord]:
     """What contributions say of a finding. Raises LogError."""
-    found = []
+    records = []
     for name, folder in contributions(results).items():
         path = folder / FOLDER / f"{finding}-{scale}.json"
         if path.exists():
-            found.append(ContributedRecord(name, contributor_of(folder), read_kept(path)))
-    return found
+            records.append(ContributedRecord(name, contributor_of(folder), read_kept(path)))
+    return records
 
 
 def contributor_of(folder: Path) -> str:

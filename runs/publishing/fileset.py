@@ -113,13 +113,13 @@ def read_manifest(folder: Path) -> Manifest:
 def irregular_files(folder: Path) -> Iterator[str]:
     """Links, pipes, devices, and files that are too large: they must not be opened. This opens nothing."""
     count = 0
-    for place, folders, names in os.walk(folder):
+    for directory, folders, names in os.walk(folder):
         count += len(folders) + len(names)
         if count > MOST_FILES:
             yield f"files: there are more than {MOST_FILES}"
             return
         for name in (*folders, *names):
-            path = Path(place, name)
+            path = Path(directory, name)
             status, relative = path.lstat(), path.relative_to(folder).as_posix()
             packed = path.suffix in (".gz", ".zst")
             if stat.S_ISDIR(status.st_mode):
@@ -132,7 +132,7 @@ def irregular_files(folder: Path) -> Iterator[str]:
 
 def faults_of(error: ValidationError) -> list[str]:
     """Each fault with the key it is at."""
-    return [f"{'.'.join(map(str, one['loc'])) or 'content'}: {one['msg']}" for one in error.errors()]
+    return [f"{'.'.join(map(str, detail['loc'])) or 'content'}: {detail['msg']}" for detail in error.errors()]
 
 
 # Checksums
@@ -145,8 +145,10 @@ def sums_text(folder: Path) -> str:
 
 def contents(folder: Path) -> dict[str, Path]:
     """Every file of a file set but its checksums, by its path with slashes."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
-    return {name: path for name, path in found.items() if name != SUMS}
+    path_by_name = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()
+    }
+    return {name: path for name, path in path_by_name.items() if name != SUMS}
 
 
 def read_sums(folder: Path) -> dict[str, str]:
@@ -161,10 +163,10 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 def foreign_files(folder: Path, manifest: Manifest) -> list[str]:
     """Files that do not belong into a file set, links among them."""
-    known = {CARD, MANIFEST, *(f"{name}.jsonl.gz" for name in TABLES)}
-    known |= {f"{ARCHIVES}/{part.name}.tar.zst" for part in manifest.experiments}
+    allowed = {CARD, MANIFEST, *(f"{name}.jsonl.gz" for name in TABLES)}
+    allowed |= {f"{ARCHIVES}/{part.name}.tar.zst" for part in manifest.experiments}
     links = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink()}
-    foreign = {name for name in contents(folder) if name not in known and not OUTCOMES.fullmatch(name)}
+    foreign = {name for name in contents(folder) if name not in allowed and not OUTCOMES.fullmatch(name)}
     return sorted(links | foreign)
 
 
@@ -177,22 +179,22 @@ UNLISTED = ("status.json", "sums.json", "provenance.json")
 
 def files_without_checksum(experiment: Path) -> list[str]:
     """Files of an experiment folder that are not protected by the checksums that every run writes."""
-    told = []
+    faults = []
     if not has_checksum(experiment / "experiment.json"):
-        told.append("experiment.json has no checksum of its own")
+        faults.append("experiment.json has no checksum of its own")
     for run in sorted(path.parent for path in experiment.glob("*/run.toml")):
         for name in SEALED:
             if not has_checksum(run / name):
-                told.append(f"{run.name}/{name} has no checksum of its own, or is missing")
+                faults.append(f"{run.name}/{name} has no checksum of its own, or is missing")
         try:
             listed = checksums.read_sums(run)
         except ValueError as error:
-            told.append(str(error))
+            faults.append(str(error))
             continue
         there = {name for name in KEPT if (run / name).is_file() and not name.endswith(checksums.SIDE)}
         if missing := sorted(there - {*UNLISTED} - {*listed}):
-            told.append(f"{run.name}/{missing[0]} is not listed in sums.json")
-    return told
+            faults.append(f"{run.name}/{missing[0]} is not listed in sums.json")
+    return faults
 
 
 def wrong_sums(experiment: Path) -> Iterator[str]:
@@ -284,9 +286,9 @@ def unpack(path: Path, folder: Path) -> None:
 def demand_plain(path: Path, entry: tarfile.TarInfo) -> None:
     """Raise LogError for a member that is no file of an experiment or of one of its runs."""
     parts = PurePosixPath(entry.name).parts
-    known = DESCRIBING if len(parts) == 1 else KEPT
+    allowed = DESCRIBING if len(parts) == 1 else KEPT
     plain = entry.isreg() and len(parts) in (1, 2) and entry.name == "/".join(parts) and ".." not in parts
-    if not plain or "\\" in entry.name or parts[-1] not in known:
+    if not plain or "\\" in entry.name or parts[-1] not in allowed:
         raise LogError(f"{path}: {entry.name} does not belong into a file set")
 
 
@@ -295,15 +297,15 @@ def demand_plain(path: Path, entry: tarfile.TarInfo) -> None:
 
 def tables(experiments: Iterable[Experiment]) -> dict[str, pd.DataFrame]:
     """The tables of a file set."""
-    found: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
+    frames_by_table: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for experiment in experiments:
         for name, frame in zip(
             TABLES, (run_rows(experiment), experiment.metrics, answer_rows(experiment)), strict=True
         ):
-            found[name].append(frame.assign(experiment=experiment.name))
+            frames_by_table[name].append(frame.assign(experiment=experiment.name))
     return {
         name: pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-        for name, frames in found.items()
+        for name, frames in frames_by_table.items()
     }
 
 
@@ -332,14 +334,14 @@ COLUMNS = (
 
 def answer_rows(experiment: Experiment) -> pd.DataFrame:
     frame = experiment.evaluations
-    rest = {
+    names_by_column = {
         column: [name for name in frame.columns if name.startswith(prefix)]
         for column, prefix in (("scores", "score/"), ("traits", "trait/"))
     }
-    found = pd.DataFrame({name: frame[name] for name in COLUMNS if name in frame})
-    for column, names in rest.items():
-        found[column] = [as_json(row, names) for row in frame[names].to_dict("records")]
-    return found
+    answers = pd.DataFrame({name: frame[name] for name in COLUMNS if name in frame})
+    for column, names in names_by_column.items():
+        answers[column] = [as_json(row, names) for row in frame[names].to_dict("records")]
+    return answers
 
 
 def as_json(row: Mapping[Any, Any], names: Iterable[str]) -> str:

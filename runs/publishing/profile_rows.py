@@ -44,25 +44,29 @@ def algorithm_of(experiment: Experiment, run: Run) -> str:
     name = experiment.folder.name
     if name.startswith(CONTROLS):
         return run.arm.rpartition("-")[2]
-    kind = next((one for one in KINDS if name.startswith(one)), "")
+    kind = next((prefix for prefix in KINDS if name.startswith(prefix)), "")
     return name.removeprefix(kind)
 
 
 def rows_of_run(experiment: Experiment, run: Run) -> Iterator[Row]:
     """A row per probe that the run serves, that of its own first; none for a run of no probe."""
-    own = probe_of(run)
-    if own is None:
+    own_probe = probe_of(run)
+    if own_probe is None:
         return
     log = bounded.read_rows(experiment.folder / run.name / "metrics.jsonl")
     rows = [row for row in log if row["step"] > 0]
-    others = [one for one in probes(scale_of(run)).values() if one.runs in SHARED] if own.name == GATE else []
+    others = (
+        [candidate for candidate in probes(scale_of(run)).values() if candidate.runs in SHARED]
+        if own_probe.name == GATE
+        else []
+    )
     rates: dict[str, Any] = run.config["train"]["learning_rate"]
-    critic = next((rates[role] / own.rate for role in CRITICS if role in rates), math.nan)
-    for probe in (own, *others):
+    critic = next((rates[role] / own_probe.rate for role in CRITICS if role in rates), math.nan)
+    for probe in (own_probe, *others):
         yield Row(
             algorithm=algorithm_of(experiment, run),
             probe=probe.name,
-            learning_rate=float(f"{rates['policy'] / own.rate:.6g}"),
+            learning_rate=float(f"{rates['policy'] / own_probe.rate:.6g}"),
             critic_rate=float(f"{critic:.6g}"),
             seed=run.seed,
             outcome=outcome_of(probe, rows, run.state),
@@ -82,5 +86,5 @@ def changed_settings(experiment: Experiment, run: Run) -> list[str]:
     recipe = read_table(recipe_table("probe", [arm], [run.seed], scale), "", "probe", Path(), source="probe")
     (config,) = recipe.runs()
     text = bounded.read_text(experiment.folder / run.name / "run.toml")
-    told = stored.differences(text, stored.dump(config), stored.defaults(config))
-    return [line for line in told if not line.startswith(FREE)]
+    changes = stored.differences(text, stored.dump(config), stored.defaults(config))
+    return [line for line in changes if not line.startswith(FREE)]

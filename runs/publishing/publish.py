@@ -54,13 +54,13 @@ def publish(
     LogError."""
     sources = [source for folder in folders for source in sources_of(folder)]
     names = [source.folder.name for source in sources]
-    if twice := sorted({one for one in names if names.count(one) > 1}):
+    if twice := sorted({experiment_name for experiment_name in names if names.count(experiment_name) > 1}):
         raise ConfigError([f"publish: two experiments are called {twice[0]}; publish them apart"])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError([f"{out}: not a new or empty folder"])
     for source in sources:
-        if told := fileset.files_without_checksum(source.folder):
-            raise LogError(f"{source.folder}: {told[0]}; runs of older versions must be run again")
+        if unsealed := fileset.files_without_checksum(source.folder):
+            raise LogError(f"{source.folder}: {unsealed[0]}; runs of older versions must be run again")
     experiments = [demand_whole(load(source.folder, strict=True)) for source in sources]
     parts = tuple(
         part_of(source, experiment) for source, experiment in zip(sources, experiments, strict=True)
@@ -77,22 +77,22 @@ def publish(
         )
     except ValidationError as error:
         raise ConfigError([f"publish: {fault}" for fault in fileset.faults_of(error)]) from error
-    place = files.writable(out, "OUT")
+    target = files.writable(out, "OUT")
     for source in sources:
-        fileset.pack(members_of(source.folder), place / fileset.ARCHIVES / f"{source.folder.name}.tar.zst")
+        fileset.pack(members_of(source.folder), target / fileset.ARCHIVES / f"{source.folder.name}.tar.zst")
     for folder in folders:
         for table in sorted((folder / OUTCOMES).glob("*.csv")):
-            (place / fileset.PROFILE).mkdir(exist_ok=True)
-            shutil.copyfile(table, place / fileset.PROFILE / table.name)
+            (target / fileset.PROFILE).mkdir(exist_ok=True)
+            shutil.copyfile(table, target / fileset.PROFILE / table.name)
     frames = fileset.tables(map(as_published, experiments))
     for table_name, frame in frames.items():
         if len(frame):
-            (place / f"{table_name}.jsonl.gz").write_bytes(fileset.table_bytes(frame))
-    (place / MANIFEST).write_text(manifest.text(), encoding="utf-8")
+            (target / f"{table_name}.jsonl.gz").write_bytes(fileset.table_bytes(frame))
+    (target / MANIFEST).write_text(manifest.text(), encoding="utf-8")
     rows = {table_name: len(frame) for table_name, frame in frames.items() if len(frame)}
-    (place / fileset.CARD).write_text(card(manifest, rows), encoding="utf-8")
-    (place / fileset.SUMS).write_text(fileset.sums_text(place), encoding="utf-8")
-    return manifest, place
+    (target / fileset.CARD).write_text(card(manifest, rows), encoding="utf-8")
+    (target / fileset.SUMS).write_text(fileset.sums_text(target), encoding="utf-8")
+    return manifest, target
 
 
 def sources_of(folder: Path) -> Iterator[Source]:
@@ -100,11 +100,11 @@ def sources_of(folder: Path) -> Iterator[Source]:
     if (folder / "experiment.json").is_file():
         yield Source(folder, "finding" if (folder / REGISTRATION).is_file() else "experiment")
         return
-    found = sorted(path.parent for path in (folder / RUNS).glob("*/experiment.json"))
-    if not found or not (folder / OUTCOMES).is_dir():
-        what = "neither an experiment (experiment.json) nor a profile (runs/ and outcomes/)"
-        raise ConfigError([f"{folder}: {what}; give such as results/quickstart or results/profile"])
-    yield from (Source(one, "profile") for one in found)
+    experiments = sorted(path.parent for path in (folder / RUNS).glob("*/experiment.json"))
+    if not experiments or not (folder / OUTCOMES).is_dir():
+        expected = "neither an experiment (experiment.json) nor a profile (runs/ and outcomes/)"
+        raise ConfigError([f"{folder}: {expected}; give such as results/quickstart or results/profile"])
+    yield from (Source(experiment, "profile") for experiment in experiments)
 
 
 def demand_whole(experiment: Experiment) -> Experiment:
@@ -139,7 +139,7 @@ def digest_of(run: Path) -> str:
 
 def members_of(folder: Path) -> dict[str, bytes]:
     """What an archive holds of an experiment folder."""
-    found = {
+    members = {
         name: sealed(shorten_all_paths(bounded.read_object(folder / name)))
         if name == "experiment.json"
         else bounded.read_bytes(folder / name, packed=False)
@@ -147,17 +147,21 @@ def members_of(folder: Path) -> dict[str, bytes]:
         if (folder / name).is_file()
     }
     for run in sorted(path.parent for path in folder.glob("*/run.toml")):
-        own = {
+        content_by_name = {
             name: bounded.read_bytes(run / name, packed=False)
             for name in fileset.KEPT
             if (run / name).is_file()
         }
-        own["run.toml"] = anonymous(own["run.toml"].decode()).encode()
-        own["status.json"] = json_bytes(shorten_all_paths(bounded.read_object(run / "status.json")))
-        own["provenance.json"] = sealed(scrubbed(bounded.read_object(run / "provenance.json")))
-        own["sums.json"] = sealed(thinned(bounded.read_object(run / "sums.json"), own))
-        found |= {f"{run.name}/{name}": content for name, content in own.items()}
-    return found
+        content_by_name["run.toml"] = anonymous(content_by_name["run.toml"].decode()).encode()
+        content_by_name["status.json"] = json_bytes(
+            shorten_all_paths(bounded.read_object(run / "status.json"))
+        )
+        content_by_name["provenance.json"] = sealed(scrubbed(bounded.read_object(run / "provenance.json")))
+        content_by_name["sums.json"] = sealed(
+            thinned(bounded.read_object(run / "sums.json"), content_by_name)
+        )
+        members |= {f"{run.name}/{name}": content for name, content in content_by_name.items()}
+    return members
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
@@ -186,16 +190,16 @@ def shorten_all_paths(value: Any) -> Any:
     if isinstance(value, str):
         return shorten_paths(value)
     if isinstance(value, Mapping):
-        return {key: shorten_all_paths(one) for key, one in value.items()}
-    return [shorten_all_paths(one) for one in value] if isinstance(value, list) else value
+        return {key: shorten_all_paths(inner) for key, inner in value.items()}
+    return [shorten_all_paths(inner) for inner in value] if isinstance(value, list) else value
 
 
-def thinned(sums: Mapping[str, Any], own: Mapping[str, bytes]) -> dict[str, Any]:
+def thinned(sums: Mapping[str, Any], published: Mapping[str, bytes]) -> dict[str, Any]:
     """sums.json of the files that are published, as they are published."""
     there = {
-        name: {"bytes": len(own[name]), "sha256": hashlib.sha256(own[name]).hexdigest()}
+        name: {"bytes": len(published[name]), "sha256": hashlib.sha256(published[name]).hexdigest()}
         for name in (*sums["files"], "status.json")
-        if name in own
+        if name in published
     }
     return {**sums, "files": there}
 

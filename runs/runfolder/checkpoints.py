@@ -83,8 +83,8 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def steps(run: Path) -> list[int]:
     """Steps that have a checkpoint, oldest first."""
-    found = [step_of(path) for path in run.glob("checkpoints/step-*") if path.is_dir()]
-    return sorted(step for step in found if step is not None)
+    checkpoint_steps = [step_of(path) for path in run.glob("checkpoints/step-*") if path.is_dir()]
+    return sorted(step for step in checkpoint_steps if step is not None)
 
 
 def step_of(checkpoint: Path) -> int | None:
@@ -189,27 +189,31 @@ def write_manifest(folder: Path, step: int, attempt: int, logs: Logs) -> None:
 def manifest(checkpoint: Path) -> dict[str, Any]:
     """The manifest; empty if it is missing, torn or changed. Manifests of older versions hold only the
     lengths of the logs and no checksum of their own."""
-    found = read_json(checkpoint / MANIFEST)
-    if not isinstance(found, dict) or checksums.broken(found):
+    manifest_table = read_json(checkpoint / MANIFEST)
+    if not isinstance(manifest_table, dict) or checksums.broken(manifest_table):
         return {}
-    listed, logs = found.get("files"), found.get("logs", {})
+    listed, logs = manifest_table.get("files"), manifest_table.get("logs", {})
     if not isinstance(listed, dict) or not isinstance(logs, dict):
         return {}
-    for name, told in logs.items():
-        logs[name] = {"bytes": told} if isinstance(told, int) else told
-    whole = all(
-        isinstance(one, dict) and isinstance(one.get("bytes"), int)
-        for one in [*listed.values(), *logs.values()]
+    for name, recorded in logs.items():
+        logs[name] = {"bytes": recorded} if isinstance(recorded, int) else recorded
+    is_complete = all(
+        isinstance(file_entry, dict) and isinstance(file_entry.get("bytes"), int)
+        for file_entry in [*listed.values(), *logs.values()]
     )
-    return found if whole and str(found.get("step")) == checkpoint.name.removeprefix("step-") else {}
+    return (
+        manifest_table
+        if is_complete and str(manifest_table.get("step")) == checkpoint.name.removeprefix("step-")
+        else {}
+    )
 
 
 def damage(checkpoint: Path) -> str:
     """What is wrong with a checkpoint; empty if it is whole."""
-    found = manifest(checkpoint)
-    if not found:
+    manifest_table = manifest(checkpoint)
+    if not manifest_table:
         return f"{MANIFEST} is missing, torn or changed"
-    for name, listed in found["files"].items():
+    for name, listed in manifest_table["files"].items():
         path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
@@ -231,8 +235,8 @@ def is_tensors(name: str) -> bool:
 
 def strangers(checkpoint: Path) -> list[str]:
     """Files in a checkpoint folder that its manifest does not list."""
-    own = {MANIFEST, *manifest(checkpoint).get("files", ())}
-    return sorted(path.name for path in checkpoint.iterdir() if path.name not in own)
+    listed = {MANIFEST, *manifest(checkpoint).get("files", ())}
+    return sorted(path.name for path in checkpoint.iterdir() if path.name not in listed)
 
 
 def written(weights: Path) -> str:
@@ -258,13 +262,13 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    seen: set[int] = set()
+    addresses: set[int] = set()
     apart = {}
     for name, tensor in tensors.items():
         entry = tensor.detach().cpu().contiguous()
         address = entry.untyped_storage().data_ptr()
-        apart[name] = entry.clone() if address in seen else entry
-        seen.add(address)
+        apart[name] = entry.clone() if address in addresses else entry
+        addresses.add(address)
     path.touch()
     allowed = path.stat().st_mode
     try:

@@ -31,14 +31,14 @@ IN_PLACE = (".jsonl", ".sums", ".txt")
 def growth(path: Path, config: RunConfig, changes: list[str]) -> str:
     """The change that raises `train.steps` of a run that can continue. Empty if there is none, if the run did
     not finish, or if it kept no state."""
-    found = next((change for change in changes if change.startswith(STEPS)), "")
-    if not found:
+    growth_change = next((change for change in changes if change.startswith(STEPS)), "")
+    if not growth_change:
         return ""
     table = bounded.read_toml(path / "run.toml")
     before = table.get("train", {}).get("steps")
     if not isinstance(before, int) or before >= config.train.steps:
         return ""
-    return found if not settled(path) or final_state(path) else ""
+    return growth_change if not settled(path) or final_state(path) else ""
 
 
 def why_no_growth(path: Path, changes: list[str]) -> str:
@@ -62,31 +62,31 @@ def differences(path: Path, config: RunConfig) -> tuple[list[str], str]:
     """(changes, growth) of a run's settings. A growth that nothing depends on is not a change."""
     text = bounded.read_text(path / "run.toml")
     changes = stored.differences(text, stored.dump(config), stored.defaults(config))
-    found = growth(path, config, changes)
-    if found and not depends_on_steps(config):
-        changes.remove(found)
-    return changes, found
+    growth_change = growth(path, config, changes)
+    if growth_change and not depends_on_steps(config):
+        changes.remove(growth_change)
+    return changes, growth_change
 
 
 def final_state(path: Path) -> Path | None:
     """The checkpoint of a finished run's last step, even if a kill left it under its temporary name."""
-    told = status(path)
-    if told.get("state") != "finished":
+    recorded_status = status(path)
+    if recorded_status.get("state") != "finished":
         return None
     for home in ("final", "checkpoints"):
-        found = path / home / f"step-{told.get('step')}"
-        if found.is_dir() and not checkpoints.damage(found):
-            return found
+        checkpoint = path / home / f"step-{recorded_status.get('step')}"
+        if checkpoint.is_dir() and not checkpoints.damage(checkpoint):
+            return checkpoint
     return None
 
 
 def keep_state(path: Path, step: int) -> None:
     """Move the last step's checkpoint beside the final weights and drop the others."""
-    last, kept = checkpoints.checkpoint_path(path, step), path / "final" / f"step-{step}"
+    last, target = checkpoints.checkpoint_path(path, step), path / "final" / f"step-{step}"
     if last.is_dir():
-        files.remove(kept)
-        last.rename(kept)
-        files.sync_folder(kept.parent)
+        files.remove(target)
+        last.rename(target)
+        files.sync_folder(target.parent)
     drop([checkpoints.checkpoint_path(path, saved) for saved in checkpoints.steps(path)])
     shutil.rmtree(path / "checkpoints", ignore_errors=True)
 
@@ -113,28 +113,32 @@ def unneeded(path: Path) -> list[Path]:
     if not settled(path):
         return []
     table = bounded.read_toml(path / "run.toml")
-    wanted = bool(table.get("checkpoint", {}).get("weights", True))
-    if faults := result_faults(path, wanted):
+    keeps_weights = bool(table.get("checkpoint", {}).get("weights", True))
+    if faults := result_faults(path, keeps_weights):
         raise ValueError("; ".join(faults))
     saved = [checkpoints.checkpoint_path(path, step) for step in checkpoints.steps(path)]
-    ended = (path / "final" / "policy.safetensors").exists() or not wanted
-    kept = None if ended else next((one for one in reversed(saved) if not checkpoints.damage(one)), None)
-    if not ended and kept is None:
+    ended = (path / "final" / "policy.safetensors").exists() or not keeps_weights
+    newest = (
+        None
+        if ended
+        else next((checkpoint for checkpoint in reversed(saved) if not checkpoints.damage(checkpoint)), None)
+    )
+    if not ended and newest is None:
         return []
     leftovers = [stray for pattern in ("checkpoints/.*", "final/.*") for stray in path.glob(pattern)]
     states = sorted(path.glob("final/step-*")) if ended else []
-    return [*states, *(one for one in saved if one != kept), *leftovers]
+    return [*states, *(checkpoint for checkpoint in saved if checkpoint != newest), *leftovers]
 
 
 def reopen(path: Path) -> None:
     """Turn the final state into a checkpoint again, so that the run continues from it."""
-    found = final_state(path)
-    if found is not None and found.parent.name == "final":
-        place = path / "checkpoints" / found.name
-        place.parent.mkdir(exist_ok=True)
-        files.remove(place)
-        found.rename(place)
-        files.sync_folder(place.parent)
+    state_folder = final_state(path)
+    if state_folder is not None and state_folder.parent.name == "final":
+        checkpoint = path / "checkpoints" / state_folder.name
+        checkpoint.parent.mkdir(exist_ok=True)
+        files.remove(checkpoint)
+        state_folder.rename(checkpoint)
+        files.sync_folder(checkpoint.parent)
 
 
 def set_aside(path: Path) -> Path:

@@ -48,42 +48,42 @@ class Today:
     def of(self, config: RunConfig) -> dict[str, str]:
         """Name -> hash of everything that can be hashed without loading a model. Raises DataError if the
         problems cannot be read."""
-        found = model_files.fingerprint(config.model.name)
+        hash_by_name = model_files.fingerprint(config.model.name)
         if config.reads_teacher:
-            for what, value in model_files.fingerprint(config.model.teacher).items():
-                found[f"teacher's {what}"] = value
+            for name, value in model_files.fingerprint(config.model.teacher).items():
+                hash_by_name[f"teacher's {name}"] = value
         if config.sampler.kind == "preferences":
-            found["preference file"] = bounded.sha256(Path(config.sampler.path).expanduser())
+            hash_by_name["preference file"] = bounded.sha256(Path(config.sampler.path).expanduser())
         if config.algorithm.expert_answers and config.train.experts != REFERENCES:
-            found["expert file"] = bounded.sha256(Path(config.train.experts).expanduser())
+            hash_by_name["expert file"] = bounded.sha256(Path(config.train.experts).expanduser())
         reward = Path(config.reward.model).expanduser()
         if config.reward.model and reward.is_dir():
-            found["reward model"] = hashes.weights_hash(reward)
+            hash_by_name["reward model"] = hashes.weights_hash(reward)
         for split, used in self.problems(config).items():
             key = self.key(config, split), len(used)
             if key not in self.hashed:
-                self.hashed[key] = whole(used)
-            found[f"{split} problems"] = self.hashed[key]
+                self.hashed[key] = problems_hash(used)
+            hash_by_name[f"{split} problems"] = self.hashed[key]
         for task in others.tasks_beside(config):
             for split in EVALUATED:
                 if split in task.splits:
-                    found[f"{further(task, split)} problems"] = whole(task.problems(split))
-        return found
+                    hash_by_name[f"{further(task, split)} problems"] = problems_hash(task.problems(split))
+        return hash_by_name
 
     def problems(self, config: RunConfig) -> dict[Split, Sequence[Problem]]:
         """The problems that the run may train on and those it evaluates. If prompts that are too long are
         dropped, this is the whole split, because only the tokenizer can tell which remain."""
-        wanted: dict[Split, int | None] = {
+        count_by_split: dict[Split, int | None] = {
             "train": 0 if config.sampler.kind == "preferences" else None,
             "validation": config.evaluate.problems,
             "test": config.evaluate.test_problems,
         }
-        found = {}
-        for split, count in wanted.items():
+        problems_by_split = {}
+        for split, count in count_by_split.items():
             if split in config.task.splits and count != 0:
                 chosen = None if config.model.long_prompts == "drop" else count
-                found[split] = self.split(config, split)[:chosen]
-        return found
+                problems_by_split[split] = self.split(config, split)[:chosen]
+        return problems_by_split
 
     def split(self, config: RunConfig, split: Split) -> Sequence[Problem]:
         key = self.key(config, split)
@@ -107,13 +107,13 @@ def further(task: Task, split: Split) -> str:
     return f"also {task.name} {split}"
 
 
-def whole(problems: Iterable[Problem]) -> str:
+def problems_hash(problems: Iterable[Problem]) -> str:
     """A hash of problems in order: id, prompt, truth and traits."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for problem in problems:
-        told = [problem.id, as_json(problem.prompt), problem.truth, dict(problem.traits)]
-        found.update(json.dumps(told, sort_keys=True, default=str).encode())
-    return found.hexdigest()
+        fields = [problem.id, as_json(problem.prompt), problem.truth, dict(problem.traits)]
+        hasher.update(json.dumps(fields, sort_keys=True, default=str).encode())
+    return hasher.hexdigest()
 
 
 def digest(problem: Problem) -> str:
@@ -126,21 +126,21 @@ def prompt_digest(problem: Problem) -> str:
     return half([as_json(problem.prompt)])
 
 
-def half(told: Sequence[Any]) -> str:
-    text = json.dumps(told, sort_keys=True, default=str)
+def half(fields: Sequence[Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
 
 
 def overlap(digests: Digests) -> dict[str, list[str]]:
     """Evaluated problems, by split, that are training problems too: prompt and truth are the same, or only
     the prompt if the truth is unknown."""
-    trained = {own for name in TRAINED for own in digests.get(name, {}).values()}
-    found = {
-        split: [name for name, own in problems.items() if own in trained or own[:DIGEST] in trained]
+    trained = {digest for name in TRAINED for digest in digests.get(name, {}).values()}
+    shared_names = {
+        split: [name for name, digest in problems.items() if digest in trained or digest[:DIGEST] in trained]
         for split, problems in digests.items()
         if split not in TRAINED
     }
-    return {split: names for split, names in found.items() if names}
+    return {split: names for split, names in shared_names.items() if names}
 
 
 def pack(digests: Digests) -> bytes:
@@ -171,19 +171,19 @@ def short(value: str) -> str:
 
 def explain(run: Path, provenance: Mapping[str, Any], config: RunConfig, today: Today) -> list[str]:
     """Problems and files that differ from those that a run was made from."""
-    told = []
+    lines = []
     before, now = read(run), today.digests(config)
     for split in [split for split in before if split in now]:
         names = [*dict.fromkeys([*before[split], *now[split]])]
         other = [name for name in names if before[split].get(name) != now[split].get(name)]
         if other:
-            told.append(f"{len(other)} of {len(before[split])} {split} problems differ, such as {other[0]}")
+            lines.append(f"{len(other)} of {len(before[split])} {split} problems differ, such as {other[0]}")
     attempts = provenance.get("attempts") or [{}]
     sums = {source["table"]: source["sha256"] for source in attempts[-1].get("data", ())}
-    found = {source for split in config.task.splits for source in config.task.sources(split)}
-    for source in sorted(found, key=lambda source: source.table):
+    data_sources = {source for split in config.task.splits for source in config.task.sources(split)}
+    for source in sorted(data_sources, key=lambda source: source.table):
         if sums.get(source.table, source.sha256) != source.sha256:
-            told.append(
+            lines.append(
                 f"{source.location} is another file: {short(sums[source.table])} -> {short(source.sha256)}"
             )
-    return told
+    return lines

@@ -207,8 +207,8 @@ class RunFolder:
     def lowered(self) -> list[dict[str, Any]]:
         """The token budgets that ran out in earlier attempts since the run last began anew, oldest first."""
         attempts = self.provenance["attempts"]
-        began = max((number for number, one in enumerate(attempts) if "replaces" in one), default=0)
-        return [one for attempt in attempts[began:-1] for one in attempt.get("out_of_memory", ())]
+        began = max((number for number, attempt in enumerate(attempts) if "replaces" in attempt), default=0)
+        return [budget for attempt in attempts[began:-1] for budget in attempt.get("out_of_memory", ())]
 
     def fingerprint(self, values: Mapping[str, str]) -> None:
         """Record values that must stay the same in all attempts, such as the hash of the training problems.
@@ -278,26 +278,26 @@ class RunFolder:
         It appears whole or not at all; then all but the newest `checkpoint.keep` are removed.
         """
         self.finish_saving()
-        place, logs = self.checkpoint_path(step), self.sync_logs()
-        checkpoints.write(place, tensors, state, step, self.attempt, logs, self.lock.demand)
+        checkpoint, logs = self.checkpoint_path(step), self.sync_logs()
+        checkpoints.write(checkpoint, tensors, state, step, self.attempt, logs, self.lock.demand)
         self.after_saving(step)
-        return place
+        return checkpoint
 
     def save_sharded(self, step: int, begin: Callable[[Path], Future[Any]], state: Any) -> None:
         """The same for a checkpoint that several ranks write in the background: `begin` has them do it in a
         folder, and returns what ends when they are done. The run goes on meanwhile, until `finish_saving`."""
         self.finish_saving()
         # All of it before another step changes the logs or what the state holds.
-        place, logs, text = self.checkpoint_path(step), self.sync_logs(), json.dumps(state)
+        checkpoint, logs, text = self.checkpoint_path(step), self.sync_logs(), json.dumps(state)
 
         def finish(aside: Path, written: Future[Any]) -> int:
             with checkpoints.removed_on_failure(aside):
                 sharded.await_written(written)
                 point("save")
-                checkpoints.complete(aside, place, text, step, self.attempt, logs, self.lock.demand)
+                checkpoints.complete(aside, checkpoint, text, step, self.attempt, logs, self.lock.demand)
             return step
 
-        with checkpoints.temporary_folder(place) as aside:
+        with checkpoints.temporary_folder(checkpoint) as aside:
             written = begin(aside)
             self.saving = self.saver.submit(finish, aside, written)
 
@@ -403,9 +403,9 @@ class RunFolder:
             point("finish")
         self.write_status(why)
         point("finished")
-        wanted = self.config.checkpoint
-        if state in RESULTS and (not wanted.weights or any(self.path.glob("final/*.safetensors"))):
-            extend.keep_state(self.path, self.step if state == "finished" and wanted.continues else -1)
+        settings = self.config.checkpoint
+        if state in RESULTS and (not settings.weights or any(self.path.glob("final/*.safetensors"))):
+            extend.keep_state(self.path, self.step if state == "finished" and settings.continues else -1)
 
     def write_sums(self) -> None:
         """Write sums.json: size and checksum of every file of the result."""
@@ -475,14 +475,14 @@ def grows(path: Path, config: RunConfig) -> bool:
 def settings_changes(path: Path, config: RunConfig) -> tuple[list[str], str]:
     """`changed`, and the change that raises `train.steps`, if there is one. Raises `FolderError` if run.toml
     is damaged."""
-    known = path / "run.toml"
-    if not known.exists() or not begun(path):
+    settings_file = path / "run.toml"
+    if not settings_file.exists() or not begun(path):
         return [], ""
     try:
         return extend.differences(path, config)
     except (ValueError, RecursionError) as error:
         remedy = f"restore it, or delete {path} to start over"
-        raise FolderError(f"{known}: not TOML ({error}); {remedy}") from None
+        raise FolderError(f"{settings_file}: not TOML ({error}); {remedy}") from None
 
 
 def begun(path: Path) -> bool:

@@ -37,10 +37,10 @@ NUMBERS = ("step", "attempt")
 def status(path: Path) -> dict[str, Any]:
     """The content of a run folder's status.json, without steps and attempts that are not numbers; empty if
     there is none."""
-    found = read_json(path / "status.json")
-    if not isinstance(found, dict):
+    content = read_json(path / "status.json")
+    if not isinstance(content, dict):
         return {}
-    return {key: value for key, value in found.items() if key not in NUMBERS or isinstance(value, int)}
+    return {key: value for key, value in content.items() if key not in NUMBERS or isinstance(value, int)}
 
 
 def settled(path: Path) -> bool:
@@ -51,7 +51,7 @@ def settled(path: Path) -> bool:
 def result_damage(path: Path, weights: bool = True) -> list[str]:
     """Missing or damaged files of a run's result, each with its remedy. Without `weights` those may have been
     deleted, or have stayed on another machine."""
-    return [f"{one}, or delete {path} to run it again" for one in result_faults(path, weights)]
+    return [f"{fault}, or delete {path} to run it again" for fault in result_faults(path, weights)]
 
 
 def result_faults(path: Path, weights: bool = True) -> list[str]:
@@ -62,17 +62,19 @@ def result_faults(path: Path, weights: bool = True) -> list[str]:
         return []
     try:
         read_status(path)
-        kept = checksums.read_sums(path)
+        recorded_sums = checksums.read_sums(path)
         if not settled(path):
             return []
         provenance = read_provenance(path)
-        if not kept and not provenance.get("imported") and (lack := missing_end(path)):
+        if not recorded_sums and not provenance.get("imported") and (lack := missing_end(path)):
             return [lack]
     except (LogError, ValueError) as error:
         return [str(error)]
-    needed = {name: one for name, one in kept.items() if name.startswith(NEEDED)}
+    needed = {name: sums for name, sums in recorded_sums.items() if name.startswith(NEEDED)}
     gone = {name for name in needed if name.startswith(WEIGHTS) and not (path / name).exists()}
-    return checksums.absent(path, {name: one for name, one in needed.items() if weights or name not in gone})
+    return checksums.absent(
+        path, {name: sums for name, sums in needed.items() if weights or name not in gone}
+    )
 
 
 def missing_end(path: Path) -> str:
@@ -147,8 +149,8 @@ class Log:
         content = self.content()
         if content[-1:] not in (b"", b"\n"):
             raise FolderError(f"{self.path} ends in an incomplete row; delete what follows the last newline")
-        if found := checksums.check(content, self.marks()).what:
-            raise FolderError(f"{self.path}: {found}; delete {self.path.parent} to start over")
+        if mismatch := checksums.check(content, self.marks()).what:
+            raise FolderError(f"{self.path}: {mismatch}; delete {self.path.parent} to start over")
         if (marks := checksums.marks_of(content)) != self.marks():
             files.write_atomic(self.side, marks, durable=False)
         self.chain = hashlib.sha256(content)
@@ -164,8 +166,8 @@ class Log:
     def fault(self, content: bytes) -> str:
         """What the checksums say against the beginning of the log; empty if nothing is wrong."""
         lines = self.marks().splitlines(keepends=True)
-        found = checksums.check(content, b"".join(lines[: content.count(b"\n")]))
-        return f"{self.path}, line {found.line}: {found.what}" if found.line else ""
+        checked = checksums.check(content, b"".join(lines[: content.count(b"\n")]))
+        return f"{self.path}, line {checked.line}: {checked.what}" if checked.line else ""
 
     def state(self) -> dict[str, Any]:
         """Length and checksum of the log as it is now."""

@@ -55,10 +55,10 @@ def code(start: str, *parts: object) -> dict[str, str]:
     ``runs/train/trainer.py``, and from the files of `parts` (an algorithm, a task, classes and functions of
     plugins). The files' text is scanned, so the result does not depend on what the process has loaded, or in
     which order. Files outside this package get the names that `foreign` gives them, wherever they lie."""
-    known = [class_of(part) for part in parts]
-    homes = [home for part in known for home in sources(part)]
-    found = {name: digest(name) for name in sorted({*reached(start, *homes)})}
-    return found | {name: digest(str(path)) for part in known for name, path in foreign(part).items()}
+    definitions = [class_of(part) for part in parts]
+    homes = [home for part in definitions for home in sources(part)]
+    hashes = {name: digest(name) for name in sorted({*reached(start, *homes)})}
+    return hashes | {name: digest(str(path)) for part in definitions for name, path in foreign(part).items()}
 
 
 def room(name: str) -> dict[str, str]:
@@ -67,23 +67,23 @@ def room(name: str) -> dict[str, str]:
     return {f"{name}/{path.name}": digest(f"{name}/{path.name}") for path in paths}
 
 
-def sources(thing: type | FunctionType) -> list[str]:
+def sources(definition: type | FunctionType) -> list[str]:
     """The files inside the rooms that define a class and its bases, or a function."""
-    found = []
-    for base in getattr(thing, "__mro__", (thing,)):
+    names = []
+    for base in getattr(definition, "__mro__", (definition,)):
         file = getattr(sys.modules.get(base.__module__), "__file__", None)
         path = Path(file).resolve() if file else None
         relative = path.relative_to(ROOMS).as_posix() if path and path.is_relative_to(ROOMS) else ""
         if relative.startswith(CODE_ROOMS):
-            found.append(relative)
-    return found
+            names.append(relative)
+    return names
 
 
-def foreign(thing: type | FunctionType) -> dict[str, Path]:
+def foreign(definition: type | FunctionType) -> dict[str, Path]:
     """The files of plugins by their name in provenance.json: ``beside the recipe: FILE``, together with the
     files beside it that it imports, or ``PACKAGE: FILE``."""
-    found = {}
-    for base in plugins.foreign_bases(thing):
+    path_by_name = {}
+    for base in plugins.foreign_bases(definition):
         package = plugins.distribution(base.__module__)
         whose = (
             ("beside the recipe") if plugins.stands_in_file(base) else package[0] if package else "elsewhere"
@@ -91,18 +91,18 @@ def foreign(thing: type | FunctionType) -> dict[str, Path]:
         for path in plugins.files(base):
             home = plugins.home(base) or path.parent
             shown = path.relative_to(home) if path.is_relative_to(home) else path
-            found[f"{whose}{FOREIGN}{shown}"] = path
-    return found
+            path_by_name[f"{whose}{FOREIGN}{shown}"] = path
+    return path_by_name
 
 
 def foreign_code(*parts: object) -> dict[str, str]:
     """The hashes of the plugins in `parts` as their files are now, whatever this process has loaded. A worker
     will load them as they are now."""
-    found = {}
+    hashes = {}
     for part in parts:
         for name, path in foreign(class_of(part)).items():
-            found[name] = short_hash(path) if path.is_file() else ABSENT
-    return found
+            hashes[name] = short_hash(path) if path.is_file() else ABSENT
+    return hashes
 
 
 def class_of(part: object) -> type | FunctionType:
@@ -112,13 +112,13 @@ def class_of(part: object) -> type | FunctionType:
 
 def reached(*names: str) -> set[str]:
     """These files, the files of the rooms that they name, the files that those name, and so on."""
-    found: set[str] = set()
-    rest = list(names)
-    while rest:
-        if (name := rest.pop()) not in found:
-            found.add(name)
-            rest += files_named_in(name)
-    return found
+    visited: set[str] = set()
+    unvisited = list(names)
+    while unvisited:
+        if (name := unvisited.pop()) not in visited:
+            visited.add(name)
+            unvisited += files_named_in(name)
+    return visited
 
 
 @functools.cache
@@ -135,12 +135,14 @@ def files_named_in(name: str) -> tuple[str, ...]:
         for room, modules in IMPORTED.findall(text)
         for module in re.findall(r"\w+", modules)
     ]
-    asked = [name.removeprefix(".").replace(".", "/") + ".py" for name in names]
+    candidates = [name.removeprefix(".").replace(".", "/") + ".py" for name in names]
     # ``grpobench.ROOM.MODULE.NAME`` names a module too
-    asked += [f"{Path(file).parent}.py" for file in asked]
-    asked += [f"{Path(name).parent}/{file}" for file in BESIDE.findall(text)]
-    own = [file for file in asked if file.startswith(CODE_ROOMS) and not file.startswith(BYSTANDERS)]
-    return tuple(file for file in own if (ROOMS / file).is_file())
+    candidates += [f"{Path(file).parent}.py" for file in candidates]
+    candidates += [f"{Path(name).parent}/{file}" for file in BESIDE.findall(text)]
+    code_files = [
+        file for file in candidates if file.startswith(CODE_ROOMS) and not file.startswith(BYSTANDERS)
+    ]
+    return tuple(file for file in code_files if (ROOMS / file).is_file())
 
 
 @functools.cache
@@ -167,13 +169,13 @@ def engine_version(kind: str) -> dict[str, str]:
 @functools.cache
 def versions() -> Mapping[str, str]:
     """Versions of Python and of the packages that affect a run's numbers."""
-    found = {"python": platform.python_version()}
+    version_by_name = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            version_by_name[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return version_by_name
 
 
 def git(*arguments: str) -> str | None:
@@ -222,8 +224,10 @@ def device() -> str:
 
 def packages(*parts: object) -> dict[str, str]:
     """Versions of the installed packages that plugins come from, by name."""
-    found = [plugins.distribution(part.__module__) for part in parts if not plugins.stands_in_file(part)]
-    return dict(one for one in found if one)
+    distributions = [
+        plugins.distribution(part.__module__) for part in parts if not plugins.stands_in_file(part)
+    ]
+    return dict(distribution for distribution in distributions if distribution)
 
 
 def attempt(

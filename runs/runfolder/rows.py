@@ -22,11 +22,11 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
             lines = file.read().split(b"\n")
     except FileNotFoundError:
         return []
-    whole = lines[
+    complete_lines = lines[
         1 if size > END else 0 : -1
     ]  # The first line may be cut, and the last one may be incomplete.
     rows = []
-    for text in whole:
+    for text in complete_lines:
         with contextlib.suppress(ValueError):  # a damaged line, which the report names
             row = bounded.parse_json(text)
             if isinstance(row, dict) and isinstance(row.get("step"), int):
@@ -44,5 +44,5 @@ def token_rate(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def number_in(row: Mapping[str, Any], name: str) -> float | None:
-    found = row.get(name)
-    return float(found) if isinstance(found, (int, float)) else None
+    number = row.get(name)
+    return float(number) if isinstance(number, (int, float)) else None

@@ -69,8 +69,8 @@ def outline(folder: Path) -> Outline:
     """What a checkpoint holds."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
-    found: Any = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    return {name: (one.size, one.properties.dtype) for name, one in found.items()}
+    metadata_by_name: Any = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    return {name: (metadata.size, metadata.properties.dtype) for name, metadata in metadata_by_name.items()}
 
 
 def load_full(folder: Path, role: str) -> dict[str, torch.Tensor]:
@@ -108,6 +108,6 @@ def as_os_errors() -> Iterator[None]:
     try:
         yield
     except CheckpointException as error:
-        found: list[Any] = [one[0] for one in error.failures.values()]
-        known = next((one for one in found if isinstance(one, OSError)), found[0])
-        raise known if isinstance(known, OSError) else OSError(errno.EIO, str(known)) from error
+        errors: list[Any] = [failure[0] for failure in error.failures.values()]
+        cause = next((candidate for candidate in errors if isinstance(candidate, OSError)), errors[0])
+        raise cause if isinstance(cause, OSError) else OSError(errno.EIO, str(cause)) from error

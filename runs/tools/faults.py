@@ -39,25 +39,25 @@ def come(name: str, folder: Path) -> None:
             planned.unlink()
         except FileNotFoundError:  # another process has it
             continue
-        what, _, later = planned.name.split(".")[2].partition(LATER)
+        deed, _, later = planned.name.split(".")[2].partition(LATER)
         with (folder / STRUCK).open("a", encoding="utf-8") as file:
             file.write(f"{planned.name}\n")
         if later:
-            threading.Timer(int(later) / 1000, strike, (what,)).start()
+            threading.Timer(int(later) / 1000, strike, (deed,)).start()
         else:
-            strike(what)
+            strike(deed)
 
 
-def strike(what: str) -> None:
+def strike(deed: str) -> None:
     """Raise OSError, or an out-of-memory error of the device."""
-    if what in DEEDS:
-        DEEDS[what]()
-    elif what == "oom":
+    if deed in DEEDS:
+        DEEDS[deed]()
+    elif deed == "oom":
         import torch
 
         raise torch.OutOfMemoryError("CUDA out of memory (a fail point)")
     else:
-        number = getattr(errno, what)
+        number = getattr(errno, deed)
         raise OSError(number, os.strerror(number))
 
 

@@ -157,9 +157,9 @@ def writable(folder: Path, option: str) -> Path:
 
 def demand_writable(folder: Path, option: str) -> None:
     """`writable` without creating anything: it checks the nearest existing folder."""
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        why = "read-only" if place.is_dir() else f"{place} is no folder"
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        why = "read-only" if nearest.is_dir() else f"{nearest} is no folder"
         raise ConfigError([f"{option} {folder}: cannot write there ({why}); name another folder"])
 
 

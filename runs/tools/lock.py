@@ -79,14 +79,14 @@ class Keeper:
 
     def begin(self) -> None:
         """Start without leases, as in a forked child: it owns none of its parent's leases and threads."""
-        self.kept: dict[str, HeldLease] = {}
+        self.leases: dict[str, HeldLease] = {}
         self.altered = threading.Condition()
         self.thread: threading.Thread | None = None
 
-    def keep(self, kept: HeldLease) -> None:
+    def keep(self, lease: HeldLease) -> None:
         """Renew a lease until it is forgotten."""
         with self.altered:
-            self.kept[os.path.abspath(kept.path)] = kept
+            self.leases[os.path.abspath(lease.path)] = lease
             if self.thread is None:
                 self.thread = threading.Thread(target=self.renew, name="leases", daemon=True)
                 self.thread.start()
@@ -95,33 +95,33 @@ class Keeper:
     def forget(self, path: Path) -> str:
         """Stop renewing a lease. Returns its token; empty if this process does not hold it."""
         with self.altered:
-            kept = self.kept.pop(os.path.abspath(path), None)
-        if kept is None:
+            lease = self.leases.pop(os.path.abspath(path), None)
+        if lease is None:
             return ""
-        with kept.guard:  # Wait for a renewal that has begun.
-            return kept.token
+        with lease.guard:  # Wait for a renewal that has begun.
+            return lease.token
 
     def lost(self, path: Path) -> bool:
         """Whether another process has taken a lease of this process. The file is checked again if the thread
         had no chance to renew the lease in time."""
-        kept = self.kept.get(os.path.abspath(path))
-        if kept is None:
+        lease = self.leases.get(os.path.abspath(path))
+        if lease is None:
             return False
-        if now() - kept.renewed > TRUSTED * kept.seconds:
-            kept.beat()
-        return kept.lost
+        if now() - lease.renewed > TRUSTED * lease.seconds:
+            lease.beat()
+        return lease.lost
 
     def renew(self) -> None:
         """The thread."""
         while True:
             with self.altered:
-                shortest = min((kept.seconds for kept in self.kept.values()), default=None)
+                shortest = min((lease.seconds for lease in self.leases.values()), default=None)
                 self.altered.wait(None if shortest is None else shortest / BEATS)
-                held = list(self.kept.values())
-            for kept in held:
+                leases = list(self.leases.values())
+            for lease in leases:
                 # The storage may answer again before the lease expires.
                 with contextlib.suppress(OSError, bounded.FileError):
-                    kept.beat()
+                    lease.beat()
 
 
 KEEPER: Final = Keeper()
@@ -183,8 +183,8 @@ class Lease:
     def text(self) -> str:
         """The text has the same length at every renewal, so that it is rewritten in place and nobody reads an
         empty file."""
-        told = {"token": self.token, "beat": f"{self.beat:010d}", "lease": self.seconds}
-        return json.dumps(dataclasses.asdict(self.owner) | told)
+        fields = {"token": self.token, "beat": f"{self.beat:010d}", "lease": self.seconds}
+        return json.dumps(dataclasses.asdict(self.owner) | fields)
 
     def liveness(self) -> Liveness:
         """Whether the owner lives, as far as one check can tell."""
@@ -232,8 +232,8 @@ def start(pid: int) -> str:
     """When a process started, in the system's own words; empty if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-        state, *rest = stat[stat.rindex(")") + 2 :].split()
-        return "" if state in "ZX" else rest[18]  # A zombie no longer writes.
+        state, *fields = stat[stat.rindex(")") + 2 :].split()
+        return "" if state in "ZX" else fields[18]  # A zombie no longer writes.
     except OSError:
         pass
     if Path("/proc/self/stat").exists():
@@ -294,21 +294,21 @@ class Lock:
         A remote owner that may be dead is watched for as long as its lease states; `say` gets a message about
         it.
         """
-        sight, began, told = Sight(self.path), time.monotonic(), False
+        sight, began, was_reported = Sight(self.path), time.monotonic(), False
         while True:
-            seen = sight.look()
-            if seen == "free":
-                taken, found = self.seize(sight.text or "")
+            state = sight.look()
+            if state == "free":
+                taken, replaced_owner = self.seize(sight.text or "")
                 if taken:
-                    return found
+                    return replaced_owner
                 continue
             lease = sight.lease
             assert lease is not None  # An empty file is free.
             over = time.monotonic() - began >= patience
-            if over and (seen == "live" or (not told and self.age() < lease.seconds)):
+            if over and (state == "live" or (not was_reported and self.age() < lease.seconds)):
                 raise FolderError(lease.describe_owner(self.path.parent))
-            if not told and seen == "unsure":
-                told = True
+            if not was_reported and state == "unsure":
+                was_reported = True
                 say(f"{lease.describe_owner(self.path.parent)}; waiting to see whether it lives")
             safe_point()
             time.sleep(LOOK)
@@ -325,21 +325,21 @@ class Lock:
             replace(file.fileno(), lease.text())
         if before is not None and not before.owner.here():
             time.sleep(LOOK)
-            found = parse(file_text(self.path))
-            if found is None or found.token != lease.token:
+            current = parse(file_text(self.path))
+            if current is None or current.token != lease.token:
                 return False, None
         KEEPER.keep(HeldLease(self.path, lease.token, lease.seconds, self.renewed))
         return True, before.owner if before else None
 
     @staticmethod
-    def renewed(kept: HeldLease) -> bool:
+    def renewed(lease: HeldLease) -> bool:
         """Rewrite the counter of a lease; False if another process has it by now."""
         try:
-            with guarded(kept.path, "r+") as file:
-                found = parse(file_text(kept.path))
-                if found is None or found.token != kept.token:
+            with guarded(lease.path, "r+") as file:
+                current = parse(file_text(lease.path))
+                if current is None or current.token != lease.token:
                     return False
-                text = dataclasses.replace(found, beat=found.beat + 1).text()
+                text = dataclasses.replace(current, beat=current.beat + 1).text()
                 os.pwrite(file.fileno(), text.encode(), 0)
         except FileNotFoundError:  # The folder was deleted during the run.
             return False
@@ -363,8 +363,8 @@ class Lock:
         if not self.path.exists():
             return
         with guarded(self.path) as file:
-            found = parse(file_text(self.path))
-            if found is not None and found.owner == Owner.me() and found.token in (token, ""):
+            current = parse(file_text(self.path))
+            if current is not None and current.owner == Owner.me() and current.token in (token, ""):
                 try:
                     replace(file.fileno(), "")
                 except OSError:  # Over quota, emptying a file may need space (copy on write).
@@ -393,15 +393,15 @@ class Lock:
 
 def living(folders: list[Path], say: Callable[[str], None] = lambda _: None) -> dict[Path, Lease]:
     """The folders that a living process owns. Remote owners that may be dead are watched together."""
-    found: dict[Path, Lease] = {}
+    lease_by_folder: dict[Path, Lease] = {}
     unsure: dict[Path, Sight] = {}
     for folder in folders:
         sight = Sight(folder / "lock")
-        seen = sight.look()
+        state = sight.look()
         lease = sight.lease
-        if lease and (seen == "live" or (seen == "unsure" and Lock(folder).age() < lease.seconds)):
-            found[folder] = lease
-        elif lease and seen == "unsure":
+        if lease and (state == "live" or (state == "unsure" and Lock(folder).age() < lease.seconds)):
+            lease_by_folder[folder] = lease
+        elif lease and state == "unsure":
             unsure[folder] = sight
     if unsure:
         first = next(iter(unsure.values())).lease
@@ -409,11 +409,11 @@ def living(folders: list[Path], say: Callable[[str], None] = lambda _: None) -> 
     while unsure:
         time.sleep(LOOK)
         for folder, sight in list(unsure.items()):
-            if (seen := sight.look()) != "unsure":
+            if (state := sight.look()) != "unsure":
                 del unsure[folder]
-                if seen == "live" and (lease := sight.lease):
-                    found[folder] = lease
-    return found
+                if state == "live" and (lease := sight.lease):
+                    lease_by_folder[folder] = lease
+    return lease_by_folder
 
 
 @contextlib.contextmanager
@@ -435,9 +435,13 @@ def file_text(path: Path) -> str:
 def parse(text: str) -> Lease | None:
     """The lease in a lock file; None for an empty or torn one."""
     try:
-        told = bounded.parse_json(text)
-        token, beat, seconds = told.pop("token", ""), int(told.pop("beat", 0)), float(told.pop("lease", 0.0))
-        return Lease(Owner(**told), token, beat, seconds)
+        fields = bounded.parse_json(text)
+        token, beat, seconds = (
+            fields.pop("token", ""),
+            int(fields.pop("beat", 0)),
+            float(fields.pop("lease", 0.0)),
+        )
+        return Lease(Owner(**fields), token, beat, seconds)
     except (ValueError, TypeError, AttributeError):
         return None
 

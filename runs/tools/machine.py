@@ -30,10 +30,10 @@ ASK_MEMORY = (
 
 def threads(workers: int) -> int:
     """Threads of each of so many workers: the user's OMP_NUM_THREADS, or else an equal share of the cores."""
-    wanted = (
+    requested = (
         os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     )  # "4,2" means four threads, and two within each.
-    return int(wanted) if wanted.isdigit() and int(wanted) else max(1, cores() // workers)
+    return int(requested) if requested.isdigit() and int(requested) else max(1, cores() // workers)
 
 
 def devices() -> list[str]:
@@ -41,8 +41,8 @@ def devices() -> list[str]:
     looks, because a process that has touched CUDA holds memory on the device and cannot be limited to another
     one."""
     count = visible_gpus()
-    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
-    return (named or [str(number) for number in range(count)])[:count]
+    device_names = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return (device_names or [str(number) for number in range(count)])[:count]
 
 
 def visible_gpus() -> int:
@@ -55,8 +55,8 @@ def visible_gpus() -> int:
 @functools.cache
 def _gpus_listed(visible: str | None) -> int:
     done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=False)
-    told = done.stdout.strip()
-    return int(told) if told.isdigit() else 0
+    output = done.stdout.strip()
+    return int(output) if output.isdigit() else 0
 
 
 def gpu_memory() -> int | None:
@@ -68,31 +68,31 @@ def gpu_memory() -> int | None:
 @functools.cache
 def _gpu_memory(visible: str | None) -> int | None:
     done = subprocess.run([sys.executable, "-c", ASK_MEMORY], capture_output=True, text=True, check=False)
-    told = done.stdout.strip()
-    return int(told) if told.isdigit() else None
+    output = done.stdout.strip()
+    return int(output) if output.isdigit() else None
 
 
 def worker_slots(gpus_per_run: float | None = None) -> int:
     """How many workers this machine has room for. With GPUs: one per GPU, or more or fewer by `gpus_per_run`.
     Without: one per core, or one for so many cores."""
-    found = len(devices())
-    if not found and gpus_per_run and gpus_per_run > 1:
+    gpu_count = len(devices())
+    if not gpu_count and gpus_per_run and gpus_per_run > 1:
         return max(1, int(cores() // gpus_per_run))
-    if not found or not gpus_per_run:
-        return found or cores()
-    return int(found / gpus_per_run + 1e-9) if gpus_per_run < 1 else int(found // gpus_per_run)
+    if not gpu_count or not gpus_per_run:
+        return gpu_count or cores()
+    return int(gpu_count / gpus_per_run + 1e-9) if gpus_per_run < 1 else int(gpu_count // gpus_per_run)
 
 
-def environment(workers: int, place: int, gpus_per_run: float | None = None) -> Mapping[str, str]:
-    """Variables for a worker process, set before it imports anything. `place` is which of the workers it is,
+def environment(workers: int, slot: int, gpus_per_run: float | None = None) -> Mapping[str, str]:
+    """Variables for a worker process, set before it imports anything. `slot` is which of the workers it is,
     from 0: each has a GPU of its own, or as many as `gpus_per_run`; one is shared where that is a fraction,
     or there are more workers than GPUs."""
     count = str(threads(workers))
-    own = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, SPIN: os.environ.get(SPIN, SPINS)}
-    if found := devices():
+    variables = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, SPIN: os.environ.get(SPIN, SPINS)}
+    if gpus := devices():
         each = max(1, int(gpus_per_run or 1))
-        own[VISIBLE] = ",".join(found[(place * each + number) % len(found)] for number in range(each))
-    return own
+        variables[VISIBLE] = ",".join(gpus[(slot * each + number) % len(gpus)] for number in range(each))
+    return variables
 
 
 def release_memory() -> None:

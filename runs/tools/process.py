@@ -52,7 +52,7 @@ def output_to(path: Path) -> Iterator[None]:
     """Send the output of this process and its libraries, C code included, to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
+    original_outputs = os.dup(1), os.dup(2)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -63,7 +63,7 @@ def output_to(path: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
-        for target, copy in enumerate(kept, start=1):
+        for target, copy in enumerate(original_outputs, start=1):
             os.dup2(copy, target)
             os.close(copy)
 
@@ -137,12 +137,14 @@ def without_main() -> Iterator[None]:
     first imports its parent's `__main__`, so a script without ``if __name__ == "__main__"`` would start again
     in each. Nothing sent to these processes may be defined in `__main__`."""
     with STARTING:
-        known = vars(sys.modules["__main__"])
-        kept: dict[str, Any] = {name: known[name] for name in ("__file__", "__spec__") if name in known}
-        known.pop("__file__", None)
-        known["__spec__"] = None
+        main_variables = vars(sys.modules["__main__"])
+        saved_variables: dict[str, Any] = {
+            name: main_variables[name] for name in ("__file__", "__spec__") if name in main_variables
+        }
+        main_variables.pop("__file__", None)
+        main_variables["__spec__"] = None
         try:
             yield
         finally:
-            del known["__spec__"]
-            known.update(kept)
+            del main_variables["__spec__"]
+            main_variables.update(saved_variables)

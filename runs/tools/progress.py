@@ -61,12 +61,12 @@ def duration(seconds: float) -> str:
     """Seconds as 12 s, 3:05 or 1:02:03; empty for NaN."""
     if math.isnan(seconds):
         return ""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    minutes, remaining_seconds = divmod(rounded, 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remaining_seconds:02}" if hours else f"{minutes}:{remaining_seconds:02}"
 
 
 @dataclass(frozen=True)

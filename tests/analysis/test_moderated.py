@@ -153,7 +153,7 @@ def test_missing_scores_are_left_out_and_bad_ones_refused() -> None:
 
 def test_one_algorithm_under_two_names_is_rarely_called_different() -> None:
     dealt = deal(probe_scores(), 500, seed=0)
-    assert dealt.single <= 0.05 and dealt.whole <= 0.05
+    assert dealt.single <= 0.05 and dealt.adjusted <= 0.05
     assert dealt.deals == 500 and set(dealt.single_by_algorithm) == {f"a{i}" for i in range(37) if i % 3}
     assert deal(probe_scores(), 50, seed=3) == deal(probe_scores(), 50, seed=3)
 

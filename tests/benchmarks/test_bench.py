@@ -34,9 +34,9 @@ def test_the_command_line_knows_every_case() -> None:
 
 
 def test_nano_has_both_shapes_and_others_only_long_prompt_by_default() -> None:
-    def shapes(model: str, *wanted: str) -> list[tuple[str, int, int, int, int]]:
-        found = [shape(name, model) for name in chosen(model, wanted)]
-        return [(c.name, c.prompts, c.group, c.prompt_tokens, c.completion_tokens) for c in found]
+    def shapes(model: str, *case_names: str) -> list[tuple[str, int, int, int, int]]:
+        cases = [shape(name, model) for name in chosen(model, case_names)]
+        return [(c.name, c.prompts, c.group, c.prompt_tokens, c.completion_tokens) for c in cases]
 
     assert shapes("nano") == [("short", 16, 8, 16, 24), ("long-prompt", 16, 8, 150, 8)]
     assert shapes("smollm2-135m") == [("long-prompt", 2, 16, 150, 8)]
@@ -67,9 +67,9 @@ def test_an_unknown_case_ends_with_2_and_names_those_that_there_are(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["bench", "--case", "shrot"])
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert ended.value.code == 2
-    assert all(name in said for name in NAMES)
+    assert all(name in stderr for name in NAMES)
 
 
 def test_without_trl_only_the_comparisons_end_with_2(
@@ -114,15 +114,15 @@ def test_case_without_terminal_prints_first_line_then_every_ten_seconds(
     now = [100.0]
     monkeypatch.setattr(cases.time, "monotonic", lambda: now[0])
     text = io.StringIO()
-    with Course(Console(file=text, width=40), 2) as told:
-        told.begin("short")
-        told.tell("starting TRL", UNKNOWN)
+    with Course(Console(file=text, width=40), 2) as course:
+        course.begin("short")
+        course.tell("starting TRL", UNKNOWN)
         now[0] += 9
-        told.tell("not shown", 70.0)
+        course.tell("not shown", 70.0)
         now[0] += 1
-        told.tell("step 1 of 16", 65.2)
-        told.begin("grid")
-        told.tell("[bold]block 1", 3.0)
+        course.tell("step 1 of 16", 65.2)
+        course.begin("grid")
+        course.tell("[bold]block 1", 3.0)
     assert text.getvalue().splitlines() == [
         "short (1 of 2): starting TRL",
         "short (1 of 2): step 1 of 16, about 1:05 left",
@@ -134,13 +134,13 @@ def test_in_a_terminal_a_bar_says_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     forget(monkeypatch)
     text = Terminal()
     console = Console(file=text, width=100)
-    with Course(console, 1) as told:
-        told.begin("short")
-        told.tell("starting TRL", UNKNOWN)
-        assert told.bar
-        assert told.bar.tasks[0].total is None
-        told.tell("step [1] of 4", 16.0)
-        (task,) = told.bar.tasks
+    with Course(console, 1) as course:
+        course.begin("short")
+        course.tell("starting TRL", UNKNOWN)
+        assert course.bar
+        assert course.bar.tasks[0].total is None
+        course.tell("step [1] of 4", 16.0)
+        (task,) = course.bar.tasks
         assert task.total == pytest.approx(task.completed + 16.0)
     assert "short: step [1] of 4, about 16 s left" in text.getvalue()
 

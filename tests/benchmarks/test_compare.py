@@ -51,9 +51,9 @@ def test_long_steps_are_repeated_three_times_after_one_of_warm_up() -> None:
 
 
 def test_what_is_left_is_told_from_the_warm_up_on() -> None:
-    told: list[tuple[str, float]] = []
-    compare.compare(CASE, Stage().start, lambda what, left: told.append((what, left)))
-    words = [what for what, _ in told]
+    messages: list[tuple[str, float]] = []
+    compare.compare(CASE, Stage().start, lambda activity, left: messages.append((activity, left)))
+    words = [activity for activity, _ in messages]
     assert words[:4] == [
         "starting TRL",
         "starting ours",
@@ -61,8 +61,8 @@ def test_what_is_left_is_told_from_the_warm_up_on() -> None:
         "step 2 of the warm-up",
     ]
     assert words[4:8] == [f"step {number} of 4" for number in (1, 2, 3, 4)]
-    assert [left for _, left in told[4:8]] == [16.0, 12.0, 8.0, 4.0]  # 2 + 2 s in the last of the warm-up
-    assert all(left is UNKNOWN for _, left in told[:4])
+    assert [left for _, left in messages[4:8]] == [16.0, 12.0, 8.0, 4.0]  # 2 + 2 s in the last of the warm-up
+    assert all(left is UNKNOWN for _, left in messages[:4])
 
 
 def test_a_case_is_json() -> None:
@@ -129,12 +129,14 @@ def test_both_sides_reward_the_share_of_one_letter() -> None:
 def test_both_real_sides_work_on_the_same_tokens() -> None:
     pytest.importorskip("trl")
     case = Case("tiny", "nano", prompts=2, group=4, prompt_tokens=16, completion_tokens=4, steps=4)
-    found, facts = compare.compare(case, process, quiet)
-    assert len(found["ours_steps_s"]) == len(found["trl_steps_s"]) == 2
-    assert found["ratio"] > 0 and found["ours_peak_gb"] >= found["ours_before_gb"] > 0
-    assert sum(found["phases"].values()) == pytest.approx(found["ours_s"], rel=0.2)  # medians of two steps
+    outcome, facts = compare.compare(case, process, quiet)
+    assert len(outcome["ours_steps_s"]) == len(outcome["trl_steps_s"]) == 2
+    assert outcome["ratio"] > 0 and outcome["ours_peak_gb"] >= outcome["ours_before_gb"] > 0
+    assert sum(outcome["phases"].values()) == pytest.approx(
+        outcome["ours_s"], rel=0.2
+    )  # medians of two steps
     assert facts["threads"] == 1 and str(facts["trl"]).startswith("1.")
-    assert found["floor"]["gflop"] > 0 and found["ours_to_floor"] > 1
+    assert outcome["floor"]["gflop"] > 0 and outcome["ours_to_floor"] > 1
 
 
 @pytest.mark.slow

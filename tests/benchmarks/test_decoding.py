@@ -20,11 +20,11 @@ CASE = Case("decoding", "nano", prompts=2, group=3, prompt_tokens=16, completion
 def test_the_command_measures_both_ways_on_the_same_requests(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[tuple[list[str], Any]] = []
+    calls: list[tuple[list[str], Any]] = []
     sample = HFSampler.sample
 
     def recorded(self: HFSampler, requests: Any, limit: int, temperature: float) -> Any:
-        asked.append((decoding.ways_of(self), [(one.prompt, one.seeds) for one in requests]))
+        calls.append((decoding.ways_of(self), [(request.prompt, request.seeds) for request in requests]))
         assert self.models.dtype == torch.bfloat16
         return sample(self, requests, limit, temperature)
 
@@ -33,23 +33,23 @@ def test_the_command_measures_both_ways_on_the_same_requests(
     assert cli.main(["bench", "--case", "decoding", "--json"]) == 0
     outcome = json.loads(capsys.readouterr().out)
     assert (outcome["model"], outcome["precision"], outcome["cases"]) == ("nano", "bfloat16", [])
-    found = outcome["decoding"]
-    assert {name: way["ways"] for name, way in found["ways"].items()} == {
+    decoding_row = outcome["decoding"]
+    assert {name: way["ways"] for name, way in decoding_row["ways"].items()} == {
         "used": ["shared", "fused"],
         "fallback": ["plain"],
     }
-    for way in found["ways"].values():
+    for way in decoding_row["ways"].values():
         assert len(way["calls_tokens_per_s"]) == 3
         assert sorted(way["calls_tokens_per_s"])[1] == way["tokens_per_s"] > 0
-    rates = [found["ways"][name]["tokens_per_s"] for name in ("used", "fallback")]
-    assert found["ratio"] == pytest.approx(rates[0] / rates[1])
+    rates = [decoding_row["ways"][name]["tokens_per_s"] for name in ("used", "fallback")]
+    assert decoding_row["ratio"] == pytest.approx(rates[0] / rates[1])
     # One of warm-up and three counted ones, each way first in every other turn.
     plain, fast = ["plain"], ["shared", "fused"]
-    assert [ways for ways, _ in asked] == [plain, fast, fast, plain] * 2
-    requests = asked[0][1]
+    assert [ways for ways, _ in calls] == [plain, fast, fast, plain] * 2
+    requests = calls[0][1]
     assert [len(prompt) for prompt, _ in requests] == [16, 16]
     assert [seeds for _, seeds in requests] == [(0, 1, 2), (3, 4, 5)]
-    assert all(other == requests for _, other in asked)
+    assert all(other == requests for _, other in calls)
 
 
 def test_the_text_says_how_many_times_as_fast(
@@ -58,21 +58,21 @@ def test_the_text_says_how_many_times_as_fast(
     """The way in use waits for 40 ms in each call of 24 tokens, and the fallback for 120 ms."""
     sample = HFSampler.sample
 
-    def slower(self: HFSampler, *given: Any) -> Any:
+    def slower(self: HFSampler, *arguments: Any) -> Any:
         time.sleep(0.04 if self.fuses else 0.12)
-        return sample(self, *given)
+        return sample(self, *arguments)
 
     monkeypatch.setattr(bench, "decoding_shape", lambda model, name: CASE)
     monkeypatch.setattr(HFSampler, "sample", slower)
     assert cli.main(["bench", "--case", "decoding"]) == 0
-    said = capsys.readouterr().out
-    assert said.splitlines()[0].startswith("nano, bfloat16, threads ")
-    assert "2 prompts of 16 tokens × 3 completions of 4" in " ".join(said.split())
-    ratio = float(said.split("used / fallback: ")[1].split()[0])
+    output = capsys.readouterr().out
+    assert output.splitlines()[0].startswith("nano, bfloat16, threads ")
+    assert "2 prompts of 16 tokens × 3 completions of 4" in " ".join(output.split())
+    ratio = float(output.split("used / fallback: ")[1].split()[0])
     assert 1.1 < ratio < 6  # 3 if decoding took no time
 
 
 def test_completions_of_another_length_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HFSampler, "sample", lambda *given: [])
+    monkeypatch.setattr(HFSampler, "sample", lambda *_: [])
     with pytest.raises(RuntimeError, match="0 tokens were written, not 24"):
         decoding.decoding(CASE, quiet)

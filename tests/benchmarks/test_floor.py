@@ -43,8 +43,8 @@ def test_the_formula_by_hand() -> None:
     # W = 10, V·H = 4; one prompt of 3 tokens, two completions of 2
     trunk, head = [Layer(torch.zeros(5, 2))], Layer(torch.zeros(2, 2))
     case = Case("hand", "", prompts=1, group=2, prompt_tokens=3, completion_tokens=2, steps=1)
-    found = {name: rows.flop(trunk, head) for name, rows in floor.phases(case).items()}
-    assert found == {
+    flops = {name: rows.flop(trunk, head) for name, rows in floor.phases(case).items()}
+    assert flops == {
         "prefill": 2 * (3 * 10 + 4),
         "decode": 2 * 1 * 2 * (10 + 4),
         "forward": 2 * ((3 + 2 * 1) * 10 + 2 * 2 * 4),
@@ -63,10 +63,10 @@ def test_tables_are_no_products_and_a_token_meets_two_of_four_experts() -> None:
 
 
 def test_parts_add_up_and_the_rate_is_flop_over_seconds() -> None:
-    found = Floor({"decode": Part(2.0, 0.5, "torch"), "backward": Part(6.0, 0.5, "torch and onednn")}).row()
-    assert (found["gflop"], found["seconds"], found["gflop_per_s"]) == (8.0, 1.0, 8.0)
-    assert found["phases"]["decode"] == {"gflop": 2.0, "seconds": 0.5, "gflop_per_s": 4.0, "way": "torch"}
-    assert "attention" in found["without"]
+    row = Floor({"decode": Part(2.0, 0.5, "torch"), "backward": Part(6.0, 0.5, "torch and onednn")}).row()
+    assert (row["gflop"], row["seconds"], row["gflop_per_s"]) == (8.0, 1.0, 8.0)
+    assert row["phases"]["decode"] == {"gflop": 2.0, "seconds": 0.5, "gflop_per_s": 4.0, "way": "torch"}
+    assert "attention" in row["without"]
 
 
 def test_every_pass_makes_its_products_and_the_fastest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,9 +75,9 @@ def test_every_pass_makes_its_products_and_the_fastest_counts(monkeypatch: pytes
     times = iter([0.4, 0.1, 0.3] * 99)
     product = torch.mm
 
-    def watched(one: torch.Tensor, other: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        shapes.append((tuple(one.shape), tuple(other.shape)))
-        return product(one, other, out=out)
+    def watched(first: torch.Tensor, other: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        shapes.append((tuple(first.shape), tuple(other.shape)))
+        return product(first, other, out=out)
 
     def once(call: object) -> float:
         assert callable(call)

@@ -67,28 +67,28 @@ class Staged(Course):
 
 
 def staged(folder: Path, seconds: float = 60) -> tuple[Staged, io.StringIO]:
-    said = io.StringIO()
-    return Staged(folder, "cpu", seconds, Console(file=said, width=200)), said
+    output = io.StringIO()
+    return Staged(folder, "cpu", seconds, Console(file=output, width=200)), output
 
 
 # The course
 
 
 def test_parts_that_fail_or_hang_lose_neither_their_rows_nor_the_others(tmp_path: Path) -> None:
-    course, said = staged(tmp_path)
+    course, output = staged(tmp_path)
     carry_out([*parts("fails"), *parts("hangs", "half", limit=3), *parts("works")], course, "")
-    found = {row.part: row for row in load_rows(course.rows_file) if row.what == WHOLE}
-    assert {name: row.state for name, row in found.items()} == {
+    row_by_part = {row.part: row for row in load_rows(course.rows_file) if row.what == WHOLE}
+    assert {name: row.state for name, row in row_by_part.items()} == {
         "fails": "failed",
         "hangs": "failed",
         "half": "failed",
         "works": "ok",
     }
-    assert found["fails"].result == "exit code 1: it broke; 1 rows are kept"
-    assert found["hangs"].result == "killed after 3 s; 1 rows are kept"
+    assert row_by_part["fails"].result == "exit code 1: it broke; 1 rows are kept"
+    assert row_by_part["hangs"].result == "killed after 3 s; 1 rows are kept"
     ones = [row.part for row in load_rows(course.rows_file) if row.what == "one"]
     assert ones == ["fails", "hangs", "half", "works"]
-    assert "works: ok: 1 rows, 0 failed" in said.getvalue()
+    assert "works: ok: 1 rows, 0 failed" in output.getvalue()
 
 
 def test_the_moment_ends_all_parts(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_command_that_is_told_to_end_leaves_no_part_behind(
     monkeypatch.setattr(command, "begin", recorded)
     usual = signal.getsignal(signal.SIGTERM)
     assert command.main(["--out", str(tmp_path), "--device", "cpu"]) == 0
-    assert [one.poll() for one in begun] == [-signal.SIGKILL]
+    assert [process.poll() for process in begun] == [-signal.SIGKILL]
     assert "interrupted; what follows are the rows so far" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGTERM) is usual
 
@@ -180,9 +180,9 @@ def test_rows_of_other_parts_stay_when_some_are_run(
     report.add("a", judged(True, "fast"), 1.0)
     assert command.main(["--only", "run-nano,memory", "--out", str(tmp_path), "--device", "cpu"]) == 0
     assert command.main(["--only", "memory", "--out", str(tmp_path), "--device", "cpu"]) == 0
-    found = [(row.part, row.what) for row in load_rows(tmp_path / "rows.jsonl")]
-    assert sorted(found) == sorted(
-        [("speed", "a"), *((name, what) for name in ("run-nano", "memory") for what in ("one", WHOLE))]
+    names = [(row.part, row.what) for row in load_rows(tmp_path / "rows.jsonl")]
+    assert sorted(names) == sorted(
+        [("speed", "a"), *((name, label) for name in ("run-nano", "memory") for label in ("one", WHOLE))]
     )
     assert "run-nano" in (tmp_path / "gpu.md").read_text()
     assert "5 rows: 5 ok; 4 unproven on a GPU" in capsys.readouterr().out
@@ -216,8 +216,8 @@ def test_a_check_that_raises_or_cannot_be_made_is_a_row(tmp_path: Path) -> None:
 
     for name, check in (("a", skips), ("b", breaks), ("c", lambda: judged(False, "too far"))):
         report.attempt(name, check)
-    found = [(row.what, row.state, row.result) for row in load_rows(report.path)]
-    assert found == [
+    results = [(row.what, row.state, row.result) for row in load_rows(report.path)]
+    assert results == [
         ("a", "skipped", "no such model"),
         ("b", "failed", "RuntimeError: CUDA error"),
         ("c", "failed", "too far"),
@@ -225,21 +225,21 @@ def test_a_check_that_raises_or_cannot_be_made_is_a_row(tmp_path: Path) -> None:
 
 
 def test_the_page_and_the_table_say_what_is_unproven() -> None:
-    found = [
+    rows = [
         Row("speed", "nano | fast", "measured", "9 tokens/s", 1.0, "cuda"),
         Row("speed", "real", "skipped", "no `model`", 0.0, "cuda"),
         Row("memory", "nano", "ok", "2 < 3", 2.0, "cpu"),
         Row("doctor", "folder", "ok", f"files in {Path.cwd()}/results", 2.0, "cuda"),
     ]
-    text = page(found, {"GPU": "none"})
+    text = page(rows, {"GPU": "none"})
     assert "| speed | nano \\| fast | measured: 9 tokens/s | 1.0 |" in text
     assert "| memory | nano | ok on the CPU, unproven on a GPU: 2 &lt; 3 | 2.0 |" in text
     assert "| doctor | folder | ok: files in results | 2.0 |" in text
-    assert summary(found, ["speed", "steps", "memory", "vllm"]).endswith("GPU; not run: steps, vllm")
-    assert summary(found) == "4 rows: 2 ok, 1 skipped, 1 measured; 2 unproven on a GPU"
-    said = io.StringIO()
-    show(found, Console(file=said, width=200))
-    assert "unproven on a GPU: 2 < 3" in said.getvalue()
+    assert summary(rows, ["speed", "steps", "memory", "vllm"]).endswith("GPU; not run: steps, vllm")
+    assert summary(rows) == "4 rows: 2 ok, 1 skipped, 1 measured; 2 unproven on a GPU"
+    output = io.StringIO()
+    show(rows, Console(file=output, width=200))
+    assert "unproven on a GPU: 2 < 3" in output.getvalue()
 
 
 # Parts
@@ -253,20 +253,20 @@ def small(path: Path) -> Report:
 def test_all_ways_to_decode_and_pack_agree_on_the_built_in_model(dtype: str, tmp_path: Path) -> None:
     tried = Tried("nano", dtype, small(tmp_path))
     checks = [tried.decoding, tried.recorded, tried.samplers, tried.repeated, tried.alone]
-    found = [check() for check in checks] + ([tried.packing()] if dtype == "float32" else [])
-    assert {state for state, _ in found} == {"ok"}, found
-    assert "shared, fused, graphs against plain: " in found[2][1]
+    outcomes = [check() for check in checks] + ([tried.packing()] if dtype == "float32" else [])
+    assert {state for state, _ in outcomes} == {"ok"}, outcomes
+    assert "shared, fused, graphs against plain: " in outcomes[2][1]
 
 
 def test_a_way_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = Tried("nano", "float32", small(tmp_path))
     packed, step = equality.packed, equality.Fused.step
 
-    monkeypatch.setattr(equality, "packed", lambda *given: packed(*given) * 1.01)
+    monkeypatch.setattr(equality, "packed", lambda *arguments: packed(*arguments) * 1.01)
     assert tried.packing()[0] == "failed"
 
-    def warmer(self: Any, *given: Any) -> torch.Tensor:
-        return step(self, *given) * 0.9
+    def warmer(self: Any, *arguments: Any) -> torch.Tensor:
+        return step(self, *arguments) * 0.9
 
     monkeypatch.setattr(equality.Fused, "step", warmer)
     assert tried.decoding()[0] == "failed"
@@ -276,28 +276,28 @@ def test_completions_part_only_where_rounding_moves_a_bound(tmp_path: Path) -> N
     """By the trainer's distribution: a token beside the drawn number is excused, any other one is not."""
     tried = Tried("nano", "float32", small(tmp_path))
     loaded, sampler = tried.sampler()
-    asked = equality.requests(loaded, 4)
-    seeds = equality.seeds_of(asked)
-    ours = equality.flat(sampler.sample(asked, tried.tokens, 1.0))
+    requests = equality.requests(loaded, 4)
+    seeds = equality.seeds_of(requests)
+    ours = equality.flat(sampler.sample(requests, tried.tokens, 1.0))
     assert tried.agreement(ours, ours, seeds) == (True, f"{len(ours)} of {len(ours)} equal")
-    models, one = sampler.models, ours[0]
+    models, first = sampler.models, ours[0]
     number = float(equality.uniforms(seeds, tried.tokens)[0, 0].double())
     with torch.inference_mode():
-        logits = models.language(input_ids=torch.tensor([one.prompt])).logits[0, -1]
+        logits = models.language(input_ids=torch.tensor([first.prompt])).logits[0, -1]
     upper = logits.double().softmax(-1).cumsum(-1)
-    drawn = one.completion[0]
+    drawn = first.completion[0]
     assert float(upper[drawn - 1]) <= number <= float(upper[drawn]) or drawn == 0
     for token in range(len(upper)):
         if token == drawn:
             continue
         bound = float(upper[token]) if token < drawn else float(upper[token - 1])
-        other = dataclasses.replace(one, completion=(token, *one.completion[1:]))
-        off = equality.shifted_quantile(models, one, other, equality.uniforms(seeds, tried.tokens)[0])
+        other = dataclasses.replace(first, completion=(token, *first.completion[1:]))
+        off = equality.shifted_quantile(models, first, other, equality.uniforms(seeds, tried.tokens)[0])
         assert off == pytest.approx(abs(number - bound), abs=1e-6)
-    wrong = dataclasses.replace(one, completion=((drawn + 5) % len(upper), *one.completion[1:]))
+    wrong = dataclasses.replace(first, completion=((drawn + 5) % len(upper), *first.completion[1:]))
     assert not tried.agreement(ours, [wrong, *ours[1:]], seeds)[0]
-    shorter = dataclasses.replace(one, completion=one.completion[:-1])
-    assert equality.shifted_quantile(models, one, shorter, torch.zeros(tried.tokens)) == 1
+    shorter = dataclasses.replace(first, completion=first.completion[:-1])
+    assert equality.shifted_quantile(models, first, shorter, torch.zeros(tried.tokens)) == 1
 
 
 def test_a_model_that_is_not_here_is_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,18 +305,18 @@ def test_a_model_that_is_not_here_is_skipped_by_name(tmp_path: Path, monkeypatch
     report = small(tmp_path)
     assert equality.present(report, ["nano"]) == []
     report.attempt("x", Tried("nano", "float32", report).decoding)
-    found = [(row.what, row.state, row.result) for row in load_rows(report.path)]
-    assert found == [(what, "skipped", "nano: not found") for what in ("nano", "x")]
+    results = [(row.what, row.state, row.result) for row in load_rows(report.path)]
+    assert results == [(label, "skipped", "nano: not found") for label in ("nano", "x")]
 
 
 def test_the_plan_is_held_to_10_percent_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of so many hundredths of the peak of their largest phase."""
     planned = {"low": 89, "least": 90, "most": 110, "high": 111, "gross": 151}
-    found = {
+    comparisons = {
         name: Comparison("nano", "x", MemoryPlan(()), (Peak("sampling", 1, 1), Peak("training", size, 100)))
         for name, size in planned.items()
     }
-    monkeypatch.setattr(memory, "compare_plans", lambda name: found)
+    monkeypatch.setattr(memory, "compare_plans", lambda name: comparisons)
     states = {}
     for device in ("cuda", "cpu"):
         report = Report("memory", tmp_path / f"{device}.jsonl", device)
@@ -324,14 +324,14 @@ def test_the_plan_is_held_to_10_percent_on_a_gpu(tmp_path: Path, monkeypatch: py
         rows = {row.what.removeprefix("nano: "): row for row in load_rows(report.path)}
         states[device] = [name for name in planned if rows[name].state == "ok"]
         assert rows["memory plan against peaks"].result == "5 cases"
-        told = "plan ÷ peak 0.89, {} allowed; by phase sampling 1.00, training 0.89"
-        assert told.format({"cuda": "0.9 to 1.1", "cpu": "0.8 to 1.5"}[device]) in rows["low"].result
+        template = "plan ÷ peak 0.89, {} allowed; by phase sampling 1.00, training 0.89"
+        assert template.format({"cuda": "0.9 to 1.1", "cpu": "0.8 to 1.5"}[device]) in rows["low"].result
     assert states == {"cuda": ["least", "most"], "cpu": ["low", "least", "most", "high"]}
 
 
 def test_memory_of_an_update_is_measured() -> None:
-    state, told = memory.update("nano", "float32", 64)
-    assert state == "measured" and re.match(r"peak \d\.\d\d GiB", told)
+    state, message = memory.update("nano", "float32", 64)
+    assert state == "measured" and re.match(r"peak \d\.\d\d GiB", message)
 
 
 def test_pytests_lines_become_rows_by_file(tmp_path: Path) -> None:
@@ -347,8 +347,8 @@ def test_pytests_lines_become_rows_by_file(tmp_path: Path) -> None:
     ):
         files.note(line)
     files.finish(1)
-    found = [(row.what, row.state, row.result) for row in load_rows(report.path)]
-    assert found == [
+    results = [(row.what, row.state, row.result) for row in load_rows(report.path)]
+    assert results == [
         ("tests/a/test_x.py::test_two", "failed", "see tests.log"),
         ("tests/a/test_x.py", "failed", "1 failed, 1 passed"),
         ("tests/b/test_y.py", "ok", "1 passed, 1 skipped"),
@@ -371,6 +371,6 @@ def test_rows_of_runs_are_compared_without_times(tmp_path: Path) -> None:
 def test_a_run_is_killed_and_resumed(tmp_path: Path) -> None:
     report = small(tmp_path)
     runs.nano_run(report)
-    whole, killed = load_rows(report.path)
-    assert whole.state == "measured" and killed.state == "ok", (whole, killed)
+    undisturbed, killed = load_rows(report.path)
+    assert undisturbed.state == "measured" and killed.state == "ok", (undisturbed, killed)
     assert re.search(r"metrics of 4 steps and \d\.\d MB of final weights are equal", killed.result)

@@ -32,12 +32,12 @@ from grpobench.tasks import TASKS
 
 
 def outcome(task: str, seed: int, seconds: float = 1.0) -> Outcome:
-    found = Outcome(task, seed, train_s=3 * seconds, evaluate_s=seconds, completions=8, tokens=100)
-    found.add("0/test/sampled", [0.0, 1.0, 0.0, 0.0])
-    found.add("0/test/greedy", [0.0, 1.0])
-    found.add("10/test/sampled", [1.0, 1.0, float(seed), 0.0])
-    found.add("2/test/sampled", [0.0, 0.0, 0.0, 0.0])
-    return found
+    result = Outcome(task, seed, train_s=3 * seconds, evaluate_s=seconds, completions=8, tokens=100)
+    result.add("0/test/sampled", [0.0, 1.0, 0.0, 0.0])
+    result.add("0/test/greedy", [0.0, 1.0])
+    result.add("10/test/sampled", [1.0, 1.0, float(seed), 0.0])
+    result.add("2/test/sampled", [0.0, 0.0, 0.0, 0.0])
+    return result
 
 
 def stub(seconds: float, blocks: list[tuple[str, list[int]]], name: str) -> Side:
@@ -61,22 +61,22 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
 def test_blocks_of_half_the_seeds_are_done_ours_theirs_theirs_ours(
     blocks: list[tuple[str, list[int]]],
 ) -> None:
-    told: list[tuple[str, float]] = []
-    found = grid.grid(lambda what, left: told.append((what, left)))
+    messages: list[tuple[str, float]] = []
+    report = grid.grid(lambda activity, left: messages.append((activity, left)))
     assert blocks == [("ours", [0, 1, 2]), ("trl", [0, 1, 2]), ("trl", [3, 4, 5]), ("ours", [3, 4, 5])]
-    assert json.loads(json.dumps(found)) == found
-    assert (found["runs"], found["blocks"], found["ratio"]) == (12, 4, 4.5)
-    assert found["ours"] == {"wall_s": 20.0, "train_s": 36.0, "evaluate_s": 12.0, "rest_s": -8.0}
-    assert [task["task"] for task in found["tasks"]] == ["arithmetic", "nanocode"]
+    assert json.loads(json.dumps(report)) == report
+    assert (report["runs"], report["blocks"], report["ratio"]) == (12, 4, 4.5)
+    assert report["ours"] == {"wall_s": 20.0, "train_s": 36.0, "evaluate_s": 12.0, "rest_s": -8.0}
+    assert [task["task"] for task in report["tasks"]] == ["arithmetic", "nanocode"]
     # Half the sampled answers are right after training, and a quarter more with seeds from 1 on.
-    assert found["tasks"][0]["ours"]["before"] == 0.25
-    assert found["tasks"][0]["ours"]["after"] == pytest.approx((2 + 3 + 4 + 5 + 6 + 7) / 4 / 6, abs=1e-4)
-    assert found["tasks"][0]["trl"]["tokens"] == 600
-    assert told[0] == ("block 1 of 4, ours: 0 of 6 runs ended", pytest.approx(UNKNOWN, nan_ok=True))
-    assert told[2][0] == "block 3 of 4, TRL: 0 of 6 runs ended"
-    assert told[2][1] == pytest.approx(55.0, abs=1.0)  # a block of each; less what has gone by meanwhile
+    assert report["tasks"][0]["ours"]["before"] == 0.25
+    assert report["tasks"][0]["ours"]["after"] == pytest.approx((2 + 3 + 4 + 5 + 6 + 7) / 4 / 6, abs=1e-4)
+    assert report["tasks"][0]["trl"]["tokens"] == 600
+    assert messages[0] == ("block 1 of 4, ours: 0 of 6 runs ended", pytest.approx(UNKNOWN, nan_ok=True))
+    assert messages[2][0] == "block 3 of 4, TRL: 0 of 6 runs ended"
+    assert messages[2][1] == pytest.approx(55.0, abs=1.0)  # a block of each; less what has gone by meanwhile
     text = io.StringIO()
-    show_grid(found, Console(file=text, width=120))
+    show_grid(report, Console(file=text, width=120))
     assert "4.50" in text.getvalue() and "0.250" in text.getvalue()
 
 
@@ -112,26 +112,26 @@ def config() -> RunConfig:
 
 
 def test_the_script_gets_the_settings_of_our_run(tmp_path: Path) -> None:
-    given = grid.job(config(), tmp_path)
-    assert (given.task, given.seed, given.steps, given.prompts, given.group) == ("arithmetic", 3, 7, 8, 8)
-    assert given.problems == {"validation": 32, "test": 64} and given.samples == 2 and given.greedy
-    assert given.limit == TASKS["arithmetic"]().max_completion_tokens
-    wanted = {"learning_rate": 1e-4, "loss_type": "grpo", "beta": 0.0, "scale_rewards": "group"}
-    assert wanted.items() <= given.arguments.items()
-    assert (given.arguments["adam_beta2"], given.arguments["max_grad_norm"]) == (0.95, 1.0)
-    assert Job(**json.loads(json.dumps(asdict(given)))) == given
+    job = grid.job(config(), tmp_path)
+    assert (job.task, job.seed, job.steps, job.prompts, job.group) == ("arithmetic", 3, 7, 8, 8)
+    assert job.problems == {"validation": 32, "test": 64} and job.samples == 2 and job.greedy
+    assert job.limit == TASKS["arithmetic"]().max_completion_tokens
+    expected = {"learning_rate": 1e-4, "loss_type": "grpo", "beta": 0.0, "scale_rewards": "group"}
+    assert expected.items() <= job.arguments.items()
+    assert (job.arguments["adam_beta2"], job.arguments["max_grad_norm"]) == (0.95, 1.0)
+    assert Job(**json.loads(json.dumps(asdict(job)))) == job
 
 
 def test_settings_that_the_script_does_not_have_are_refused(tmp_path: Path) -> None:
-    given = config()
+    run_config = config()
     with pytest.raises(RuntimeError, match="no settings for"):
-        grid.job(replace(given, train=replace(given.train, num_minibatches=2)), tmp_path)
+        grid.job(replace(run_config, train=replace(run_config.train, num_minibatches=2)), tmp_path)
 
 
 def test_the_script_is_rewarded_by_the_task_s_verifier_and_counts_its_work(tmp_path: Path) -> None:
-    given = replace(grid.job(config(), tmp_path), group=2, samples=2, problems={"validation": 3, "test": 2})
+    job = replace(grid.job(config(), tmp_path), group=2, samples=2, problems={"validation": 3, "test": 2})
     task = TASKS["arithmetic"]()
-    script = Script(given, task)
+    script = Script(job, task)
     right = [task.demonstrate(problem) for problem in script.problems[:2]]
     texts, ids = [right[0], "no", right[0], right[1]], [[1] * 3, [1], [1] * 3, [1] * 4]
     assert script.reward(texts, ids, [0, 0, 1, 1]) == [1.0, 0.0, 0.0, 1.0]
@@ -150,15 +150,15 @@ def test_programs_run_side_by_side_and_failure_is_told_with_its_output(tmp_path:
     def program(name: str, code: str) -> Program:
         return Program([sys.executable, "-S", "-c", code], tmp_path / f"{name}.txt")
 
-    told: list[int] = []
+    ended_counts: list[int] = []
     fine = "import os; print(os.environ['GIVEN'])"
     programs = [program(str(n), fine) for n in range(3)]
-    assert together(programs, 2, {"GIVEN": "here"}, told.append) > 0
+    assert together(programs, 2, {"GIVEN": "here"}, ended_counts.append) > 0
     assert [p.log.read_text() for p in programs] == ["here\n"] * 3
-    assert told[0] == 0 and set(told) <= {0, 1, 2} and told == sorted(told)
+    assert ended_counts[0] == 0 and set(ended_counts) <= {0, 1, 2} and ended_counts == sorted(ended_counts)
     slow = program("slow", "import time; time.sleep(60)")
     with pytest.raises(ChildProcessError, match="ended with 3:\nwhy not"):
-        together([slow, program("bad", "print('why not'); raise SystemExit(3)")], 2, {}, told.append)
+        together([slow, program("bad", "print('why not'); raise SystemExit(3)")], 2, {}, ended_counts.append)
 
 
 @pytest.mark.slow
@@ -177,12 +177,12 @@ def test_a_tiny_grid_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in real:
         monkeypatch.setitem(grid.SIDES, name, keeping(name))
     sizes = ["train.steps=2", "evaluate.every=1", "evaluate.problems=8", "evaluate.test_problems=16"]
-    found = grid.grid(quiet, ["seeds=[0]", *sizes])
-    assert (found["runs"], found["blocks"]) == (2, 2)
-    assert found["completions_per_run"] == 2 * 8 * 8
-    assert found["answers_per_run"] == 3 * (3 * 8 + 2 * 16)  # two sampled and one greedy to each
-    assert found["ratio"] > 0 and all(found[side]["wall_s"] > 0 for side in ("ours", "trl"))
-    for one, other in zip(made["ours"], made["trl"], strict=True):
+    report = grid.grid(quiet, ["seeds=[0]", *sizes])
+    assert (report["runs"], report["blocks"]) == (2, 2)
+    assert report["completions_per_run"] == 2 * 8 * 8
+    assert report["answers_per_run"] == 3 * (3 * 8 + 2 * 16)  # two sampled and one greedy to each
+    assert report["ratio"] > 0 and all(report[side]["wall_s"] > 0 for side in ("ours", "trl"))
+    for ours, other in zip(made["ours"], made["trl"], strict=True):
         # The same policy on the same problems; float32 sums differ in order, and one argmax could with them.
-        gap = one.accuracy["0/test/greedy"] - other.accuracy["0/test/greedy"]
+        gap = ours.accuracy["0/test/greedy"] - other.accuracy["0/test/greedy"]
         assert abs(gap) <= 1 / 16

@@ -28,7 +28,7 @@ class Greedy(Stub):
 
 
 def test_each_setting_makes_the_same_steps_in_a_process_of_its_own() -> None:
-    cases, told = list[Case](), list[str]()
+    cases, activities = list[Case](), list[str]()
 
     @contextlib.contextmanager
     def start(name: str, case: Case) -> Iterator[Stub]:
@@ -36,19 +36,19 @@ def test_each_setting_makes_the_same_steps_in_a_process_of_its_own() -> None:
         cases.append(case)
         yield Greedy(name, case, [9.0, 4.0], [])
 
-    found, facts = memory.memory("nano", start, lambda what, left: told.append(what))
-    assert told == ["activation_checkpointing = false", "activation_checkpointing = true"]
+    report, facts = memory.memory("nano", start, lambda activity, left: activities.append(activity))
+    assert activities == ["activation_checkpointing = false", "activation_checkpointing = true"]
     assert facts == FACTS
     first, second = cases
     assert replace(first, train=()) == replace(second, train=()) and len(set(first.texts)) == first.prompts
     settings = [
-        {"train": told[0], "peak_gb": 4.5, "own_gb": 4.0, "step_s": 4.0, "backward_s": 1.0},
-        {"train": told[1], "peak_gb": 1.5, "own_gb": 1.0, "step_s": 4.0, "backward_s": 1.0},
+        {"train": activities[0], "peak_gb": 4.5, "own_gb": 4.0, "step_s": 4.0, "backward_s": 1.0},
+        {"train": activities[1], "peak_gb": 1.5, "own_gb": 1.0, "step_s": 4.0, "backward_s": 1.0},
     ]
-    assert found["settings"] == settings
-    assert json.loads(json.dumps(found)) == found
+    assert report["settings"] == settings
+    assert json.loads(json.dumps(report)) == report
     text = io.StringIO()
-    show_memory(found, Console(file=text, width=120))
+    show_memory(report, Console(file=text, width=120))
     assert "4.50 GiB" in text.getvalue() and "1.00 GiB" in text.getvalue()
 
 

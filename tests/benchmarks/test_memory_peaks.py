@@ -41,12 +41,12 @@ def compared(model: str, prompt: int, *sets: str) -> Comparison:
 @pytest.mark.parametrize("name", CASES)
 def test_the_plan_of_the_built_in_policy_is_what_its_steps_take(name: str) -> None:
     prompt, sets = CASES[name]
-    found = compared("nano", prompt, "train.prompts_per_step=8", "train.group_size=4", *sets)
-    assert [peak.phase for peak in found.peaks] == ["sampling", "scoring", "training"]
-    assert {peak.phase: peak.ratio for peak in found.peaks} == {
-        peak.phase: pytest.approx(1, abs=TOLERANCE) for peak in found.peaks
+    comparison = compared("nano", prompt, "train.prompts_per_step=8", "train.group_size=4", *sets)
+    assert [peak.phase for peak in comparison.peaks] == ["sampling", "scoring", "training"]
+    assert {peak.phase: peak.ratio for peak in comparison.peaks} == {
+        peak.phase: pytest.approx(1, abs=TOLERANCE) for peak in comparison.peaks
     }
-    assert found.largest.ratio == pytest.approx(1, abs=TOLERANCE)
+    assert comparison.largest.ratio == pytest.approx(1, abs=TOLERANCE)
 
 
 @pytest.mark.slow
@@ -54,9 +54,9 @@ def test_the_plan_of_smollm2_is_what_its_steps_take() -> None:
     if why := missing("smollm2-135m"):
         pytest.skip(why)
     work = ("sampler.max_completion_tokens=8", "train.prompts_per_step=1", "train.group_size=4")
-    found = compared("smollm2-135m", 100, *work)
-    assert found.largest.phase == "training"
-    assert found.largest.ratio == pytest.approx(1, abs=TOLERANCE)
+    comparison = compared("smollm2-135m", 100, *work)
+    assert comparison.largest.phase == "training"
+    assert comparison.largest.ratio == pytest.approx(1, abs=TOLERANCE)
 
 
 # What measures
@@ -64,33 +64,33 @@ def test_the_plan_of_smollm2_is_what_its_steps_take() -> None:
 
 def test_a_peak_is_what_was_there_and_what_was_allocated_at_once() -> None:
     """4 MB stay, and of three times 8 MB two are there together."""
-    kept = torch.zeros(2**20)
+    lasting = torch.zeros(2**20)
     gc.collect()
-    found: dict[Any, int] = {}
+    peak_by_phase: dict[Any, int] = {}
     before = held_bytes(False)
-    with memory_peaks.peak("training", found):
+    with memory_peaks.peak("training", peak_by_phase):
         first = torch.zeros(2**21)
         second = torch.zeros(2**21)
         del first, second
         third = torch.zeros(2**21)
         del third
-    assert found["training"] == before + 2 * 2**23
-    assert kept.numel() == 2**20
+    assert peak_by_phase["training"] == before + 2 * 2**23
+    assert lasting.numel() == 2**20
 
 
 def test_tensors_that_share_their_memory_count_once() -> None:
     before = held_bytes(False)
-    whole = torch.zeros(2**20)
-    views = [whole[:10], whole.view(2, -1)]
+    storage = torch.zeros(2**20)
+    views = [storage[:10], storage.view(2, -1)]
     assert held_bytes(False) - before == 2**22 and len(views) == 2
 
 
 def test_the_table_has_a_row_for_each_case_and_the_largest_phase() -> None:
     peaks = (Peak("sampling", 2**21, 2**20), Peak("training", 3 * 2**30, 4 * 2**30))
-    one = Comparison("nano", "cpu", MemoryPlan(()), peaks)
-    assert one.row()["peak"] == {"planned": 3 * 2**30, "measured": 4 * 2**30, "ratio": 0.75}
+    comparison = Comparison("nano", "cpu", MemoryPlan(()), peaks)
+    assert comparison.row()["peak"] == {"planned": 3 * 2**30, "measured": 4 * 2**30, "ratio": 0.75}
     text = io.StringIO()
-    memory_peaks.show("nano", {"short": one}, Console(file=text, width=120))
+    memory_peaks.show("nano", {"short": comparison}, Console(file=text, width=120))
     assert text.getvalue().splitlines()[1].split() == [
         "short",
         "3.0",

@@ -111,7 +111,7 @@ def test_completions_that_unpack_to_too_much_are_left_out_and_said(tmp_path: Pat
     assert table.stat().st_size < 10_000
     log = trl.read(state)
     assert log.rows == {1: {"loss": 0.5}} and not log.rollouts
-    assert f"{table}: holds more than 128 KiB after decompression" in log.faults[0].what
+    assert f"{table}: holds more than 128 KiB after decompression" in log.faults[0].message
 
 
 def test_a_cut_state_is_read_in_one_pass(tmp_path: Path) -> None:

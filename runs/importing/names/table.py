@@ -30,19 +30,19 @@ class Name:
         """Matches their names, with a group per placeholder."""
         parts = re.split(r"<(\w+)>", self.theirs)
         made = [
-            f"(?P<{part}>\\d+)" if part == "n" else f"(?P<{part}>.+?)" if place % 2 else re.escape(part)
-            for place, part in enumerate(parts)
+            f"(?P<{part}>\\d+)" if part == "n" else f"(?P<{part}>.+?)" if index % 2 else re.escape(part)
+            for index, part in enumerate(parts)
         ]
         return re.compile("".join(made))
 
     def match(self, theirs: str) -> dict[str, str] | None:
         """The placeholders' texts in an original name; None if the name does not match."""
-        found = self.pattern.fullmatch(theirs)
-        return None if found is None else found.groupdict()
+        matched = self.pattern.fullmatch(theirs)
+        return None if matched is None else matched.groupdict()
 
     def our_name(self, parts: Mapping[str, str]) -> str:
         """Our name with the placeholders filled in."""
-        return re.sub(r"<(\w+)>", lambda found: parts.get(found[1], found[0]), self.ours)
+        return re.sub(r"<(\w+)>", lambda match: parts.get(match[1], match[0]), self.ours)
 
 
 @dataclass(frozen=True)
@@ -95,22 +95,22 @@ class Vocabulary:
     @cached_property
     def plain(self) -> Mapping[str, int]:
         """Index by name, for names without a placeholder."""
-        return {one.theirs: place for place, one in enumerate(self.names) if "<" not in one.theirs}
+        return {name.theirs: index for index, name in enumerate(self.names) if "<" not in name.theirs}
 
     @cached_property
     def patterns(self) -> Sequence[tuple[int, Name]]:
         """The names with a placeholder."""
-        return [(place, one) for place, one in enumerate(self.names) if "<" in one.theirs]
+        return [(index, name) for index, name in enumerate(self.names) if "<" in name.theirs]
 
     def find(self, theirs: str) -> tuple[int, dict[str, str]] | None:
         """Index in `names` and the placeholders' texts; None for an unknown name. Tracker prefixes are
         removed first."""
         form = self.bare(theirs)
-        if (found := self.plain.get(form)) is not None:
-            return found, {}
-        for place, one in self.patterns:
-            if (parts := one.match(form)) is not None:
-                return place, parts
+        if (plain_index := self.plain.get(form)) is not None:
+            return plain_index, {}
+        for index, name in self.patterns:
+            if (parts := name.match(form)) is not None:
+                return index, parts
         return None
 
     def bare(self, theirs: str) -> str:

@@ -66,11 +66,11 @@ def closed(rows: Sequence[Row], mapped: Mapping[str, str]) -> tuple[list[Row], d
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     table = np.full((len(rows), len(names)), np.nan)
     absent = np.ones(table.shape, dtype=bool)
-    place = {name: at for at, name in enumerate(names)}
+    column_by_name = {name: at for at, name in enumerate(names)}
     for at, row in enumerate(rows):
         for name, value in row.values.items():
-            table[at, place[name]] = value
-            absent[at, place[name]] = False
+            table[at, column_by_name[name]] = value
+            absent[at, column_by_name[name]] = False
     has = ~np.isnan(table)
     lost = ~has & ~absent
     steps = np.array([row.step for row in rows])
@@ -81,37 +81,43 @@ def closed(rows: Sequence[Row], mapped: Mapping[str, str]) -> tuple[list[Row], d
     for at in np.flatnonzero(lost.any(axis=0) & has.any(axis=0)).tolist():
         gaps[:, at] = of_column(has[:, at], lost[:, at], telling, evaluated, steps)
     left = [
-        Row(row.line, row.step, {name: value for name, value in row.values.items() if not gap[place[name]]})
+        Row(
+            row.line,
+            row.step,
+            {name: value for name, value in row.values.items() if not gap[column_by_name[name]]},
+        )
         for row, gap in zip(rows, gaps, strict=True)
     ]
     counted = gaps.sum(axis=0)
-    return left, {name: int(counted[at]) for name, at in place.items() if counted[at]}
+    return left, {name: int(counted[at]) for name, at in column_by_name.items() if counted[at]}
 
 
-def of_column(own: Truths, lost: Truths, telling: Truths, evaluated: Truths, steps: NDArray[Any]) -> Truths:
-    """Which rows of a column are gaps. `own` are its rows with a value, `lost` those with NaN; `telling` are
-    the values of all columns (rows, columns) except counters."""
-    together = telling[own].sum(axis=0)
-    companions = (2 * together > own.sum()) & ~evaluated
+def of_column(
+    present: Truths, lost: Truths, telling: Truths, evaluated: Truths, steps: NDArray[Any]
+) -> Truths:
+    """Which rows of a column are gaps. `present` are its rows with a value, `lost` those with NaN;
+    `telling` are the values of all columns (rows, columns) except counters."""
+    together = telling[present].sum(axis=0)
+    companions = (2 * together > present.sum()) & ~evaluated
     some = telling.any(axis=1)
     foreign = lost & some & ~telling[:, together > 0].any(axis=1)
     apart = lost & some & ~telling[:, companions].any(axis=1)
-    kind = np.flatnonzero(own | (lost & ~foreign))
-    alternates = own.sum() > 1 and not (own[kind][1:] & own[kind][:-1]).any()
+    kind = np.flatnonzero(present | (lost & ~foreign))
+    alternates = present.sum() > 1 and not (present[kind][1:] & present[kind][:-1]).any()
     perhaps = lost if alternates else apart
-    longest, end = stretches(own[kind], steps[kind])
+    longest, end = stretches(present[kind], steps[kind])
     if len(end) > max(1, longest):
         perhaps = perhaps & ~np.isin(steps, end)
     return foreign | perhaps
 
 
-def stretches(own: Truths, steps: NDArray[Any]) -> tuple[int, list[int]]:
+def stretches(present: Truths, steps: NDArray[Any]) -> tuple[int, list[int]]:
     """The length in steps of the longest stretch without a value that a value follows, and the steps of the
     stretch that lasts to the end."""
     longest = 0
     open_steps: dict[int, None] = {}
     last = -1
-    for value, step in zip(own.tolist(), steps.tolist(), strict=True):
+    for value, step in zip(present.tolist(), steps.tolist(), strict=True):
         if value:
             longest = max(longest, len(open_steps))
             open_steps, last = {}, step
@@ -132,8 +138,8 @@ def counter(name: str, mapped: Mapping[str, str], everywhere: bool) -> bool:
         return False
     if name.rpartition("/")[2].lower() in COUNTERS:
         return True
-    known = ours(name) or any(one.find(name) for one in VOCABULARIES.values())
-    return everywhere and not known and not evaluation(name, mapped)
+    is_metric = ours(name) or any(vocabulary.find(name) for vocabulary in VOCABULARIES.values())
+    return everywhere and not is_metric and not evaluation(name, mapped)
 
 
 STEPS = ("step", "global_step", "train/global_step", "training/global_step", "_step", "Step", "iteration")
@@ -188,21 +194,27 @@ def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING, chart_run: str = "
     rows = table_rows(file, log)
     first, header = next(rows, (0, []))
     header, chosen = of_run(header, chart_run) if chart_run else (header, [True] * len(header))
-    place = header.index(step_column(file, header, mapped))
+    step_index = header.index(step_column(file, header, mapped))
     table = []
     for line, row in rows:
         if len(row) != len(header):
             log.fault(file, line, f"{len(row)} cells under {len(header)} names; the line is left out")
-        elif (at := whole(as_number(row[place]))) is None:
+        elif (at := whole(as_number(row[step_index]))) is None:
             log.fault(
-                file, line, f"`{header[place]}` is not a step: {row[place][:40]!r}; the line is left out"
+                file,
+                line,
+                f"`{header[step_index]}` is not a step: {row[step_index][:40]!r}; the line is left out",
             )
         else:
             table.append((line, at, row))
     numeric = [
         chosen[at] and any(as_number(row[at]) is not None for _, _, row in table) for at in range(len(header))
     ]
-    texts = [name for name, any_number, own in zip(header, numeric, chosen, strict=True) if own > any_number]
+    texts = [
+        name
+        for name, any_number, is_chosen in zip(header, numeric, chosen, strict=True)
+        if is_chosen > any_number
+    ]
     if texts and table:
         log.notes.append(f"columns without a number are left out: {', '.join(texts)}")
     counted = Counter(name for name, any_number in zip(header, numeric, strict=True) if any_number)
@@ -212,12 +224,12 @@ def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING, chart_run: str = "
     for line, at, row in table:
         values = {}
         for column, name in enumerate(header):
-            if column == place or not numeric[column] or not row[column].strip():
+            if column == step_index or not numeric[column] or not row[column].strip():
                 continue
             value = as_number(row[column])
             if value is None:
-                what = f"`{name}` is not a number: {row[column][:40]!r}; it is left out"
-                log.fault(file, line, what)
+                message = f"`{name}` is not a number: {row[column][:40]!r}; it is left out"
+                log.fault(file, line, message)
             else:
                 values[name] = value
         read.append(Row(line, at, values))
@@ -285,13 +297,13 @@ def seed_of(log: Log, rows: Sequence[Row]) -> int | None:
     names = {name for row in rows for name in row.values if name.rpartition("/")[2].lower() == SEED}
     seed = None
     for name in sorted(names):
-        told = sorted({row.values[name] for row in rows if math.isfinite(row.values.get(name, math.nan))})
-        if len(told) > 1:
-            each = listed([f"{value:g}" for value in told])
+        seeds = sorted({row.values[name] for row in rows if math.isfinite(row.values.get(name, math.nan))})
+        if len(seeds) > 1:
+            each = listed([f"{value:g}" for value in seeds])
             raise DataError(
-                f"{log.path}: `{name}` is {each}: these are rows of {len(told)} runs; write a file for each"
+                f"{log.path}: `{name}` is {each}: these are rows of {len(seeds)} runs; write a file for each"
             )
-        seed = whole(told[0]) if told and seed is None else seed
+        seed = whole(seeds[0]) if seeds and seed is None else seed
     return seed
 
 
@@ -323,9 +335,9 @@ def objects(file: Path, log: Log) -> Iterator[tuple[int | None, Mapping[str, Any
 
 def step_column(file: Path, names: Sequence[str], mapped: Mapping[str, str]) -> str:
     """The column that holds the step. Raises DataError if none does."""
-    given = [theirs for theirs, own in mapped.items() if own == STEP]
-    found = next((name for name in (*given, *STEPS) if name in names), None)
-    if found is None:
+    mapped_columns = [theirs for theirs, our_name in mapped.items() if our_name == STEP]
+    column = next((name for name in (*mapped_columns, *STEPS) if name in names), None)
+    if column is None:
         shown = ", ".join(names[:8]) or "none"
         raise DataError(f"{file}: no column holds the step; write --map COLUMN=step (columns: {shown})")
-    return found
+    return column

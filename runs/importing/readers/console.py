@@ -37,8 +37,8 @@ def read(file: Path, library: str) -> Log:
     for number, line in enumerate(lines, start=1):
         plain = COLOR.sub("", line).rstrip("\r")
         cut = number == len(lines) and bool(plain) and not plain.endswith("}")
-        if found := PLANNED.search(plain):
-            log.planned = counted(found[1])
+        if planned_match := PLANNED.search(plain):
+            log.planned = counted(planned_match[1])
         if BROKE in plain:
             broke = number
         digits, values = verl(plain, cut) if library == "verl" else openrlhf(plain, cut)
@@ -48,15 +48,15 @@ def read(file: Path, library: str) -> Log:
             log.fault(file, number, f"no step: {digits[:40]}; the line is left out")
             continue
         broke = None
-        told = {}
+        numbers = {}
         for name, value in values.items():
-            if (known := as_number(value)) is not None:
-                told[name] = known
+            if (parsed_number := as_number(value)) is not None:
+                numbers[name] = parsed_number
             elif value not in ("None", "True", "False"):
                 log.fault(file, number, f"`{name}` is not a number: {value[:40]!r}; it is left out")
         if cut:
             log.fault(file, number, "the last line is cut; its last number is left out")
-        log.add(step, told, f"line {number}")
+        log.add(step, numbers, f"line {number}")
     if not log.rows:
         raise DataError(f"{file}: no line reports a step as {library} does; name the format with --from")
     if broke is not None:
@@ -74,9 +74,9 @@ def counted(digits: str) -> int | None:
 
 def as_number(text: str) -> float | None:
     """The number in a value as Python, NumPy or torch print it; None for anything else."""
-    found = NUMBER.fullmatch(text)
+    match = NUMBER.fullmatch(text)
     try:
-        return float(found[1]) if found else None
+        return float(match[1]) if match else None
     except ValueError:  # 1.2.3
         return None
 
@@ -84,20 +84,20 @@ def as_number(text: str) -> float | None:
 def verl(line: str, cut: bool) -> tuple[str, dict[str, str]]:
     """The step of a line of verl's and its values, all as texts; without the last value of a line that was
     cut. Empty for any other line."""
-    found = VERL.search(line)
-    if not found:
+    match = VERL.search(line)
+    if not match:
         return "", {}
-    pieces = [piece.rpartition(":") for piece in found[2].split(" - ")[: -1 if cut else None]]
-    return found[1], {name: value.strip() for name, _, value in pieces}
+    pieces = [piece.rpartition(":") for piece in match[2].split(" - ")[: -1 if cut else None]]
+    return match[1], {name: value.strip() for name, _, value in pieces}
 
 
 def openrlhf(line: str, cut: bool) -> tuple[str, dict[str, str]]:
     """The same for OpenRLHF, which prints a dictionary."""
-    found = OPENRLHF.search(line) or OPENRLHF_EVAL.search(line)
-    if not found:
+    match = OPENRLHF.search(line) or OPENRLHF_EVAL.search(line)
+    if not match:
         return "", {}
-    pairs = PAIR.findall(found[2])
-    return found[1], {name: value.strip() for name, value in pairs[: -1 if cut else None]}
+    pairs = PAIR.findall(match[2])
+    return match[1], {name: value.strip() for name, value in pairs[: -1 if cut else None]}
 
 
 def read_file_logger(file: Path) -> Log:

@@ -17,7 +17,7 @@ AROUND = 16
 """Bytes of a record beside its data: length, checksum of the length, checksum of the data."""
 
 
-def read(place: Path) -> Log:
+def read(path: Path) -> Log:
     """The run of an event file, or of all in a folder. Raises ConfigError if the package is missing,
     DataError if there is no scalar."""
     try:
@@ -25,24 +25,24 @@ def read(place: Path) -> Log:
     except ImportError:
         remedy = 'pip install ".[tensorboard]" in a checkout'
         raise ConfigError([f"event files need the package tensorboard: {remedy}"]) from None
-    files = [place] if place.is_file() else sorted(place.glob(FILES))
-    log = Log(place, "tensorboard", files=files)
+    files = [path] if path.is_file() else sorted(path.glob(FILES))
+    log = Log(path, "tensorboard", files=files)
     for file in files:
         if (cut := whole_bytes(file)) is not None:
             log.fault(file, None, f"byte {cut}: the file is cut here")
     # 0 keeps all entries; other kinds are not read.
-    reader = EventAccumulator(str(place), {"scalars": 0, "tensors": 0, "images": 1, "histograms": 1})
+    reader = EventAccumulator(str(path), {"scalars": 0, "tensors": 0, "images": 1, "histograms": 1})
     try:
         reader.Reload()
     except Exception as error:
         if type(error).__name__ not in ("DataLossError", "DecodeError"):
             raise
-        log.fault(place, None, f"damaged ({error}); only what comes before is read")
+        log.fault(path, None, f"damaged ({error}); only what comes before is read")
     for tag, step, value in scalars(reader):
         log.put(step, {tag: value})
     log.rows = dict(sorted(log.rows.items()))
     if not log.rows:
-        raise DataError(f"{place}: has no scalar")
+        raise DataError(f"{path}: has no scalar")
     log.settings = arguments(reader)
     log.seed, log.planned = whole(log.settings.get("seed")), whole(log.settings.get("max_steps")) or None
     return log
@@ -70,25 +70,25 @@ def arguments(reader: Any) -> dict[str, Any]:
         return {}
     text = reader.Tensors(tag)[-1].tensor_proto.string_val[0]
     try:
-        told = parsed(text)
+        parsed_arguments = parsed(text)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return parsed_arguments if isinstance(parsed_arguments, dict) else {}
 
 
 def whole_bytes(file: Path) -> int | None:
     """Where a file is cut inside a record; None for a whole one."""
-    place = 0
+    position = 0
     with bounded.open_file(file) as content:
         size = content.seek(0, 2)
         bounded.demand_size(file, size, bounded.max_bytes())
-        while place < size:
-            content.seek(place)
+        while position < size:
+            content.seek(position)
             head = content.read(8)
             if len(head) < 8:
-                return place
-            after = place + AROUND + int(struct.unpack("<Q", head)[0])
+                return position
+            after = position + AROUND + int(struct.unpack("<Q", head)[0])
             if after > size:
-                return place
-            place = after
+                return position
+            position = after
     return None

@@ -92,14 +92,14 @@ def read_records(file: Path, log: Log) -> Content:
     content = Content(log)
     for position, data in records(file, log):
         try:
-            one = record.FromString(data)
+            parsed_record = record.FromString(data)
         except Exception as error:  # DecodeError's class depends on the installed protobuf.
             if type(error).__name__ != "DecodeError":
                 raise
             log.fault(file, None, f"byte {position}: not a record ({error}); it is left out")
             continue
         try:
-            content.add(one)
+            content.add(parsed_record)
         except (ValueError, TypeError) as error:  # a value that is no JSON, or a step that is no number
             log.fault(file, None, f"byte {position}: a record cannot be read ({error}); it is left out")
     return content
@@ -120,32 +120,32 @@ def records(file: Path, log: Log) -> Iterator[tuple[int, bytes]]:
     content = bounded.read_bytes(file)
     if content[:4] != MAGIC:
         raise DataError(f"{file}: not a file of W&B")
-    place, held, start = HEADER, b"", HEADER
-    while place + HEADER <= len(content):
-        left = BLOCK - place % BLOCK
+    position, payload, start = HEADER, b"", HEADER
+    while position + HEADER <= len(content):
+        left = BLOCK - position % BLOCK
         if left < HEADER:
-            place += left
+            position += left
             continue
-        checksum, length, kind = struct.unpack("<IHB", content[place : place + HEADER])
-        piece = content[place + HEADER : place + HEADER + length]
+        checksum, length, kind = struct.unpack("<IHB", content[position : position + HEADER])
+        piece = content[position + HEADER : position + HEADER + length]
         if kind not in (WHOLE, FIRST, MIDDLE, LAST) or len(piece) < length:
-            cut = place + left >= len(content)
-            what = "the file is cut here" if cut else "damaged; the rest of its block is left out"
-            log.fault(file, None, f"byte {place}: {what}")
-            place, held = place + left, b""
+            cut = position + left >= len(content)
+            damage = "the file is cut here" if cut else "damaged; the rest of its block is left out"
+            log.fault(file, None, f"byte {position}: {damage}")
+            position, payload = position + left, b""
             continue
         if zlib.crc32(piece, zlib.crc32(bytes([kind]))) != checksum:
-            log.fault(file, None, f"byte {place}: a record's checksum is wrong; it is left out")
-            place, held = place + HEADER + length, b""
+            log.fault(file, None, f"byte {position}: a record's checksum is wrong; it is left out")
+            position, payload = position + HEADER + length, b""
             continue
         if kind in (WHOLE, FIRST):
-            held, start = b"", place
-        held += piece
-        place += HEADER + length
+            payload, start = b"", position
+        payload += piece
+        position += HEADER + length
         if kind in (WHOLE, LAST):
-            yield start, held
-    if 0 < len(content) - place < HEADER and content[place:].strip(b"\0"):
-        log.fault(file, None, f"byte {place}: the file is cut here")
+            yield start, payload
+    if 0 < len(content) - position < HEADER and content[position:].strip(b"\0"):
+        log.fault(file, None, f"byte {position}: the file is cut here")
 
 
 def history(row: Any, log: Log) -> tuple[int, dict[str, float]]:
@@ -156,9 +156,9 @@ def history(row: Any, log: Log) -> tuple[int, dict[str, float]]:
         for item in row.item
         if tuple(item.nested_key[:-1]) not in media
     }
-    own = int(values.get("_step", row.step.num))
-    told = log.numbers({name: value for name, value in values.items() if not is_media(value)})
-    return own, {name: value for name, value in told.items() if not name.startswith("_")}
+    wandb_step = int(values.get("_step", row.step.num))
+    numbers = log.numbers({name: value for name, value in values.items() if not is_media(value)})
+    return wandb_step, {name: value for name, value in numbers.items() if not name.startswith("_")}
 
 
 def summed(item: Any) -> str:
@@ -167,10 +167,10 @@ def summed(item: Any) -> str:
     return "" if name.startswith("_") else name
 
 
-def sum_up(log: Log, last: Mapping[str, Any], known: set[str]) -> None:
+def sum_up(log: Log, last: Mapping[str, Any], logged_names: set[str]) -> None:
     """Add, at the last step, numbers of the summary that the history lacks: transformers puts those of the
     whole run, such as `train_runtime`, only there."""
-    alone = {name: value for name, value in last.items() if name not in known and not is_media(value)}
+    alone = {name: value for name, value in last.items() if name not in logged_names and not is_media(value)}
     if log.rows:
         log.put(max(log.rows), log.numbers(alone))
 
@@ -178,13 +178,13 @@ def sum_up(log: Log, last: Mapping[str, Any], known: set[str]) -> None:
 def filled(rows: list[tuple[int, dict[str, float]]], axes: set[str]) -> list[tuple[int, dict[str, float]]]:
     """The rows without axes that were never logged, which W&B itself fills with 0."""
     never = {axis for axis in axes - set(STEPS) if not any(row.get(axis) for _, row in rows)}
-    return [(own, {name: row[name] for name in row if name not in never}) for own, row in rows]
+    return [(step, {name: row[name] for name in row if name not in never}) for step, row in rows]
 
 
 def lasting(row: Mapping[str, float]) -> dict[str, float]:
     """A row without TRL's timings; empty if only a step remains, which W&B fills in."""
-    kept = {name: value for name, value in row.items() if not name.startswith(TIMED)}
-    return kept if kept.keys() - set(STEPS) else {}
+    untimed = {name: value for name, value in row.items() if not name.startswith(TIMED)}
+    return untimed if untimed.keys() - set(STEPS) else {}
 
 
 def is_media(value: Any) -> bool:
@@ -196,9 +196,9 @@ def lay(log: Log, rows: list[tuple[int, dict[str, float]]]) -> None:
     """Rows by training step: by the metric that holds it, if there is one."""
     counted = any(name in row for _, row in rows for name in STEPS)
     lost = 0
-    for own, row in rows:
-        named = next((row[name] for name in STEPS if name in row), None)
-        step = whole(named) if counted else own
+    for wandb_step, row in rows:
+        logged_step = next((row[name] for name in STEPS if name in row), None)
+        step = whole(logged_step) if counted else wandb_step
         if not row:
             continue
         if step is None:
@@ -221,7 +221,7 @@ def setting(log: Log, name: str) -> Any:
     """A setting by its dotted name, nested or flat."""
     if name in log.settings:
         return log.settings[name]
-    found: Any = log.settings
+    setting_value: Any = log.settings
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+        setting_value = setting_value.get(part) if isinstance(setting_value, dict) else None
+    return setting_value

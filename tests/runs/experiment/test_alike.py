@@ -105,7 +105,7 @@ class OneByOne:
 
 
 def launched(
-    configs: Sequence[RunConfig], place: Path, faults: dict[str, Fault], monkeypatch: pytest.MonkeyPatch
+    configs: Sequence[RunConfig], folder: Path, faults: dict[str, Fault], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[str, str], str]:
     """The states of the runs by arm, a letter each, where the runs of these arms crash; and what is said."""
     monkeypatch.setattr(launcher, "POLL", 0.0)
@@ -114,7 +114,7 @@ def launched(
         fault = faults.get(run.config.arm)
         return Ended("crashed", "why", fault=fault) if fault else Ended("finished", "")
 
-    runs = [Run(config, place / config.folder) for config in configs]
+    runs = [Run(config, folder / config.folder) for config in configs]
     console = Console(file=io.StringIO(), width=250)
     Launcher(runs, OneByOne(tell), console).launch()
     letters = {"crashed": "c", "finished": "f", "waiting": "-"}
@@ -134,16 +134,16 @@ def test_two_equal_crashes_of_an_arm_stop_its_runs_and_no_others(
     configs: dict[str, list[RunConfig]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = Fault("ValueError", str(tmp_path / "mine.py"), "mine:Half")
-    states, said = launched(
+    states, output = launched(
         alternating(configs, "half", "half-2", "third", "grpo"), tmp_path, {"half": fault}, monkeypatch
     )
     # half-2 has the same class with other settings; third is in the same file
     assert states == {"half": "cc--", "half-2": "ffff", "third": "ffff", "grpo": "ffff"}
     assert (
         "2 runs crashed alike (half-arithmetic-s0, half-arithmetic-s1); 2 runs of the same kind were not "
-        "started: mend the cause and run the same command" in said
+        "started: mend the cause and run the same command" in output
     )
-    assert said.count("crashed alike") == 1
+    assert output.count("crashed alike") == 1
 
 
 def test_crashes_that_differ_stop_nothing(
@@ -204,8 +204,8 @@ def test_crashes_are_equal_by_type_line_and_message_without_numbers(
 ) -> None:
     half, third = configs["half"][0], configs["third"][0]
     assert raised(half, 63) == raised(half, 24)  # another batch, another address
-    assert raised(half, 63).what == raised(third, 63).what  # the same line of their base class
-    assert raised(half, 63).what != raised(half, 1).what
+    assert raised(half, 63).signature == raised(third, 63).signature  # the same line of their base class
+    assert raised(half, 63).signature != raised(half, 1).signature
     assert raised(half, 63).file == str(tmp_path / "mine.py")
 
 
@@ -213,7 +213,7 @@ def test_what_returns_something_wrong_is_known_by_the_line_in_its_message(
     configs: dict[str, list[RunConfig]], tmp_path: Path
 ) -> None:
     config = configs["brief"][0]
-    place = str(tmp_path / "mine.py")
+    path = str(tmp_path / "mine.py")
 
     def fault(error: Exception) -> Fault:
         return fault_of(config, error, others.why(config, error))
@@ -221,13 +221,13 @@ def test_what_returns_something_wrong_is_known_by_the_line_in_its_message(
     reward = RewardFunction("mine:brevity", others.others(config)["mine:brevity"].cls)
     with pytest.raises(FunctionError) as caught:
         reward([RewardInput("", "x", (), {})])
-    found = fault(caught.value)
-    assert (found.file, found.owner) == (place, "mine:brevity")
+    crash = fault(caught.value)
+    assert (crash.file, crash.owner) == (path, "mine:brevity")
     returned = ReturnError("mine.py:20 Half.compute_signal returned advantage (3, 8), expected (4, 8)")
     other = ReturnError("mine.py:20 Half.compute_signal returned advantage (3, 7), expected (4, 7)")
     config = configs["half"][0]
     assert fault(returned) == fault(other) and (fault(returned).file, fault(returned).owner) == (
-        place,
+        path,
         "mine:Half",
     )
     assert fault(RuntimeError("of the suite")).file == ""
@@ -245,11 +245,11 @@ def test_held_runs_are_begun_by_the_same_command(
     arms = f'{arm}name = "fine"\n{arm}settings.label = "raise"\n'
     path = tmp_path / "m.toml"
     path.write_text(f'name = "m"\ntasks = ["sums"]\nseeds = [0, 1, 2, 3, 4]\n[train]\nsteps = 1\n{arms}')
-    outcome, said = launch(read_recipe(str(path)), tmp_path, workers=1)
+    outcome, output = launch(read_recipe(str(path)), tmp_path, workers=1)
     states = [run.state for run in outcome.runs]
     assert states == ["finished"] * 5 + ["crashed"] * 2 + ["waiting"] * 3 and outcome.code == 70
-    assert len(outcome.held) == 1 and outcome.held[0] in said
+    assert len(outcome.held_messages) == 1 and outcome.held_messages[0] in output
     assert not (tmp_path / "m" / "plain-sums-s2").exists()
     (tmp_path / "m" / "mended").touch()
     again, _ = launch(read_recipe(str(path)), tmp_path, workers=1)
-    assert set(places(again).values()) == {"finished"} and again.code == 0 and not again.held
+    assert set(places(again).values()) == {"finished"} and again.code == 0 and not again.held_messages

@@ -34,13 +34,13 @@ class Notebook:
         self.updates = 0
 
     def display(self, *objects: Any, raw: bool = False, display_id: bool = False) -> Any:
-        for one in objects:
-            self.outputs.append(one if raw else one._repr_mimebundle_([], []))
-        place = len(self.outputs) - 1
+        for shown in objects:
+            self.outputs.append(shown if raw else shown._repr_mimebundle_([], []))
+        index = len(self.outputs) - 1
 
         def update(bundle: dict[str, str], raw: bool) -> None:
             assert raw
-            self.outputs[place] = bundle
+            self.outputs[index] = bundle
             self.updates += 1
 
         return SimpleNamespace(update=update) if display_id else None
@@ -49,12 +49,12 @@ class Notebook:
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
     """An IPython of which only `display` is here."""
-    found = Notebook()
+    fake_notebook = Notebook()
     module = ModuleType("IPython.display")
-    module.display = found.display  # type: ignore[attr-defined]
+    module.display = fake_notebook.display  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", module)
-    return found
+    return fake_notebook
 
 
 def test_an_experiment_in_a_notebook_leaves_its_table(
@@ -63,8 +63,8 @@ def test_an_experiment_in_a_notebook_leaves_its_table(
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
     console = Console(force_jupyter=True, file=io.StringIO())
-    given = recipe(tmp_path, "fine", "raise")
-    outcome = run_experiment(given, tmp_path, execute="helpers.stand_ins.execute", console=console)
+    parsed_recipe = recipe(tmp_path, "fine", "raise")
+    outcome = run_experiment(parsed_recipe, tmp_path, execute="helpers.stand_ins.execute", console=console)
     assert places(outcome) == {"fine": "finished", "raise": "crashed"}
     table, failure = notebook.outputs
     lines = table["text/plain"].splitlines()
@@ -91,13 +91,13 @@ def test_runs_that_ended_before_show_what_they_logged(
     (runs[0].path / "metrics.jsonl").write_text(rows(3, 4.0))
     with Display(Console(force_jupyter=True), runs, 1):
         pass
-    said, table = (output["text/plain"] for output in notebook.outputs)
-    assert said == "2 of 2 runs already have a result"
+    message, table = (output["text/plain"] for output in notebook.outputs)
+    assert message == "2 of 2 runs already have a result"
     assert [line.split() for line in table.splitlines()[1:3]] == [
         ["fine", "finished", "3/3", "0.300", "50"],
         ["unlogged", "finished", "-/3"],
     ]
-    assert "\x1b" not in said + table
+    assert "\x1b" not in message + table
 
 
 def test_what_stays_in_the_cell_tells_of_no_time_left(
@@ -114,15 +114,15 @@ def test_stopping_speaks_of_interrupts_and_without_escape_codes(notebook: Notebo
     launcher = Launcher([], SimpleNamespace(stop=lambda: None), Console(force_jupyter=True))  # type: ignore[arg-type]
     launcher.signals = 1
     launcher.mind_signals()
-    (said,) = notebook.outputs
-    assert said["text/plain"] == "stopping: runs are saving checkpoints (a second interrupt kills them)"
+    (message,) = notebook.outputs
+    assert message["text/plain"] == "stopping: runs are saving checkpoints (a second interrupt kills them)"
 
 
 def test_a_long_line_is_broken_by_the_cell_and_may_hold_anything(notebook: Notebook) -> None:
     print_line(Console(force_jupyter=True), "it <failed> \x1b[2Jhere " + "because " * 40)
-    (said,) = notebook.outputs
-    assert len(said["text/plain"].splitlines()) == 1 and "\x1b" not in said["text/plain"]
-    assert "white-space:pre-wrap" in said["text/html"] and "&lt;failed&gt;" in said["text/html"]
+    (line,) = notebook.outputs
+    assert len(line["text/plain"].splitlines()) == 1 and "\x1b" not in line["text/plain"]
+    assert "white-space:pre-wrap" in line["text/html"] and "&lt;failed&gt;" in line["text/html"]
     print_line(Console(force_jupyter=True, quiet=True), "not to be seen")
     assert len(notebook.outputs) == 1
 

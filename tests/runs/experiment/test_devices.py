@@ -68,13 +68,13 @@ def test_resumed_moments_are_where_the_weights_are() -> None:
     saved = {name: torch.ones(tensor.shape) for name, tensor in models.state()["policy"].items()}
     assert {tensor.device.type for tensor in saved.values()} == {"cpu"}
     inner = models.optimizers["policy"].inner
-    for fused, place in ((False, "cpu"), (True, "meta")):
+    for fused, device in ((False, "cpu"), (True, "meta")):
         inner.param_groups[0]["fused"] = fused
         models.restore({"policy": saved})
         (moments,) = inner.state.values()
-        found = {name: value.device.type for name, value in moments.items()}
+        device_by_name = {name: value.device.type for name, value in moments.items()}
         # the count too where the update is fused, as AdamW's is: that is where it looks for it on a GPU
-        assert found == {"step": place, "exp_avg": "meta", "exp_avg_sq": "meta"}
+        assert device_by_name == {"step": device, "exp_avg": "meta", "exp_avg_sq": "meta"}
 
 
 def test_update_refuses_moments_from_elsewhere() -> None:
@@ -91,31 +91,31 @@ def test_restored_moments_are_copies_that_a_later_update_leaves_alone() -> None:
     models.optimize({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
     update(models)
     saved = {"policy": {name: tensor.clone() for name, tensor in models.state()["policy"].items()}}
-    kept = {name: tensor.clone() for name, tensor in saved["policy"].items()}
+    copies = {name: tensor.clone() for name, tensor in saved["policy"].items()}
     models.restore(saved)
     update(models)
-    assert all(torch.equal(saved["policy"][name], kept[name]) for name in kept)
+    assert all(torch.equal(saved["policy"][name], copies[name]) for name in copies)
 
 
 def test_warm_start_feeds_batches_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    devices = []
     plain = warmstart.pack_groups
 
     class Elsewhere(RoleModels):
-        def __init__(self, *given: Any, **settings: Any) -> None:
-            super().__init__(*given, **settings)
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
             self.device = torch.device("cpu", 0)  # the same memory under a name that no default has
 
-    def packed(*given: Any) -> Any:
-        asked.append(given[4:])
-        return plain(*given)
+    def packed(*arguments: Any) -> Any:
+        devices.append(arguments[4:])
+        return plain(*arguments)
 
     monkeypatch.setattr(warmstart, "RoleModels", Elsewhere)
     monkeypatch.setattr(warmstart, "pack_groups", packed)
     loaded, config = load("nano"), ModelConfig("nano", warm_start=2, warm_start_batch=2)
     lessons = demonstrations.demonstrations(loaded, Arithmetic(train=4), config)
     warmstart.train(loaded, config, lessons, lambda *_: None)
-    assert asked == [("cpu:0",)] * 2
+    assert devices == [("cpu:0",)] * 2
 
 
 def test_without_a_gpu_workers_are_as_many_as_cores_and_see_what_they_saw(gpus: Any) -> None:
@@ -131,17 +131,17 @@ def test_without_a_gpu_workers_are_as_many_as_cores_and_see_what_they_saw(gpus: 
 def test_each_worker_has_a_gpu_of_its_own(gpus: Any) -> None:
     gpus(2)
     assert machine.devices() == ["0", "1"] and machine.worker_slots() == 2
-    assert [machine.environment(2, place)[machine.VISIBLE] for place in (0, 1)] == ["0", "1"]
+    assert [machine.environment(2, slot)[machine.VISIBLE] for slot in (0, 1)] == ["0", "1"]
     assert machine.environment(2, 0)["OMP_NUM_THREADS"] == "4"
-    shared = [machine.environment(3, place)[machine.VISIBLE] for place in range(3)]
+    shared = [machine.environment(3, slot)[machine.VISIBLE] for slot in range(3)]
     assert shared == ["0", "1", "0"], "the user asked for more workers than there are"
 
 
 def test_gpus_that_the_user_hides_stay_hidden(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(2)
-    for said, expected in (("3,GPU-8f1", ["3", "GPU-8f1"]), ("5, 7, 9", ["5", "7"]), ("", []), ("-1", [])):
-        monkeypatch.setenv(machine.VISIBLE, said)
-        assert machine.devices() == expected, said
+    for visible, expected in (("3,GPU-8f1", ["3", "GPU-8f1"]), ("5, 7, 9", ["5", "7"]), ("", []), ("-1", [])):
+        monkeypatch.setenv(machine.VISIBLE, visible)
+        assert machine.devices() == expected, visible
     assert machine.VISIBLE not in machine.environment(2, 0)
 
 
@@ -158,8 +158,8 @@ def test_worker_processes_get_their_gpus_and_a_fresh_one_that_of_the_dead(
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
     monkeypatch.setattr("grpobench.runs.experiment.launcher.PAUSES", (0.0,) * 3)
     gpus(2)
-    given = recipe(tmp_path, "kill", "see1", "see2", "see3", "see4")
-    outcome, _ = launch(given, tmp_path)
+    parsed_recipe = recipe(tmp_path, "kill", "see1", "see2", "see3", "see4")
+    outcome, _ = launch(parsed_recipe, tmp_path)
     assert places(outcome)["kill"] == "crashed"
-    told = [re.findall(r"on GPU (\S+)", (run.path / "log.txt").read_text()) for run in outcome.runs]
-    assert {gpu for run in told for gpu in run} == {"0", "1"}
+    gpus_by_run = [re.findall(r"on GPU (\S+)", (run.path / "log.txt").read_text()) for run in outcome.runs]
+    assert {gpu for run in gpus_by_run for gpu in run} == {"0", "1"}

@@ -38,25 +38,25 @@ algorithm = "dapo"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recipe_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.toml").write_text(RECIPE)
     return tmp_path
 
 
-def told(*words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+def dry_run_row(*words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     options = ("--dry-run", "--no-trial", "--json", "--workers", "2")  # test_trial.py has trials
     assert cli.main(["run", "m.toml", *options, *words]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    preview = json.loads(capsys.readouterr().out)
+    assert isinstance(preview, dict)
+    return preview
 
 
-def earlier(place: Path, name: str, seed: int, steps: int, seconds: float) -> None:
+def earlier(recipe_folder: Path, name: str, seed: int, steps: int, seconds: float) -> None:
     """A run that stopped, with a checkpoint, and logged 100 sampled tokens a step."""
-    recipe = read_recipe(str(place / "m.toml"))
+    recipe = read_recipe(str(recipe_folder / "m.toml"))
     (chosen,) = [run for run in recipe.runs() if (run.arm, run.seed) == (name, seed)]
-    folder = place / "results" / "m" / chosen.folder
+    folder = recipe_folder / "results" / "m" / chosen.folder
     (folder / "checkpoints" / f"step-{steps}").mkdir(parents=True)
     (folder / "run.toml").write_text(stored.dump(chosen))
     (folder / "status.json").write_text(json.dumps({"state": "preempted", "why": "", "step": steps}))
@@ -64,17 +64,17 @@ def earlier(place: Path, name: str, seed: int, steps: int, seconds: float) -> No
 
 
 def test_nothing_is_written_and_tokens_are_bounded_by_the_settings(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = told(capsys=capsys)
-    assert [path.name for path in place.iterdir()] == ["m.toml"]
-    assert found["arms"] == ["grpo", "remax", "dapo"] and found["seeds"] == [0, 1]
-    assert list(found["runs"].values()) == ["begin"] * 6  # type: ignore[attr-defined]
+    preview = dry_run_row(capsys=capsys)
+    assert [path.name for path in recipe_folder.iterdir()] == ["m.toml"]
+    assert preview["arms"] == ["grpo", "remax", "dapo"] and preview["seeds"] == [0, 1]
+    assert list(preview["runs"].values()) == ["begin"] * 6  # type: ignore[attr-defined]
     # grpo 6 steps × 4 × 2 × 20; remax has a greedy answer more, 6 × 4 × 3 × 20; dapo draws up to 10 times.
     training = 2 * (6 * 4 * 2 * 20 + 6 * 4 * 3 * 20 + 10 * 6 * 4 * 2 * 20)
     # Validation at 0, 2, 4, 6 on 8 problems, test at 0 and 6 on the 16 there are; 3 samples and 1 greedy.
     evaluation = 6 * (4 * 8 + 2 * 16) * 4 * 20
-    estimate: dict[str, object] = found["estimate"]  # type: ignore[assignment]
+    estimate: dict[str, object] = preview["estimate"]  # type: ignore[assignment]
     disk = [estimate.pop(key) for key in ("disk_after", "disk_during")]
     assert 0 < disk[0] < disk[1]  # type: ignore[operator]
     # Six runs: 7 rows, 64 problems with 4 answers of 20 tokens, and the rollouts of steps 1, 2, 4 and 6 of 6.
@@ -86,28 +86,28 @@ def test_nothing_is_written_and_tokens_are_bounded_by_the_settings(
         "training_tokens": None,
         "seconds": None,
     }
-    (prompt,) = found["prompts"]  # type: ignore[misc]
+    (prompt,) = preview["prompts"]  # type: ignore[misc]
     assert prompt["text"] == "Q:" + prompt["problem"] + "\nA:"
     assert (prompt["tokens"], prompt["limit"]) == (len(prompt["text"]), 20)  # nano's tokens are characters
 
 
 def test_time_is_told_once_every_arm_and_task_has_been_timed(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    earlier(place, "grpo", 0, steps=4, seconds=3.0)
-    earlier(place, "remax", 0, steps=2, seconds=5.0)
-    before = {path: path.stat().st_mtime_ns for path in sorted(place.rglob("*"))}
-    assert told(capsys=capsys)["estimate"]["seconds"] is None  # type: ignore[index]
-    found = told("--set", "arms=grpo,remax", capsys=capsys)
-    assert list(found["runs"].values()) == ["resume", "begin", "resume", "begin"]  # type: ignore[attr-defined]
+    earlier(recipe_folder, "grpo", 0, steps=4, seconds=3.0)
+    earlier(recipe_folder, "remax", 0, steps=2, seconds=5.0)
+    before = {path: path.stat().st_mtime_ns for path in sorted(recipe_folder.rglob("*"))}
+    assert dry_run_row(capsys=capsys)["estimate"]["seconds"] is None  # type: ignore[index]
+    preview = dry_run_row("--set", "arms=grpo,remax", capsys=capsys)
+    assert list(preview["runs"].values()) == ["resume", "begin", "resume", "begin"]  # type: ignore[attr-defined]
     # 2 + 6 steps of grpo, 4 + 6 of remax, on two workers
-    assert found["estimate"]["seconds"] == (8 * 3 + 10 * 5) / 2  # type: ignore[index]
-    assert found["estimate"]["training_tokens"] == 1800  # type: ignore[index]
-    assert {path: path.stat().st_mtime_ns for path in sorted(place.rglob("*"))} == before
+    assert preview["estimate"]["seconds"] == (8 * 3 + 10 * 5) / 2  # type: ignore[index]
+    assert preview["estimate"]["training_tokens"] == 1800  # type: ignore[index]
+    assert {path: path.stat().st_mtime_ns for path in sorted(recipe_folder.rglob("*"))} == before
 
 
-def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    earlier(place, "grpo", 0, steps=4, seconds=3.0)
+def test_the_text_says_what_is_an_estimate(recipe_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    earlier(recipe_folder, "grpo", 0, steps=4, seconds=3.0)
     options = ("--dry-run", "--no-trial", "--workers", "1")
     assert cli.main(["run", "m.toml", *options, "--set", "arms=grpo"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -144,21 +144,21 @@ def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFi
 def test_what_would_stop_a_run_is_exit_2_at_once(
     words: list[str],
     message: str,
-    place: Path,
+    recipe_folder: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("grpobench.tasks.data.sources.hub_silence", lambda: "ConnectError: nobody there")
-    before = sorted(place.rglob("*"))
+    before = sorted(recipe_folder.rglob("*"))
     assert cli.main(["run", "m.toml", "--dry-run", *words]) == 2
     assert message in capsys.readouterr().err
-    assert sorted(place.rglob("*")) == before
+    assert sorted(recipe_folder.rglob("*")) == before
 
 
-def test_json_belongs_to_the_dry_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_belongs_to_the_dry_run(recipe_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "m.toml", "--json"]) == 2
     assert "--json: belongs to --dry-run" in capsys.readouterr().err
-    assert not (place / "results").exists()
+    assert not (recipe_folder / "results").exists()
 
 
 def test_a_model_in_a_package_is_outlined_without_unpacking_it() -> None:
@@ -176,32 +176,32 @@ def test_a_model_in_a_package_is_outlined_without_unpacking_it() -> None:
     assert loading.outline("smollm2-135m").tokenizer.chat_template
 
 
-def test_evaluations_are_counted_as_the_loop_makes_them(place: Path) -> None:
+def test_evaluations_are_counted_as_the_loop_makes_them(recipe_folder: Path) -> None:
     """Against the loop's own rule, step by step."""
     for every, before, steps in ((0, True, 6), (2, False, 6), (3, True, 7), (7, True, 7), (1, True, 1)):
         sets = [f"evaluate.every={every}", f"evaluate.before={str(before).lower()}", f"train.steps={steps}"]
-        one = read_recipe("m.toml", [*sets, "arms=grpo"]).runs()[0]
+        config = read_recipe("m.toml", [*sets, "arms=grpo"]).runs()[0]
         due = 0
         for step in range(steps + 1):
             edge = step == steps or (step == 0 and before)
             due += 8 if edge or (every and step and step % every == 0) else 0
             due += 16 if edge else 0
-        assert dry_run.evaluation_tokens(one) == due * 4 * 20, (every, before, steps)
+        assert dry_run.evaluation_tokens(config) == due * 4 * 20, (every, before, steps)
 
 
-def test_completions_before_training_are_counted_once(place: Path) -> None:
-    one = read_recipe("zoo", ["arms=a_star_po", "tasks=arithmetic"]).runs()[0]
-    assert dry_run.tokens_before(one) == 64 * 2 * preflight.limit_of(one)  # problems × samples × longest
+def test_completions_before_training_are_counted_once(recipe_folder: Path) -> None:
+    config = read_recipe("zoo", ["arms=a_star_po", "tasks=arithmetic"]).runs()[0]
+    assert dry_run.tokens_before(config) == 64 * 2 * preflight.limit_of(config)
     other = read_recipe("zoo", ["arms=grpo", "tasks=arithmetic"]).runs()[0]
     assert dry_run.tokens_before(other) == 0
 
 
 def test_a_folder_of_other_settings_is_a_note_behind_the_recipe(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    earlier(place, "grpo", 0, steps=4, seconds=3.0)
-    found = told("--set", "train.group_size=4", capsys=capsys)
-    notes: list[str] = found["notes"]  # type: ignore[assignment]
+    earlier(recipe_folder, "grpo", 0, steps=4, seconds=3.0)
+    preview = dry_run_row("--set", "train.group_size=4", capsys=capsys)
+    notes: list[str] = preview["notes"]  # type: ignore[assignment]
     clash, few = notes
     assert clash.startswith("`grpobench run` would refuse the folder: ") and "group_size" in clash
     assert few.startswith("evaluate.test_problems = 100, but arithmetic has 16 test problems")
@@ -211,13 +211,15 @@ def test_a_folder_of_other_settings_is_a_note_behind_the_recipe(
 
 
 def test_a_split_without_problems_fails_before_the_run(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (place / "mine.jsonl").write_text("".join(f'{{"q": "{i}+1", "answer": "{i + 1}"}}\n' for i in range(8)))
+    (recipe_folder / "mine.jsonl").write_text(
+        "".join(f'{{"q": "{i}+1", "answer": "{i + 1}"}}\n' for i in range(8))
+    )
     task = (
         '{ jsonl = "mine.jsonl", name = "mine", prompt = "{q}", verify = "exact", validation = 0, test = 0 }'
     )
     old = '{ name = "arithmetic", settings = { train = 32, validation = 16, test = 16 } }'
-    (place / "m.toml").write_text(RECIPE.replace(old, task))
+    (recipe_folder / "m.toml").write_text(RECIPE.replace(old, task))
     assert cli.main(["run", "m.toml", "--dry-run", "--no-trial"]) == 2
     assert "no problem is in the split validation" in capsys.readouterr().err

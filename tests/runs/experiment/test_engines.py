@@ -45,8 +45,8 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def sent(experiment: Path, *troubles: str, steps: int = 3) -> tuple[Board, list[Run]]:
-    given = recipe(experiment.parent, *troubles, steps=steps)
-    runs = [Run(config, experiment / config.folder) for config in given.runs()]
+    parsed_recipe = recipe(experiment.parent, *troubles, steps=steps)
+    runs = [Run(config, experiment / config.folder) for config in parsed_recipe.runs()]
     return Board(experiment, "helpers.stand_ins.execute", 1, False), runs
 
 
@@ -115,9 +115,12 @@ def test_remote_processes_inherit_threads_and_environment_but_not_host(
 ) -> None:
     monkeypatch.setenv("GRPOBENCH_DATA", "/data")
     monkeypatch.setenv(lock.HOST, "here")
-    found = surroundings(3)
-    assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3" and found["GRPOBENCH_DATA"] == "/data"
-    assert lock.HOST not in found
+    variables = surroundings(3)
+    assert (
+        variables["OMP_NUM_THREADS"] == variables["MKL_NUM_THREADS"] == "3"
+        and variables["GRPOBENCH_DATA"] == "/data"
+    )
+    assert lock.HOST not in variables
 
 
 def test_room_of_a_cluster_counts_whole_runs_on_each_living_node() -> None:
@@ -132,7 +135,7 @@ def test_room_of_a_cluster_counts_whole_runs_on_each_living_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"address": "a"}, "--address: belongs to --on ray"),
         ({"on": "ray", "job": ("a=1",)}, "--job: belongs to --on slurm"),
@@ -142,10 +145,10 @@ def test_room_of_a_cluster_counts_whole_runs_on_each_living_node() -> None:
         ({"on": "slurm", "gpus_per_run": 0.5}, "Slurm gives whole GPUs to a job"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(given: dict[str, Any], said: str) -> None:
+def test_what_does_not_belong_together_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Where(**given)
-    assert said in str(caught.value)
+        Where(**options)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -170,15 +173,15 @@ def test_gpus_are_shared_or_given_in_numbers(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(machine, "devices", lambda: ["0", "1", "2", "3"])
     assert [machine.worker_slots(share) for share in (None, 1, 0.5, 0.25, 2, 3, 8)] == [4, 4, 8, 16, 2, 1, 0]
-    given = [machine.environment(8, place, 0.5)[machine.VISIBLE] for place in range(8)]
-    assert given == ["0", "1", "2", "3"] * 2
-    assert [machine.environment(2, place, 2)[machine.VISIBLE] for place in (0, 1)] == ["0,1", "2,3"]
+    visible = [machine.environment(8, slot, 0.5)[machine.VISIBLE] for slot in range(8)]
+    assert visible == ["0", "1", "2", "3"] * 2
+    assert [machine.environment(2, slot, 2)[machine.VISIBLE] for slot in (0, 1)] == ["0,1", "2,3"]
     with pytest.raises(ConfigError, match="--gpus-per-run 8: this machine has 4"):
         engine(Where(gpus_per_run=8), Path(os.devnull), 0, "no.matter", False)
 
 
 @pytest.mark.parametrize(
-    ("address", "raised", "expected", "said"),
+    ("address", "raised", "expected", "message"),
     [
         (
             "far:1",
@@ -195,16 +198,16 @@ def test_gpus_are_shared_or_given_in_numbers(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_cluster_that_does_not_answer_is_named(
-    address: str, raised: Exception, expected: type[Exception], said: str
+    address: str, raised: Exception, expected: type[Exception], message: str
 ) -> None:
     class Ray:
         """Stands for the package."""
 
-        def init(self, **given: Any) -> None:
-            assert given["address"] == (address or "local")
+        def init(self, **options: Any) -> None:
+            assert options["address"] == (address or "local")
             raise raised
 
-    with pytest.raises(expected, match=said):
+    with pytest.raises(expected, match=message):
         connect(Ray(), address)
 
 
@@ -216,11 +219,11 @@ def test_a_job_that_is_given_up_twice_is_given_up_once(tmp_path: Path) -> None:
         cancelled.append(check)
 
     job = SimpleNamespace(job_id="7", cancel=cancel)
-    found = Run(CONFIG, tmp_path / "plain-sums-s0")
-    slurm.active, slurm.given_up = {found.name: Entry(found, job)}, []
+    run = Run(CONFIG, tmp_path / "plain-sums-s0")
+    slurm.active, slurm.given_up = {run.name: Entry(run, job)}, []
     slurm.board = cast(Board, SimpleNamespace(last=lambda run: []))
-    slurm.abandon(found)
-    slurm.abandon(found)
+    slurm.abandon(run)
+    slurm.abandon(run)
     assert len(slurm.given_up) == len(cancelled) == 1 and not slurm.active
 
 

@@ -45,8 +45,8 @@ def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
 
 
 def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "fine1", "raise", "kill", "diverge", "forget", "fine2")
-    outcome, printed = launch(given, tmp_path)
+    parsed_recipe = recipe(tmp_path, "fine1", "raise", "kill", "diverge", "forget", "fine2")
+    outcome, printed = launch(parsed_recipe, tmp_path)
     assert places(outcome) == {
         "fine1": "finished",
         "raise": "crashed",
@@ -56,10 +56,10 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
         "fine2": "finished",
     }
     assert outcome.code == 70
-    told = [line for line in printed.splitlines() if line.startswith("[")]
+    run_lines = [line for line in printed.splitlines() if line.startswith("[")]
     lost = [line for line in printed.splitlines() if line.startswith("kill-sums-s0: its worker process was ")]
     assert len(lost) == MOST_AGAIN and all(line.endswith("; resuming from step 1 in 0 s") for line in lost)
-    assert len(told) == 6  # one line per finished run, not per step
+    assert len(run_lines) == 6  # one line per finished run, not per step
     folder = tmp_path / "m"
     assert "it went wrong" in (folder / "raise-sums-s0" / "crash.txt").read_text()
     why = status(folder / "raise-sums-s0")["why"]  # a stand-in is others' code, whose line comes first
@@ -72,7 +72,7 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     assert not checksums.broken(described)
 
     (folder / "mended").touch()
-    outcome, printed = launch(given, tmp_path)
+    outcome, printed = launch(parsed_recipe, tmp_path)
     assert outcome.code == 0
     assert set(places(outcome).values()) == {"finished", "diverged"}
     assert "3 of 6 runs already have a result" in printed
@@ -85,13 +85,13 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     assert weights[0] == weights[1]
     # With every run done nothing starts at all.
     began = time.monotonic()
-    assert launch(given, tmp_path)[0].code == 0
+    assert launch(parsed_recipe, tmp_path)[0].code == 0
     assert time.monotonic() - began < 1
 
 
 def test_full_disk_ends_the_experiment_with_70_within_five_seconds(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "full", "stuck", steps=500)
-    outcome, _ = launch(given, tmp_path)
+    parsed_recipe = recipe(tmp_path, "full", "stuck", steps=500)
+    outcome, _ = launch(parsed_recipe, tmp_path)
     assert outcome.code == 70
     assert places(outcome)["full"] == "disk full"
     seconds = {run.config.arm: run.seconds for run in outcome.runs}
@@ -101,20 +101,20 @@ def test_full_disk_ends_the_experiment_with_70_within_five_seconds(tmp_path: Pat
 def test_folder_in_use_or_changed_is_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:
-    given = recipe(tmp_path, "fine")
+    parsed_recipe = recipe(tmp_path, "fine")
     owned = tmp_path / "m" / "fine-sums-s0"
     owned.mkdir(parents=True)
     from grpobench.runs.tools.lock import Lock
 
     Lock(owned).take()
     with pytest.raises(FolderError, match=f"in use by process {os.getpid()}"):
-        launch(given, tmp_path)
+        launch(parsed_recipe, tmp_path)
     Lock(owned).release()
     Lock(tmp_path / "m").take()
     with pytest.raises(FolderError, match="m is in use"):
-        launch(given, tmp_path)
+        launch(parsed_recipe, tmp_path)
     Lock(tmp_path / "m").release()
-    assert launch(given, tmp_path)[0].code == 0
+    assert launch(parsed_recipe, tmp_path)[0].code == 0
     with pytest.raises(FolderError, match=r"train\.steps: 3 -> 2"):
         launch(recipe(tmp_path, "fine", steps=2), tmp_path)
     outcome, _ = launch(recipe(tmp_path, "fine", steps=2), tmp_path, allow_change=True)
@@ -149,8 +149,8 @@ def test_runs_on_failing_machine_resume_while_their_checkpoints_advance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "VMSTAT", Vmstat())
-    given = recipe(tmp_path, "kill-often", "storage", "raise", "fine", steps=6)
-    outcome, printed = launch(given, tmp_path)
+    parsed_recipe = recipe(tmp_path, "kill-often", "storage", "raise", "fine", steps=6)
+    outcome, printed = launch(parsed_recipe, tmp_path)
     assert places(outcome) == {
         "kill-often": "finished",
         "storage": "finished",
@@ -176,8 +176,8 @@ def test_worker_told_to_stop_costs_neither_its_run_nor_the_next(tmp_path: Path) 
 
 
 def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "sticky", "fine1", "fine2")
-    outcome, _ = launch(given, tmp_path, workers=1)
+    parsed_recipe = recipe(tmp_path, "sticky", "fine1", "fine2")
+    outcome, _ = launch(parsed_recipe, tmp_path, workers=1)
     assert places(outcome) == {"sticky": "crashed", "fine1": "finished", "fine2": "finished"}
     assert status(tmp_path / "m" / "sticky-sums-s0")["why"].endswith(
         "RuntimeError: the device was broken by sticky"
@@ -218,9 +218,9 @@ def test_changed_data_are_refused_by_name_and_rerun_only_when_asked(
 ) -> None:
     outcome, _ = launch(listed(tmp_path, *DATA), tmp_path)
     assert places(outcome) == {"fine": "finished"}
-    for place, line, split, which in EDITS:
+    for index, line, split, which in EDITS:
         assert "1 of 1 runs already have a result" in launch(listed(tmp_path, *DATA), tmp_path)[1]
-        edited = listed(tmp_path, *DATA[:place], line, *DATA[place + 1 :])
+        edited = listed(tmp_path, *DATA[:index], line, *DATA[index + 1 :])
         with pytest.raises(FolderError, match=rf"{split} problems: \w{{12}} -> \w{{12}}") as caught:
             launch(edited, tmp_path)
         assert which in str(caught.value) and "--allow-change" in str(caught.value)
@@ -262,10 +262,15 @@ def test_a_result_of_code_that_was_edited_is_refused_and_made_anew_only_when_ask
     (tmp_path / "helper.py").write_text("factor = 2")
     with pytest.raises(FolderError) as caught:
         again()
-    told = str(caught.value)
-    assert told.startswith(f"{tmp_path / 'm' / 'mine-sums-s0'} was made with other settings, data or code:")
-    assert re.search(r"beside the recipe: helper\.py: \w{12} -> \w{12}\n", told) and "--allow-change" in told
-    assert "mine.py" not in told and "plain" not in told
+    refusal = str(caught.value)
+    assert refusal.startswith(
+        f"{tmp_path / 'm' / 'mine-sums-s0'} was made with other settings, data or code:"
+    )
+    assert (
+        re.search(r"beside the recipe: helper\.py: \w{12} -> \w{12}\n", refusal)
+        and "--allow-change" in refusal
+    )
+    assert "mine.py" not in refusal and "plain" not in refusal
     assert again(allow_change=True) == {"plain": 1, "mine": 2}
     assert (tmp_path / "m" / "earlier" / "mine-sums-s0.1" / "metrics.jsonl").exists()
     assert again() == {"plain": 1, "mine": 2}
@@ -304,15 +309,15 @@ def start(folder: Path, attempt: int, **around: str) -> subprocess.Popen[bytes]:
 
 def children(pid: int) -> list[int]:
     """Processes whose parent is `pid`."""
-    found = []
+    child_pids = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             stat = entry.read_text()
         except OSError:
             continue
         if int(stat[stat.rindex(")") + 2 :].split()[1]) == pid:
-            found.append(int(entry.parent.name))
-    return found
+            child_pids.append(int(entry.parent.name))
+    return child_pids
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -337,10 +342,10 @@ def test_sigterm_saves_and_kill_leaves_no_worker_and_hosts_are_distinct(
 
     child = start(tmp_path, 2, **{lock.HOST: "far", lock.SECONDS: "2"})
     workers = children(child.pid)
-    given = read_recipe(str(tmp_path / "m.toml"))
+    parsed_recipe = read_recipe(str(tmp_path / "m.toml"))
     began = time.monotonic()
     with pytest.raises(FolderError, match=f"m is in use by process {child.pid} on far"):
-        launch(given, tmp_path)
+        launch(parsed_recipe, tmp_path)
     assert time.monotonic() - began < 1
     child.kill()
     child.wait()
@@ -348,7 +353,7 @@ def test_sigterm_saves_and_kill_leaves_no_worker_and_hosts_are_distinct(
 
     (tmp_path / "m" / "mended").touch()
     time.sleep(2)  # before, the second launcher would only say that the first may live
-    outcome, printed = launch(given, tmp_path, workers=1, allow_change=True)
+    outcome, printed = launch(parsed_recipe, tmp_path, workers=1, allow_change=True)
     assert (
         outcome.code == 0 and printed.count("waiting to see whether it lives") == 2
     )  # experiment, then its runs
@@ -365,9 +370,9 @@ def gone(pids: list[int]) -> bool:
 
 
 def test_a_run_that_collapsed_has_a_result(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "collapse")
+    parsed_recipe = recipe(tmp_path, "collapse")
     for _ in range(2):
-        outcome, printed = launch(given, tmp_path)
+        outcome, printed = launch(parsed_recipe, tmp_path)
         assert places(outcome) == {"collapse": "collapsed"} and outcome.code == 0
     assert "1 of 1 runs already have a result" in printed
     (run,) = outcome.runs
@@ -379,9 +384,9 @@ def test_a_run_that_collapsed_has_a_result(tmp_path: Path) -> None:
 # Pieces
 
 
-def fake(place: Any, tmp_path: Path, arm: str = "fine") -> Run:
+def fake(state: Any, tmp_path: Path, arm: str = "fine") -> Run:
     run = Run(recipe(tmp_path, arm).runs()[0], tmp_path / arm)
-    run.state = place
+    run.state = state
     return run
 
 
@@ -399,7 +404,7 @@ def fake(place: Any, tmp_path: Path, arm: str = "fine") -> Run:
     ],
 )
 def test_exit_code_is_that_of_the_gravest_end(ends: tuple[str, str], code: int, tmp_path: Path) -> None:
-    runs = [fake(place, tmp_path) for place in ends]
+    runs = [fake(state, tmp_path) for state in ends]
     assert exit_code(runs, fail_on_divergence=True) == code
     assert exit_code(runs, fail_on_divergence=False) == (0 if code == 3 else code)
 
@@ -437,9 +442,9 @@ def test_time_left_counts_the_steps_of_this_attempt_alone(tmp_path: Path) -> Non
 
 def test_workers_have_the_threads_that_the_user_allots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    for said, expected in (("1", 1), ("3", 3), ("4,2", 4), ("", 2), ("0", 2), ("many", 2)):
-        monkeypatch.setenv("OMP_NUM_THREADS", said)
-        assert machine.threads(workers=2) == expected, said
+    for variable, expected in (("1", 1), ("3", 3), ("4,2", 4), ("", 2), ("0", 2), ("many", 2)):
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+        assert machine.threads(workers=2) == expected, variable
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert [machine.threads(workers) for workers in (1, 2, 3, 8)] == [4, 2, 1, 1]
 
@@ -447,11 +452,11 @@ def test_workers_have_the_threads_that_the_user_allots(monkeypatch: pytest.Monke
 def test_run_of_a_lone_worker_keeps_to_the_threads_that_the_user_allots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for wanted in (1, 3):
-        monkeypatch.setenv("OMP_NUM_THREADS", str(wanted))
-        outcome, _ = launch(recipe(tmp_path, "fine"), tmp_path / str(wanted), workers=1)
+    for threads in (1, 3):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+        outcome, _ = launch(recipe(tmp_path, "fine"), tmp_path / str(threads), workers=1)
         (only,) = outcome.runs
-        assert json.loads((only.path / "provenance.json").read_text())["attempts"][0]["threads"] == wanted
+        assert json.loads((only.path / "provenance.json").read_text())["attempts"][0]["threads"] == threads
 
 
 def test_table_shows_active_runs_when_there_are_too_many(tmp_path: Path) -> None:
@@ -473,7 +478,7 @@ def test_line_tells_of_all_runs_at_stated_interval_without_terminal(
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr("grpobench.runs.experiment.display.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    runs = [fake(place, tmp_path, f"fine{n}") for n, place in enumerate(("finished", "waiting", "waiting"))]
+    runs = [fake(state, tmp_path, f"fine{n}") for n, state in enumerate(("finished", "waiting", "waiting"))]
     console = Console(file=io.StringIO(), width=60)
     with Display(console, runs, 1) as display:
         runs[1].state = "running"
@@ -493,7 +498,7 @@ def test_line_tells_of_all_runs_at_stated_interval_without_terminal(
 
 def test_time_left_of_an_experiment_comes_from_the_runs_that_ended(tmp_path: Path) -> None:
     """Two runs took 10 and 20 s; two are waiting and one has run for 4 s: 15 + 15 + 11 s."""
-    runs = [fake(place, tmp_path, f"fine{n}") for n, place in enumerate(("waiting",) * 3)]
+    runs = [fake(state, tmp_path, f"fine{n}") for n, state in enumerate(("waiting",) * 3)]
     display = Display(Console(file=io.StringIO()), runs, 2)
     assert math.isnan(display.left())
     runs += [fake("finished", tmp_path, f"fine{n}") for n in (3, 4)]

@@ -31,9 +31,9 @@ def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
 
 
-def launch(given: Recipe, out: Path, most: int, step: int) -> Outcome:
+def launch(parsed_recipe: Recipe, out: Path, most: int, step: int) -> Outcome:
     console = Console(file=io.StringIO(), width=200)
-    return run_until(given, out, plan_looks(given, most, step), console=console, **STAND_IN)
+    return run_until(parsed_recipe, out, plan_looks(parsed_recipe, most, step), console=console, **STAND_IN)
 
 
 def seeds_of(outcome: Outcome) -> set[int]:
@@ -41,23 +41,23 @@ def seeds_of(outcome: Outcome) -> set[int]:
 
 
 def test_seeds_are_added_until_every_pair_has_a_verdict_and_no_longer(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "fine1", "fine2", steps=1, head=SEEDS)
-    plan = plan_looks(given, 11, 2)
+    parsed_recipe = recipe(tmp_path, "fine1", "fine2", steps=1, head=SEEDS)
+    plan = plan_looks(parsed_recipe, 11, 2)
     assert plan.analyses == (7, 9, 11)  # 2/128 is within (7/11)² · .05
-    outcome = launch(given, tmp_path, 11, 2)
+    outcome = launch(parsed_recipe, tmp_path, 11, 2)
     assert outcome.code == 0 and seeds_of(outcome) == set(range(7))  # 10 points at once: one look is enough
     folder = tmp_path / "m"
     assert read_plan(folder) == plan
-    told = json.loads((folder / "interim.json").read_text())
-    assert told["alpha_per_analysis"] == pytest.approx([0.05 * w for w in plan.weights])
+    plan_table = json.loads((folder / "interim.json").read_text())
+    assert plan_table["alpha_per_analysis"] == pytest.approx([0.05 * w for w in plan.weights])
     # the same again starts nothing; another plan is refused, and so is a command without one
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")}
-    assert seeds_of(launch(given, tmp_path, 11, 2)) == set(range(7))
+    assert seeds_of(launch(parsed_recipe, tmp_path, 11, 2)) == set(range(7))
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")} == before
     with pytest.raises(
         FolderError, match=r"--most-seeds 11 --step-seeds 2.*it was fixed before the first analysis"
     ):
-        launch(given, tmp_path, 12, 2)
+        launch(parsed_recipe, tmp_path, 12, 2)
     with pytest.raises(FolderError, match="this folder adds seeds by a plan; continue with --until resolved"):
         demand_unplanned(folder)
     other = recipe(tmp_path, "fine1", "fine2", steps=1, head=SEEDS + "margin = 1.0\n")
@@ -66,56 +66,58 @@ def test_seeds_are_added_until_every_pair_has_a_verdict_and_no_longer(tmp_path: 
 
 
 def test_equal_arms_end_as_equivalent_and_a_damaged_plan_is_named(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "fine2", "fine4", steps=1, head=SEEDS)
-    assert seeds_of(launch(given, tmp_path, 9, 1)) == set(range(7))  # 1/2^7 over (7/9)² of .05
+    parsed_recipe = recipe(tmp_path, "fine2", "fine4", steps=1, head=SEEDS)
+    assert seeds_of(launch(parsed_recipe, tmp_path, 9, 1)) == set(range(7))  # 1/2^7 over (7/9)² of .05
     (tmp_path / "m" / "interim.json").write_text("{}")
     with pytest.raises(DataError, match=r"interim\.json: not a plan of interim analyses"):
-        launch(given, tmp_path, 9, 1)
+        launch(parsed_recipe, tmp_path, 9, 1)
 
 
 def test_looks_continue_while_pair_is_unresolved_and_after_interruption(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "fine2", "fine3", steps=1, head=SEEDS)  # 5 points apart, in turn above and below
-    assert plan_looks(given, 9, 1).analyses == (7, 8, 9)
-    assert seeds_of(launch(given, tmp_path, 9, 1)) == set(range(9))
+    parsed_recipe = recipe(
+        tmp_path, "fine2", "fine3", steps=1, head=SEEDS
+    )  # 5 points apart, in turn above and below
+    assert plan_looks(parsed_recipe, 9, 1).analyses == (7, 8, 9)
+    assert seeds_of(launch(parsed_recipe, tmp_path, 9, 1)) == set(range(9))
     gone = tmp_path / "m" / "fine3-sums-s8"
     shutil.rmtree(gone)  # what an interruption took away is run again
-    outcome = launch(given, tmp_path, 9, 1)
+    outcome = launch(parsed_recipe, tmp_path, 9, 1)
     assert outcome.code == 0 and seeds_of(outcome) == set(range(9)) and (gone / "status.json").exists()
 
 
 def test_a_plan_is_refused_where_results_were_there_before_it(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "fine1", "fine2", steps=1, head="seeds = [0, 1]\n")
+    parsed_recipe = recipe(tmp_path, "fine1", "fine2", steps=1, head="seeds = [0, 1]\n")
     console = Console(file=io.StringIO(), width=200)
-    assert run_experiment(given, tmp_path, console=console, **STAND_IN).code == 0
+    assert run_experiment(parsed_recipe, tmp_path, console=console, **STAND_IN).code == 0
     with pytest.raises(FolderError, match=r"4 runs already have results.*fixed before the first run"):
-        launch(given, tmp_path, 10, 2)
+        launch(parsed_recipe, tmp_path, 10, 2)
     assert not (tmp_path / "m" / "interim.json").exists()
 
 
 def test_a_run_that_crashes_stops_the_looks(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "fine1", "raise", steps=1, head=SEEDS)
+    parsed_recipe = recipe(tmp_path, "fine1", "raise", steps=1, head=SEEDS)
     console = Console(file=io.StringIO(), width=200)
-    plan = plan_looks(given, 9, 2)
-    outcome = run_until(given, tmp_path, plan, console=console, **STAND_IN)
+    plan = plan_looks(parsed_recipe, 9, 2)
+    outcome = run_until(parsed_recipe, tmp_path, plan, console=console, **STAND_IN)
     assert outcome.code == 70 and seeds_of(outcome) == set(range(7))
 
 
 @pytest.mark.parametrize(
-    ("most", "step", "told"), [(5, 2, "cannot reach a verdict on 1 pair"), (1, 2, "at least the")]
+    ("most", "step", "message"), [(5, 2, "cannot reach a verdict on 1 pair"), (1, 2, "at least the")]
 )
-def test_a_plan_that_cannot_decide_is_refused(tmp_path: Path, most: int, step: int, told: str) -> None:
-    given = recipe(tmp_path, "fine1", "fine2", head="seeds = [0, 1]\n")
-    with pytest.raises(ConfigError, match=told):
-        plan_looks(given, most, step)
+def test_a_plan_that_cannot_decide_is_refused(tmp_path: Path, most: int, step: int, message: str) -> None:
+    parsed_recipe = recipe(tmp_path, "fine1", "fine2", head="seeds = [0, 1]\n")
+    with pytest.raises(ConfigError, match=message):
+        plan_looks(parsed_recipe, most, step)
     with pytest.raises(ConfigError, match="needs arms to compare"):
         plan_looks(recipe(tmp_path, "fine1"), 9, 2)
 
 
 def test_more_seeds_are_the_next_numbers_and_nothing_else_changes(tmp_path: Path) -> None:
-    given = recipe(tmp_path, "fine1", "fine2", head="seeds = [3, 1]\n")
-    plan = plan_looks(given, 8, 2)
+    parsed_recipe = recipe(tmp_path, "fine1", "fine2", head="seeds = [3, 1]\n")
+    plan = plan_looks(parsed_recipe, 8, 2)
     assert plan.seeds == (3, 1, 4, 5, 6, 7, 8, 9)
-    grown = with_seeds(given, plan.seeds)
+    grown = with_seeds(parsed_recipe, plan.seeds)
     path = tmp_path / "m.toml"
     path.write_text(path.read_text().replace("[3, 1]", str(list(plan.seeds))))
     assert grown.configs == read_recipe(str(path)).configs

@@ -62,8 +62,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def say(run: Run, state: str, attempt: int) -> None:
     run.path.mkdir(parents=True, exist_ok=True)
-    told = {"state": state, "why": "", "step": 4, "attempt": attempt}
-    (run.path / "status.json").write_text(json.dumps(told))
+    run_record = {"state": state, "why": "", "step": 4, "attempt": attempt}
+    (run.path / "status.json").write_text(json.dumps(run_record))
 
 
 def launched(tmp_path: Path, tell: Any, **more: Any) -> tuple[Run, Told, str]:
@@ -100,8 +100,8 @@ def test_a_process_that_ends_by_itself_is_not_tried_again(tmp_path: Path) -> Non
 
 def test_progress_counts_from_last_attempt_if_checkpoints_were_replaced(tmp_path: Path) -> None:
     def tell(run: Run, begun: int) -> Lost | Ended:
-        for place in run.path.glob("checkpoints/step-*"):
-            place.rmdir()
+        for checkpoint in run.path.glob("checkpoints/step-*"):
+            checkpoint.rmdir()
         (run.path / "checkpoints" / f"step-{begun}").mkdir(parents=True)
         return Ended("finished", "") if begun == 9 else Lost("its worker process was killed")
 
@@ -182,21 +182,22 @@ def test_late_checkpoint_writer_is_waited_for_unless_disk_is_full(
 
 def buried(crew: list[Worker], monkeypatch: pytest.MonkeyPatch) -> Pool:
     """A pool of two in which a worker has died thrice while it started."""
-    found = Pool(2, "none")
-    found.crew = crew
+    worker_pool = Pool(2, "none")
+    worker_pool.crew = crew
     for _ in range(pool.MOST_FAILED_STARTS):
         process: Any = SimpleNamespace(join=lambda: None, exitcode=-9)
         connection: Any = SimpleNamespace(close=lambda: None)
         dead = Worker(process, connection)
-        found.crew.append(dead)
-        found.handle_death(dead)
-    return found
+        worker_pool.crew.append(dead)
+        worker_pool.handle_death(dead)
+    return worker_pool
 
 
 def test_the_arms_of_a_seed_begin_together_the_longest_first(tmp_path: Path) -> None:
     """Begun arm by arm, they would share no load, and times of arms would differ by what else was running."""
     runs = [
-        Run(one, tmp_path / one.folder) for one in read_recipe("quickstart", ["tasks=arithmetic"]).configs
+        Run(config, tmp_path / config.folder)
+        for config in read_recipe("quickstart", ["tasks=arithmetic"]).configs
     ]
     engine, console = Told(lambda run, begun: Ended("finished", "")), Console(file=io.StringIO(), width=200)
     Launcher(runs, engine, console).launch()
@@ -211,10 +212,10 @@ def test_the_arms_of_a_seed_begin_together_the_longest_first(tmp_path: Path) -> 
 
 def test_failed_starts_end_no_run_that_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     anything: Any = None
-    found = buried([Worker(anything, anything, run=Run(CONFIG, tmp_path))], monkeypatch)
-    assert len(found.crew) == 1
-    monkeypatch.setattr(found, "start_worker", lambda: pytest.fail("started at once"))
-    assert found.start([Run(CONFIG, tmp_path)]) == []
+    worker_pool = buried([Worker(anything, anything, run=Run(CONFIG, tmp_path))], monkeypatch)
+    assert len(worker_pool.crew) == 1
+    monkeypatch.setattr(worker_pool, "start_worker", lambda: pytest.fail("started at once"))
+    assert worker_pool.start([Run(CONFIG, tmp_path)]) == []
     with pytest.raises(RuntimeError, match="worker processes die while they start"):
         buried([], monkeypatch)
 
@@ -228,7 +229,7 @@ def test_who_lost_the_lease_changes_nothing_any_more(tmp_path: Path, monkeypatch
     def lost(self: Lock) -> None:
         raise LeaseLost("another has it")
 
-    before = {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     monkeypatch.setattr(Lock, "demand", lost)
     monkeypatch.setattr(folder.lock, "demand", lambda: lost(folder.lock))
     for log in folder.logs.values():
@@ -243,7 +244,7 @@ def test_who_lost_the_lease_changes_nothing_any_more(tmp_path: Path, monkeypatch
     ):
         with pytest.raises(LeaseLost):
             write()
-    assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == before
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
     assert status(path)["state"] == "running"
     monkeypatch.undo()
     folder.close()

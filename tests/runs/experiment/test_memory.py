@@ -65,7 +65,7 @@ HALF: dict[str, Any] = {**QWEN, "num_hidden_layers": 14}
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recipe_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(machine, "gpu_memory", lambda: None)
     (tmp_path / "m.toml").write_text(RECIPE)
@@ -84,7 +84,7 @@ def command(*words: str) -> int:
 
 
 def test_a_7b_model_is_planned_and_refused_from_its_config_json_alone(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The folder has no weights and no tokenizer, so that nothing could be loaded."""
     assert command("--dry-run", "--gpu-memory", "80", "--set", "model.name=seven") == 2
@@ -102,11 +102,11 @@ def test_a_7b_model_is_planned_and_refused_from_its_config_json_alone(
     assert totals["training"] == pytest.approx(16 * 7_615_616_512 / 2**30, abs=0.01)
     assert "note: no tokenizer: the longest prompt is taken for" in out
     assert "arm grpo on arithmetic does not fit: seven needs" in err and "76.0 GiB of the GPU" in err
-    assert not (place / "results").exists()
+    assert not (recipe_folder / "results").exists()
 
 
 def test_a_model_that_fits_is_planned_from_its_config_json_before_its_tokenizer_is_missed(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("--dry-run", "--gpu-memory", "1000", "--set", "model.name=seven") == 2
     out, err = capsys.readouterr()
@@ -115,25 +115,27 @@ def test_a_model_that_fits_is_planned_from_its_config_json_before_its_tokenizer_
 
 
 def test_a_run_that_cannot_fit_is_refused_before_anything_begins(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("--gpu-memory", "80", "--set", "model.name=seven") == 2
     assert "does not fit: seven needs" in capsys.readouterr().err
-    assert not list(place.rglob("*/run.toml"))
+    assert not list(recipe_folder.rglob("*/run.toml"))
 
 
-def test_json_has_the_bytes_of_every_phase(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_bytes_of_every_phase(recipe_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("--dry-run", "--json") == 0
-    (found,) = json.loads(capsys.readouterr().out)["memory"]
-    assert (found["verdict"], found["limit"], found["device"]) == ("no limit", None, "cpu")
-    assert list(found["bytes"]) == ["sampling", "scoring", "training", "evaluating"]
-    for parts in found["bytes"].values():
+    (plan_row,) = json.loads(capsys.readouterr().out)["memory"]
+    assert (plan_row["verdict"], plan_row["limit"], plan_row["device"]) == ("no limit", None, "cpu")
+    assert list(plan_row["bytes"]) == ["sampling", "scoring", "training", "evaluating"]
+    for parts in plan_row["bytes"].values():
         assert parts["policy"] == 4 * shape_of("nano").parameters
         assert parts["total"] == sum(size for name, size in parts.items() if name != "total")
-    assert found["peak"] == max(parts["total"] for parts in found["bytes"].values())
+    assert plan_row["peak"] == max(parts["total"] for parts in plan_row["bytes"].values())
 
 
-def test_the_table_says_which_phase_is_largest(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_which_phase_is_largest(
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("--dry-run", "--gpu-memory", "80") == 0
     out = capsys.readouterr().out
     assert "memory of arm grpo on arithmetic, nano on a GPU" in out
@@ -141,7 +143,7 @@ def test_the_table_says_which_phase_is_largest(place: Path, capsys: pytest.Captu
 
 
 def test_doctor_prints_the_plan_and_refuses_what_cannot_fit(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    recipe_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["doctor", "--deep", "m.toml", "--gpu-memory", "80", "--set", "model.name=seven"]
     assert cli.main(words) == 2
@@ -154,52 +156,52 @@ def test_doctor_prints_the_plan_and_refuses_what_cannot_fit(
 
 
 def planned(gpu_gib: float, *sets: str) -> memory.Planned:
-    (found,) = memory.plans([config_of(*sets)], memory.device(gpu_gib, HERE))
-    return found
+    (planned_run,) = memory.plans([config_of(*sets)], memory.device(gpu_gib, HERE))
+    return planned_run
 
 
-def test_without_a_reference_it_fits_and_the_refusal_says_so(place: Path) -> None:
+def test_without_a_reference_it_fits_and_the_refusal_says_so(recipe_folder: Path) -> None:
     """4.35 billion weights: 69.6 GB with gradients and moments, and 17.4 GB of a reference."""
-    found = planned(82, "model.name=four", "algorithm.beta=0.04")
-    assert found.verdict == "does not fit"
+    planned_run = planned(82, "model.name=four", "algorithm.beta=0.04")
+    assert planned_run.verdict == "does not fit"
     with pytest.raises(memory.ConfigError, match=r"algorithm\.beta = 0\.0"):
-        memory.demand([found])
+        memory.demand([planned_run])
     assert planned(82, "model.name=four", "algorithm.beta=0").verdict != "does not fit"
 
 
-def test_every_proposed_setting_exists_and_makes_the_run_fit(place: Path) -> None:
+def test_every_proposed_setting_exists_and_makes_the_run_fit(recipe_folder: Path) -> None:
     for gib in (60, 70, 82):
-        given = ("model.name=four", "algorithm.beta=0.04", "train.micro_batch_tokens=8192")
-        found = planned(gib, *given)
-        assert found.verdict == "does not fit" and found.limit is not None
-        for remedy in found.remedies:
+        settings = ("model.name=four", "algorithm.beta=0.04", "train.micro_batch_tokens=8192")
+        planned_run = planned(gib, *settings)
+        assert planned_run.verdict == "does not fit" and planned_run.limit is not None
+        for remedy in planned_run.remedies:
             sets = [f"{key}={memory.written(value)}" for key, value in remedy.changes.items()]
-            fits = planned(gib, *given, *sets)
+            fits = planned(gib, *settings, *sets)
             assert fits.verdict == "fits", remedy.words
-            assert fits.plan.peak == remedy.peak <= found.limit
+            assert fits.plan.peak == remedy.peak <= planned_run.limit
 
 
-def test_a_7b_model_that_is_refused_is_accepted_with_an_adapter(place: Path) -> None:
+def test_a_7b_model_that_is_refused_is_accepted_with_an_adapter(recipe_folder: Path) -> None:
     assert planned(80, "model.name=seven").verdict == "does not fit"
-    found = planned(80, "model.name=seven", "model.dtype=bfloat16", "model.adapter.rank=16")
-    assert found.verdict == "fits"
+    planned_run = planned(80, "model.name=seven", "model.dtype=bfloat16", "model.adapter.rank=16")
+    assert planned_run.verdict == "fits"
 
 
-def test_large_micro_batches_are_no_reason_to_refuse_but_to_warn(place: Path) -> None:
+def test_large_micro_batches_are_no_reason_to_refuse_but_to_warn(recipe_folder: Path) -> None:
     """Memory that runs out halves them; the settings that avoid that are told."""
-    given = ("train.micro_batch_tokens=100000", "train.prompts_per_step=32", "sampler.max_batch_size=512")
-    whole = planned(80, *given)
-    gib = whole.plan.peak / 2**30 / 3
-    found = planned(gib, *given)
-    assert found.verdict == "fits in smaller portions"
-    (remedy,) = found.remedies
+    settings = ("train.micro_batch_tokens=100000", "train.prompts_per_step=32", "sampler.max_batch_size=512")
+    unlimited = planned(80, *settings)
+    gib = unlimited.plan.peak / 2**30 / 3
+    planned_run = planned(gib, *settings)
+    assert planned_run.verdict == "fits in smaller portions"
+    (remedy,) = planned_run.remedies
     assert "train.micro_batch_tokens" in remedy.changes
-    assert planned(gib, *given, *(f"{k}={v}" for k, v in remedy.changes.items())).verdict == "fits"
-    assert "avoids that" in memory.warning(found)
-    memory.demand([found])
+    assert planned(gib, *settings, *(f"{k}={v}" for k, v in remedy.changes.items())).verdict == "fits"
+    assert "avoids that" in memory.warning(planned_run)
+    memory.demand([planned_run])
 
 
-def test_settings_that_the_schema_lacks_are_never_proposed(place: Path) -> None:
+def test_settings_that_the_schema_lacks_are_never_proposed(recipe_folder: Path) -> None:
     config = config_of()
     assert memory.with_settings(config, {"model.no_such": 1}) is None
     assert memory.with_settings(config, {"train.micro_batch_tokens": -1}) is None  # out of bounds
@@ -208,10 +210,10 @@ def test_settings_that_the_schema_lacks_are_never_proposed(place: Path) -> None:
     assert changed is not None and changed.sampler.max_batch_size == 2
 
 
-def test_what_the_plan_cannot_read_stops_nothing(place: Path) -> None:
-    (place / "four" / "config.json").write_text("{}")
-    found, why = memory.attempt([config_of("model.name=four")], memory.device(80, HERE))
-    assert not found and why.startswith("memory: no plan (ModelError: model 'four'")
+def test_what_the_plan_cannot_read_stops_nothing(recipe_folder: Path) -> None:
+    (recipe_folder / "four" / "config.json").write_text("{}")
+    plans, why = memory.attempt([config_of("model.name=four")], memory.device(80, HERE))
+    assert not plans and why.startswith("memory: no plan (ModelError: model 'four'")
 
 
 # What a plan is made for
@@ -228,16 +230,16 @@ def test_a_share_of_a_gpu_is_a_share_of_its_memory(monkeypatch: pytest.MonkeyPat
     assert memory.device(80, HERE).limit == (76 * 2**30)
 
 
-def test_small_models_begin_without_a_plan(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_models_begin_without_a_plan(recipe_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the launcher's time goes into them."""
     monkeypatch.setattr(memory, "attempt", lambda configs, on: pytest.fail("planned"))
-    told: list[str] = []
-    memory.demand_room([config_of()], 80, HERE, 1, told.append)
-    memory.demand_room([config_of("model.name=seven")], None, HERE, 1, told.append)  # no limit is known
-    assert not told
+    messages: list[str] = []
+    memory.demand_room([config_of()], 80, HERE, 1, messages.append)
+    memory.demand_room([config_of("model.name=seven")], None, HERE, 1, messages.append)  # no limit is known
+    assert not messages
 
 
-def test_prompts_are_measured_by_the_tokenizer_or_assumed(place: Path) -> None:
+def test_prompts_are_measured_by_the_tokenizer_or_assumed(recipe_folder: Path) -> None:
     config = config_of()
     longest = max(len(p.prompt) for split in config.task.splits for p in config.task.problems(split))
     assert facts_of(config, gpu=True).prompt_tokens == longest  # nano's tokens are characters
@@ -257,23 +259,34 @@ def test_the_state_of_an_optimizer_is_measured() -> None:
 
 
 ROLES: list[tuple[tuple[str, ...], Callable[[Any], Any]]] = [
-    (("algorithm.beta=0.04",), lambda given: given.reference),
-    (("sampler.lag=2",), lambda given: given.past == 2),
-    (("model.dtype=bfloat16",), lambda given: (given.compute_bytes, given.cache_bytes) == (2, 4)),
-    (("evaluate.kl_base=false",), lambda given: not given.base_policy),
-    (("evaluate.problems=0", "evaluate.test_problems=0"), lambda given: given.evaluating.rows == 0),
-    (("sampler.kind=vllm-server", "sampler.url=http://a"), lambda given: given.sampling.rows == 0),
+    (("algorithm.beta=0.04",), lambda memory_input: memory_input.reference),
+    (("sampler.lag=2",), lambda memory_input: memory_input.past == 2),
+    (
+        ("model.dtype=bfloat16",),
+        lambda memory_input: (memory_input.compute_bytes, memory_input.cache_bytes) == (2, 4),
+    ),
+    (("evaluate.kl_base=false",), lambda memory_input: not memory_input.base_policy),
+    (
+        ("evaluate.problems=0", "evaluate.test_problems=0"),
+        lambda memory_input: memory_input.evaluating.rows == 0,
+    ),
+    (
+        ("sampler.kind=vllm-server", "sampler.url=http://a"),
+        lambda memory_input: memory_input.sampling.rows == 0,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("sets", "holds"), ROLES, ids=[sets[0] for sets, _ in ROLES])
-def test_settings_reach_the_plan(sets: tuple[str, ...], holds: Callable[[Any], Any], place: Path) -> None:
+def test_settings_reach_the_plan(
+    sets: tuple[str, ...], holds: Callable[[Any], Any], recipe_folder: Path
+) -> None:
     facts = Facts(shape_of("nano"), 16, True)
     assert not holds(input_of(config_of(), facts))
     assert holds(input_of(config_of(*sets), facts))
 
 
-def test_what_a_teacher_reads_is_planned(place: Path) -> None:
+def test_what_a_teacher_reads_is_planned(recipe_folder: Path) -> None:
     """A template of 50 characters around prompts; a success of 64 tokens comes on top."""
     template = "x" * 50
     plain = facts_of(config_of(), True)
@@ -296,17 +309,17 @@ def test_what_a_teacher_reads_is_planned(place: Path) -> None:
     ids=["gpu", "off", "cpu"],
 )
 def test_vllm_sleeps_on_a_gpu_unless_told_otherwise(
-    sets: tuple[str, ...], gpu: bool, sleeps: bool, place: Path, monkeypatch: pytest.MonkeyPatch
+    sets: tuple[str, ...], gpu: bool, sleeps: bool, recipe_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SamplerConfig, "missing", lambda self: "")
     config = config_of("sampler.kind=vllm", "sampler.cache_gb=1", *sets)
-    given = input_of(config, Facts(shape_of("nano"), 16, gpu))
-    assert (given.engine_weight_bytes, given.engine_cache) == (4, 2**30)
-    assert given.engine_sleeps == sleeps
+    memory_input = input_of(config, Facts(shape_of("nano"), 16, gpu))
+    assert (memory_input.engine_weight_bytes, memory_input.engine_cache) == (4, 2**30)
+    assert memory_input.engine_sleeps == sleeps
     assert not input_of(config_of(), Facts(shape_of("nano"), 16, True)).engine_sleeps
 
 
-def test_a_shorter_completion_takes_less_in_every_phase(place: Path) -> None:
+def test_a_shorter_completion_takes_less_in_every_phase(recipe_folder: Path) -> None:
     facts = Facts(shape_of("nano"), 16, True)
     long, short = (plan(input_of(config_of(f"sampler.max_completion_tokens={n}"), facts)) for n in (64, 32))
     phases: tuple[PhaseName, ...] = ("sampling", "scoring", "training", "evaluating")
@@ -320,40 +333,40 @@ def test_the_largest_micro_batch_is_that_of_the_packing(
 ) -> None:
     """Of prompts of 5 tokens: the packing of a batch with tokens splits it alike."""
     group *= pair
-    found = packed_sizes(shape_of("nano"), prompts, group, 5, completion, budget, pair, True)
+    sizes = packed_sizes(shape_of("nano"), prompts, group, 5, completion, budget, pair, True)
     batch = rollouts([[completion] * group] * prompts, prompts=(5,), limit=12)
     row_group = torch.arange(len(batch)) // pair
     parts = micro_batches(batch, row_group, budget)
     largest = max(parts, key=len)
     sequences = tuple(pack(batch[largest], Cost(1.0, 0.0)).tokens.shape)
-    assert (found.sequences, found.length) == sequences
-    assert (found.targets, found.several) == (len(largest) * completion, len(parts) > 1)
+    assert (sizes.sequences, sizes.length) == sequences
+    assert (sizes.targets, sizes.several) == (len(largest) * completion, len(parts) > 1)
 
 
-def test_a_plan_can_be_given_any_precision(place: Path) -> None:
+def test_a_plan_can_be_given_any_precision(recipe_folder: Path) -> None:
     """What recipes may set on other branches of the schema is a plain number of the input."""
-    given = input_of(config_of("model.name=seven"), Facts(shape_of("seven"), 100, True))
-    low = dataclasses.replace(given, weight_bytes=2, compute_bytes=2, optimizer_bytes=2.0)
-    assert plan(low).peak < 0.5 * plan(given).peak
+    memory_input = input_of(config_of("model.name=seven"), Facts(shape_of("seven"), 100, True))
+    low = dataclasses.replace(memory_input, weight_bytes=2, compute_bytes=2, optimizer_bytes=2.0)
+    assert plan(low).peak < 0.5 * plan(memory_input).peak
 
 
-def test_a_larger_gpu_holds_more_logits_at_once(place: Path) -> None:
+def test_a_larger_gpu_holds_more_logits_at_once(recipe_folder: Path) -> None:
     """A sixteenth of the memory, at 16 bytes a logit; 2²⁵ at least."""
     for size, logits in ((None, 2**25), (8 * 2**30, 2**25), (80 * 2**30, 80 * 2**30 // 256)):
-        given = input_of(config_of(), Facts(shape_of("nano"), 16, True, (), size))
-        assert given.chunk == logits
+        memory_input = input_of(config_of(), Facts(shape_of("nano"), 16, True, (), size))
+        assert memory_input.chunk == logits
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, place: Path) -> None:
+def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, recipe_folder: Path) -> None:
     """The tensors that stay after a call with a batch of the plan's size; its steps run without a recording
     here."""
     config = config_of(f"model.dtype={dtype}", "evaluate.problems=0", "evaluate.test_problems=0")
     facts = Facts(shape_of("nano"), 50, True)
-    given = input_of(config, facts)
+    memory_input = input_of(config, facts)
     assert input_of(config, dataclasses.replace(facts, gpu=False)).recorded is None
     names = ("decoding graphs", GRAPH_WORKSPACE)
-    parts = {phase.name: [phase.parts[name] for name in names] for phase in plan(given).phases}
+    parts = {phase.name: [phase.parts[name] for name in names] for phase in plan(memory_input).phases}
     assert parts["sampling"] == parts["scoring"] == parts["training"]
     loaded = load("nano")
     models = RoleModels(loaded.model, dtype=dtype)
@@ -370,7 +383,7 @@ def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, place: Path) ->
     assert held_bytes(False) - before == pytest.approx(parts["training"][0], rel=0.05)
 
 
-def test_what_is_not_decoded_by_graphs_keeps_nothing_for_them(place: Path) -> None:
+def test_what_is_not_decoded_by_graphs_keeps_nothing_for_them(recipe_folder: Path) -> None:
     """A large model in float32 is decoded by its own forward pass, and vLLM in memory of its own."""
     facts = Facts(shape_of("seven"), 50, True)
     assert input_of(config_of("model.name=seven"), facts).recorded is None

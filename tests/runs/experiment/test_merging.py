@@ -50,15 +50,15 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
 
 
-def made(place: Path, text: str = TEXT, sets: Sequence[str] = (), leave: Sequence[str] = ()) -> Path:
+def made(recipe_folder: Path, text: str = TEXT, sets: Sequence[str] = (), leave: Sequence[str] = ()) -> Path:
     """An experiment folder on a machine of its own; runs named in `leave` were planned and never begun."""
-    place.mkdir()
-    (place / "m.toml").write_text(text)
-    given: Recipe = read_recipe(str(place / "m.toml"), sets)
-    folder = place / "m"
+    recipe_folder.mkdir()
+    (recipe_folder / "m.toml").write_text(text)
+    parsed_recipe: Recipe = read_recipe(str(recipe_folder / "m.toml"), sets)
+    folder = recipe_folder / "m"
     folder.mkdir()
-    write_experiment(folder, given)
-    for config in given.runs():
+    write_experiment(folder, parsed_recipe)
+    for config in parsed_recipe.runs():
         if config.folder not in leave:
             ended = run(
                 Job(config, folder / config.folder, False), stand_ins.execute, Nobody(), 1, lambda _: None
@@ -107,9 +107,9 @@ def test_seeds_of_three_machines_become_one_experiment_and_the_parts_stay(
     ]
     before = [contents(part) for part in parts]
     assert merge(*parts, tmp_path / "all") == 0
-    said = capsys.readouterr().out
-    assert f"4 runs from {parts[0]}\n2 runs from {parts[1]}\n" in said
-    assert "1 planned and begun nowhere: plain-sums-s3" in said
+    output = capsys.readouterr().out
+    assert f"4 runs from {parts[0]}\n2 runs from {parts[1]}\n" in output
+    assert "1 planned and begun nowhere: plain-sums-s3" in output
     assert [contents(part) for part in parts] == before
     table = json.loads((tmp_path / "all" / "experiment.json").read_text())
     assert (table["seeds"], table["arms"], table["sets"]) == ([0, 1, 2, 3], ["plain", "other"], [])
@@ -118,8 +118,8 @@ def test_seeds_of_three_machines_become_one_experiment_and_the_parts_stay(
             if "/" in name and not name.endswith("/lock"):
                 assert (tmp_path / "all" / name).read_bytes() == data
     assert not list((tmp_path / "all").glob("*/lock"))
-    found = load(tmp_path / "all")
-    assert len([one for one in found.runs if one.state == "finished"]) == 6
+    merged = load(tmp_path / "all")
+    assert len([run for run in merged.runs if run.state == "finished"]) == 6
 
 
 def test_what_differs_is_named_and_nothing_is_written(
@@ -131,9 +131,9 @@ def test_what_differs_is_named_and_nothing_is_written(
         "arm.other.settings.clip: 0.3 and 0.4": made(tmp_path / "c", TEXT.replace("0.3", "0.4")),
         "--set algorithm.count: (absent) and 5": made(tmp_path / "d", sets=["algorithm.count=5"]),
     }
-    for said, other in others.items():
+    for message, other in others.items():
         assert merge(first, other, tmp_path / "all") == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "all").exists()
 
 
@@ -141,9 +141,9 @@ def test_a_default_that_another_version_has_changed_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = made(tmp_path / "a"), made(tmp_path / "b", sets=["seeds=[5]"])
-    known = second / "plain-sums-s5" / "run.toml"
-    known.write_text(known.read_text().replace("count = 3", "count = 2"))
-    sum_anew(known.parent)
+    settings_file = second / "plain-sums-s5" / "run.toml"
+    settings_file.write_text(settings_file.read_text().replace("count = 3", "count = 2"))
+    sum_anew(settings_file.parent)
     assert merge(first, second, tmp_path / "all") == 2
     assert "have different settings: algorithm.settings.count: 3 -> 2" in capsys.readouterr().err
 
@@ -155,8 +155,8 @@ def test_same_run_is_taken_where_finished_and_several_results_must_agree(
     status = first / "plain-sums-s0" / "status.json"
     status.write_text('{"state": "crashed", "why": "a node", "step": 2, "attempt": 1}')
     assert merge(first, second, tmp_path / "all") == 0
-    told = json.loads((tmp_path / "all" / "plain-sums-s0" / "status.json").read_text())
-    assert told["state"] == "finished"
+    run_record = json.loads((tmp_path / "all" / "plain-sums-s0" / "status.json").read_text())
+    assert run_record["state"] == "finished"
     log = second / "other-sums-s0" / "metrics.jsonl"
     log.write_text(log.read_text().replace('"step": 3', '"step": 3, "time/step": 9.5'))
     sum_anew(log.parent)
@@ -164,9 +164,10 @@ def test_same_run_is_taken_where_finished_and_several_results_must_agree(
     log.write_text(log.read_text().replace("0.333", "0.334"))
     sum_anew(log.parent)
     assert merge(first, second, tmp_path / "more") == 2
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert (
-        "are the same run with different results: metrics.jsonl differs" in said and "other-sums-s0" in said
+        "are the same run with different results: metrics.jsonl differs" in stderr
+        and "other-sums-s0" in stderr
     )
 
 
@@ -205,34 +206,37 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_damage_in_a_part_is_named_with_remedy_and_nothing_is_written(
     damage: str, part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, harm, what = DAMAGES[damage]
-    whole, torn = (Path(shutil.copytree(part, tmp_path / place)) for place in "xy")
-    place = torn / "plain-sums-s1"
-    harm(place / name)
+    name, harm, message = DAMAGES[damage]
+    intact, torn = (Path(shutil.copytree(part, tmp_path / copy_name)) for copy_name in "xy")
+    run_folder = torn / "plain-sums-s1"
+    harm(run_folder / name)
     before = contents(tmp_path)
-    for parts in ((whole, torn), (torn, whole)):
+    for parts in ((intact, torn), (torn, intact)):
         assert merge(*parts, tmp_path / "all") == 2
-        said = capsys.readouterr().err
-        assert f"{place / name}{what}" in said and "other results" not in said
-        assert f"; or move {place} away to merge without it; {whole / place.name} is a whole copy" in said
+        stderr = capsys.readouterr().err
+        assert f"{run_folder / name}{message}" in stderr and "other results" not in stderr
+        assert (
+            f"; or move {run_folder} away to merge without it; {intact / run_folder.name} is a whole copy"
+            in stderr
+        )
         assert contents(tmp_path) == before
-    place.rename(tmp_path / "elsewhere")
-    assert merge(whole, torn, tmp_path / "all") == 0
-    assert len([one for one in load(tmp_path / "all").runs if one.state == "finished"]) == 2
+    run_folder.rename(tmp_path / "elsewhere")
+    assert merge(intact, torn, tmp_path / "all") == 0
+    assert len([run for run in load(tmp_path / "all").runs if run.state == "finished"]) == 2
 
 
 def test_every_damaged_file_is_named_once_and_a_damaged_plan_too(
     part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = (Path(shutil.copytree(part, tmp_path / place)) for place in "xy")
-    for folder in (one, other):
+    first, other = (Path(shutil.copytree(part, tmp_path / copy_name)) for copy_name in "xy")
+    for folder in (first, other):
         half(folder / "plain-sums-s0" / "metrics.jsonl")
         (folder / "interim.json").write_text('{"analyses": ')
-    assert merge(one, other, tmp_path / "all") == 2
-    said = capsys.readouterr().err
-    assert said.count("plain-sums-s0/metrics.jsonl") == 2 and "whole copy" not in said
-    for folder in (one, other):
-        assert f"{folder / 'interim.json'}: damaged; restore it" in said
+    assert merge(first, other, tmp_path / "all") == 2
+    stderr = capsys.readouterr().err
+    assert stderr.count("plain-sums-s0/metrics.jsonl") == 2 and "whole copy" not in stderr
+    for folder in (first, other):
+        assert f"{folder / 'interim.json'}: damaged; restore it" in stderr
 
 
 def test_nothing_is_overwritten_and_no_run_at_work_is_copied(

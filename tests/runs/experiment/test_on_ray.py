@@ -27,10 +27,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     quick = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
     head = {"num_cpus": 1, "include_dashboard": False, "_system_config": quick}
-    found = Cluster(initialize_head=True, head_node_args=head)
-    found.others = [found.add_node(num_cpus=1) for _ in range(2)]
-    yield found
-    found.shutdown()
+    ray_cluster = Cluster(initialize_head=True, head_node_args=head)
+    ray_cluster.others = [ray_cluster.add_node(num_cpus=1) for _ in range(2)]
+    yield ray_cluster
+    ray_cluster.shutdown()
 
 
 def kill(cluster: Any, node: Any) -> list[int]:
@@ -44,18 +44,18 @@ def kill(cluster: Any, node: Any) -> list[int]:
 
 
 def attempts(run: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((run / "provenance.json").read_text())["attempts"]
-    return found
+    recorded: list[dict[str, Any]] = json.loads((run / "provenance.json").read_text())["attempts"]
+    return recorded
 
 
 def at_work(experiment: Path) -> dict[int, Path]:
     """Runs behind a checkpoint by the process that executes them."""
-    found = {}
-    for place in experiment.glob("*/status.json"):
-        told = status(place.parent)
-        if told.get("state") == "running" and told["step"]:
-            found[attempts(place.parent)[-1]["pid"]] = place.parent
-    return found
+    run_by_pid = {}
+    for status_file in experiment.glob("*/status.json"):
+        run_record = status(status_file.parent)
+        if run_record.get("state") == "running" and run_record["step"]:
+            run_by_pid[attempts(status_file.parent)[-1]["pid"]] = status_file.parent
+    return run_by_pid
 
 
 def test_experiment_of_24_runs_outlives_two_of_three_nodes_byte_for_byte(
@@ -66,23 +66,23 @@ def test_experiment_of_24_runs_outlives_two_of_three_nodes_byte_for_byte(
     child = begin(recipe, tmp_path / "ray", 0, "ray", cluster.address)
     experiment, hit = tmp_path / "ray" / "m", dict[str, int]()
     for node in cluster.others:
-        own = next(iter(node.all_processes["raylet"])).process.pid
+        raylet_pid = next(iter(node.all_processes["raylet"])).process.pid
         deadline = time.monotonic() + 400
         while True:
             assert child.poll() is None and time.monotonic() < deadline
-            below = {process.pid for process in psutil.Process(own).children(recursive=True)}
+            below = {process.pid for process in psutil.Process(raylet_pid).children(recursive=True)}
             if struck := {pid: run for pid, run in at_work(experiment).items() if pid in below}:
                 break
             time.sleep(0.02)
         dead = kill(cluster, node)
         hit |= {run.name: pid for pid, run in struck.items() if pid in dead}
-    said = child.communicate(timeout=1200)[0]
-    assert child.returncode == 0, said
-    assert hit and "its Ray worker is gone" in said
+    output = child.communicate(timeout=1200)[0]
+    assert child.returncode == 0, output
+    assert hit and "its Ray worker is gone" in output
     for name, pid in hit.items():
-        told = attempts(experiment / name)
+        recorded = attempts(experiment / name)
         if status(experiment / name)["attempt"] > 1:  # else it had ended in the moment before
-            assert told[0]["pid"] == pid != told[1]["pid"] and told[1]["resumed_at"] > 0
+            assert recorded[0]["pid"] == pid != recorded[1]["pid"] and recorded[1]["resumed_at"] > 0
     assert any(status(experiment / name)["attempt"] > 1 for name in hit)
     assert not (experiment / ".launch").exists()
     alone = begin(recipe, tmp_path / "local", 2, "local")
@@ -104,11 +104,11 @@ def test_runs_are_stopped_through_folder_and_resume_by_same_command(
         time.sleep(0.05)
     began = time.monotonic()
     child.send_signal(signal.SIGTERM)
-    said = child.communicate(timeout=40)[0]
-    assert child.returncode == 75 and time.monotonic() - began < 30, said
+    output = child.communicate(timeout=40)[0]
+    assert child.returncode == 75 and time.monotonic() - began < 30, output
     for run in (tmp_path / "m").glob("*-s0"):
-        told = status(run)
-        assert told["state"] == "preempted" and 0 < told["step"] < 400
+        run_record = status(run)
+        assert run_record["state"] == "preempted" and 0 < run_record["step"] < 400
     assert not (tmp_path / "m" / ".launch").exists()
 
 

@@ -24,8 +24,8 @@ real = pytest.mark.skipif(bool(mini_slurm.why_not()), reason=mini_slurm.why_not(
 
 
 def attempts(run: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((run / "provenance.json").read_text())["attempts"]
-    return found
+    recorded: list[dict[str, Any]] = json.loads((run / "provenance.json").read_text())["attempts"]
+    return recorded
 
 
 def behind_a_checkpoint(run: Path, child: Any) -> int:
@@ -49,12 +49,14 @@ def test_eight_jobs_match_pool_though_one_is_warned_and_one_killed(
     os.kill(pid, signal.SIGUSR2)  # what Slurm sends before it takes a node away
     doomed = behind_a_checkpoint(killed, child)
     os.kill(doomed, signal.SIGKILL)
-    said = child.communicate(timeout=1200)[0]
-    assert child.returncode == 0, said
+    output = child.communicate(timeout=1200)[0]
+    assert child.returncode == 0, output
     # The same job came back by itself: nobody handed it in again.
     assert len(attempts(warned)) == 2 and attempts(warned)[1]["resumed_at"] >= status(warned)["attempt"] - 1
-    assert warned.name not in [line.split(":")[0] for line in said.splitlines() if "again from step" in line]
-    assert len(attempts(killed)) == 2 and f"{killed.name}: its job" in said
+    assert warned.name not in [
+        line.split(":")[0] for line in output.splitlines() if "again from step" in line
+    ]
+    assert len(attempts(killed)) == 2 and f"{killed.name}: its job" in output
     assert not psutil.pid_exists(doomed)
     alone = begin(recipe, tmp_path / "local", 2, "local")
     assert alone.communicate(timeout=1200) and alone.returncode == 0
@@ -79,8 +81,8 @@ def test_jobs_of_killed_launcher_save_and_end_and_next_launcher_resumes(
         time.sleep(0.1)
     assert status(run)["state"] in ("preempted", "finished")
     again = begin(recipe, tmp_path, 2, "submitit-local")
-    said = again.communicate(timeout=600)[0]
-    assert again.returncode == 0, said
+    output = again.communicate(timeout=600)[0]
+    assert again.returncode == 0, output
     assert status(run)["state"] == "finished"
 
 
@@ -99,12 +101,12 @@ def test_what_submitit_does_not_know_is_refused_by_name(
     from grpobench.runs.tools.strict import ConfigError
 
     Lock(tmp_path).take()
-    for given, said in (
+    for parameter, message in (
         ("partitoin=gpu", "partitoin"),
         ("partition", "--job partition: write --job NAME=VALUE"),
     ):
-        with pytest.raises(ConfigError, match=said):
-            engine(Where("submitit-local", job=(given,)), tmp_path, 1, "no.matter", False)
+        with pytest.raises(ConfigError, match=message):
+            engine(Where("submitit-local", job=(parameter,)), tmp_path, 1, "no.matter", False)
     monkeypatch.setenv("PATH", str(tmp_path))  # as where no Slurm is installed
     with pytest.raises(ConfigError, match="srun"):
         engine(Where("slurm"), tmp_path, 1, "no.matter", False)
@@ -115,10 +117,10 @@ def test_what_submitit_does_not_know_is_refused_by_name(
 def job_of(run: Path) -> str:
     """The job in which a run is being executed, as Slurm names it."""
     environ = Path(f"/proc/{attempts(run)[-1]['pid']}/environ").read_text()
-    found = dict(part.partition("=")[::2] for part in environ.split("\0"))
-    if "SLURM_ARRAY_JOB_ID" in found:
-        return f"{found['SLURM_ARRAY_JOB_ID']}_{found['SLURM_ARRAY_TASK_ID']}"
-    return found["SLURM_JOB_ID"]
+    variables = dict(part.partition("=")[::2] for part in environ.split("\0"))
+    if "SLURM_ARRAY_JOB_ID" in variables:
+        return f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
+    return variables["SLURM_JOB_ID"]
 
 
 def wait_for(run: Path, count: int, child: Any) -> None:
@@ -145,11 +147,11 @@ def test_real_slurm_jobs_match_pool_though_they_and_their_node_fail(
         os.kill(doomed, signal.SIGKILL)
         wait_for(warned, 2, child)
         mini_slurm.fail(node)
-        said = child.communicate(timeout=1200)[0]
-        assert child.returncode == 0, said
+        output = child.communicate(timeout=1200)[0]
+        assert child.returncode == 0, output
         assert len(attempts(warned)) >= 3 and len(attempts(killed)) >= 2
-        assert f"{killed.name}: its job" in said and "ended as FAILED" in said
-        assert "sacct" not in said
+        assert f"{killed.name}: its job" in output and "ended as FAILED" in output
+        assert "sacct" not in output
         assert mini_slurm.idle(30)
     alone = begin(recipe, tmp_path / "local", 2, "local")
     assert alone.communicate(timeout=1200) and alone.returncode == 0
@@ -170,10 +172,10 @@ def test_a_job_that_its_user_cancels_is_not_handed_in_again(
         child = begin(recipe, tmp_path, 2, "slurm")
         behind_a_checkpoint(run, child)
         mini_slurm.tell("scancel", job_of(run))
-        said = child.communicate(timeout=600)[0]
-        assert child.returncode == 75 and "scancel" in said, said
+        output = child.communicate(timeout=600)[0]
+        assert child.returncode == 75 and "scancel" in output, output
         assert status(run)["state"] == "preempted" and status(other)["state"] == "finished"
         again = begin(recipe, tmp_path, 2, "slurm")
-        said = again.communicate(timeout=600)[0]
-        assert again.returncode == 0, said
+        output = again.communicate(timeout=600)[0]
+        assert again.returncode == 0, output
     assert status(run)["state"] == "finished" and len(attempts(run)) == 2

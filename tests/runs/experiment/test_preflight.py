@@ -31,14 +31,15 @@ def test_bfloat16_weights_take_two_bytes_and_four_more_with_master_weights() -> 
     """Beside Adam's eight, for 10 weights."""
     model = ModelConfig("nano", dtype="bfloat16", weights="bfloat16")
     master, rounded = (
-        configure("nano", model=model, train=TrainConfig(master_weights=kept)) for kept in (True, False)
+        configure("nano", model=model, train=TrainConfig(master_weights=master_weights))
+        for master_weights in (True, False)
     )
     assert (preflight.state(master, 10), preflight.state(rounded, 10)) == (140, 100)
     assert preflight.result(rounded, 10) == 20
 
 
 @pytest.mark.parametrize(
-    ("where", "what", "doing"),
+    ("where", "number", "doing"),
     [
         ((fcntl, "flock"), errno.ENOLCK, r"lock a file \(flock\)"),
         ((os, "fsync"), errno.EIO, r"sync a file \(fsync\)"),
@@ -46,13 +47,15 @@ def test_bfloat16_weights_take_two_bytes_and_four_more_with_master_weights() -> 
     ],
 )
 def test_what_a_file_system_cannot_do_is_named(
-    where: tuple[Any, str], what: int, doing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: tuple[Any, str], number: int, doing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: Any) -> None:
-        raise OSError(what, os.strerror(what))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(*where, refuses)
-    with pytest.raises(FolderError, match=f"cannot {doing} there .*{os.strerror(what)}.*another file system"):
+    with pytest.raises(
+        FolderError, match=f"cannot {doing} there .*{os.strerror(number)}.*another file system"
+    ):
         preflight.probe(tmp_path)
     assert not [*tmp_path.iterdir()]
 
@@ -69,7 +72,7 @@ def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
 
 
 def left(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
 
 
 def test_weights_are_counted_in_the_files() -> None:
@@ -92,26 +95,26 @@ def test_what_runs_keep_is_held_against_the_free_space(
     runs = [Run(grpo, tmp_path / "a"), Run(ppo, tmp_path / "b")]
     logs = preflight.log_bytes(grpo) + preflight.log_bytes(ppo)
     need = (4 + 12) * NANO + (4 + 24) * NANO + 3 * 24 * NANO + logs
-    said: list[str] = []
-    for free, told in ((need, 0), (need - 1, 1)):
+    messages: list[str] = []
+    for free, count in ((need, 0), (need - 1, 1)):
         left(monkeypatch, free)
-        preflight.demand(runs, tmp_path, 1, said.append)
-        assert len(said) == told
-    assert "checkpoint.keep = 1" in said[0] and "checkpoint.weights = false" in said[0]
+        preflight.demand(runs, tmp_path, 1, messages.append)
+        assert len(messages) == count
+    assert "checkpoint.keep = 1" in messages[0] and "checkpoint.weights = false" in messages[0]
     logs_alone = [Run(configure("nano", checkpoint=CheckpointConfig(keep=2, weights=False)), tmp_path / "c")]
     need = 3 * 12 * NANO + preflight.log_bytes(logs_alone[0].config)
-    for free, told in ((need, 0), (need - 1, 1)):
+    for free, count in ((need, 0), (need - 1, 1)):
         left(monkeypatch, free)
-        said.clear()
-        preflight.demand(logs_alone, tmp_path, 1, said.append)
-        assert len(said) == told
+        messages.clear()
+        preflight.demand(logs_alone, tmp_path, 1, messages.append)
+        assert len(messages) == count
     unknown = [Run(configure("owner/of-the-hub"), tmp_path / "d")]
     left(monkeypatch, preflight.log_bytes(unknown[0].config) - 1)
-    preflight.demand(unknown, tmp_path, 1, said.append)
-    assert "1 runs (1 of unknown size) keep about 0.0 MB of weights and up to" in said[-1]
+    preflight.demand(unknown, tmp_path, 1, messages.append)
+    assert "1 runs (1 of unknown size) keep about 0.0 MB of weights and up to" in messages[-1]
     left(monkeypatch, 8 * NANO - 1)
     with pytest.raises(FolderError, match=r"MB free, but the weights of one run and their temporary copy"):
-        preflight.demand(runs, tmp_path, 1, said.append)
+        preflight.demand(runs, tmp_path, 1, messages.append)
     for run in runs:
         run.state = "finished"
-    preflight.demand(runs, tmp_path, 1, said.append)  # nothing is to be written
+    preflight.demand(runs, tmp_path, 1, messages.append)  # nothing is to be written

@@ -58,12 +58,12 @@ def test_what_is_kept_is_not_run_again(profiler: Profiler, monkeypatch: pytest.M
 def test_a_search_that_was_stopped_chooses_no_rate(
     profiler: Profiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = profiler.search("grpo")
-    assert len([row for row in whole if row.probe == "learn"]) == 2
+    searched = profiler.search("grpo")
+    assert len([row for row in searched if row.probe == "learn"]) == 2
     plain = profiling.run_experiment
 
-    def stopped(*given: Any, **more: Any) -> Any:
-        return dataclasses.replace(plain(*given, **more), code=75)
+    def stopped(*arguments: Any, **more: Any) -> Any:
+        return dataclasses.replace(plain(*arguments, **more), code=75)
 
     monkeypatch.setattr(profiling, "run_experiment", stopped)
     assert profiler.search("grpo") == [] and profiler.stopped
@@ -101,8 +101,8 @@ def test_rates_around_the_searched_one_are_no_rungs_of_the_ladder(profiler: Prof
 def test_an_algorithm_that_must_know_its_rewards_is_told_their_bounds(profiler: Profiler) -> None:
     """BNPO and NGRPO refuse a reward beyond what they were told; 1.5 is the most that `learn` pays, and
     outliers of 20 go beyond it on both sides."""
-    wanted = {"bnpo": {"lowest", "highest"}, "negative_grpo": {"max_reward"}, "grpo": set()}
-    for algorithm, names in wanted.items():
+    names_by_algorithm = {"bnpo": {"lowest", "highest"}, "negative_grpo": {"max_reward"}, "grpo": set()}
+    for algorithm, names in names_by_algorithm.items():
         parts = profiler.parts_of(algorithm, {"policy": 1e-3}, ["learn", "outliers"], ladder=False)
         assert all(set(part.arm.get("settings", {})) == names for part in parts)
     for algorithm in ("bnpo", "negative_grpo"):

@@ -36,12 +36,14 @@ def made(path: Path, state: State, final: bool = True) -> Path:
 
 def test_pruning_a_finished_run_leaves_weights_and_logs_and_more_steps_are_refused(tmp_path: Path) -> None:
     path = made(tmp_path / "run", "finished")
-    kept = {one: one.read_bytes() for one in path.rglob("*") if one.is_file() and "step-40" not in one.parts}
+    content_by_file = {
+        file: file.read_bytes() for file in path.rglob("*") if file.is_file() and "step-40" not in file.parts
+    }
     expected = size_of(path / "final" / "step-40")
     assert prune_run(path, dry=True).freed == expected > 1200 and (path / "final" / "step-40").is_dir()
     pruned = prune_run(path)
     assert (pruned.freed, pruned.why) == (expected, "")
-    assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == kept
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == content_by_file
     assert settled(path) and not result_damage(path) and prune_run(path).freed == 0
     more = dataclasses.replace(KEEPS, train=dataclasses.replace(KEEPS.train, steps=99))
     with pytest.raises(FolderError, match=r"its optimizer state was not kept .* or was pruned"):
@@ -93,4 +95,4 @@ def test_a_kill_during_the_removal_leaves_a_finished_run(
     (path.parent / "experiment.json").write_text('{"runs": ["run"]}')
     assert main(["prune", str(tmp_path)]) == 0
     assert "freed" in capsys.readouterr().out and not [*path.rglob("step-*")]
-    assert [one.freed for one in prune(path.parent)] == [0]
+    assert [pruned_run.freed for pruned_run in prune(path.parent)] == [0]

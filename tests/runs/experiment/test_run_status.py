@@ -26,15 +26,15 @@ from grpobench.runs.tools.lock import Lock, Owner
 NAMES = ("grpo-sums-s0", "grpo-sums-s1", "grpo-sums-s2", "rloo-sums-s0")
 
 
-def make(folder: Path, state: str, log: str, steps: int = 10, **told: Any) -> Path:
+def make(folder: Path, state: str, log: str, steps: int = 10, **fields: Any) -> Path:
     folder.mkdir(parents=True)
     (folder / "run.toml").write_text(f"[train]\nsteps = {steps}\n")
-    (folder / "status.json").write_text(json.dumps({"state": state, "why": "", "step": 0, **told}))
+    (folder / "status.json").write_text(json.dumps({"state": state, "why": "", "step": 0, **fields}))
     (folder / "metrics.jsonl").write_text(log)
     return folder
 
 
-def own(folder: Path, process: int | None = None) -> None:
+def write_lock(folder: Path, process: int | None = None) -> None:
     """Have a process own a folder, as its lock file says; by default this one."""
     owner = Owner.me() if process is None else dataclasses.replace(Owner.me(), pid=process, start="0")
     (folder / "lock").write_text(json.dumps(dataclasses.asdict(owner)))
@@ -46,22 +46,22 @@ def root(tmp_path: Path) -> Path:
     not begun."""
     folder = tmp_path / "m"
     make(folder / NAMES[0], "finished", rows(10, 4.0))
-    own(make(folder / NAMES[1], "running", rows(6, 2.0) + '{"step": 7, "time/wa'))
-    own(make(folder / NAMES[2], "running", rows(3, 2.0)), process=1)
+    write_lock(make(folder / NAMES[1], "running", rows(6, 2.0) + '{"step": 7, "time/wa'))
+    write_lock(make(folder / NAMES[2], "running", rows(3, 2.0)), process=1)
     (folder / "experiment.json").write_text(json.dumps({"runs": NAMES}))
-    own(folder)
+    write_lock(folder)
     return folder
 
 
 def test_command_tells_state_progress_time_left_and_owner_without_torch(root: Path) -> None:
     done = command("status", str(root), "--json", folder=root)
     assert done.returncode == 0 and done.stderr == ""
-    (told,) = json.loads(done.stdout)  # LOADED would break the JSON
-    runs = {run["run"]: run for run in told["runs"]}
+    (overview,) = json.loads(done.stdout)  # LOADED would break the JSON
+    runs = {run["run"]: run for run in overview["runs"]}
     assert list(runs) == list(NAMES)
     assert [run["state"] for run in runs.values()] == ["finished", "running", "interrupted", "waiting"]
-    assert told["counts"] == {"finished": 1, "running": 1, "interrupted": 1, "waiting": 1}
-    assert told["launcher"] == {"process": os.getpid(), "host": os.uname().nodename}
+    assert overview["counts"] == {"finished": 1, "running": 1, "interrupted": 1, "waiting": 1}
+    assert overview["launcher"] == {"process": os.getpid(), "host": os.uname().nodename}
     at_work = runs[NAMES[1]]
     assert (at_work["step"], at_work["steps"], at_work["process"]) == (6, 10, os.getpid())
     assert (at_work["reward"], at_work["tokens_per_second"]) == (0.6, 100.0)  # 100 tokens in 1 s of a step
@@ -70,7 +70,7 @@ def test_command_tells_state_progress_time_left_and_owner_without_torch(root: Pa
     assert runs[NAMES[3]]["steps"] is None and runs[NAMES[3]]["reward"] is None
     # Runs of grpo last 10 × 4, 10 × 2 and 10 × 2 s: 26.7 on average, which the interrupted one is taken for,
     # and so is the one of rloo, which has no kin. One works at a time.
-    assert told["seconds_left"] == pytest.approx(8 + 80 / 3 + 80 / 3)
+    assert overview["seconds_left"] == pytest.approx(8 + 80 / 3 + 80 / 3)
 
 
 def test_the_table_names_every_run_and_why_it_stopped(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,16 +102,16 @@ def test_rows_of_an_earlier_attempt_do_not_set_the_pace(tmp_path: Path) -> None:
     resumed = rows(4, 50.0) + "".join(
         json.dumps({"step": step, "time/wall": 3.0 * step - 10}) + "\n" for step in (5, 6, 7)
     )
-    own(make(tmp_path / "run", "running", resumed))
+    write_lock(make(tmp_path / "run", "running", resumed))
     assert run_status.run_status(tmp_path / "run").seconds_left == 9.0  # three steps of 3 s
-    own(make(tmp_path / "fresh", "running", rows(0, 1.0)))
+    write_lock(make(tmp_path / "fresh", "running", rows(0, 1.0)))
     assert run_status.run_status(tmp_path / "fresh").seconds_left is None
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
-    own(make(tmp_path / "run", "running", rows(4000, 1.0), steps=5000))
-    found = run_status.run_status(tmp_path / "run")
-    assert (found.step, found.seconds_left) == (4000, 1000.0)
+    write_lock(make(tmp_path / "run", "running", rows(4000, 1.0), steps=5000))
+    status_of_run = run_status.run_status(tmp_path / "run")
+    assert (status_of_run.step, status_of_run.seconds_left) == (4000, 1000.0)
     assert len(last_rows(tmp_path / "run" / "metrics.jsonl")) < 2000
 
 
@@ -119,10 +119,10 @@ def test_run_folder_and_experiments_folder_are_shown_and_others_refused(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["status", str(root / NAMES[1]), "--json"]) == 0
-    (one,) = json.loads(capsys.readouterr().out)
-    assert [run["run"] for run in one["runs"]] == [NAMES[1]] and one["launcher"]
+    (overview,) = json.loads(capsys.readouterr().out)
+    assert [run["run"] for run in overview["runs"]] == [NAMES[1]] and overview["launcher"]
     assert cli.main(["status", str(root.parent), "--json"]) == 0
-    assert [len(found["runs"]) for found in json.loads(capsys.readouterr().out)] == [4]
+    assert [len(overview["runs"]) for overview in json.loads(capsys.readouterr().out)] == [4]
     (root.parent / "empty").mkdir()
     for folder, message in (("empty", "contains no run"), ("nowhere", "no such folder")):
         assert cli.main(["status", str(root.parent / folder)]) == 2
@@ -167,17 +167,20 @@ def test_a_run_that_is_going_on_is_seen_from_another_process(tmp_path: Path) -> 
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        (found,) = run_status.overviews(folder)
-        assert found.launcher is not None and found.launcher.pid == child.pid
-        assert (found.runs[0].state, found.runs[0].process) == ("running", child.pid)
+        (overview,) = run_status.overviews(folder)
+        assert overview.launcher is not None and overview.launcher.pid == child.pid
+        assert (overview.runs[0].state, overview.runs[0].process) == ("running", child.pid)
         child.kill()
-    (found,) = run_status.overviews(folder)
-    assert found.launcher is None and found.runs[0].state == "interrupted"
+    (overview,) = run_status.overviews(folder)
+    assert overview.launcher is None and overview.runs[0].state == "interrupted"
 
 
 def test_a_run_with_a_critic_or_longer_answers_is_known_to_take_longer(tmp_path: Path) -> None:
     """So that it does not begin last, with every other worker idle."""
-    costs = {(one.arm, one.task.name): Run(one, tmp_path).cost for one in read_recipe("quickstart").runs()}
+    costs = {
+        (config.arm, config.task.name): Run(config, tmp_path).cost
+        for config in read_recipe("quickstart").runs()
+    }
     arms = ("grpo", "gspo", "dpo")
     assert all(costs["ppo", "arithmetic"] > 1.5 * costs[arm, "arithmetic"] for arm in arms)
     assert all(costs[arm, "arithmetic"] > costs[arm, "nanobias"] for arm in ("ppo", *arms))

@@ -115,14 +115,14 @@ def test_halving_by_hand(tmp_path: Path) -> None:
         (1e-4, 10): 0.70, (1e-3, 10): 0.75, (1e-2, 10): 0.60,
         (1e-4, 11): 0.80, (1e-3, 11): 0.70, (1e-2, 11): 1.00,
     }  # fmt: skip
-    found = pretend(
+    search_run = pretend(
         recipe_in(tmp_path, RECIPE, "arms=one"),
         lambda config: table[config.train.learning_rate["policy"], config.seed],
         "train.learning_rate=1e-2,1e-4,1e-3",
         seeds=(10, 11),
     )
-    end = found.search()
-    assert sorted(found.ran)[:1] and {(rate, seed) for _, rate, seed in found.ran} == set(table) - {
+    end = search_run.search()
+    assert sorted(search_run.ran)[:1] and {(rate, seed) for _, rate, seed in search_run.ran} == set(table) - {
         (1e-2, 11)
     }
     record = end.record
@@ -134,7 +134,7 @@ def test_halving_by_hand(tmp_path: Path) -> None:
         (1e-3,): {10: 0.75, 11: 0.70},
         (1e-2,): {10: 0.60},
     }
-    assert [one.rung for one in record.trials] == [1, 1, 1, 2, 2]
+    assert [trial.rung for trial in record.trials] == [1, 1, 1, 2, 2]
 
 
 def test_a_diverged_run_counts_as_zero_and_a_tie_goes_to_the_lower_rate(tmp_path: Path) -> None:
@@ -142,17 +142,17 @@ def test_a_diverged_run_counts_as_zero_and_a_tie_goes_to_the_lower_rate(tmp_path
         rate = config.train.learning_rate["policy"]
         return None if rate == 1e-1 and config.seed == 11 else 0.9 if rate == 1e-1 else 0.5
 
-    found = pretend(
+    end = pretend(
         recipe_in(tmp_path), outcome_of, "train.learning_rate=1e-1,1e-2,1e-3", seeds=(10, 11)
     ).search()
-    assert found.record is not None
-    outcomes = found.record.by_value(found.record.stages[0], "one")
+    assert end.record is not None
+    outcomes = end.record.by_value(end.record.stages[0], "one")
     assert outcomes[1e-1,] == {
         10: 0.9,
         11: 0.0,
     }  # below .5 on average, though better where it did not diverge
-    assert found.record.chosen()["one"] == {"train.learning_rate": 1e-3}
-    assert {one.state for one in found.record.trials} == {"finished", "diverged"}
+    assert end.record.chosen()["one"] == {"train.learning_rate": 1e-3}
+    assert {trial.state for trial in end.record.trials} == {"finished", "diverged"}
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -171,25 +171,25 @@ def test_every_arm_costs_the_same_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     recipe = recipe_in(tmp_path_factory.mktemp("equal"), RECIPE + CRITIC)
-    listed = [10.0**-place for place in range(2, 2 + rates)]
+    listed = [10.0**-exponent for exponent in range(2, 2 + rates)]
 
     def outcome_of(config: RunConfig) -> float | None:
-        place = round(-2 - math.log10(config.train.learning_rate["policy"]))
-        return outcomes.get((config.arm.partition("+")[0], place, config.seed - 10), 0.5)
+        exponent = round(-2 - math.log10(config.train.learning_rate["policy"]))
+        return outcomes.get((config.arm.partition("+")[0], exponent, config.seed - 10), 0.5)
 
     over = f"train.learning_rate={','.join(map(str, listed))}"
     critic = f"train.learning_rate.critic={','.join(map(str, listed))}"
-    found = pretend(recipe, outcome_of, over, critic, seeds=tuple(range(10, 10 + count)))
-    record = found.search().record
+    search_run = pretend(recipe, outcome_of, over, critic, seeds=tuple(range(10, 10 + count)))
+    record = search_run.search().record
     assert record is not None
-    spent = Counter((one.role, one.arm) for one in record.trials)
+    spent = Counter((trial.role, trial.arm) for trial in record.trials)
     assert len({*spent.values()}) == 1 and set(spent) == {
         ("policy", "one"),
         ("policy", "two"),
         ("policy", "critic"),
         ("critic", "critic"),
     }
-    assert [len(one.configs) for one in forecast(found.plan)] == [
+    assert [len(stage.configs) for stage in forecast(search_run.plan)] == [
         3 * min(spent.values()),
         min(spent.values()),
     ]
@@ -217,9 +217,9 @@ def test_rates_by_default_are_five_around_the_recipes(tmp_path: Path) -> None:
         [[1e-4, 3.2e-4, 1e-3, 3.2e-3, 1e-2]],
         [[1e-3, 3.2e-3, 1e-2, 3.2e-2, 1e-1]],
     ]
-    said = make_plan(recipe_in(tmp_path, RECIPE + CRITIC, "train.learning_rate.critic=0.02"))
-    assert said.stages[1].over["train.learning_rate.critic"][2] == 0.02
-    assert said.stages[0].others == {"critic": {"critic": 0.02}}
+    stated = make_plan(recipe_in(tmp_path, RECIPE + CRITIC, "train.learning_rate.critic=0.02"))
+    assert stated.stages[1].over["train.learning_rate.critic"][2] == 0.02
+    assert stated.stages[0].others == {"critic": {"critic": 0.02}}
     assert plan.halving.seeds == (1000, 1001, 1002, 1003) and plan.halving.rungs == (1, 2, 4)
 
 
@@ -301,8 +301,8 @@ def test_other_seeds_than_the_recipes_table_names_get_rungs_of_their_own(tmp_pat
 
 def test_the_written_recipe_is_the_original_with_the_choice_and_runs(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path, RECIPE, "train.num_minibatches=2", "control=one")
-    found = pretend(recipe, by_rate({"one": 1e-2, "two": 1e-4}), "train.learning_rate=1e-4,1e-3,1e-2")
-    end = found.search()
+    search_run = pretend(recipe, by_rate({"one": 1e-2, "two": 1e-4}), "train.learning_rate=1e-4,1e-3,1e-2")
+    end = search_run.search()
     assert end.recipe == tmp_path / "mine-searched.toml"
     text = end.recipe.read_text()
     assert RECIPE.strip() in text  # with its comments
@@ -313,8 +313,10 @@ def test_the_written_recipe_is_the_original_with_the_choice_and_runs(tmp_path: P
     assert all(run.train.num_minibatches == 2 for run in written.runs())
     assert [dataclasses.replace(run, experiment="mine", train=old.train) for run, old in zip(
         written.runs(), recipe.runs(), strict=True)] == recipe.runs()  # fmt: skip
-    assert written.record == dataclasses.replace(read_record(found.record_path), sha256=written.record.sha256)  # type: ignore[union-attr]
-    assert found.command == (
+    assert written.record == dataclasses.replace(
+        read_record(search_run.record_path), sha256=written.record.sha256
+    )  # type: ignore[union-attr]
+    assert search_run.command == (
         "grpobench search mine.toml --seeds 10,11,12,13 --rungs 1,2,4 --keep 0.5 "
         "--over train.learning_rate=0.0001,0.001,0.01 --set train.num_minibatches=2 --set control=one"
     )
@@ -323,37 +325,37 @@ def test_the_written_recipe_is_the_original_with_the_choice_and_runs(tmp_path: P
 
 
 def test_a_recipe_without_its_record_or_on_its_seeds_is_refused(tmp_path: Path) -> None:
-    found = pretend(recipe_in(tmp_path), lambda config: 0.5, "train.learning_rate=1e-3,1e-2")
-    path = str(found.search().recipe)
+    search_run = pretend(recipe_in(tmp_path), lambda config: 0.5, "train.learning_rate=1e-3,1e-2")
+    path = str(search_run.search().recipe)
     with pytest.raises(ConfigError, match=r"seeds: 10, 11 chose the settings of this recipe"):
         read_recipe(path, ["seeds=[9, 10, 11]"])
-    content = found.record_path.read_bytes()
-    found.record_path.write_bytes(content.replace(b'"outcome": 0.5', b'"outcome": 0.6', 1))
+    content = search_run.record_path.read_bytes()
+    search_run.record_path.write_bytes(content.replace(b'"outcome": 0.5', b'"outcome": 0.6', 1))
     with pytest.raises(ConfigError, match=r"searched\.sha256: .*is not the record that chose these values"):
         read_recipe(path)
-    found.record_path.unlink()
+    search_run.record_path.unlink()
     with pytest.raises(
         ConfigError, match=r"searched\.record: .*search\.json: No such file.*remove \[searched\]"
     ):
         read_recipe(path)
-    found.record_path.write_bytes(content)
+    search_run.record_path.write_bytes(content)
     assert read_recipe(path).record
 
 
 def test_a_file_that_no_search_wrote_is_not_replaced(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
-    found = pretend(recipe, lambda config: 0.5, "train.learning_rate=1e-3,1e-2")
+    search_run = pretend(recipe, lambda config: 0.5, "train.learning_rate=1e-3,1e-2")
     (tmp_path / "mine-searched.toml").write_text("mine")
     with pytest.raises(ConfigError, match="exists, and no search wrote it"):
-        found.search()
-    assert not found.ran and (tmp_path / "mine-searched.toml").read_text() == "mine"
+        search_run.search()
+    assert not search_run.ran and (tmp_path / "mine-searched.toml").read_text() == "mine"
 
 
 def test_a_log_without_the_outcome_chooses_nothing(tmp_path: Path) -> None:
-    found = pretend(recipe_in(tmp_path), lambda config: float("nan"), "train.learning_rate=1e-3,1e-2")
+    search_run = pretend(recipe_in(tmp_path), lambda config: float("nan"), "train.learning_rate=1e-3,1e-2")
     with pytest.raises(DataError, match="logs no end:eval/validation/greedy/correct"):
-        found.search()
-    assert not found.record_path.exists()
+        search_run.search()
+    assert not search_run.record_path.exists()
 
 
 # Stops and later searches
@@ -380,9 +382,9 @@ def test_values_may_be_added_to_a_search_and_the_record_says_so(tmp_path: Path) 
 def searcher(recipe: Recipe, *over: str) -> Searcher:
     plan = make_plan(recipe, over, (10, 11))
     console = Console(file=io.StringIO(), width=200)
-    found = Searcher(plan, recipe.folder / "search", target_of(recipe), "mine.toml", console=console)
-    found.execute = "helpers.stand_ins.tuned"
-    return found
+    made_searcher = Searcher(plan, recipe.folder / "search", target_of(recipe), "mine.toml", console=console)
+    made_searcher.execute = "helpers.stand_ins.tuned"
+    return made_searcher
 
 
 def test_a_stopped_search_chooses_nothing_and_goes_on(
@@ -409,7 +411,7 @@ def test_a_stopped_search_chooses_nothing_and_goes_on(
     # 1e-1 diverges, so the others go on; `two` is best at 1e-4 by its label.
     assert end.record.chosen() == {"two": {"train.learning_rate": 1e-4}}
     assert {path: path.stat().st_mtime_ns for path in before} == before  # nothing ran again
-    trial = next(one for one in end.record.trials if one.values == (1e-1,))
+    trial = next(row for row in end.record.trials if row.values == (1e-1,))
     assert (trial.state, trial.outcome, trial.seconds, trial.tokens) == ("diverged", 0.0, 2.0, 100)
     text = read_recipe(str(end.recipe)).record
     assert text is not None and text.chosen() == end.record.chosen()

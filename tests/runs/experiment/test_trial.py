@@ -79,7 +79,7 @@ class Faulty:
     comment HERE."""
 
     code: str
-    said: str
+    message: str
     arm: str = "rloo"
     task: str = "arithmetic"
     top: str = ""
@@ -109,35 +109,35 @@ class Faulty:
         return path
 
 
-def algorithm(body: str, said: str) -> Faulty:
+def algorithm(body: str, message: str) -> Faulty:
     """An algorithm whose `compute_signal` ends with this line."""
-    return Faulty(ALGORITHM.format(body), f"Half.compute_signal {said}", arm="mine:Half")
+    return Faulty(ALGORITHM.format(body), f"Half.compute_signal {message}", arm="mine:Half")
 
 
-def method(text: str, said: str) -> Faulty:
+def method(text: str, message: str) -> Faulty:
     """An algorithm with another method, in which HERE stands."""
     head = f'{HEAD}\n@dataclass(frozen=True)\nclass Half(GRPO):\n    name = "half"\n'
-    return Faulty(f"{head}    {text}\n", said, arm="mine:Half")
+    return Faulty(f"{head}    {text}\n", message, arm="mine:Half")
 
 
-def reward(text: str, said: str) -> Faulty:
-    return Faulty(f"{HEAD}{text}\n", said, sections=REWARD)
+def reward(text: str, message: str) -> Faulty:
+    return Faulty(f"{HEAD}{text}\n", message, sections=REWARD)
 
 
-def task(text: str, said: str) -> Faulty:
+def task(text: str, message: str) -> Faulty:
     head = f'{HEAD}\n@dataclass(frozen=True)\nclass Riddles(Arithmetic):\n    name = "riddles"\n    {text}\n'
-    return Faulty(head, said, task="mine:Riddles")
+    return Faulty(head, message, task="mine:Riddles")
 
 
-def curriculum(text: str, said: str) -> Faulty:
-    return Faulty(f"{HEAD}\n{text}\n", said, train='curriculum = "mine:Easy"')
+def curriculum(text: str, message: str) -> Faulty:
+    return Faulty(f"{HEAD}\n{text}\n", message, train='curriculum = "mine:Easy"')
 
 
-def sampler(text: str, said: str) -> Faulty:
+def sampler(text: str, message: str) -> Faulty:
     code = f"{HEAD}\nclass Mine(HFSampler):\n    {text}\n\n\ndef engine(config, models, loaded):\n"
     code += "    most = config.sampler.max_batch_size\n"
     code += "    return Mine(models, loaded.end, loaded.pad, most, loaded.context)\n"
-    return Faulty(code, said, sections='[sampler]\nkind = "mine:engine"')
+    return Faulty(code, message, sections='[sampler]\nkind = "mine:engine"')
 
 
 EASY = """class Easy(Shuffled):
@@ -314,23 +314,23 @@ def refused(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_fault_is_named_with_line_and_expectation_before_any_run(
     fault: Faulty, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(fault.write(tmp_path), capsys)
-    assert "the trial before the first run found 1 fault, and nothing was started" in told
-    line = told.partition("nothing was started:\n")[2].splitlines()[0]
-    assert re.match(rf"  mine\.py:{fault.line} {fault.said}.*\(arm .* on ", line), line
-    assert told.count(f"mine.py:{fault.line}") == 1 and "--no-trial" in told
-    kept = re.search(r"tracebacks are in (\S+);", told)
-    assert kept and "Traceback (most recent call last)" in Path(kept[1]).read_text()
-    Path(kept[1]).unlink()
+    stderr = refused(fault.write(tmp_path), capsys)
+    assert "the trial before the first run found 1 fault, and nothing was started" in stderr
+    line = stderr.partition("nothing was started:\n")[2].splitlines()[0]
+    assert re.match(rf"  mine\.py:{fault.line} {fault.message}.*\(arm .* on ", line), line
+    assert stderr.count(f"mine.py:{fault.line}") == 1 and "--no-trial" in stderr
+    match = re.search(r"tracebacks are in (\S+);", stderr)
+    assert match and "Traceback (most recent call last)" in Path(match[1]).read_text()
+    Path(match[1]).unlink()
 
 
 @pytest.mark.parametrize("fault", UNREADABLE.values(), ids=UNREADABLE)
 def test_what_cannot_be_made_is_named_while_the_recipe_is_read(
     fault: Faulty, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(fault.write(tmp_path), capsys)
-    assert re.search(fault.said.replace("{line}", str(fault.line)), told), told
-    assert str(tmp_path / "mine.py") in told or f"mine.py:{fault.line}" in told
+    stderr = refused(fault.write(tmp_path), capsys)
+    assert re.search(fault.message.replace("{line}", str(fault.line)), stderr), stderr
+    assert str(tmp_path / "mine.py") in stderr or f"mine.py:{fault.line}" in stderr
 
 
 # What is tried
@@ -412,22 +412,22 @@ def test_a_trial_is_tiny_and_takes_the_steps_in_which_code_differs() -> None:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The trials that are asked for, none of which is made."""
-    seen: list[str] = []
+    names: list[str] = []
 
     def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[Tried]:
-        seen.extend(run_names(chosen))
+        names.extend(run_names(chosen))
         return [Tried(trial.described(config)) for config in chosen]
 
     monkeypatch.setattr(trial, "carry_out", carry_out)
-    return seen
+    return names
 
 
 def demand(path: Path, folder: Path, *sets: str) -> list[str]:
     """What is said of a trial before the runs of a recipe."""
-    said: list[str] = []
+    messages: list[str] = []
     recipe = read_recipe(str(path), sets)
-    trial.demand(recipe.runs(), folder, trial.Where(), said.append)
-    return said
+    trial.demand(recipe.runs(), folder, trial.Where(), messages.append)
+    return messages
 
 
 def test_what_passed_is_tried_again_only_where_code_or_settings_changed(
@@ -457,17 +457,17 @@ def test_what_could_not_be_tried_is_said_and_starts_all_the_same(
         return [Tried(trial.described(config), skipped="the process has ended") for config in chosen]
 
     monkeypatch.setattr(trial, "carry_out", carry_out)
-    said = demand(study(tmp_path), tmp_path)
-    assert said[1:] == ["arm half on arithmetic was not tried: the process has ended"]
+    messages = demand(study(tmp_path), tmp_path)
+    assert messages[1:] == ["arm half on arithmetic was not tried: the process has ended"]
     assert json.loads((tmp_path / trial.MEMORY).read_text()) == []
 
 
 def test_equal_faults_are_one_with_all_of_their_arms() -> None:
-    found = [
+    trials = [
         Tried("arm a on t", "mine.py:3 f raised KeyError"),
         Tried("arm b on t", "mine.py:3 f raised KeyError"),
     ]
-    assert str(trial.TrialError([*found, Tried("arm c on t")])).splitlines()[:2] == [
+    assert str(trial.TrialError([*trials, Tried("arm c on t")])).splitlines()[:2] == [
         "the trial before the first run found 1 fault, and nothing was started:",
         "  mine.py:3 f raised KeyError (arm a on t, arm b on t)",
     ]
@@ -483,16 +483,16 @@ def test_a_dry_run_tries_the_suites_own_too_and_writes_nothing(
     before = sorted(tmp_path.rglob("*"))
     command = ["run", str(path), "--out", str(tmp_path / "out"), "--dry-run"]
     assert cli.main(command) == 0
-    told = capsys.readouterr().out
-    assert "\ntrial: passed; tried arm grpo on arithmetic, arm half on arithmetic\n" in told
+    captured = capsys.readouterr().out
+    assert "\ntrial: passed; tried arm grpo on arithmetic, arm half on arithmetic\n" in captured
     assert cli.main([*command, "--json", "--no-trial"]) == 0
     assert json.loads(capsys.readouterr().out)["trial"] == []
-    made = {one for one in tmp_path.rglob("*") if "__pycache__" not in str(one)}
+    made = {file for file in tmp_path.rglob("*") if "__pycache__" not in str(file)}
     assert made == {*before}
     (tmp_path / "other").mkdir()  # a process reads a file once
     path = FAULTS["no return"].write(tmp_path / "other")
     assert cli.main(["run", str(path), "--out", str(tmp_path / "out"), "--dry-run", "--json"]) == 2
-    told = capsys.readouterr()
-    assert "Half.compute_signal returned None of type NoneType" in told.err
-    faults = [one["fault"] for one in json.loads(told.out)["trial"]]
+    captured = capsys.readouterr()
+    assert "Half.compute_signal returned None of type NoneType" in captured.err
+    faults = [row["fault"] for row in json.loads(captured.out)["trial"]]
     assert faults[0] == "" and faults[1].startswith("mine.py:")

@@ -56,10 +56,10 @@ def mine(tmp_path: Path, warm: None) -> Path:
 
 
 def test_each_trial_is_told_and_output_is_not(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = trial.carry_out([run(mine, "well"), run(mine, "wrong"), run(mine, "well")])
-    assert [bool(one.fault) for one in found] == [False, True, False]
-    assert found[1].fault.startswith("mine.py:15 the reward mine:wrong returned 'nothing' of type str")
-    assert "FunctionError" in found[1].traceback and not any(one.skipped for one in found)
+    trials = trial.carry_out([run(mine, "well"), run(mine, "wrong"), run(mine, "well")])
+    assert [bool(tried.fault) for tried in trials] == [False, True, False]
+    assert trials[1].fault.startswith("mine.py:15 the reward mine:wrong returned 'nothing' of type str")
+    assert "FunctionError" in trials[1].traceback and not any(tried.skipped for tried in trials)
     assert "heard by nobody" not in "".join(capfd.readouterr())
 
 

@@ -58,8 +58,8 @@ class Mute:
     def news(self, seconds: float) -> list[News]:
         time.sleep(0.01)
         self.looks -= 1
-        found, self.coming = self.coming, []
-        return found or ([(self.begun[-1], Ended("finished", ""))] if self.looks < 0 else [])
+        messages, self.coming = self.coming, []
+        return messages or ([(self.begun[-1], Ended("finished", ""))] if self.looks < 0 else [])
 
     def abandon(self, run: Run) -> None:
         self.coming.append((run, Lost("its worker was killed")))
@@ -150,19 +150,19 @@ def test_status_says_of_a_run_at_work_which_attempt_unresponsive(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [("", 1800.0), (" 90 ", 90.0), ("0", math.inf), ("-1", math.inf)]
+    ("text", "seconds"), [("", 1800.0), (" 90 ", 90.0), ("0", math.inf), ("-1", math.inf)]
 )
-def test_patience_is_the_users(given: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(watchdog.VARIABLE, given)
+def test_patience_is_the_users(text: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(watchdog.VARIABLE, text)
     assert watchdog.patience() == seconds
 
 
 @pytest.mark.parametrize("variable", [watchdog.VARIABLE, lock.SECONDS])
-@pytest.mark.parametrize("given", ["soon", "30m", "nan", "inf"])
+@pytest.mark.parametrize("text", ["soon", "30m", "nan", "inf"])
 def test_seconds_that_are_none_are_refused_before_anything_is_written(
-    variable: str, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variable: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(variable, given)
+    monkeypatch.setenv(variable, text)
     with pytest.raises(ConfigError, match=f"{variable}: must be a number of seconds"):
         launch(recipe(tmp_path, "fine"), tmp_path)
     assert not list(tmp_path.rglob("m/*.toml")) and not list(tmp_path.rglob("fine*"))

@@ -40,22 +40,22 @@ def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
     monkeypatch.setenv(lock.SECONDS, "0.2")
     (config,) = recipe(tmp_path, "fine").runs()
-    place = tmp_path / "run"
+    run_folder = tmp_path / "run"
 
     def execute(config: Any, folder: RunFolder, report: Any, stop: Any) -> None:
         folder.log({"step": 1})
-        found = lock.parse(lock.file_text(folder.lock.path))
-        assert found is not None
-        folder.lock.path.write_text(dataclasses.replace(found, token="another's").text())
-        before.update({path.name: path.read_bytes() for path in place.iterdir() if path.is_file()})
+        lease = lock.parse(lock.file_text(folder.lock.path))
+        assert lease is not None
+        folder.lock.path.write_text(dataclasses.replace(lease, token="another's").text())
+        before.update({path.name: path.read_bytes() for path in run_folder.iterdir() if path.is_file()})
         time.sleep(0.3)
         folder.log({"step": 2})
 
     before: dict[str, bytes] = {}
-    ended = run(Job(config, place, False), execute, Nobody(), 1, lambda _: None)
+    ended = run(Job(config, run_folder, False), execute, Nobody(), 1, lambda _: None)
     assert ended.fate == "refused" and "has taken it over" in ended.why
     assert before["metrics.jsonl"] == b'{"step": 1}\n'
-    assert {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
+    assert {path.name: path.read_bytes() for path in run_folder.iterdir() if path.is_file()} == before
 
 
 def test_a_log_that_is_not_a_file_refuses_the_run_and_is_named(
@@ -64,13 +64,13 @@ def test_a_log_that_is_not_a_file_refuses_the_run_and_is_named(
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
     (config,) = recipe(tmp_path, "fine").runs()
-    place = tmp_path / "run"
+    run_folder = tmp_path / "run"
 
     def execute(config: Any, folder: RunFolder, report: Any, stop: Any) -> None:
-        os.mkfifo(place / "metrics.jsonl")
+        os.mkfifo(run_folder / "metrics.jsonl")
         folder.log({"step": 1})
 
-    ended = run(Job(config, place, False), execute, Nobody(), 1, lambda _: None)
+    ended = run(Job(config, run_folder, False), execute, Nobody(), 1, lambda _: None)
     assert ended.fate == "refused" and "metrics.jsonl: not a regular file" in ended.why
 
 
@@ -97,5 +97,5 @@ def test_a_process_that_begins_keeps_a_ctrl_c_until_it_asks_for_it() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     look = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     with without_interrupts():
-        told = subprocess.check_output([sys.executable, "-c", look], text=True)
-    assert told == "True\n" and signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+        output = subprocess.check_output([sys.executable, "-c", look], text=True)
+    assert output == "True\n" and signal.pthread_sigmask(signal.SIG_BLOCK, []) == before

@@ -66,18 +66,18 @@ def model(template: str = "") -> Loaded:
 @pytest.mark.parametrize("problem", [PROBLEM, TEXT])
 def test_a_template_gets_the_messages_as_they_are_and_trl_reads_the_same_tokens(problem: Problem) -> None:
     chat = model(MARKED)
-    whole = chat.tokenizer.apply_chat_template(
+    template_ids = chat.tokenizer.apply_chat_template(
         as_messages(problem.prompt), add_generation_prompt=True, return_dict=False
     )
-    assert chat.encode(problem.prompt) == tuple(whole)
+    assert chat.encode(problem.prompt) == tuple(template_ids)
     trl = pytest.importorskip("trl.trainer.grpo_trainer")
-    asked = prompts(chat, [problem.prompt])
-    assert trl.is_conversational({"prompt": asked[0]})
+    prompt_rows = prompts(chat, [problem.prompt])
+    assert trl.is_conversational({"prompt": prompt_rows[0]})
     trainer = SimpleNamespace(
         processing_class=chat.tokenizer, _is_vlm=False, environment_factories=None, tools=None,
         chat_template=None, chat_template_kwargs={},
     )  # fmt: skip
-    assert tuple(trl.GRPOTrainer._tokenize_prompts(trainer, asked)[0][0]) == chat.encode(problem.prompt)
+    assert tuple(trl.GRPOTrainer._tokenize_prompts(trainer, prompt_rows)[0][0]) == chat.encode(problem.prompt)
 
 
 def test_without_a_template_a_model_reads_the_contents() -> None:
@@ -87,18 +87,18 @@ def test_without_a_template_a_model_reads_the_contents() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         (NO_SYSTEM, "does not take this conversation: TemplateError: System role not supported"),
         (SILENT, "the model's chat template leaves out the message of the system, 'Add.'"),
     ],
 )
-def test_a_template_without_a_system_role_is_refused_before_a_run(template: str, said: str) -> None:
+def test_a_template_without_a_system_role_is_refused_before_a_run(template: str, message: str) -> None:
     bound()  # as whatever loads a tokenizer with a template
     room = Room(model(template), 8)
     with pytest.raises(DataError) as caught:
         room.fitting([TEXT, PROBLEM, TEXT], "train")
-    assert "problem p: " in str(caught.value) and said in str(caught.value)
+    assert "problem p: " in str(caught.value) and message in str(caught.value)
     assert "write the system message into the user's" in str(caught.value)
     assert room.fitting([TEXT, Problem("q", PROBLEM.prompt[1:], None)], "train")  # type: ignore[arg-type]
 
@@ -130,9 +130,9 @@ def test_handed_over_rows_have_the_messages_and_come_back_equal() -> None:
 
 
 def test_reward_functions_get_messages_or_their_text() -> None:
-    asked = [RewardInput(one.prompt, "6", (1,), {}) for one in (PROBLEM, TEXT)]
-    assert arguments(asked, "messages", 0, 1)["prompts"] == [CHAT, [{"role": "user", "content": "5+5"}]]
-    assert arguments(asked, "text", 0, 1)["prompts"] == [PROBLEM.text, "5+5"]
+    inputs = [RewardInput(problem.prompt, "6", (1,), {}) for problem in (PROBLEM, TEXT)]
+    assert arguments(inputs, "messages", 0, 1)["prompts"] == [CHAT, [{"role": "user", "content": "5+5"}]]
+    assert arguments(inputs, "text", 0, 1)["prompts"] == [PROBLEM.text, "5+5"]
 
 
 def test_a_teacher_reads_its_template_in_place_of_the_last_message() -> None:
@@ -140,9 +140,11 @@ def test_a_teacher_reads_its_template_in_place_of_the_last_message() -> None:
     group = Group(
         PROBLEM, [Rollout((5,), (5,), none, True)] * 2, [Verdict({"correct": 1.0}, None)] * 2, [1.0, 1.0]
     )
-    asked = teacher_prompts(chat, Arithmetic(), TeacherPrompt("{prompt}#{demonstration}", "success"), group)
+    teacher_ids = teacher_prompts(
+        chat, Arithmetic(), TeacherPrompt("{prompt}#{demonstration}", "success"), group
+    )
     question = f" 3+3 #{chat.decode((5,))}"
-    assert asked[0] == chat.encode(parse_prompt([*CHAT[:3], {"role": "user", "content": question}]))
+    assert teacher_ids[0] == chat.encode(parse_prompt([*CHAT[:3], {"role": "user", "content": question}]))
 
 
 def test_logs_keep_messages_and_pages_show_their_roles() -> None:
@@ -158,9 +160,9 @@ def test_files_of_pairs_and_of_expert_answers_may_have_messages(tmp_path: Path) 
     path = tmp_path / "experts.jsonl"
     path.write_text(json.dumps({"prompt": CHAT, "completion": "6"}) + "\n")
     (group,) = experts(Arithmetic(), chat, str(path), 1, 0).draw(1)
-    for one in (pair, group):
-        assert one.problem.prompt == PROBLEM.prompt
-        assert one.rollouts[0].prompt == chat.encode(PROBLEM.prompt)
+    for rollout_group in (pair, group):
+        assert rollout_group.problem.prompt == PROBLEM.prompt
+        assert rollout_group.rollouts[0].prompt == chat.encode(PROBLEM.prompt)
     with pytest.raises(DataError, match="f:1: the prompt: the last message has the role assistant"):
         preference({"prompt": CHAT[:3], "chosen": "6", "rejected": "7"}, "f:1", chat)
 
@@ -215,16 +217,16 @@ def test_the_harness_gets_the_prompt_that_our_sampler_reads(template: str, tmp_p
     task = FROM_DATA["math"](name="mine", jsonl=path, prompt="prompt")
     problems, decoding = task.problems("test"), lm_eval.Decoding(8, 0, True, 1.0, 0)
     name = lm_eval.write(tmp_path / "out", model(template), task, "test", problems, "greedy", decoding)
-    (asked,) = [
+    (prompt,) = [
         json.loads(line)["prompt"] for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()
     ]
-    ids = model(template).tokenizer.encode(asked, add_special_tokens=not template)
+    ids = model(template).tokenizer.encode(prompt, add_special_tokens=not template)
     assert tuple(ids) == model(template).encode(problems[0].prompt)
 
 
 def test_the_example_of_a_model_card_has_the_messages() -> None:
     code = export.TEMPLATED.format(messages=json.dumps(as_messages(PROBLEM.prompt)))
-    seen: dict[str, Any] = {}
-    tokenizer = SimpleNamespace(apply_chat_template=lambda messages, **_: seen.update(messages=messages))
+    captured: dict[str, Any] = {}
+    tokenizer = SimpleNamespace(apply_chat_template=lambda messages, **_: captured.update(messages=messages))
     exec(code, {"tokenizer": tokenizer})
-    assert seen["messages"] == CHAT
+    assert captured["messages"] == CHAT

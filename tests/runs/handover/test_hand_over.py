@@ -35,15 +35,17 @@ def handed(tmp_path_factory: pytest.TempPathFactory) -> Handed:
 
 
 def record(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "provenance.json").read_text())["hand_over"]
-    return found
+    hand_over_record: dict[str, Any] = json.loads((folder / "provenance.json").read_text())["hand_over"]
+    return hand_over_record
 
 
 def leaves(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaf_by_key: dict[str, Any] = {}
     for key, value in table.items():
-        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        leaf_by_key |= (
+            leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        )
+    return leaf_by_key
 
 
 # The folder
@@ -83,8 +85,10 @@ def test_training_rows_are_the_problems_of_our_own_run_in_its_order(handed: Hand
         rows = pd.read_parquet(folder / record(folder)["runs"][f"grpo-arithmetic-s{seed}"]["train"])
         assert list(rows.columns) == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
         drawn = [problems.train[index].id for index in problems.schedule(seed)]
-        assert [one["id"] for one in rows["extra_info"]] == drawn
-        assert [message["role"] for one in rows["prompt"] for message in one] == ["user"] * len(drawn)
+        assert [extra["id"] for extra in rows["extra_info"]] == drawn
+        assert [message["role"] for messages in rows["prompt"] for message in messages] == ["user"] * len(
+            drawn
+        )
     assert problems.schedule(3) != problems.schedule(4)
 
 
@@ -105,16 +109,16 @@ def test_evaluated_rows_are_the_problems_of_our_evaluations(handed: Handed) -> N
     for split, count in (("validation", 6), ("test", 8)):
         rows = pd.read_parquet(folder / evaluated[split])
         ids = [problem.id for problem in task.problems(split)[:count]]  # type: ignore[arg-type]
-        assert [one["id"] for one in rows["extra_info"]] == ids
+        assert [extra["id"] for extra in rows["extra_info"]] == ids
         assert set(rows["data_source"]) == {f"arithmetic-{split}"}
 
 
 def test_the_script_names_every_run_and_refuses_others(handed: Handed) -> None:
     script = handed[1] / "run.sh"
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
-    asked = subprocess.run(["bash", script, "nobody"], capture_output=True, text=True, check=False)
-    assert asked.returncode == 2
-    assert asked.stderr.startswith("no run nobody; those of this folder are: grpo-arithmetic-s3")
+    process = subprocess.run(["bash", script, "nobody"], capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert process.stderr.startswith("no run nobody; those of this folder are: grpo-arithmetic-s3")
     text = script.read_text()
     for name in record(handed[1])["runs"]:
         assert f"logs/{name}.jsonl" in text
@@ -152,7 +156,7 @@ def test_the_readme_lists_differences_and_what_was_left_out(handed: Handed) -> N
 def test_the_policy_is_in_the_folder_and_has_our_weights(handed: Handed) -> None:
     where = record(handed[1])["runs"]["grpo-arithmetic-s3"]["model"]
     assert where == "models/nano"
-    ours, theirs = (load(str(place)).model.state_dict() for place in ("nano", handed[1] / where))
+    ours, theirs = (load(str(path)).model.state_dict() for path in ("nano", handed[1] / where))
     assert all((ours[name] == theirs[name]).all() for name in ours)
 
 
@@ -179,21 +183,23 @@ def test_the_reward_function_gives_our_verdicts_on_a_hundred_completions_of_a_ru
     compute_score = reward_function(handed[1])
     assert len(stored) >= 100
 
-    def ask(one: tuple[Problem, str, dict[str, Any]]) -> dict[str, float]:
-        problem, text, _ = one
+    def ask(row: tuple[Problem, str, dict[str, Any]]) -> dict[str, float]:
+        problem, text, _ = row
         columns = as_columns(problem) | {"index": 0, "split": "train"}
-        found: dict[str, float] = compute_score("arithmetic-train", text, "", columns, part="grpo-arithmetic")
-        return found
+        scores: dict[str, float] = compute_score(
+            "arithmetic-train", text, "", columns, part="grpo-arithmetic"
+        )
+        return scores
 
     with ThreadPoolExecutor(8) as threads:  # as verl's reward loop calls it
-        found = list(threads.map(ask, stored))
-    for scores, (_, _, ours) in zip(found, stored, strict=True):
+        graded = list(threads.map(ask, stored))
+    for scores, (_, _, ours) in zip(graded, stored, strict=True):
         assert scores["score"] == ours["reward"]
         assert scores["acc"] == ours["scores"]["correct"]
         assert {name: scores[name] for name in ("format", "consistent", "supported")} == {
             name: ours["scores"][name] for name in ("format", "consistent", "supported")
         }
-    assert {scores["acc"] for scores in found} == {0.0, 1.0}
+    assert {scores["acc"] for scores in graded} == {0.0, 1.0}
 
 
 def test_a_problem_comes_back_from_its_columns(stored: list[tuple[Problem, str, dict[str, Any]]]) -> None:
@@ -213,8 +219,8 @@ def test_weights_scale_and_offset_are_in_the_reward(tmp_path: Path) -> None:
     plan, folder = hand_over(tmp_path, "verl", "grpo", sets=sets)
     task = plan.parts[0].config.task
     problem = task.problems("train")[0]
-    found = Graders(folder).score("grpo-arithmetic", as_columns(problem), task.demonstrate(problem))
-    assert (found["score"], found["acc"]) == (0.5, 1.0)
+    scores = Graders(folder).score("grpo-arithmetic", as_columns(problem), task.demonstrate(problem))
+    assert (scores["score"], scores["acc"]) == (0.5, 1.0)
     nothing = Graders(folder).score("grpo-arithmetic", as_columns(problem), "?")
     assert nothing["score"] == -1.0
 
@@ -224,16 +230,16 @@ def test_a_completion_that_the_machine_cannot_grade_is_no_wrong_one(
 ) -> None:
     config = read_recipe(recipe_file(tmp_path, "grpo")).runs()[0]
     problem = config.task.problems("train")[0]
-    asked: list[int] = []
+    calls: list[int] = []
 
     def fail(self: Any, problems: Any, episodes: Any) -> list[list[Verdict]]:
-        asked.append(1)
+        calls.append(1)
         return [[Verdict({}, None, "infra_error")]]
 
     monkeypatch.setattr(type(config.task), "verify_all", fail)
     with pytest.raises(GradingError, match="could not be graded in 3 tries"):
         grade(config, problem, "1")
-    assert len(asked) == 3
+    assert len(calls) == 3
 
 
 # Refusals
@@ -276,14 +282,14 @@ def test_what_verl_cannot_express_is_refused_with_arm_and_setting(
 def test_an_arm_without_a_loss_of_verls_stops_the_hand_over_unless_it_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["hand-over", recipe_file(tmp_path, "grpo", "dpo"), str(tmp_path / "out"), "--to", "verl"]
-    assert cli.main(asked) == 2
-    said = capsys.readouterr().err
-    assert "arm dpo on arithmetic: verl 0.9 has no dpo" in said
-    assert "1 of 2 parts cannot be handed over to verl; --leave-out hands over the rest" in said
-    assert cli.main([*asked, "--leave-out"]) == 0
+    command = ["hand-over", recipe_file(tmp_path, "grpo", "dpo"), str(tmp_path / "out"), "--to", "verl"]
+    assert cli.main(command) == 2
+    stderr = capsys.readouterr().err
+    assert "arm dpo on arithmetic: verl 0.9 has no dpo" in stderr
+    assert "1 of 2 parts cannot be handed over to verl; --leave-out hands over the rest" in stderr
+    assert cli.main([*command, "--leave-out"]) == 0
     assert "1 parts, 2 runs for verl\nleft out: arm dpo" in capsys.readouterr().out
-    assert cli.main([*asked, "--leave-out"]) == 2
+    assert cli.main([*command, "--leave-out"]) == 2
     assert "already exists; name a new folder" in capsys.readouterr().err
 
 
@@ -298,9 +304,11 @@ def test_a_warm_start_is_made_here_and_handed_over(tmp_path: Path, monkeypatch: 
     plan, folder = hand_over(tmp_path, "verl", "grpo", sets=sets)
     where = record(folder)["runs"]["grpo-arithmetic-s3"]["model"]
     assert where == "models/nano-arithmetic"
-    before, after = (load(str(place)).model.state_dict() for place in ("nano", folder / where))
+    before, after = (load(str(path)).model.state_dict() for path in ("nano", folder / where))
     assert any((before[name] != after[name]).any() for name in before)
-    assert any("models/ holds the policy after it" in one for one in plan.parts[0].translated.differs)
+    assert any(
+        "models/ holds the policy after it" in difference for difference in plan.parts[0].translated.differs
+    )
 
 
 # Back again
@@ -325,9 +333,9 @@ def verl_log(folder: Path, name: str, gain: float) -> None:
                 f"val-aux/arithmetic-{split}/format/mean@1": 1.0,
             }
         rows.append(json.dumps({"step": step, "data": row}))
-    place = folder / "logs" / f"{name}.jsonl"
-    place.parent.mkdir(exist_ok=True)
-    place.write_text("\n".join(rows) + "\n")
+    log_file = folder / "logs" / f"{name}.jsonl"
+    log_file.parent.mkdir(exist_ok=True)
+    log_file.write_text("\n".join(rows) + "\n")
 
 
 def test_logs_of_a_hand_over_stand_beside_our_own_runs_in_one_report(
@@ -345,21 +353,21 @@ def test_logs_of_a_hand_over_stand_beside_our_own_runs_in_one_report(
     capsys.readouterr()
     with drawing("final_accuracy"):
         assert cli.main(["report", str(out), "--format", "json"]) == 0
-    found = json.loads((out / "report" / "report.json").read_text())
+    report_table = json.loads((out / "report" / "report.json").read_text())
     described = json.loads((out / "experiment.json").read_text())
     assert described["runs"] == [
         f"{arm}-arithmetic-s{seed}" for arm in ("grpo", "grpo-verl") for seed in (3, 4)
     ]
-    text = json.dumps(found)
+    text = json.dumps(report_table)
     assert "grpo-verl" in text
-    place = out / "grpo-verl-arithmetic-s4"
-    run = json.loads((place / "provenance.json").read_text())["imported"]
+    run_folder = out / "grpo-verl-arithmetic-s4"
+    run = json.loads((run_folder / "provenance.json").read_text())["imported"]
     assert run["metrics"]["eval/test/greedy/correct"] == "val-core/arithmetic-test/acc/mean@1"
-    rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["eval/test/greedy/correct"] == 0.375 + 0.25 * 2
     assert rows[-1]["eval/validation/greedy/correct"] == 0.75
     assert rows[-1]["eval/test/greedy/format"] == 1.0
-    status = json.loads((place / "status.json").read_text())
+    status = json.loads((run_folder / "status.json").read_text())
     assert (status["state"], status["step"]) == ("finished", 2)
     # 0.375 + 2·0.125 and 0.375 + 2·0.25 of the test problems are right after the last step.
     runs = grpobench.load(out).runs
@@ -382,8 +390,8 @@ def test_a_log_that_ends_early_is_no_result(tmp_path: Path) -> None:
 def test_what_is_no_experiment_is_refused_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = hand_over(tmp_path, "verl", "grpo")
     verl_log(folder, "grpo-arithmetic-s3", 0.1)
-    asked = ["import", str(folder / "logs"), str(tmp_path / "out"), "--beside", str(tmp_path)]
-    assert cli.main(asked) == 2
+    command = ["import", str(folder / "logs"), str(tmp_path / "out"), "--beside", str(tmp_path)]
+    assert cli.main(command) == 2
     assert "no experiment folder; give one such as results/quickstart" in capsys.readouterr().err
 
 

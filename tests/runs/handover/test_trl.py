@@ -96,10 +96,10 @@ def test_its_evaluation_before_training_is_ours(
     _, state = trained
     first = next(row for row in state["log_history"] if "eval/test/greedy/correct" in row)
     task = ["--task", "arithmetic", "--set", "operations=[2, 3]", "--set", "largest=9"]
-    asked = ["eval", "nano", *task, "--problems", "4", "--samples", "0", "--json", "--out", str(tmp_path)]
-    assert cli.main(asked) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert first["eval/test/greedy/correct"] == found_in(said, "eval/test/greedy/correct")
+    command = ["eval", "nano", *task, "--problems", "4", "--samples", "0", "--json", "--out", str(tmp_path)]
+    assert cli.main(command) == 0
+    evaluation = json.loads(capsys.readouterr().out)
+    assert first["eval/test/greedy/correct"] == found_in(evaluation, "eval/test/greedy/correct")
 
 
 def found_in(value: Any, key: str) -> float:
@@ -109,9 +109,9 @@ def found_in(value: Any, key: str) -> float:
             return float(value[key])
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
+        for child in value:
             try:
-                return found_in(one, key)
+                return found_in(child, key)
             except KeyError:
                 continue
     raise KeyError(key)

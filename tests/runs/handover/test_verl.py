@@ -38,8 +38,8 @@ def handed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
 
 
 def runs(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "provenance.json").read_text())["hand_over"]["runs"]
-    return found
+    recorded_runs: dict[str, Any] = json.loads((folder / "provenance.json").read_text())["hand_over"]["runs"]
+    return recorded_runs
 
 
 def composed(folder: Path, name: str) -> Any:
@@ -63,10 +63,10 @@ def test_verl_composes_and_validates_every_run(arm: str, handed: tuple[Plan, Pat
         assert need_reference_policy(config) is (arm in ("grpo", "gspo"))
         validate_config(config, need_reference_policy(config), need_critic(config))
         for section in ("actor_rollout_ref.rollout", "algorithm", "critic", "actor_rollout_ref.model"):
-            place = config
+            node = config
             for name in section.split("."):
-                place = place[name]
-            assert dataclasses.is_dataclass(omega_conf_to_dataclass(place))
+                node = node[name]
+            assert dataclasses.is_dataclass(omega_conf_to_dataclass(node))
         actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
         assert actor.ppo_mini_batch_size == 2  # of 4 prompts in 2 minibatches
         assert actor.optim.lr == 1e-4
@@ -105,8 +105,10 @@ def test_verls_data_set_reads_the_rows_in_our_order_and_encodes_prompts_as_we_do
         )
         assert tuple(ids) == ours.encode(problem.prompt)
         assert len(ids) <= config.data.max_prompt_length
-    held = create_rl_dataset(config.data.val_files, config.data, model.tokenizer, model.processor)
-    assert [row["data_source"] for row in held] == ["arithmetic-validation"] * 6 + ["arithmetic-test"] * 8
+    evaluated_rows = create_rl_dataset(config.data.val_files, config.data, model.tokenizer, model.processor)
+    assert [row["data_source"] for row in evaluated_rows] == ["arithmetic-validation"] * 6 + [
+        "arithmetic-test"
+    ] * 8
 
 
 def test_verls_reward_manager_gives_our_verdicts_on_a_hundred_completions_of_a_run(
@@ -122,12 +124,12 @@ def test_verls_reward_manager_gives_our_verdicts_on_a_hundred_completions_of_a_r
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     manager = load_reward_manager(config, model.tokenizer)
     assert len(stored) >= 100
-    told = set()
+    correctness = set()
     for problem, text, ours in stored:
         row = data.row(plan.parts[0].config, problem, "train", 0)
         tokens = model.tokenizer.encode(text, add_special_tokens=False)
         width = len(tokens) + 3
-        asked = DataProto.from_dict(
+        proto = DataProto.from_dict(
             tensors={
                 "responses": torch.tensor([tokens + [0] * 3]),
                 "attention_mask": torch.tensor([[1] * len(tokens) + [0] * 3]),
@@ -137,16 +139,16 @@ def test_verls_reward_manager_gives_our_verdicts_on_a_hundred_completions_of_a_r
                 for name in ("data_source", "reward_model", "extra_info")
             },
         )
-        assert asked.batch["responses"].shape == (1, width)
-        found = manager.loop.run_until_complete(manager.run_single(asked))
-        assert found["reward_score"] == pytest.approx(ours["reward"])
-        scores = found["reward_extra_info"]
+        assert proto.batch["responses"].shape == (1, width)
+        graded = manager.loop.run_until_complete(manager.run_single(proto))
+        assert graded["reward_score"] == pytest.approx(ours["reward"])
+        scores = graded["reward_extra_info"]
         assert scores["acc"] == ours["scores"]["correct"]
         for name, value in ours["scores"].items():
             if name != "correct":
                 assert scores[name] == value
-        told.add(ours["scores"]["correct"])
-    assert told == {0.0, 1.0}
+        correctness.add(ours["scores"]["correct"])
+    assert correctness == {0.0, 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +157,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Problem, str,
     from helpers.handed import stored_completions
 
     folder = tmp_path_factory.mktemp("ours")
-    found = stored_completions(folder)
+    completions = stored_completions(folder)
     assert status(next(folder.rglob("status.json")).parent)["state"] == "finished"
-    return found
+    return completions
 
 
 # Losses
@@ -202,10 +204,10 @@ def nested(rows: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 def sequences(rows: torch.Tensor, batch: Batch) -> torch.Tensor:
     """Numbers of the completions' tokens as a model gives them: for whole sequences, one place earlier."""
-    found = []
+    shifted = []
     for row, prompt, length in zip(rows, batch.prompt_length.tolist(), batch.length.tolist(), strict=True):
-        found.append(torch.cat([torch.zeros(prompt - 1), row[:length], torch.zeros(1)]))
-    return torch.nested.as_nested_tensor(found, layout=torch.jagged)
+        shifted.append(torch.cat([torch.zeros(prompt - 1), row[:length], torch.zeros(1)]))
+    return torch.nested.as_nested_tensor(shifted, layout=torch.jagged)
 
 
 def advantages(config: Any, batch: Batch, reference: torch.Tensor, value: torch.Tensor) -> Any:
@@ -216,7 +218,7 @@ def advantages(config: Any, batch: Batch, reference: torch.Tensor, value: torch.
 
     mask = batch.completion_mask.float()
     scores = batch.reward[:, None] * parts.last_written(batch.completion_mask)
-    held = DataProto.from_dict(
+    proto = DataProto.from_dict(
         tensors={
             "token_level_scores": scores,
             "token_level_rewards": scores,
@@ -227,17 +229,17 @@ def advantages(config: Any, batch: Batch, reference: torch.Tensor, value: torch.
         },
         non_tensors={"uid": np.array([str(group) for group in batch.group.tolist()], dtype=object)},
     )
-    asked = config.algorithm
-    if asked.use_kl_in_reward:
-        held, _ = apply_kl_penalty(held, get_kl_controller(asked.kl_ctrl), asked.kl_penalty)
+    settings = config.algorithm
+    if settings.use_kl_in_reward:
+        proto, _ = apply_kl_penalty(proto, get_kl_controller(settings.kl_ctrl), settings.kl_penalty)
     return compute_advantage(
-        held,
-        asked.adv_estimator,
-        asked.gamma,
-        asked.lam,
+        proto,
+        settings.adv_estimator,
+        settings.gamma,
+        settings.lam,
         4,
-        asked.norm_adv_by_std_in_grpo,
-        asked,
+        settings.norm_adv_by_std_in_grpo,
+        settings,
     ).batch
 
 
@@ -246,14 +248,14 @@ def lesson_data(batch: Batch, **fields: torch.Tensor) -> Any:
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
 
-    whole = [
+    token_ids = [
         torch.arange(prompt + length)
         for prompt, length in zip(batch.prompt_length.tolist(), batch.length.tolist(), strict=True)
     ]
-    held = TensorDict(
+    tensors = TensorDict(
         {
             "prompts": torch.nested.as_nested_tensor(
-                [one[:prompt] for one, prompt in zip(whole, batch.prompt_length.tolist(), strict=True)],
+                [ids[:prompt] for ids, prompt in zip(token_ids, batch.prompt_length.tolist(), strict=True)],
                 layout=torch.jagged,
             ),
             "responses": nested(batch.completion, batch),
@@ -263,9 +265,9 @@ def lesson_data(batch: Batch, **fields: torch.Tensor) -> Any:
         batch_size=len(batch),
     )
     tu.assign_non_tensor(
-        held, dp_size=1, batch_num_tokens=int(batch.completion_mask.sum()), global_batch_size=len(batch)
+        tensors, dp_size=1, batch_num_tokens=int(batch.completion_mask.sum()), global_batch_size=len(batch)
     )
-    return held
+    return tensors
 
 
 def of_verl(
@@ -276,12 +278,12 @@ def of_verl(
     from verl.workers.utils.losses import ppo_loss
 
     signal = advantages(config, batch, reference, value)
-    held = lesson_data(
+    lesson_tensors = lesson_data(
         batch, old_log_probs=batch.old_logp, ref_log_prob=reference, advantages=signal["advantages"]
     )
     leaf = now.clone().requires_grad_()
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    loss, _ = ppo_loss(actor, {"log_probs": sequences(leaf, batch)}, held)
+    loss, _ = ppo_loss(actor, {"log_probs": sequences(leaf, batch)}, lesson_tensors)
     return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
 
@@ -315,12 +317,12 @@ def test_the_recipes_constant_beside_the_deviation_changes_as_much_as_is_listed(
     algorithm = next(part.config.algorithm for part in plan.parts if part.config.arm == arm)
     batch, now, reference, value, _ = lesson()
     _, _, signal = of_ours(algorithm, batch, now, reference, value)
-    found = advantages(config, batch, reference, value)["advantages"]
+    their_advantages = advantages(config, batch, reference, value)["advantages"]
     for group in batch.group.unique():
         rows = batch.group == group
         deviation = batch.reward[rows].std()
         factor = (deviation + 1e-4) / (deviation + 1e-6)
-        close(found[rows], signal.advantage[rows] * factor, rtol=1e-5, atol=1e-6)
+        close(their_advantages[rows], signal.advantage[rows] * factor, rtol=1e-5, atol=1e-6)
 
 
 def test_verls_loss_of_a_policy_with_a_critic_is_ours_up_to_bessels_correction(
@@ -337,9 +339,9 @@ def test_verls_loss_of_a_policy_with_a_critic_is_ours_up_to_bessels_correction(
     theirs, their_slope = of_verl(config, batch, now, reference, value)
     tokens = int(batch.completion_mask.sum())
     factor = ((tokens - 1) / tokens) ** 0.5
-    found = advantages(config, batch, reference, value)
-    close(found["advantages"] * batch.completion_mask, signal.advantage * factor, **NEAR)
-    close(found["returns"][batch.completion_mask], signal.returns[batch.completion_mask], **NEAR)
+    their_signal = advantages(config, batch, reference, value)
+    close(their_signal["advantages"] * batch.completion_mask, signal.advantage * factor, **NEAR)
+    close(their_signal["returns"][batch.completion_mask], signal.returns[batch.completion_mask], **NEAR)
     close(theirs, ours * factor, **NEAR)
     close(their_slope, slope * factor * batch.completion_mask, **NEAR)
 
@@ -352,11 +354,11 @@ def test_verls_loss_of_a_critic_is_ours(handed: tuple[Plan, Path]) -> None:
     config = composed(folder, "ppo-arithmetic-s3")
     algorithm = next(part.config.algorithm for part in plan.parts if part.config.arm == "ppo")
     batch, now, reference, value, after = lesson()
-    found = advantages(config, batch, reference, value)
-    held = lesson_data(batch, values=value, returns=found["returns"])
+    their_signal = advantages(config, batch, reference, value)
+    lesson_tensors = lesson_data(batch, values=value, returns=their_signal["returns"])
     leaf = after.clone().requires_grad_()
     critic = omega_conf_to_dataclass(config.critic)
-    theirs, _ = value_loss(critic, {"values": sequences(leaf, batch)}, held)
+    theirs, _ = value_loss(critic, {"values": sequences(leaf, batch)}, lesson_tensors)
     their_slope = torch.autograd.grad(theirs, leaf)[0]
 
     mine = after.clone().requires_grad_()
@@ -381,11 +383,11 @@ def test_the_parts_of_a_split_minibatch_add_up_to_verls_loss_of_the_whole() -> N
     tokens, rows = int(mask.sum()), len(batch)
     for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"):
         counts = {"batch_num_tokens": tokens, "global_batch_size": rows, "loss_scale_factor": 13}
-        whole = agg_loss(now, mask, mode, dp_size=1, **counts)
+        full_loss = agg_loss(now, mask, mode, dp_size=1, **counts)
         halves = sum(
             agg_loss(now[part], mask[part], mode, dp_size=1, **counts) for part in ([0, 1, 2], [3, 4, 5, 6])
         )
-        close(halves, whole, **NEAR)
+        close(halves, full_loss, **NEAR)
 
 
 def test_the_kept_list_of_keys_is_that_of_this_release(handed: tuple[Plan, Path]) -> None:
@@ -395,14 +397,14 @@ def test_the_kept_list_of_keys_is_that_of_this_release(handed: tuple[Plan, Path]
     from grpobench.runs.handover.verl import configuration_keys
 
     def leaves(table: Any, prefix: str = "") -> set[str]:
-        found = set()
+        keys = set()
         for key in table:
             value = table._get_node(key)
             if isinstance(value, DictConfig) and len(value):
-                found |= leaves(value, f"{prefix}{key}.")
+                keys |= leaves(value, f"{prefix}{key}.")
             elif key != "_target_":
-                found.add(f"{prefix}{key}")
-        return found
+                keys.add(f"{prefix}{key}")
+        return keys
 
     from hydra import compose, initialize_config_module
 
@@ -425,14 +427,14 @@ def test_a_coroutine_may_ask_the_reward_function_from_many_threads(handed: tuple
         calls = []
         for problem in problems:
             row = data.row(plan.parts[0].config, problem, "train", 0)
-            asked = {
+            arguments = {
                 "data_source": row["data_source"],
                 "solution_str": task.demonstrate(problem),
                 "ground_truth": row["reward_model"]["ground_truth"],
                 "extra_info": row["extra_info"] | {"num_turns": 2},
             }
-            calls.append(loop.run_in_executor(None, lambda asked=asked: function(**asked)))
+            calls.append(loop.run_in_executor(None, lambda arguments=arguments: function(**arguments)))
         return await asyncio.gather(*calls)
 
-    found = asyncio.run(all_of_them())
-    assert [one["acc"] for one in found] == [1.0] * 20
+    graded = asyncio.run(all_of_them())
+    assert [scores["acc"] for scores in graded] == [1.0] * 20

@@ -77,19 +77,19 @@ def test_evaluations_that_sometimes_share_a_row_with_an_update(tmp_path: Path) -
 def test_a_reward_of_nan_beside_what_updates_tell_is_a_divergence(tmp_path: Path) -> None:
     rows = [training(step, learning_rate=1e-6) for step in (1, 2)]
     last = training(3, NAN, learning_rate=1e-6)
-    wanted = "grad_norm is nan from step 3 to the end"
-    assert why(read(tmp_path, *rows, last)) == wanted
-    assert why(read(tmp_path, *rows, last, evaluation(3, learning_rate=NAN))) == wanted
-    assert why(read(tmp_path, *rows, last | {ACCURACY: 0.0})) == wanted
+    expected = "grad_norm is nan from step 3 to the end"
+    assert why(read(tmp_path, *rows, last)) == expected
+    assert why(read(tmp_path, *rows, last, evaluation(3, learning_rate=NAN))) == expected
+    assert why(read(tmp_path, *rows, last | {ACCURACY: 0.0})) == expected
 
 
 def test_updates_that_are_all_nan_to_the_end_are_a_divergence(tmp_path: Path) -> None:
     rows = [training(1), training(2), evaluation(2), training(3, NAN), training(4, NAN)]
-    wanted = "grad_norm is nan from step 3 to the end"
-    assert why(read(tmp_path, *rows)) == wanted
-    assert why(read(tmp_path, *rows, evaluation(5))) == wanted
+    expected = "grad_norm is nan from step 3 to the end"
+    assert why(read(tmp_path, *rows)) == expected
+    assert why(read(tmp_path, *rows, evaluation(5))) == expected
     always = [training(1) | {ACCURACY: 0.25}, training(2) | {ACCURACY: 0.25}, evaluation(3), evaluation(4)]
-    assert why(read(tmp_path, *always)) == wanted  # evaluated at each update, and twice after it broke
+    assert why(read(tmp_path, *always)) == expected  # evaluated at each update, and twice after it broke
 
 
 @pytest.mark.parametrize("value", [NAN, math.inf])
@@ -100,8 +100,8 @@ def test_what_is_never_finite_is_a_divergence(value: float, tmp_path: Path) -> N
 
 def test_a_column_that_is_logged_at_intervals(tmp_path: Path) -> None:
     def every_third(last: int) -> list[dict[str, float]]:
-        told = [(step, 0.5 if step % 3 == 0 and step < 9 else NAN) for step in range(1, last + 1)]
-        return [{"step": step, "reward": 0.5, "grad_norm": value} for step, value in told]
+        points = [(step, 0.5 if step % 3 == 0 and step < 9 else NAN) for step in range(1, last + 1)]
+        return [{"step": step, "reward": 0.5, "grad_norm": value} for step, value in points]
 
     assert why(read(tmp_path, *every_third(8))) == ""  # two steps behind the last: no more than before
     assert why(read(tmp_path, *every_third(9))) == "grad_norm is nan from step 7 to the end"

@@ -30,15 +30,15 @@ from grpobench.runs import cli
 DATA = "val-core/gsm8k/acc/mean@1"
 
 
-def verl_run(place: Path, gain: float, steps: int = 4, **more: float) -> None:
+def verl_run(folder: Path, gain: float, steps: int = 4, **more: float) -> None:
     """A console with a validation before the first step and at every second."""
     rows: dict[int, dict[str, float]] = {0: {DATA: 0.25}}
     for step in range(1, steps + 1):
         rows[step] = verl_row(step, 0.25 + gain * step, **more)
         if step % 2 == 0:
             rows[step][DATA] = 0.25 + gain * step
-    place.mkdir(parents=True)
-    (place / "train.log").write_text(verl_console(rows), encoding="utf-8")
+    folder.mkdir(parents=True)
+    (folder / "train.log").write_text(verl_console(rows), encoding="utf-8")
 
 
 def folder_of_verl(tmp_path: Path, steps: int = 4) -> Path:
@@ -57,8 +57,8 @@ def report(folder: Path) -> dict[str, Any]:
     with drawing("final_accuracy", "reward"):
         assert cli.main(["report", str(folder), "--format", "json,html"]) == 0
     assert "<html" in (folder / "report" / "index.html").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads((folder / "report" / "report.json").read_text(encoding="utf-8"))
-    return found
+    report_table: dict[str, Any] = json.loads((folder / "report" / "report.json").read_text(encoding="utf-8"))
+    return report_table
 
 
 def test_folder_of_runs_is_an_experiment_whose_report_has_accuracies(
@@ -66,11 +66,11 @@ def test_folder_of_runs_is_an_experiment_whose_report_has_accuracies(
 ) -> None:
     logs, out = folder_of_verl(tmp_path), tmp_path / "out"
     assert imported(logs, out) == 0
-    told = capsys.readouterr().out
-    assert "dapo-gsm8k-s0: finished, 5 rows to step 4" in told
-    assert "names of verl, as in volcengine/verl@b178a3c" in told
-    assert "without a name of ours: other/actor/pg_clipfrac, other/critic/rewards/mean" in told
-    assert told.splitlines()[-1] == f"grpobench report {out}"
+    output = capsys.readouterr().out
+    assert "dapo-gsm8k-s0: finished, 5 rows to step 4" in output
+    assert "names of verl, as in volcengine/verl@b178a3c" in output
+    assert "without a name of ours: other/actor/pg_clipfrac, other/critic/rewards/mean" in output
+    assert output.splitlines()[-1] == f"grpobench report {out}"
     experiment = load(out)
     assert (set(experiment.arms), experiment.tasks, experiment.seeds) == (
         {"grpo", "dapo"},
@@ -79,10 +79,10 @@ def test_folder_of_runs_is_an_experiment_whose_report_has_accuracies(
     )
     assert all(run.finished and run.step == 4 for run in experiment.runs)
     assert all(known(name) for name in experiment.names())
-    found = report(out)
-    final = {(row["arm"], row["seed"]): (row["base"], row["final"]) for row in found["runs"]}
+    report_table = report(out)
+    final = {(row["arm"], row["seed"]): (row["base"], row["final"]) for row in report_table["runs"]}
     assert final["grpo", 0] == (0.25, pytest.approx(0.45)) and final["dapo", 1] == (0.25, pytest.approx(0.69))
-    assert found["alarms"] == {
+    assert report_table["alarms"] == {
         "Imported from logs of others": [
             "4 runs from verl logs with names of verl: provenance.json says what each metric means there"
         ]
@@ -93,20 +93,25 @@ def test_folder_of_runs_is_an_experiment_whose_report_has_accuracies(
 def test_provenance_says_where_each_number_is_from(tmp_path: Path) -> None:
     logs, out = folder_of_verl(tmp_path), tmp_path / "out"
     imported(logs, out)
-    place = out / "grpo-gsm8k-s0"
-    told = json.loads((place / "provenance.json").read_text())["imported"]
+    run_folder = out / "grpo-gsm8k-s0"
+    imported_record = json.loads((run_folder / "provenance.json").read_text())["imported"]
     file = logs / "grpo-seed0" / "train.log"
-    assert told["files"] == [
+    assert imported_record["files"] == [
         {
             "path": str(file),
             "bytes": file.stat().st_size,
             "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
         }
     ]
-    assert told["metrics"]["reward/mean"] == "critic/score/mean"
-    assert told["other"]["other/actor/pg_clipfrac"] == "actor/pg_clipfrac"
-    assert (told["format"], told["names"], told["rows"], told["faults"]) == ("verl", "verl", 5, [])
-    rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    assert imported_record["metrics"]["reward/mean"] == "critic/score/mean"
+    assert imported_record["other"]["other/actor/pg_clipfrac"] == "actor/pg_clipfrac"
+    assert (
+        imported_record["format"],
+        imported_record["names"],
+        imported_record["rows"],
+        imported_record["faults"],
+    ) == ("verl", "verl", 5, [])
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     # 640 tokens a step, a quarter of which are the completions'
     assert [row.get("cost/generated_tokens") for row in rows] == [None, 160.0, 320.0, 480.0, 640.0]
 
@@ -114,9 +119,11 @@ def test_provenance_says_where_each_number_is_from(tmp_path: Path) -> None:
 def test_final_accuracy_is_last_in_log_and_report_says_from_when(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert imported(folder_of_verl(tmp_path, steps=5), out) == 0
-    found = report(out)
-    assert {row["run_status"] for row in found["runs"]} == {"finished"}
-    assert "the final accuracy is from step 4 of 5" in found["alarms"]["Imported from logs of others"][1]
+    report_table = report(out)
+    assert {row["run_status"] for row in report_table["runs"]} == {"finished"}
+    assert (
+        "the final accuracy is from step 4 of 5" in report_table["alarms"]["Imported from logs of others"][1]
+    )
 
 
 def test_rows_that_are_lost_after_the_import_are_missed(tmp_path: Path) -> None:
@@ -176,14 +183,15 @@ def test_what_is_damaged_stands_in_the_report_and_strict_imports_nothing(
     (logs / "bad" / "trainer_state.json").write_text('{"log_history": ')
     assert imported(logs, out, "--strict") == 2
     assert not out.exists()
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert (
-        f"{logs / 'grpo-seed1' / 'train.log'}, line 11: `critic/score/mean` is not a number: 'broken'" in said
+        f"{logs / 'grpo-seed1' / 'train.log'}, line 11: `critic/score/mean` is not a number: 'broken'"
+        in stderr
     )
     assert imported(logs, out) == 0
-    told = "\n".join(report(out)["alarms"]["Left out of what was imported"])
-    assert f"{logs / 'empty'}: contains no known log format" in told
-    assert f"{logs / 'bad'}" in told and "train.log, line 11" in told
+    alarm_text = "\n".join(report(out)["alarms"]["Left out of what was imported"])
+    assert f"{logs / 'empty'}: contains no known log format" in alarm_text
+    assert f"{logs / 'bad'}" in alarm_text and "train.log, line 11" in alarm_text
     assert len(load(out).runs) == 4
 
 
@@ -230,10 +238,10 @@ def test_a_run_that_diverged_counts_as_zero(tmp_path: Path) -> None:
     verl_run(tmp_path / "grpo-s0", 0.1)
     verl_run(tmp_path / "ppo-s0", 0.1, **{"actor/grad_norm": float("nan")})
     assert imported(tmp_path / "grpo-s0", tmp_path / "ppo-s0", out) == 0
-    found = {row["arm"]: row for row in report(out)["runs"]}
-    assert (found["ppo"]["state"], found["ppo"]["counted"]) == ("diverged", 0.0)
-    assert found["ppo"]["why"] == "actor/grad_norm is nan from step 1 to the end"
-    assert found["grpo"]["state"] == "finished"
+    run_by_arm = {row["arm"]: row for row in report(out)["runs"]}
+    assert (run_by_arm["ppo"]["state"], run_by_arm["ppo"]["counted"]) == ("diverged", 0.0)
+    assert run_by_arm["ppo"]["why"] == "actor/grad_norm is nan from step 1 to the end"
+    assert run_by_arm["grpo"]["state"] == "finished"
 
 
 def test_a_log_without_rows_or_in_percent_is_named_and_the_rest_imported(
@@ -244,10 +252,10 @@ def test_a_log_without_rows_or_in_percent_is_named_and_the_rest_imported(
     (logs / "empty-s0" / "trainer_state.json").write_text(trainer_state([], 0, 5))
     verl_run(logs / "percent-s0", 12.5)
     assert imported(logs, out) == 0
-    told = capsys.readouterr().out
-    assert f"left out: {logs / 'empty-s0'}: no row has a number" in told
+    output = capsys.readouterr().out
+    assert f"left out: {logs / 'empty-s0'}: no row has a number" in output
     file = logs / "percent-s0" / "train.log"
-    assert f"left out: {file}: `{DATA}` is 25.25 at step 2, and eval/validation/greedy/correct is a" in told
+    assert f"left out: {file}: `{DATA}` is 25.25 at step 2, and eval/validation/greedy/correct is a" in output
     assert len(load(out).runs) == 4
     maps = ("--map", f"{DATA}/100=eval/validation/greedy/correct")
     assert imported(file, tmp_path / "share", *maps, "--seed", 0) == 0
@@ -264,9 +272,9 @@ def test_columns_are_named_and_an_unknown_one_is_said(
     out = tmp_path / "out"
     maps = ["--map", "it=step", "--map", "score=reward/mean", "--map", "gone=time/step"]
     assert imported(tmp_path / "mine.csv", out, *maps, "--json") == 0
-    told = capsys.readouterr()
-    assert "--map gone: no log has it" in told.err
-    (run,) = json.loads(told.out)["runs"]
+    captured = capsys.readouterr()
+    assert "--map gone: no log has it" in captured.err
+    (run,) = json.loads(captured.out)["runs"]
     assert (run["metrics"], run["other"]) == ({"reward/mean": "score"}, {"other/kl": "kl"})
     assert run["run"] == "mine-imported-s0" and "it is set to 0" in run["notes"][0]
     assert list(load(out).select("reward/mean")["value"]) == [0.5, 0.75]
@@ -289,11 +297,11 @@ def test_status_tells_of_imported_runs(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Path) -> None:
-    place, out = tmp_path / "grpo-s0", tmp_path / "out"
-    verl_run(place, 0.125, steps=2)
+    log_folder, out = tmp_path / "grpo-s0", tmp_path / "out"
+    verl_run(log_folder, 0.125, steps=2)
     dumped = (("val_data", 0, (1.0, 0.0)), ("val_data", 2, (1.0, 1.0)), ("rollout", 1, (0.5, 1.0)))
     for folder, step, scores in dumped:
-        (place / folder).mkdir(exist_ok=True)
+        (log_folder / folder).mkdir(exist_ok=True)
         rows = [
             {"input": f"{at} + 1 =", "output": "2", "gts": "2", "score": score, "step": step}
             | {"acc": score == 1}
@@ -301,23 +309,23 @@ def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Pat
         ]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         half = json.dumps({**rows[0], "input": "\ud800"}) + "\n"
-        (place / folder / f"{step}.jsonl").write_text(text + half + '{"input": "')
-    assert imported(place, out) == 0
+        (log_folder / folder / f"{step}.jsonl").write_text(text + half + '{"input": "')
+    assert imported(log_folder, out) == 0
     experiment = load(out)
-    asked = experiment.evaluations
-    assert asked.groupby("step")["score/correct"].mean().to_dict() == {0: 0.5, 2: 1.0}
-    assert set(asked["mode"]) == {"greedy"} and asked["problem"].nunique() == 2
+    evaluations = experiment.evaluations
+    assert evaluations.groupby("step")["score/correct"].mean().to_dict() == {0: 0.5, 2: 1.0}
+    assert set(evaluations["mode"]) == {"greedy"} and evaluations["problem"].nunique() == 2
     packed = (out / "grpo-gsm8k-s0" / "rollouts" / "step-1.jsonl.zst").read_bytes()
     groups = [json.loads(line) for line in zstandard.ZstdDecompressor().decompress(packed).splitlines()]
     assert [(group["prompt"], group["completions"][0]["reward"]) for group in groups] == [
         ("0 + 1 =", 0.5),
         ("1 + 1 =", 1.0),
     ]
-    found = report(out)
-    assert (found["runs"][0]["items"], found["runs"][0]["final"]) == (2, 0.5)
-    assert "Logs that lack something" not in found["alarms"]
-    (line,) = found["alarms"]["Left out of what was imported"]
-    assert f"{place / 'rollout' / '1.jsonl'}, line 3: \\ud800 is half a surrogate pair" in line
+    report_table = report(out)
+    assert (report_table["runs"][0]["items"], report_table["runs"][0]["final"]) == (2, 0.5)
+    assert "Logs that lack something" not in report_table["alarms"]
+    (line,) = report_table["alarms"]["Left out of what was imported"]
+    assert f"{log_folder / 'rollout' / '1.jsonl'}, line 3: \\ud800 is half a surrogate pair" in line
     (out / "grpo-gsm8k-s0" / "eval.jsonl").write_text("")
     (out / "grpo-gsm8k-s0" / "sums.json").unlink()  # as older versions imported
     assert "eval.jsonl is missing or empty" in report(out)["alarms"]["Logs that lack something"][0]
@@ -325,17 +333,17 @@ def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Pat
 
 def test_an_imported_run_that_collapses_is_found_within_one_evaluation(tmp_path: Path) -> None:
     """The published cliff: accuracy flat near .96 to step 225, .74 at 250, .21 at 275."""
-    place, out = tmp_path / "grpo-s0", tmp_path / "out"
+    log_folder, out = tmp_path / "grpo-s0", tmp_path / "out"
     cliff = dict.fromkeys(range(0, 250, 25), 0.96) | {250: 0.74, 275: 0.21, 300: 0.2}
     rows = {step: verl_row(step, 0.9) for step in range(1, 301)} | {0: {}}
     rows = {step: rows[step] | ({DATA: cliff[step]} if step in cliff else {}) for step in range(301)}
-    place.mkdir()
-    (place / "train.log").write_text(verl_console(rows), encoding="utf-8")
-    assert imported(place, out) == 0
-    found = report(out)
-    (run,) = found["runs"]
+    log_folder.mkdir()
+    (log_folder / "train.log").write_text(verl_console(rows), encoding="utf-8")
+    assert imported(log_folder, out) == 0
+    report_table = report(out)
+    (run,) = report_table["runs"]
     assert run["run_status"] == "collapsed" and 250 <= run["collapsed_at"] <= 275
-    (row,) = found["tables"]["stability"]
+    (row,) = report_table["tables"]["stability"]
     assert (row["collapsed"], row["runs"]) == (1, 1) and "accuracy collapse" in row["events"]
     assert "Its only run collapsed at step" in row["sentence"]
 
@@ -374,19 +382,21 @@ def test_a_report_of_copied_and_imported_runs_accuses_none_of_them(tmp_path: Pat
     log.write_text(trainer_state(history, 2, 2))
     out = tmp_path / "both"
     assert imported(log.parent, out, "--task", "arithmetic", "--beside", ours) == 0
-    found = report(out)
-    assert "Folders that are not what they say" not in found["alarms"]
+    report_table = report(out)
+    assert "Folders that are not what they say" not in report_table["alarms"]
     assert (
         "copied from experiment ours by import --beside: grpo-arithmetic-s1, grpo-arithmetic-s2, "
-        "mine-arithmetic-s1, mine-arithmetic-s2" in found["alarms"]["Imported from logs of others"]
+        "mine-arithmetic-s1, mine-arithmetic-s2" in report_table["alarms"]["Imported from logs of others"]
     )
-    assert (found["control"], found["margin"]) == ("grpo", 0.01)
-    assert {(pair["first"], pair["second"]) for pair in found["comparisons"]} == {
+    assert (report_table["control"], report_table["margin"]) == ("grpo", 0.01)
+    assert {(pair["first"], pair["second"]) for pair in report_table["comparisons"]} == {
         ("grpo", "mine"),
         ("grpo", "grpo-trl"),
     }
     assert load(out).borrowed_rates == {"mine": "grpo"}
-    (lines,) = (one["lines"] for one in found["warnings"] if "no final accuracy" in one["title"])
+    (lines,) = (
+        warning["lines"] for warning in report_table["warnings"] if "no final accuracy" in warning["title"]
+    )
     reason = "the accuracy of this task is test, greedy, and its log has only validation, sampled"
     assert lines == [f"grpo-trl on arithmetic, seed 1: finished without data at update 2: {reason}"]
     other = Synthetic(

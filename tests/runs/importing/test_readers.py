@@ -35,7 +35,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 def faults(log: Log) -> list[str]:
     """What was left out, without the path."""
-    return [f"{fault.line}: {fault.what}" for fault in log.faults]
+    return [f"{fault.line}: {fault.message}" for fault in log.faults]
 
 
 # verl
@@ -109,11 +109,11 @@ def test_a_damaged_line_of_the_file_logger_is_named_and_the_rest_read(tmp_path: 
 
 def test_openrlhf_console_gives_steps_and_evaluations(tmp_path: Path) -> None:
     rows = {1: openrlhf_row(0.5), 2: openrlhf_row(0.75, vllm_kl=None)}
-    told = {2: {"eval_gsm8k_pass4": 0.5, "eval_gsm8k_pass1": 0.25}}
-    path = written(tmp_path, "a.log", openrlhf_console(rows, told))
+    evaluation_rows = {2: {"eval_gsm8k_pass4": 0.5, "eval_gsm8k_pass1": 0.25}}
+    path = written(tmp_path, "a.log", openrlhf_console(rows, evaluation_rows))
     log = console.read(path, library_of(path))
     assert log.library == "openrlhf" and not log.faults
-    assert log.rows == {1: rows[1], 2: openrlhf_row(0.75) | told[2]}
+    assert log.rows == {1: rows[1], 2: openrlhf_row(0.75) | evaluation_rows[2]}
 
 
 def test_a_dictionary_of_openrlhf_that_is_cut_loses_its_last_number(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_state_that_is_cut_keeps_what_stands_before(tmp_path: Path) -> None:
     log = trl.read(written(tmp_path, "trainer_state.json", cut))
     assert list(log.rows) == [1, 2]
     line = cut.count("\n") + 1
-    assert log.faults[0].line == line and "not JSON" in log.faults[0].what
+    assert log.faults[0].line == line and "not JSON" in log.faults[0].message
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"log_history": 3}', "\x00\x01"])
@@ -191,7 +191,10 @@ def test_completions_become_groups_of_the_same_prompt(tmp_path: Path) -> None:
     log = trl.read(tmp_path)
     first, second = log.rollouts[1]
     assert (first["prompt"], second["prompt"]) == ("1+1=", "2+2=")
-    assert [(one["text"], one["reward"], one["advantage"]) for one in first["completions"]] == [
+    assert [
+        (completion["text"], completion["reward"], completion["advantage"])
+        for completion in first["completions"]
+    ] == [
         ("2", 1.0, 1.0),
         ("3", 0.0, -1.0),
     ]
@@ -238,8 +241,8 @@ def test_rows_of_several_seeds_are_refused_and_one_is_taken(tmp_path: Path) -> N
     text = "step,seed,kl\n1,0,0.1\n1,1,0.2\n"
     with pytest.raises(DataError, match="`seed` is 0, 1: these are rows of 2 runs; write a file for each"):
         columns.read_csv(written(tmp_path, "a.csv", text))
-    one = columns.read_csv(written(tmp_path, "b.csv", "step,seed,kl\n1,3,0.1\n2,3,0.2\n"))
-    assert one.seed == 3
+    log = columns.read_csv(written(tmp_path, "b.csv", "step,seed,kl\n1,3,0.1\n2,3,0.2\n"))
+    assert log.seed == 3
 
 
 def test_numbers_that_stand_twice_at_their_step_are_counted(tmp_path: Path) -> None:
@@ -247,8 +250,8 @@ def test_numbers_that_stand_twice_at_their_step_are_counted(tmp_path: Path) -> N
     log = columns.read_csv(written(tmp_path, "a.csv", text))
     assert log.rows == {1: {"kl": 0.2, "loss": 1.0}, 2: {"kl": 0.2, "loss": 2.0}}
     (note,) = log.repeated()
-    what = "numbers were logged twice for their step with different values; the last one counts"
-    assert note == f"{what}: kl (2), loss (1); 3 in all"
+    message = "numbers were logged twice for their step with different values; the last one counts"
+    assert note == f"{message}: kl (2), loss (1); 3 in all"
 
 
 def test_a_table_with_its_newest_row_first_is_sorted(tmp_path: Path) -> None:
@@ -269,7 +272,7 @@ def test_too_large_or_too_nested_values_are_named_and_the_rest_is_read(tmp_path:
     ]
     log = columns.read_jsonl(written(tmp_path, "a.jsonl", "\n".join(rows)))
     assert log.rows == {1: {"b": 1.0}, 3: {"b": 3.0}}
-    assert [(fault.line, fault.what.partition("; ")[0]) for fault in log.faults[:3]] == [
+    assert [(fault.line, fault.message.partition("; ")[0]) for fault in log.faults[:3]] == [
         (2, "not a JSON object (nested too deep)"),
         (1, "`a` is too large for a number"),
         (3, "`c/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/…` is nested more than 100 levels deep"),
@@ -278,16 +281,16 @@ def test_too_large_or_too_nested_values_are_named_and_the_rest_is_read(tmp_path:
     with pytest.raises(DataError, match=r"nested too deep"):
         columns.read_jsonl(written(tmp_path, "b.jsonl", "[" * 100_000))
     state = f'{{"log_history": [{{"step": 1, "a": {large}, "b": 1}}]}}'
-    assert "`a` is too large" in trl.read(written(tmp_path, "trainer_state.json", state)).faults[0].what
+    assert "`a` is too large" in trl.read(written(tmp_path, "trainer_state.json", state)).faults[0].message
 
 
 def test_a_step_beyond_all_steps_is_named(tmp_path: Path) -> None:
     log = columns.read_csv(written(tmp_path, "a.csv", "step,kl\n1,0.1\n1e30,0.2\n"))
     assert faults(log) == ["3: `step` is not a step: '1e30'; the line is left out"]
     text = f"step:1 - a:1.0 - b:1.2.3\nstep:{'9' * 5000} - a:1.0\n"
-    told = console.read(written(tmp_path, "a.log", text), "verl")
-    assert told.rows == {1: {"a": 1.0}}
-    assert faults(told) == [
+    console_log = console.read(written(tmp_path, "a.log", text), "verl")
+    assert console_log.rows == {1: {"a": 1.0}}
+    assert faults(console_log) == [
         "1: `b` is not a number: '1.2.3'; it is left out",
         f"2: no step: {'9' * 40}; the line is left out",
     ]
@@ -295,8 +298,8 @@ def test_a_step_beyond_all_steps_is_named(tmp_path: Path) -> None:
 
 def test_json_list_with_steps_is_recognized_where_it_is_given(tmp_path: Path) -> None:
     table = written(tmp_path, "a.json", '[\n {"loss": 1.0, "step": 1}]')
-    (found,) = sources(table, "", [])
-    assert (found.kind, columns.read_jsonl(table).rows) == ("jsonl", {1: {"loss": 1.0}})
+    (source,) = sources(table, "", [])
+    assert (source.kind, columns.read_jsonl(table).rows) == ("jsonl", {1: {"loss": 1.0}})
     other = written(tmp_path, "b.json", '[{"it": 1, "text": "step"}]')
     with pytest.raises(DataError, match="not a known log format; see --from; --from jsonl reads a list of"):
         sources(other, "", [])
@@ -346,10 +349,10 @@ def test_a_folder_is_searched_for_runs_and_each_is_read_once(tmp_path: Path) -> 
     written(tmp_path / "both", "train.log", verl_console(ROWS))
     written(tmp_path / ".hidden", "a.csv", "step,reward\n1,0.5\n")
     noted: list[Fault] = []
-    found = sources(tmp_path, "", noted)
-    assert [one.label for one in found] == ["both", "grpo/seed0", "grpo/seed1"]
+    run_sources = sources(tmp_path, "", noted)
+    assert [source.label for source in run_sources] == ["both", "grpo/seed0", "grpo/seed1"]
     assert [fault.path for fault in noted] == [tmp_path / "empty"]
-    assert [one.label for one in sources(tmp_path, "csv", [])] == ["both/a", "both/b"]
+    assert [source.label for source in sources(tmp_path, "csv", [])] == ["both/a", "both/b"]
     with pytest.raises(DataError, match="no such file or folder"):
         sources(tmp_path / "absent", "", [])
 
@@ -373,7 +376,7 @@ def test_an_absent_package_is_named_with_the_remedy(
 
 
 @pytest.mark.parametrize(
-    ("file", "given", "label"),
+    ("file", "searched", "label"),
     [
         ("study/grpo-s1.csv", "study", "grpo-s1"),
         ("study/grpo-s1.csv", ".", "study/grpo-s1"),
@@ -387,17 +390,17 @@ def test_an_absent_package_is_named_with_the_remedy(
     ],
 )
 def test_the_only_log_of_a_folder_keeps_its_name_and_seed(
-    file: str, given: str, label: str, tmp_path: Path
+    file: str, searched: str, label: str, tmp_path: Path
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True)
     written(tmp_path, file, "step,reward\n1,0.5\n")
-    assert [one.label for one in sources(tmp_path / given, "", [])] == [label]
+    assert [source.label for source in sources(tmp_path / searched, "", [])] == [label]
 
 
-@pytest.mark.parametrize("given", [".", "grpo-s3", "grpo-s3/runs", "grpo-s3/runs/Nov23_06-18-54_host"])
-def test_event_files_of_transformers_have_the_name_of_the_run_s_folder(given: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("searched", [".", "grpo-s3", "grpo-s3/runs", "grpo-s3/runs/Nov23_06-18-54_host"])
+def test_event_files_of_transformers_have_the_name_of_the_run_s_folder(searched: str, tmp_path: Path) -> None:
     folder = tmp_path / "grpo-s3" / "runs" / "Nov23_06-18-54_host"
     folder.mkdir(parents=True)
     file = written(folder, "events.out.tfevents.1.host.2.0", "")
-    for place in (tmp_path / given, file):
-        assert [one.label for one in sources(place, "", [])] == ["grpo-s3"]
+    for path in (tmp_path / searched, file):
+        assert [source.label for source in sources(path, "", [])] == ["grpo-s3"]

@@ -35,7 +35,7 @@ trackers = pytest.mark.skipif(
 class Table:
     """What an import made of a run."""
 
-    place: tuple[str, str, int]
+    run_key: tuple[str, str, int]
     rows: dict[int, dict[str, float]]
     state: str
 
@@ -48,9 +48,9 @@ def table(source: Path, out: Path, *arguments: str) -> Table:
     return Table((run.arm, run.task, run.seed), rows, run.state)
 
 
-def same(one: Table, other: Table, digits: float = 0.0) -> None:
-    assert (one.place, one.state, list(one.rows)) == (other.place, other.state, list(other.rows))
-    for step, row in one.rows.items():
+def same(first: Table, other: Table, digits: float = 0.0) -> None:
+    assert (first.run_key, first.state, list(first.rows)) == (other.run_key, other.state, list(other.rows))
+    for step, row in first.rows.items():
         assert row == pytest.approx(other.rows[step], rel=digits, abs=0.0), step
 
 
@@ -77,8 +77,8 @@ def scalars(folder: Path, calls: Calls, prefix: Callable[[Mapping[str, Any]], st
     for at, (step, row) in enumerate(calls):
         numbers = {name: value for name, value in row.items() if value is not None}
         for name, value in numbers.items():
-            one = Summary.Value(tag=f"{prefix(row)}{name}", simple_value=value)
-            writer.add_event(Event(wall_time=float(at), step=step, summary=Summary(value=[one])))
+            summary_value = Summary.Value(tag=f"{prefix(row)}{name}", simple_value=value)
+            writer.add_event(Event(wall_time=float(at), step=step, summary=Summary(value=[summary_value])))
     writer.close()
 
 
@@ -138,7 +138,7 @@ def test_verl_gives_one_table_from_its_console_and_its_file_logger(tmp_path: Pat
     (tmp_path / "project" / f"{NAME}.jsonl").write_text(verl_file(dict(verl_calls())))
     for source in ("project", f"project/{NAME}.jsonl"):
         same(table(tmp_path / source, tmp_path / f"{len(source)}"), console)
-    assert console.place == ("grpo", "gsm8k", 3)
+    assert console.run_key == ("grpo", "gsm8k", 3)
     times = [console.rows[step]["time/step"] for step in range(1, 5)]
     assert times == [44.125] * 4  # not 44.125 − 60 where the step was validated
     assert console.rows[4]["time/evaluate"] == 60.0 and console.rows[4]["cost/peak_memory_gb"] == 61.5
@@ -225,7 +225,7 @@ def test_openrlhf_gives_one_table_with_and_without_its_trackers_prefixes(
         rows.setdefault(step, {"step": step}).update({f"{prefix(row)}{name}": row[name] for name in row})
     (tmp_path / f"{NAME}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
     same(table(tmp_path / f"{NAME}.jsonl", tmp_path / "b"), openrlhf)
-    assert openrlhf.place == ("grpo", "gsm8k", 3)
+    assert openrlhf.run_key == ("grpo", "gsm8k", 3)
     assert openrlhf.rows[4]["cost/generated_tokens"] == 4 * 16 * 31.5
     assert openrlhf.rows[4]["eval/validation/sampled/pass@4"] == 1.0
 
@@ -244,8 +244,8 @@ def test_openrlhf_gives_one_table_from_its_trackers(tmp_path: Path, openrlhf: Ta
             samples = wandb.Table(columns=samples.columns, data=samples.data)
             samples.add_data(step, "text", 0.5)
             run.log({"train/generated_samples": samples})
-            told = {name: value for name, value in row.items() if value is not None} | {"global_step": step}
-            run.log({f"{prefix(row)}{name}": value for name, value in told.items()})
+            logged = {name: value for name, value in row.items() if value is not None} | {"global_step": step}
+            run.log({f"{prefix(row)}{name}": value for name, value in logged.items()})
 
     offline(tmp_path, {}, write)
     same(table(tmp_path / "wandb", tmp_path / "b"), openrlhf)
@@ -277,7 +277,7 @@ def test_trl_gives_one_table_from_its_state_and_a_csv_of_its_history(
     (tmp_path / "curves").mkdir()
     pd.DataFrame(HISTORY).to_csv(tmp_path / "curves" / f"{NAME}.csv", index=index)
     same(table(tmp_path / "curves", tmp_path / "out", "--task", "sums"), trl_table)
-    assert trl_table.place == ("grpo", "sums", 3)
+    assert trl_table.run_key == ("grpo", "sums", 3)
     assert trl_table.rows[4]["other/eval_rewards/exact/std"] == 0.25
 
 
@@ -301,10 +301,10 @@ def test_event_files_of_a_run_that_was_resumed_are_one_run(
         scalars(resumed / folder, [(step, rows[step]) for step in steps])
         (file,) = (resumed / folder).iterdir()
         file.rename(file.with_name(f"events.out.tfevents.{second}.host.1.0"))
-    found = table(tmp_path, tmp_path / "out")
+    imported_table = table(tmp_path, tmp_path / "out")
     assert "2 files are parts of one resumed run" in capsys.readouterr().out
-    assert found.place == ("grpo", "imported", 3)
-    assert [row["reward/mean"] for row in found.rows.values()] == [step / 64 for step in range(1, 7)]
+    assert imported_table.run_key == ("grpo", "imported", 3)
+    assert [row["reward/mean"] for row in imported_table.rows.values()] == [step / 64 for step in range(1, 7)]
 
 
 @trackers
@@ -354,11 +354,11 @@ def test_a_run_of_trl_gives_one_table_by_all_of_its_routes(
         folder.mkdir(parents=True)
     (tmp_path / "trainer_state.json").rename(state / "trainer_state.json")
     pd.DataFrame(trainer.state.log_history).to_csv(tmp_path / f"{NAME}.csv", index=False)
-    wanted = table(state, tmp_path / "a", "--task", "letters")
-    assert wanted.place == ("grpo", "letters", 3) and "other/eval_rewards/length/std" in wanted.rows[2]
-    same(table(tmp_path / f"{NAME}.csv", tmp_path / "b", "--task", "letters"), wanted)
-    same(table(tmp_path / "wandb", tmp_path / "c", "--task", "letters"), wanted)
+    expected = table(state, tmp_path / "a", "--task", "letters")
+    assert expected.run_key == ("grpo", "letters", 3) and "other/eval_rewards/length/std" in expected.rows[2]
+    same(table(tmp_path / f"{NAME}.csv", tmp_path / "b", "--task", "letters"), expected)
+    same(table(tmp_path / "wandb", tmp_path / "c", "--task", "letters"), expected)
     events = tmp_path / "events"
     (tmp_path / "runs-of-trl" / NAME / "runs").rename(made := events / NAME / "runs")
     for number, source in enumerate((events, made.parent, made, next(made.iterdir()))):
-        same(table(source, tmp_path / f"d{number}", "--task", "letters"), wanted, 2**-23)
+        same(table(source, tmp_path / f"d{number}", "--task", "letters"), expected, 2**-23)

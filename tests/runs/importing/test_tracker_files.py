@@ -106,8 +106,8 @@ def test_the_files_of_a_run_that_was_resumed_are_one_run(
         package.teardown()
         time.sleep(1.1)  # W&B names folders by the second
     assert cli.main(["import", str(tmp_path / "wandb"), str(tmp_path / "out"), "--task", "sums"]) == 0
-    told = capsys.readouterr().out
-    assert "2 files are parts of one resumed run" in told and "goes back from 6 to 4" in told
+    output = capsys.readouterr().out
+    assert "2 files are parts of one resumed run" in output and "goes back from 6 to 4" in output
     (run,) = load(tmp_path / "out").runs
     assert (run.state, run.step, run.rows) == ("finished", 9, 9)
     parts = load(tmp_path / "out").select("other/part")
@@ -123,16 +123,16 @@ def test_a_file_of_wandb_that_is_cut_or_damaged_keeps_the_rest(tmp_path: Path) -
     log = wandb.read(path)
     assert 0 < len(log.rows) < len(STEPS)
     assert log.rows[1] == tracked(1)
-    assert [fault.what.partition(": ")[2] for fault in log.faults] == ["the file is cut here"]
+    assert [fault.message.partition(": ")[2] for fault in log.faults] == ["the file is cut here"]
     assert (log.state, log.why) == (
         "preempted",
         "the file has no end: the run was killed, or is still running",
     )
-    place = content.index(b"train/reward", len(content) // 3)
-    path.write_bytes(content[:place] + b"XXXXX" + content[place + 5 :])
+    position = content.index(b"train/reward", len(content) // 3)
+    path.write_bytes(content[:position] + b"XXXXX" + content[position + 5 :])
     damaged = wandb.read(path)
     assert len(damaged.rows) >= len(STEPS) - 1 and damaged.state == "finished"
-    assert "checksum is wrong" in damaged.faults[0].what
+    assert "checksum is wrong" in damaged.faults[0].message
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(DataError, match="not a file of W&B"):
         wandb.read(path)
@@ -175,7 +175,7 @@ def test_an_event_file_that_is_cut_keeps_what_stands_before(tmp_path: Path) -> N
     path.write_bytes(content[: len(content) // 2])
     log = tensorboard.read(tmp_path / "a")
     assert 0 < len(log.rows) < len(STEPS) and math.isclose(log.rows[1]["train/reward"], 1 / 64)
-    assert [fault.path for fault in log.faults] == [path] and "the file is cut here" in log.faults[0].what
+    assert [fault.path for fault in log.faults] == [path] and "the file is cut here" in log.faults[0].message
     path.write_bytes(b"")
     with pytest.raises(DataError, match="has no scalar"):
         tensorboard.read(tmp_path / "a")
@@ -195,8 +195,8 @@ def test_tensorflow_2_scalars_and_transformers_arguments_are_read(tmp_path: Path
         dtype=DT_STRING, string_val=[json.dumps({"seed": 5, "max_steps": 9, "beta": 0.04}).encode()]
     )
     shown = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-    told = Summary.Value(tag="args/text_summary", metadata=shown, tensor=text)
-    writer.add_event(Event(wall_time=1.0, step=0, summary=Summary(value=[told])))
+    summary_value = Summary.Value(tag="args/text_summary", metadata=shown, tensor=text)
+    writer.add_event(Event(wall_time=1.0, step=0, summary=Summary(value=[summary_value])))
     for step in (1, 2):
         writer.add_event(
             Event(wall_time=2.0, step=step, summary=Summary(value=scalar_pb("reward", 0.5).value))

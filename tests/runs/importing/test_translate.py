@@ -69,16 +69,20 @@ def test_a_tracker_prefix_is_seen_through() -> None:
     }
     for library, names in theirs.items():
         assert {name: VOCABULARIES[library].bare(name) for name in names} == names
-    found = translate(log_of({"train/kl": 0.5, "eval/reward": 0.25}), VOCABULARIES["trl"], {})
-    assert found.rows == {1: {"policy/kl_reference_k3": 0.5, "eval/validation/sampled/reward": 0.25}}
+    translated = translate(log_of({"train/kl": 0.5, "eval/reward": 0.25}), VOCABULARIES["trl"], {})
+    assert translated.rows == {1: {"policy/kl_reference_k3": 0.5, "eval/validation/sampled/reward": 0.25}}
 
 
 def test_what_has_no_name_of_ours_is_kept_under_its_own_and_ours_stay() -> None:
     log = log_of({"actor/pg_clipfrac": 0.1, "reward/mean": 1.0, "critic/score/mean": 0.5})
-    found = translate(log, VOCABULARIES["verl"], {})
+    translated = translate(log, VOCABULARIES["verl"], {})
     # the table's name has precedence over a name that happens to be ours
-    assert found.rows[1] == {"other/actor/pg_clipfrac": 0.1, "other/reward/mean": 1.0, "reward/mean": 0.5}
-    assert found.unmapped == {
+    assert translated.rows[1] == {
+        "other/actor/pg_clipfrac": 0.1,
+        "other/reward/mean": 1.0,
+        "reward/mean": 0.5,
+    }
+    assert translated.unmapped == {
         "other/actor/pg_clipfrac": "actor/pg_clipfrac",
         "other/reward/mean": "reward/mean",
     }
@@ -87,15 +91,15 @@ def test_what_has_no_name_of_ours_is_kept_under_its_own_and_ours_stay() -> None:
 
 def test_the_first_of_the_table_counts_whatever_the_order_of_the_log() -> None:
     log = log_of({"reward": 0.25, "rollout/reward_mean": 0.5}, {"reward": 0.25})
-    found = translate(log, VOCABULARIES["openrlhf"], {})
-    assert found.rows == {1: {"other/reward": 0.25, "reward/mean": 0.5}, 2: {"other/reward": 0.25}}
+    translated = translate(log, VOCABULARIES["openrlhf"], {})
+    assert translated.rows == {1: {"other/reward": 0.25, "reward/mean": 0.5}, 2: {"other/reward": 0.25}}
 
 
 def test_map_counts_before_the_table_and_must_name_a_metric() -> None:
     mapped = mapping(["mine=reward/mean", "a=b=score/correct", "it=step"])
     assert mapped == {"mine": "reward/mean", "a=b": "score/correct", "it": "step"}
-    found = translate(log_of({"mine": 1.0, "critic/score/mean": 0.5}), VOCABULARIES["verl"], mapped)
-    assert found.rows[1] == {"reward/mean": 1.0, "other/critic/score/mean": 0.5}
+    translated = translate(log_of({"mine": 1.0, "critic/score/mean": 0.5}), VOCABULARIES["verl"], mapped)
+    assert translated.rows[1] == {"reward/mean": 1.0, "other/critic/score/mean": 0.5}
     with pytest.raises(
         ConfigError, match=r"no metric 'policy/entropi'; did you mean policy/entropy\?"
     ) as error:
@@ -137,17 +141,17 @@ def test_map_takes_component_without_a_similarly_named_metric_beside_it(name: st
 
 
 def test_one_data_set_gives_the_accuracy_and_several_do_not() -> None:
-    one = {"val-core/openai/gsm8k/acc/mean@1": 0.5, "val-core/openai/gsm8k/acc/best@4/mean": 0.75}
-    found = translate(log_of(one), VOCABULARIES["verl"], {})
-    wanted = {"eval/validation/greedy/correct": 0.5, "eval/validation/sampled/pass@4": 0.75}
-    assert (found.rows[1], found.task) == (wanted, "openai/gsm8k")
+    single = {"val-core/openai/gsm8k/acc/mean@1": 0.5, "val-core/openai/gsm8k/acc/best@4/mean": 0.75}
+    translated = translate(log_of(single), VOCABULARIES["verl"], {})
+    expected = {"eval/validation/greedy/correct": 0.5, "eval/validation/sampled/pass@4": 0.75}
+    assert (translated.rows[1], translated.task) == (expected, "openai/gsm8k")
     two = {"val-core/a/acc/mean@4": 0.5, "val-core/b/acc/mean@4": 0.25}
-    found = translate(log_of(two), VOCABULARIES["verl"], {})
-    assert found.rows[1] == {
+    translated = translate(log_of(two), VOCABULARIES["verl"], {})
+    assert translated.rows[1] == {
         "eval/validation/sampled/correct/a": 0.5,
         "eval/validation/sampled/correct/b": 0.25,
     }
-    assert found.task == "" and "evaluated on a, b" in found.notes[0]
+    assert translated.task == "" and "evaluated on a, b" in translated.notes[0]
     chosen = translate(
         log_of(two), VOCABULARIES["verl"], mapping(["val-core/b/acc/mean@4=eval/validation/sampled/correct"])
     )
@@ -174,18 +178,18 @@ def test_time_and_tokens_of_verl_follow_from_several_of_its_numbers() -> None:
         "response_length/mean": 10.0,
         "prompt_length/mean": 30.0,
     }
-    found = translate(log_of(row, row), VOCABULARIES["verl"], {})
-    assert [found.rows[step]["cost/generated_tokens"] for step in (1, 2)] == [100.0, 200.0]
-    assert found.rows[2]["time/step"] == 6.0 and found.rows[2]["time/forward"] == 1.5
-    assert found.names["time/step"] == "timing_s/step − timing_s/testing − timing_s/save_checkpoint"
+    translated = translate(log_of(row, row), VOCABULARIES["verl"], {})
+    assert [translated.rows[step]["cost/generated_tokens"] for step in (1, 2)] == [100.0, 200.0]
+    assert translated.rows[2]["time/step"] == 6.0 and translated.rows[2]["time/forward"] == 1.5
+    assert translated.names["time/step"] == "timing_s/step − timing_s/testing − timing_s/save_checkpoint"
 
 
 def test_a_sum_over_steps_is_left_out_where_steps_are_missing() -> None:
     row = {"rollout/response_length_mean": 10.0, "rollout/num_samples": 4.0}
     log = Log(Path("log"), "openrlhf", library="openrlhf", rows={1: row, 3: row})
-    found = translate(log, VOCABULARIES["openrlhf"], {})
-    assert "cost/generated_tokens" not in found.rows[3]
-    assert "1 of 3 steps lack rollout/response_length_mean" in found.notes[0]
+    translated = translate(log, VOCABULARIES["openrlhf"], {})
+    assert "cost/generated_tokens" not in translated.rows[3]
+    assert "1 of 3 steps lack rollout/response_length_mean" in translated.notes[0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -212,9 +216,9 @@ def test_accuracy_above_1_is_refused_and_number_after_slash_divides() -> None:
         f"log: `acc` is 52.75 at step 2, and {GREEDY} is a share, from 0 to 1; divide percent "
         f'with --map "acc/100={GREEDY}", and keep anything else with --map "acc=other/acc"'
     )
-    found = translate(log, None, mapping([f"acc/100={GREEDY}"]))
-    assert found.rows == {1: {GREEDY: 0.005}, 2: {GREEDY: 0.5275}}
-    assert found.names == {GREEDY: "acc ÷ 100"}
+    translated = translate(log, None, mapping([f"acc/100={GREEDY}"]))
+    assert translated.rows == {1: {GREEDY: 0.005}, 2: {GREEDY: 0.5275}}
+    assert translated.names == {GREEDY: "acc ÷ 100"}
     assert translate(log, None, mapping(["acc=other/acc"])).rows[2] == {"other/acc": 52.75}
     with pytest.raises(DataError, match=r"`acc` is 52.75 \(to be divided by 10\) at step 2"):
         translate(log, None, mapping([f"acc/10={GREEDY}"]))
@@ -247,29 +251,29 @@ def test_what_is_a_share() -> None:
 
 def test_tracker_evaluation_is_not_ours_unless_split_and_mode_are() -> None:
     theirs = {"eval/rewards/exact/std": 0.25, "eval/rewards/exact/mean": 0.5, "train/rewards/exact/std": 0.5}
-    found = translate(log_of(theirs | {GREEDY: 0.75}), VOCABULARIES["trl"], {})
-    assert found.rows[1] == {
+    translated = translate(log_of(theirs | {GREEDY: 0.75}), VOCABULARIES["trl"], {})
+    assert translated.rows[1] == {
         "other/eval_rewards/exact/std": 0.25,
         "eval/validation/sampled/exact": 0.5,
         "other/rewards/exact/std": 0.5,
         GREEDY: 0.75,
     }
-    assert found.unmapped["other/eval_rewards/exact/std"] == "eval/rewards/exact/std"
+    assert translated.unmapped["other/eval_rewards/exact/std"] == "eval/rewards/exact/std"
     assert translate(log_of({"eval/rewards/exact/std": 0.25}), None, {}).names == {}
 
 
 def test_a_name_with_and_without_a_prefix_stays_two() -> None:
-    found = translate(log_of({"train/loss": 1.0, "loss": 2.0}), VOCABULARIES["trl"], {})
-    assert found.rows[1] == {"other/train/loss": 1.0, "other/loss": 2.0}
+    translated = translate(log_of({"train/loss": 1.0, "loss": 2.0}), VOCABULARIES["trl"], {})
+    assert translated.rows[1] == {"other/train/loss": 1.0, "other/loss": 2.0}
 
 
 def test_what_openrlhf_evaluated_has_one_name_by_every_route() -> None:
     for name in ("eval_gsm8k_pass1", "eval/eval_gsm8k_pass1"):
-        found = translate(log_of({name: 0.5}), VOCABULARIES["openrlhf"], {})
-        assert (found.rows[1], found.task) == ({"eval/validation/sampled/correct": 0.5}, "gsm8k")
+        translated = translate(log_of({name: 0.5}), VOCABULARIES["openrlhf"], {})
+        assert (translated.rows[1], translated.task) == ({"eval/validation/sampled/correct": 0.5}, "gsm8k")
     tokens = {"train/rollout/response_length_mean": 10.0, "train/rollout/num_samples": 4.0}
-    found = translate(log_of(tokens, tokens), VOCABULARIES["openrlhf"], {})
-    assert [found.rows[step]["cost/generated_tokens"] for step in (1, 2)] == [40.0, 80.0]
+    translated = translate(log_of(tokens, tokens), VOCABULARIES["openrlhf"], {})
+    assert [translated.rows[step]["cost/generated_tokens"] for step in (1, 2)] == [40.0, 80.0]
 
 
 PARTS = {"timing_s/gen": 20.0, "timing_s/old_log_prob": 4.0, "timing_s/update_actor": 16.0}
@@ -278,25 +282,25 @@ PARTS = {"timing_s/gen": 20.0, "timing_s/old_log_prob": 4.0, "timing_s/update_ac
 @pytest.mark.parametrize("often", [True, False])
 @pytest.mark.parametrize("testing", [60.0, 8.0])
 @pytest.mark.parametrize(
-    ("version", "held"), [("0.5", (True, True)), ("0.6", (False, False)), ("0.9.1", (False, True))]
+    ("version", "within_step"), [("0.5", (True, True)), ("0.6", (False, False)), ("0.9.1", (False, True))]
 )
 def test_a_step_of_verl_is_without_what_that_version_timed_within_it(
-    version: str, held: tuple[bool, bool], testing: float, often: bool
+    version: str, within_step: tuple[bool, bool], testing: float, often: bool
 ) -> None:
     rows = []
     for step in range(1, 9):
         beside = {"timing_s/testing": testing} if often or step % 2 == 0 else {}
         beside |= {"timing_s/save_checkpoint": 12.0} if step % 4 == 0 else {}
-        within = [time for time, kept in zip(beside.values(), held, strict=False) if kept]
+        within = [time for time, is_within in zip(beside.values(), within_step, strict=False) if is_within]
         rows.append(PARTS | beside | {"timing_s/step": 41.0 + step / 10 + sum(within)})
-    found = translate(log_of(*rows), VOCABULARIES["verl"], {})
-    times = [found.rows[step]["time/step"] for step in range(1, 9)]
+    translated = translate(log_of(*rows), VOCABULARIES["verl"], {})
+    times = [translated.rows[step]["time/step"] for step in range(1, 9)]
     assert times == pytest.approx([41.0 + step / 10 for step in range(1, 9)]), version
     names = ("timing_s/testing", "timing_s/save_checkpoint")
-    assert found.names["time/step"] == " − ".join(
-        ["timing_s/step", *(name for name, kept in zip(names, held, strict=True) if kept)]
+    assert translated.names["time/step"] == " − ".join(
+        ["timing_s/step", *(name for name, is_within in zip(names, within_step, strict=True) if is_within)]
     )
-    assert not found.notes
+    assert not translated.notes
 
 
 def test_verl_step_is_never_negative_and_assumptions_about_it_are_stated() -> None:
@@ -313,5 +317,5 @@ def test_verl_step_is_never_negative_and_assumptions_about_it_are_stated() -> No
 
 @pytest.mark.parametrize("name", ["perf/max_memory_allocated_gb", "actor/perf/max_memory_allocated_gb"])
 def test_the_peak_of_memory_of_verl_is_ours_by_its_old_name_and_its_new(name: str) -> None:
-    found = translate(log_of({name: 61.5}), VOCABULARIES["verl"], {})
-    assert found.rows == {1: {"cost/peak_memory_gb": 61.5}}
+    translated = translate(log_of({name: 61.5}), VOCABULARIES["verl"], {})
+    assert translated.rows == {1: {"cost/peak_memory_gb": 61.5}}

@@ -75,17 +75,17 @@ def test_a_run_of_trl_imports_and_reports(policy: str, tmp_path: Path) -> None:
         "eval_reward": "eval/validation/sampled/reward",
     }
     for theirs, name in ours.items():
-        found = experiment.select(name).set_index(["seed", "step"])["value"].to_dict()
-        told = {
+        imported_values = experiment.select(name).set_index(["seed", "step"])["value"].to_dict()
+        logged_values = {
             (s, row["step"]): row[theirs] for s, history in logs.items() for row in history if theirs in row
         }
-        assert found == told and told, theirs
-    place = out / "grpo-letters-s0"
-    told = json.loads((place / "provenance.json").read_text())["imported"]
-    assert told["faults"] == [] and "other/num_tokens" in told["other"]
-    packed = (place / "rollouts" / "step-1.jsonl.zst").read_bytes()
+        assert imported_values == logged_values and logged_values, theirs
+    run_folder = out / "grpo-letters-s0"
+    imported_record = json.loads((run_folder / "provenance.json").read_text())["imported"]
+    assert imported_record["faults"] == [] and "other/num_tokens" in imported_record["other"]
+    packed = (run_folder / "rollouts" / "step-1.jsonl.zst").read_bytes()
     groups = [json.loads(line) for line in zstandard.ZstdDecompressor().decompress(packed).splitlines()]
-    rewards = [one["reward"] for group in groups for one in group["completions"]]
+    rewards = [completion["reward"] for group in groups for completion in group["completions"]]
     assert len(groups) == 2 and all(len(group["completions"]) == 4 for group in groups)
     mean = sum(rewards) / len(rewards)  # TRL's is a mean in float32
     assert math.isclose(mean, logs[0][0]["reward"], rel_tol=1e-6)

@@ -107,18 +107,20 @@ def failures(path: Path) -> dict[str, str]:
 def test_it_hears_every_row_and_evaluation_in_order(policy: str, mine: Path, tmp_path: Path) -> None:
     config = observed(policy, mine, keeper(tmp_path / "told"))
     written = run(config, tmp_path / "run")
-    told = heard(tmp_path / "told")
+    messages = heard(tmp_path / "told")
     as_written = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
-    assert told[0] == ["begin", as_written, str(tmp_path / "run"), 0]
-    assert [row for kind, *rest in told for row in rest if kind == "step"] == written
-    order = [(kind, rest[0] if kind == "evaluation" else rest[0]["step"]) for kind, *rest in told[1:-1]]
+    assert messages[0] == ["begin", as_written, str(tmp_path / "run"), 0]
+    assert [row for kind, *fields in messages for row in fields if kind == "step"] == written
+    order = [
+        (kind, fields[0] if kind == "evaluation" else fields[0]["step"]) for kind, *fields in messages[1:-1]
+    ]
     evaluated = [("evaluation", 0)] * 2 + [("step", 0), ("step", 1), ("evaluation", 2), ("step", 2)]
     assert order == [*evaluated, ("evaluation", 3), ("evaluation", 3), ("step", 3)]
-    for _, step, split, summary in (one for one in told if one[0] == "evaluation"):
+    for _, step, split, summary in (message for message in messages if message[0] == "evaluation"):
         row = written[step]
         assert summary and all(row[name] == value for name, value in summary.items())
         assert all(f"/{split}/" in name for name in summary)
-    assert told[-1] == ["end", "finished", ""]
+    assert messages[-1] == ["end", "finished", ""]
     assert failures(tmp_path / "run") == {}
 
 
@@ -148,18 +150,18 @@ def test_what_it_raises_and_how_it_hangs_changes_no_number(
 ) -> None:
     """All kinds of trouble at once, beside a callback that is well: the same run as without any."""
     alone = run(observed(policy, mine), tmp_path / "alone")
-    told = tmp_path / "told"
+    message_file = tmp_path / "told"
     for index, (trouble, why) in enumerate(TROUBLE):
         path = tmp_path / f"run{index}"
-        found = run(observed(policy, mine, trouble, keeper(told)), path)
-        assert [timeless(row) for row in found] == [timeless(row) for row in alone]
-        ours, theirs = (one / "final" / "policy.safetensors" for one in (path, tmp_path / "alone"))
+        logged_rows = run(observed(policy, mine, trouble, keeper(message_file)), path)
+        assert [timeless(row) for row in logged_rows] == [timeless(row) for row in alone]
+        ours, theirs = (folder / "final" / "policy.safetensors" for folder in (path, tmp_path / "alone"))
         assert ours.read_bytes() == theirs.read_bytes()
         noted = failures(path)
         assert list(noted) == [trouble.name] and why in noted[trouble.name]
         assert capfd.readouterr().err.count(f"the callback {trouble.name} is dropped: ") == 1
-        steps = [rest[0] for kind, *rest in heard(told) if kind == "step"]
-        assert steps[-4:] == found and heard(told)[-1] == ["end", "finished", ""]
+        steps = [fields[0] for kind, *fields in heard(message_file) if kind == "step"]
+        assert steps[-4:] == logged_rows and heard(message_file)[-1] == ["end", "finished", ""]
 
 
 def test_one_that_lags_behind_is_dropped(
@@ -170,8 +172,8 @@ def test_one_that_lags_behind_is_dropped(
     train = TrainConfig(steps=60, prompts_per_step=1, group_size=2)
     none = EvaluateConfig(every=0, problems=0, test_problems=0)
     began = time.monotonic()
-    found = run(observed(policy, mine, slow, train=train, evaluate=none), tmp_path / "run")
-    assert len(found) == 61 and time.monotonic() - began < 300
+    logged_rows = run(observed(policy, mine, slow, train=train, evaluate=none), tmp_path / "run")
+    assert len(logged_rows) == 61 and time.monotonic() - began < 300
     assert failures(tmp_path / "run") == {"mine:Hangs": "it is 2 messages behind"}
 
 
@@ -191,9 +193,9 @@ def test_a_run_told_to_stop_says_so_and_the_next_attempt_what_is_done(
         run(config, tmp_path / "run", stop=after(tmp_path / "run", 1))
     assert heard(tmp_path / "told")[-1] == ["end", "preempted", "told to stop"]
     written = run(config, tmp_path / "run")
-    told = heard(tmp_path / "told")
-    assert [rest[2] for kind, *rest in told if kind == "begin"] == [0, 1]
-    assert [rest[0] for kind, *rest in told if kind == "step"] == written
+    messages = heard(tmp_path / "told")
+    assert [fields[2] for kind, *fields in messages if kind == "begin"] == [0, 1]
+    assert [fields[0] for kind, *fields in messages if kind == "step"] == written
 
 
 def test_a_crash_is_told_and_stays_the_runs_error(
@@ -232,7 +234,7 @@ def test_it_hears_of_a_run_that_was_killed_and_leaves_no_process(
     assert len(theirs) == 2
     child.send_signal(signal.SIGKILL)
     child.wait()
-    wait(lambda: not any(Path(f"/proc/{one}").exists() for one in theirs))
+    wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in theirs))
     assert heard(tmp_path / "told")[-1] == ["end", "crashed", "the run's process is gone"]
 
 
@@ -249,7 +251,7 @@ def wait(until: Any, seconds: float = 120) -> None:
 
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(one) for task in tasks for one in task.read_text().split()]
+    return [int(child_pid) for task in tasks for child_pid in task.read_text().split()]
 
 
 # What is kept of them
@@ -275,8 +277,12 @@ def test_a_run_goes_on_with_other_callbacks(policy: str, mine: Path, tmp_path: P
     with pytest.raises(Preempted):
         run(observed(policy, mine), tmp_path / "run", stop=after(tmp_path / "run", 1))
     (mine / "mine.py").write_text(MINE + "\n# another text\n")
-    found = run(observed(policy, mine, keeper(tmp_path / "told")), tmp_path / "run")
-    assert [row["step"] for row in found] == [0, 1, 2, 3] == [row["step"] for row in rows(tmp_path / "run")]
+    logged_rows = run(observed(policy, mine, keeper(tmp_path / "told")), tmp_path / "run")
+    assert (
+        [row["step"] for row in logged_rows]
+        == [0, 1, 2, 3]
+        == [row["step"] for row in rows(tmp_path / "run")]
+    )
     with pytest.raises(Exception, match=r"train\.group"):
         train = TrainConfig(steps=3, prompts_per_step=2, group_size=3, learning_rate={"policy": 1e-3})
         RunFolder.open(tmp_path / "run", observed(policy, mine, train=train))
@@ -302,9 +308,9 @@ def test_a_recipe_names_them_and_run_toml_keeps_them(mine: Path) -> None:
 
 
 def test_set_takes_one_or_a_list(mine: Path) -> None:
-    one = (Observe("mine:OnlySteps", {}),)
-    assert read(mine, "", "observe=mine:OnlySteps").observe == one
-    assert read(mine, 'observe = ["nobody"]', 'observe=["mine:OnlySteps"]').observe == one
+    single = (Observe("mine:OnlySteps", {}),)
+    assert read(mine, "", "observe=mine:OnlySteps").observe == single
+    assert read(mine, 'observe = ["nobody"]', 'observe=["mine:OnlySteps"]').observe == single
     assert read(mine, 'observe = ["mine:OnlySteps"]', "observe=[]").observe == ()
     assert read(mine, 'observe = ["mine:OnlySteps"]', "observe=[]").beside == ""
 
@@ -318,7 +324,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_extra(
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('observe = ["wandbb"]', "observe[0]: unknown callback 'wandbb'; did you mean 'wandb'?"),
         ('observe = ["nothing"]', "known: mlflow, tensorboard, trackio, wandb; or module:Name"),
@@ -337,7 +343,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_extra(
         ("observe = 3", "observe: must be a list, not 3"),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy(line: str, said: str, mine: Path) -> None:
+def test_a_mistake_is_named_with_its_remedy(line: str, message: str, mine: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read(mine, line)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

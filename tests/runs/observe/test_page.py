@@ -17,10 +17,10 @@ PAGE = Path(__file__).parents[3] / "docs" / "callbacks.md"
 
 def write(folder: Path) -> dict[str, str]:
     """The page's files by the name in their first line, written to a folder."""
-    found = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    for name, text in found.items():
+    text_by_name = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    for name, text in text_by_name.items():
         (folder / name).write_text(text)
-    return found
+    return text_by_name
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,9 @@ def test_the_callbacks_of_the_page(tmp_path: Path) -> None:
     run = tmp_path / "results" / "study" / "grpo-arithmetic-s0"
     written = rows(run)
     correct = {row["step"]: row.get("eval/validation/greedy/correct") for row in written}
-    found = json.loads((run / "best.json").read_text())
+    best = json.loads((run / "best.json").read_text())
     evaluated = [value for value in correct.values() if value is not None]
-    assert found["state"] == "finished" and correct[found["step"]] == max(evaluated)
+    assert best["state"] == "finished" and correct[best["step"]] == max(evaluated)
     printed = [line for line in (run / "log.txt").read_text().splitlines() if line.startswith("step ")]
     assert printed == [f"step {row['step']}: {len(row)} numbers" for row in written[::2]]
 

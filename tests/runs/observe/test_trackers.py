@@ -58,12 +58,12 @@ def killed_and_resumed(config: RunConfig, path: Path) -> list[dict[str, Any]]:
 
 
 def expected(written: list[dict[str, Any]]) -> dict[str, dict[int, list[float]]]:
-    found: dict[str, dict[int, list[float]]] = defaultdict(dict)
+    series: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for row in written:
         for name, value in row.items():
             if name != "step" and value is not None:
-                found[name][row["step"]] = [float(value)]
-    return dict(found)
+                series[name][row["step"]] = [float(value)]
+    return dict(series)
 
 
 def timeless(series: Series) -> dict[str, Mapping[int, list[float]]]:
@@ -71,15 +71,15 @@ def timeless(series: Series) -> dict[str, Mapping[int, list[float]]]:
     return {n: steps for n, steps in series.items() if not n.startswith(("time/", "cost/peak_memory"))}
 
 
-def same(found: Series, written: list[dict[str, Any]], rel: float = 0.0) -> None:
-    wanted, got = timeless(expected(written)), timeless(found)
-    assert got.keys() == wanted.keys()
-    for name, steps in wanted.items():
+def same(series: Series, written: list[dict[str, Any]], rel: float = 0.0) -> None:
+    expected_series, got = timeless(expected(written)), timeless(series)
+    assert got.keys() == expected_series.keys()
+    for name, steps in expected_series.items():
         assert got[name].keys() == steps.keys(), name
         for step, values in steps.items():
             assert got[name][step] == pytest.approx(values, rel=rel, abs=0), (name, step)
-    assert found["time/wall"].keys() == {row["step"] for row in written}
-    assert all(len(values) == 1 for values in found["time/wall"].values())
+    assert series["time/wall"].keys() == {row["step"] for row in written}
+    assert all(len(values) == 1 for values in series["time/wall"].values())
 
 
 @installed("tensorboard")
@@ -90,11 +90,11 @@ def test_tensorboard(policy: str, tmp_path: Path) -> None:
     written = killed_and_resumed(config, tmp_path / "m" / "a-letters-s3")
     reader = EventAccumulator(str(tmp_path / "m" / "a-letters-s3" / "tensorboard"), {"scalars": 0})
     reader.Reload()
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    series: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for tag in reader.Tags()["scalars"]:
         for event in reader.Scalars(tag):
-            found[tag][event.step].append(event.value)
-    same(found, written, rel=2**-23)  # TensorBoard keeps scalars in float32
+            series[tag][event.step].append(event.value)
+    same(series, written, rel=2**-23)  # TensorBoard keeps scalars in float32
     texts = {tag: reader.Tensors(tag)[-1].tensor_proto.string_val[0] for tag in reader.Tags()["tensors"]}
     assert texts["end/text_summary"] == b"finished"
     assert json.loads(texts["run.toml/text_summary"])["train.steps"] == 4
@@ -111,15 +111,15 @@ def records(path: Path) -> Iterator[Any]:
     """The records of a W&B file: LevelDB's log format behind a header of 7 bytes, each a protobuf message."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, place, parts = path.read_bytes(), 7, b""
-    while place + 7 <= len(data):
-        left = 2**15 - place % 2**15
+    data, position, parts = path.read_bytes(), 7, b""
+    while position + 7 <= len(data):
+        left = 2**15 - position % 2**15
         if left < 7:  # a record's header is not split over blocks
-            place += left
+            position += left
             continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        parts += data[place + 7 : place + 7 + length]
-        place += 7 + length
+        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
+        parts += data[position + 7 : position + 7 + length]
+        position += 7 + length
         if kind in (1, 4):  # whole, or the last of several
             yield Record.FromString(parts)
             parts = b""
@@ -131,7 +131,7 @@ def test_wandb_offline(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = observed(policy, Observe("wandb", {"project": "study", "mode": "offline"}))
     path = tmp_path / "a-letters-s3"
     written = killed_and_resumed(config, path)
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    series: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     starts, exits = [], []
     for file in sorted(path.glob("wandb/offline-run-*/*.wandb")):
         for record in records(file):
@@ -147,11 +147,11 @@ def test_wandb_offline(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 }
                 for name, text in row.items():
                     if not name.startswith("_"):
-                        found[name][int(row["_step"])].append(float(text))
-    same(found, written)
+                        series[name][int(row["_step"])].append(float(text))
+    same(series, written)
     first = json.loads((path / "provenance.json").read_text())["attempts"][0]["id"][:16]
-    assert {one.run_id for one in starts} == {first}
-    assert {(one.project, one.run_group, one.display_name) for one in starts} == {
+    assert {start.run_id for start in starts} == {first}
+    assert {(start.project, start.run_group, start.display_name) for start in starts} == {
         ("study", "m", "a-letters-s3")
     }
     settings = {item.key: json.loads(item.value_json) for item in starts[0].config.update}
@@ -168,7 +168,7 @@ def test_trackio(policy: str, tmp_path: Path) -> None:
         "(name,) = S.get_runs('m')\n"
         "print('\\n' + json.dumps([name, S.get_logs('m', name), S.get_run_config('m', name)]))"
     )
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ | {"TRACKIO_DIR": str(tmp_path / "db")},
         capture_output=True,
@@ -176,13 +176,13 @@ def test_trackio(policy: str, tmp_path: Path) -> None:
         timeout=120,
         check=True,
     )
-    name, logs, settings = json.loads(told.stdout.splitlines()[-1])
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    name, logs, settings = json.loads(process.stdout.splitlines()[-1])
+    series: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in logs:
         for key, value in row.items():
             if key not in ("step", "timestamp"):
-                found[key][row["step"]].append(value)
-    same(found, written)
+                series[key][row["step"]].append(value)
+    same(series, written)
     assert name.startswith("a-letters-s3-") and settings["_Group"] == "a"
     assert (settings["arm"], settings["task.name"], settings["seed"]) == ("a", "letters", 3)
 
@@ -191,14 +191,14 @@ def mlflow_series(uri: str, experiment: str) -> tuple[Any, dict[str, dict[int, l
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
-    place = client.get_experiment_by_name(experiment)
-    assert place is not None
-    (kept,) = client.search_runs([place.experiment_id])
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name in kept.data.metrics:
-        for one in client.get_metric_history(kept.info.run_id, name):
-            found[name][one.step].append(one.value)
-    return kept, found
+    mlflow_experiment = client.get_experiment_by_name(experiment)
+    assert mlflow_experiment is not None
+    (mlflow_run,) = client.search_runs([mlflow_experiment.experiment_id])
+    series: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for name in mlflow_run.data.metrics:
+        for metric in client.get_metric_history(mlflow_run.info.run_id, name):
+            series[name][metric.step].append(metric.value)
+    return mlflow_run, series
 
 
 @installed("mlflow")
@@ -210,10 +210,10 @@ def test_mlflow(
     config = observed(policy, Observe("mlflow", settings, seconds=120))
     written = killed_and_resumed(config, tmp_path / "m" / "a-letters-s3")
     uri = f"sqlite:///{tmp_path / 'm' / 'mlflow.db'}"
-    kept, found = mlflow_series(uri, settings.get("experiment", "m"))
-    same(found, written)
-    assert kept.info.run_name == "a-letters-s3" and kept.info.status == "FINISHED"
-    assert kept.data.params["train.steps"] == "4" and kept.data.tags["arm"] == "a"
+    mlflow_run, series = mlflow_series(uri, settings.get("experiment", "m"))
+    same(series, written)
+    assert mlflow_run.info.run_name == "a-letters-s3" and mlflow_run.info.status == "FINISHED"
+    assert mlflow_run.data.params["train.steps"] == "4" and mlflow_run.data.tags["arm"] == "a"
 
 
 ALL: dict[str, Callable[[Path], Observe]] = {
@@ -260,14 +260,14 @@ def test_a_tracker_that_cannot_write_stops_no_run(
     path = tmp_path / "m" / "a-letters-s3"
     path.mkdir(parents=True)
     config = observed(policy, ALL[name](tmp_path))
-    for place in (path / "tensorboard", path / "wandb", tmp_path / "db", tmp_path / "m" / "mlflow.db"):
-        place.write_text("in the way")
+    for obstacle in (path / "tensorboard", path / "wandb", tmp_path / "db", tmp_path / "m" / "mlflow.db"):
+        obstacle.write_text("in the way")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        found = run(config, path)
-    assert [row["step"] for row in found] == [0, 1, 2, 3, 4]
+        logged_rows = run(config, path)
+    assert [row["step"] for row in logged_rows] == [0, 1, 2, 3, 4]
     noted = json.loads((path / "provenance.json").read_text())["attempts"][-1].get("callbacks_failed", [])
     if name == "trackio":
         assert "trackio failed to flush metric logs" in capfd.readouterr().err
     elif name != "wandb":
-        assert [one["name"] for one in noted] == [name]
+        assert [failure["name"] for failure in noted] == [name]

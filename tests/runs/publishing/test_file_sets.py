@@ -45,8 +45,8 @@ class Half(GRPO):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small comparison and a small profile, both of a class that only exists there."""
-    place = tmp_path_factory.mktemp("made")
-    (place / "mine.py").write_text(HALF)
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "mine.py").write_text(HALF)
     with pytest.MonkeyPatch.context() as patch:
         for module in ("pool", "trial"):
             patch.setattr(f"grpobench.runs.experiment.{module}.multiprocessing", Warm)
@@ -59,18 +59,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "evaluate": {"every": 1, "problems": 4, "test_problems": 4},
                 "arm": [{"algorithm": "grpo"}, {"algorithm": "mine:Half"}],
             },
-            out=place / "results",
+            out=folder / "results",
             seeds=[0, 1],
-            folder=place,
+            folder=folder,
             progress=False,
             workers=1,
             trial=False,
         )
-        profiler = Profiler(place / "profile", place, 1)
+        profiler = Profiler(folder / "profile", folder, 1)
         part = profiler._part(profiler.probes["learn"], "mine:Half", {"policy": 1e-3})
         rows = profiler.run("profile-mine-Half", [part], [0, 1])
-        write(place / "profile/outcomes/mine-Half.csv", rows)
-    return place
+        write(folder / "profile/outcomes/mine-Half.csv", rows)
+    return folder
 
 
 def say(*words: object) -> int:
@@ -94,13 +94,13 @@ def test_what_is_published_is_good_and_holds_no_secrets(published: Path, made: P
     assert say("contribute", published, "--check") == 0
     assert capsys.readouterr().out == f"{published}: good\n"
     for part in fileset.read_manifest(published).experiments:
-        place = published.parent / part.name
-        fileset.unpack(published / f"experiments/{part.name}.tar.zst", place)
-        texts = [path.read_bytes() for path in place.rglob("*") if path.suffix in (".json", ".toml")]
+        unpacked = published.parent / part.name
+        fileset.unpack(published / f"experiments/{part.name}.tar.zst", unpacked)
+        texts = [path.read_bytes() for path in unpacked.rglob("*") if path.suffix in (".json", ".toml")]
         assert len(texts) > 5 and not any(str(made).encode() in text for text in texts)
-        provenance = json.loads(next(place.glob("*/provenance.json")).read_bytes())
+        provenance = json.loads(next(unpacked.glob("*/provenance.json")).read_bytes())
         assert not {"host", "pid"} & set(provenance["attempts"][0])
-        assert not list(place.rglob("*.safetensors"))
+        assert not list(unpacked.rglob("*.safetensors"))
 
 
 def test_datasets_reads_the_tables(published: Path, tmp_path: Path) -> None:
@@ -133,12 +133,14 @@ def test_publishing_twice_gives_equal_bytes(made: Path, published: Path, tmp_pat
 
 def repack(folder: Path, name: str, change: Callable[[Path], object]) -> None:
     """Change an unpacked archive, pack it again, and write the checksums anew."""
-    place = folder.parent / "unpacked"
+    unpacked = folder.parent / "unpacked"
     path = folder / f"experiments/{name}.tar.zst"
-    fileset.unpack(path, place)
-    change(place)
+    fileset.unpack(path, unpacked)
+    change(unpacked)
     members = {
-        one.relative_to(place).as_posix(): one.read_bytes() for one in place.rglob("*") if one.is_file()
+        file.relative_to(unpacked).as_posix(): file.read_bytes()
+        for file in unpacked.rglob("*")
+        if file.is_file()
     }
     fileset.pack(members, path)
     sign(folder)
@@ -161,8 +163,8 @@ def replaced(path: Path, old: str, new: str) -> None:
 
 
 def better_reward(folder: Path) -> None:
-    def change(place: Path) -> None:
-        path = place / "half-arithmetic-s0/metrics.jsonl"
+    def change(unpacked: Path) -> None:
+        path = unpacked / "half-arithmetic-s0/metrics.jsonl"
         lines = path.read_text().splitlines()
         row = json.loads(lines[-1]) | {"reward/mean": 1.0}
         path.write_text("\n".join([*lines[:-1], json.dumps(row)]) + "\n")
@@ -177,12 +179,14 @@ def better_table(folder: Path) -> None:
 
 
 def seed_left_out(folder: Path) -> None:
-    def change(place: Path) -> None:
-        shutil.rmtree(place / "half-arithmetic-s1")
-        edit(place / "experiment.json", lambda told: told["runs"].remove("half-arithmetic-s1"), seal=True)
+    def change(unpacked: Path) -> None:
+        shutil.rmtree(unpacked / "half-arithmetic-s1")
+        edit(
+            unpacked / "experiment.json", lambda table: table["runs"].remove("half-arithmetic-s1"), seal=True
+        )
 
-    def forget(told: dict) -> None:
-        for part in told["experiments"]:
+    def forget(table: dict) -> None:
+        for part in table["experiments"]:
             part["runs"].pop("half-arithmetic-s1", None)
 
     edit(folder / "manifest.json", forget)
@@ -192,14 +196,16 @@ def seed_left_out(folder: Path) -> None:
 def other_settings(folder: Path) -> None:
     run = "half-arithmetic-s0"
     repack(
-        folder, "small", lambda place: replaced(place / run / "run.toml", "group_size = 2", "group_size = 4")
+        folder,
+        "small",
+        lambda unpacked: replaced(unpacked / run / "run.toml", "group_size = 2", "group_size = 4"),
     )
 
 
 def no_provenance(folder: Path) -> None:
-    def change(place: Path) -> None:
-        path = place / "grpo-arithmetic-s0/provenance.json"
-        edit(path, lambda told: [one.pop("versions") for one in told["attempts"]], seal=True)
+    def change(unpacked: Path) -> None:
+        path = unpacked / "grpo-arithmetic-s0/provenance.json"
+        edit(path, lambda table: [attempt.pop("versions") for attempt in table["attempts"]], seal=True)
 
     repack(folder, "small", change)
 
@@ -209,27 +215,31 @@ def weights_within(folder: Path) -> None:
 
 
 def unsealed_logs(folder: Path) -> None:
-    def change(place: Path) -> None:
-        run = place / "half-arithmetic-s0"
+    def change(unpacked: Path) -> None:
+        run = unpacked / "half-arithmetic-s0"
         replaced(run / "eval.jsonl", '"correct": 0.0', '"correct": 1.0')
         (run / "eval.jsonl.sums").unlink()
-        edit(run / "sums.json", lambda told: (told["files"].pop("eval.jsonl"), told.pop("sha256")))
+        edit(run / "sums.json", lambda table: (table["files"].pop("eval.jsonl"), table.pop("sha256")))
 
     repack(folder, "small", change)
 
 
 def arm_left_out(folder: Path) -> None:
-    def change(place: Path) -> None:
-        runs = [path.name for path in place.glob("half-*")]
-        edit(place / "experiment.json", lambda told: [told["runs"].remove(name) for name in runs], seal=True)
+    def change(unpacked: Path) -> None:
+        runs = [path.name for path in unpacked.glob("half-*")]
+        edit(
+            unpacked / "experiment.json",
+            lambda table: [table["runs"].remove(name) for name in runs],
+            seal=True,
+        )
         for name in runs:
-            shutil.rmtree(place / name)
+            shutil.rmtree(unpacked / name)
 
     repack(folder, "small", change)
 
 
 def other_commit(folder: Path) -> None:
-    edit(folder / "manifest.json", lambda told: told["experiments"][0].update(commits={"deadbeef": 4}))
+    edit(folder / "manifest.json", lambda table: table["experiments"][0].update(commits={"deadbeef": 4}))
     sign(folder)
 
 
@@ -247,9 +257,9 @@ def row_twice(folder: Path) -> None:
 def another_seed(folder: Path) -> None:
     """The run of seed 0 is left out everywhere; 1 alone is not the first of the seeds."""
 
-    def change(place: Path) -> None:
-        (run,) = place.glob("*-s0")
-        edit(place / "experiment.json", lambda told: told["runs"].remove(run.name), seal=True)
+    def change(unpacked: Path) -> None:
+        (run,) = unpacked.glob("*-s0")
+        edit(unpacked / "experiment.json", lambda table: table["runs"].remove(run.name), seal=True)
         shutil.rmtree(run)
 
     path = folder / "profile/mine-Half.csv"
@@ -281,12 +291,12 @@ def worst_seed_dropped(folder: Path) -> None:
 
 
 def easier_probe(folder: Path) -> None:
-    def change(place: Path) -> None:
-        for run in place.glob("*/run.toml"):
+    def change(unpacked: Path) -> None:
+        for run in unpacked.glob("*/run.toml"):
             replaced(run, "steps = 40", "steps = 80")
             edit(
                 run.parent / "sums.json",
-                lambda told, run=run: told["files"].update(
+                lambda table, run=run: table["files"].update(
                     {"run.toml": {"bytes": run.stat().st_size, "sha256": bounded.sha256(run)}}
                 ),
                 seal=True,
@@ -296,7 +306,7 @@ def easier_probe(folder: Path) -> None:
 
 
 def not_of_the_schema(folder: Path) -> None:
-    edit(folder / "manifest.json", lambda told: told.pop("license"))
+    edit(folder / "manifest.json", lambda table: table.pop("license"))
     sign(folder)
 
 
@@ -399,7 +409,7 @@ TAMPERED = {
 }
 
 
-@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda tamper: tamper.__name__)
 def test_a_tampered_file_set_is_refused_by_name(tamper: Callable[[Path], None], copy: Path) -> None:
     tamper(copy)
     with pytest.raises(Faults, match=TAMPERED[tamper]):
@@ -420,9 +430,9 @@ def test_a_contribution_stands_in_a_profile_under_its_own_name(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert say("contribute", published, "--to", tmp_path / "kept") == 0
-    place = tmp_path / "kept/contributed/half-study"
-    assert (place / "experiments/small.json").exists()
-    assert "Somebody Else" in (place / "manifest.json").read_text()
+    contribution = tmp_path / "kept/contributed/half-study"
+    assert (contribution / "experiments/small.json").exists()
+    assert "Somebody Else" in (contribution / "manifest.json").read_text()
     rows, _ = contributed_rows(tmp_path / "kept")
     assert set(rows) == {"half-study/mine:Half"}
     two = rows["half-study/mine:Half"]
@@ -448,11 +458,11 @@ def test_a_contributed_finding_stands_beside_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     ours = Path(__file__).parents[3] / "docs/results/findings/kl-anchor-nano.json"
-    place = tmp_path / "results/contributed/second-lab"
-    for folder in (tmp_path / "results/findings", place / "findings"):
+    contribution = tmp_path / "results/contributed/second-lab"
+    for folder in (tmp_path / "results/findings", contribution / "findings"):
         folder.mkdir(parents=True)
         shutil.copy(ours, folder)
-    (place / "manifest.json").write_text(json.dumps({"contributor": "Second Lab"}))
+    (contribution / "manifest.json").write_text(json.dumps({"contributor": "Second Lab"}))
     monkeypatch.setattr("grpobench.runs.inventory.folders.docs_folder", lambda remedy="": tmp_path)
     assert say("findings", "--out", tmp_path / "none") == 0
     assert "\n  contributed by Second Lab (second-lab): dose-dependent\n" in capsys.readouterr().out
@@ -485,11 +495,11 @@ def test_a_later_version_holds_all_runs_of_the_earlier_one(
 def test_names_that_are_none_are_refused(
     words: tuple[str, str], made: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    given = {"--contributor": "X", "--out": str(tmp_path / "out"), words[0]: words[1]}
-    options = [word for pair in given.items() for word in pair]
+    option_values = {"--contributor": "X", "--out": str(tmp_path / "out"), words[0]: words[1]}
+    options = [word for pair in option_values.items() for word in pair]
     assert say("publish", made / "results/small", *options) == 2
-    told = capsys.readouterr().err
-    assert f"publish: {words[0][2:]}: " in told and "Traceback" not in told
+    stderr = capsys.readouterr().err
+    assert f"publish: {words[0][2:]}: " in stderr and "Traceback" not in stderr
 
 
 def test_what_is_no_experiment_or_unfinished_is_not_published(
@@ -499,7 +509,7 @@ def test_what_is_no_experiment_or_unfinished_is_not_published(
     assert say("publish", made, *words) == 2
     assert "neither an experiment (experiment.json) nor a profile" in capsys.readouterr().err
     half = shutil.copytree(made / "results/small", tmp_path / "small")
-    edit(half / "grpo-arithmetic-s0/status.json", lambda told: told.update(state="preempted"))
+    edit(half / "grpo-arithmetic-s0/status.json", lambda table: table.update(state="preempted"))
     assert say("publish", half, *words) == 2
     assert "only whole experiments are published; 1 run without result" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

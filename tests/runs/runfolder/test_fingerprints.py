@@ -30,7 +30,7 @@ from grpobench.tasks.task import Problem, Split
 
 
 @pytest.fixture
-def own(policy: str, tmp_path: Path) -> Path:
+def policy_copy(policy: str, tmp_path: Path) -> Path:
     """A copy of the tiny policy that a test may damage."""
     return Path(shutil.copytree(policy, tmp_path / "policy"))
 
@@ -73,19 +73,19 @@ def template(folder: Path) -> None:
     [(overwrite, "model weights"), (longer, "model configuration"), (template, "tokenizer")],
 )
 def test_model_altered_between_attempts_is_refused_and_shown_where_allowed(
-    harm: Callable[[Path], None], name: str, own: Path, tmp_path: Path
+    harm: Callable[[Path], None], name: str, policy_copy: Path, tmp_path: Path
 ) -> None:
-    config = configure(str(own))
+    config = configure(str(policy_copy))
     path = begin(config, tmp_path)
-    harm(own)
+    harm(policy_copy)
     with pytest.raises(FolderError, match=rf"\n  {name}: \w{{12}} -> \w{{12}}\n"):
         run(config, path)
     before = json.loads((path / "provenance.json").read_text())["fingerprints"][name]
     resume(config, path)
     after = json.loads((path / "provenance.json").read_text())["fingerprints"][name]
-    told = {alarm.title: alarm.lines for alarm in find_alarms(load(tmp_path / "m"))}
+    lines_by_title = {alarm.title: alarm.lines for alarm in find_alarms(load(tmp_path / "m"))}
     line = f"{config.folder}: {name} {before[:12]} until step 1, then {after[:12]}"
-    assert told["Changed while the run ran"] == [line]
+    assert lines_by_title["Changed while the run ran"] == [line]
 
 
 def test_rate_changed_midway_stands_in_the_settings_with_its_step(policy: str, tmp_path: Path) -> None:
@@ -113,11 +113,11 @@ def test_problem_edited_between_attempts_is_refused_by_its_split(
 ) -> None:
     config = configure(policy)
     path = begin(config, tmp_path)
-    whole = Letters.problems
+    all_problems = Letters.problems
 
-    def edited(task: Letters, asked: Split) -> list[Problem]:
-        first, *rest = whole(task, asked)
-        return [dataclasses.replace(first, **change) if asked == split else first, *rest]
+    def edited(task: Letters, requested: Split) -> list[Problem]:
+        first, *others = all_problems(task, requested)
+        return [dataclasses.replace(first, **change) if requested == split else first, *others]
 
     monkeypatch.setattr(Letters, "problems", edited)
     with pytest.raises(FolderError, match=rf"\n  {split} problems: \w{{12}} -> \w{{12}}\n"):
@@ -178,21 +178,21 @@ def test_training_problem_in_test_split_is_warned_of_recorded_and_shown(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configure(policy)
-    whole = Letters.problems
+    all_problems = Letters.problems
 
     def leaky(task: Letters, split: Split) -> list[Problem]:
-        found = list(whole(task, split))
+        problems = list(all_problems(task, split))
         return (
-            [*found[:-1], dataclasses.replace(whole(task, "train")[0], id="copy")]
+            [*problems[:-1], dataclasses.replace(all_problems(task, "train")[0], id="copy")]
             if split == "test"
-            else found
+            else problems
         )
 
     path = tmp_path / "m" / config.folder
     run(config, path)
     (tmp_path / "m" / "experiment.json").write_text(json.dumps({"name": "m", "runs": [config.folder]}))
     assert find_alarms(load(tmp_path / "m")) == []
-    assert {split: len(own) for split, own in problem_digests(path).items()} == {
+    assert {split: len(digests) for split, digests in problem_digests(path).items()} == {
         "train": 12,
         "validation": 3,
         "test": 2,
@@ -222,7 +222,7 @@ print(*found, sep=", ")
 assert finding.fingerprint("nobody/has-this-model") == {}
 sys.exit("torch._C" in sys.modules)
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == (
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == (
         "model weights, model configuration, tokenizer, train problems, validation problems, test problems"
     )

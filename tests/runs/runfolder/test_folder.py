@@ -111,19 +111,19 @@ def test_checkpoint_gives_back_what_was_saved_and_old_ones_go(run: RunFolder) ->
     for step in (1, 2, 3):
         save(run, step)
     assert run.steps() == [2, 3]
-    found = run.latest()
-    assert found is not None
-    assert (found.step, found.state, found.names()) == (3, {"step": 3}, ["policy"])
-    assert torch.equal(found.tensors("policy")["weight"], torch.full((3,), 3.0))
+    checkpoint = run.latest()
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.state, checkpoint.names()) == (3, {"step": 3}, ["policy"])
+    assert torch.equal(checkpoint.tensors("policy")["weight"], torch.full((3,), 3.0))
 
 
 def test_tied_tensors_are_saved_under_both_names(run: RunFolder) -> None:
     weight = torch.arange(4.0)
     run.save(1, {"policy": {"in": weight, "out": weight, "part": weight[1:]}}, None)
-    found = run.latest()
-    assert found is not None
-    assert torch.equal(found.tensors("policy")["out"], weight)
-    assert torch.equal(found.tensors("policy")["part"], weight[1:])
+    checkpoint = run.latest()
+    assert checkpoint is not None
+    assert torch.equal(checkpoint.tensors("policy")["out"], weight)
+    assert torch.equal(checkpoint.tensors("policy")["part"], weight[1:])
 
 
 def flip(path: Path) -> None:
@@ -132,23 +132,26 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def of_another_step(place: Path) -> None:
+def of_another_step(checkpoint: Path) -> None:
     """As if another step's checkpoint had this one's name, with sums that are right."""
-    table = checkpoints.manifest(place)
-    (place / "manifest.json").unlink()
-    (place / "state.json").write_text('{"step": 7}')
-    checkpoints.write_manifest(place, table["step"], table["attempt"], table["logs"])
+    table = checkpoints.manifest(checkpoint)
+    (checkpoint / "manifest.json").unlink()
+    (checkpoint / "state.json").write_text('{"step": 7}')
+    checkpoints.write_manifest(checkpoint, table["step"], table["attempt"], table["logs"])
 
 
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
-        (lambda place: flip(place / "policy.safetensors"), "sha256 of policy.safetensors"),
-        (lambda place: os.truncate(place / "policy.safetensors", 10), "policy.safetensors has 10 bytes"),
-        (lambda place: (place / "policy.safetensors").unlink(), "policy.safetensors is missing"),
-        (lambda place: (place / "manifest.json").unlink(), "manifest.json is missing"),
-        (lambda place: os.truncate(place / "manifest.json", 10), "missing, torn or changed"),
-        (lambda place: flip(place / "state.json"), "sha256 of state.json"),
+        (lambda checkpoint: flip(checkpoint / "policy.safetensors"), "sha256 of policy.safetensors"),
+        (
+            lambda checkpoint: os.truncate(checkpoint / "policy.safetensors", 10),
+            "policy.safetensors has 10 bytes",
+        ),
+        (lambda checkpoint: (checkpoint / "policy.safetensors").unlink(), "policy.safetensors is missing"),
+        (lambda checkpoint: (checkpoint / "manifest.json").unlink(), "manifest.json is missing"),
+        (lambda checkpoint: os.truncate(checkpoint / "manifest.json", 10), "missing, torn or changed"),
+        (lambda checkpoint: flip(checkpoint / "state.json"), "sha256 of state.json"),
         (of_another_step, "state.json is of step 7"),
     ],
 )
@@ -156,8 +159,8 @@ def test_damaged_checkpoint_is_passed_over_and_named(run: RunFolder, harm: Any, 
     save(run, 1)
     harm(save(run, 2))
     with pytest.warns(UserWarning, match=why):
-        found = run.latest()
-    assert found is not None and found.step == 1
+        checkpoint = run.latest()
+    assert checkpoint is not None and checkpoint.step == 1
     run.rewind(1)
     save(run, 2)
     assert run.steps() == [1, 2]
@@ -199,19 +202,19 @@ def test_full_disk_while_writing_tensors_is_told_as_such(
 
 
 def test_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
-    place, chance, last = tmp_path / "run", random.Random(0), 0
+    run_folder, chance, last = tmp_path / "run", random.Random(0), 0
     for _ in range(3):
-        child = saving(place)
+        child = saving(run_folder)
         time.sleep(0.05 + 0.3 * chance.random())
         child.kill()
         child.join()
-        with RunFolder.open(place, CONFIG, allow_change=True) as run:
-            found = run.latest()
-            assert found is not None and found.step > last
-            last = found.step
-            assert torch.equal(found.tensors("policy")["weight"], torch.full((50_000,), float(last)))
+        with RunFolder.open(run_folder, CONFIG, allow_change=True) as run:
+            checkpoint = run.latest()
+            assert checkpoint is not None and checkpoint.step > last
+            last = checkpoint.step
+            assert torch.equal(checkpoint.tensors("policy")["weight"], torch.full((50_000,), float(last)))
             run.rewind(last)
-            assert [row["step"] for row in rows(place)] == list(range(1, last + 1))
+            assert [row["step"] for row in rows(run_folder)] == list(range(1, last + 1))
 
 
 # One writer
@@ -407,29 +410,29 @@ def test_pinned_value_may_not_change_behind_a_checkpoint(tmp_path: Path) -> None
 
 
 def test_run_code_depends_on_algorithm_and_task_not_on_what_is_loaded() -> None:
-    said = "import json; from grpobench.runs.runfolder.provenance import code; {}; "
-    said += "print(json.dumps(code('runs/train/execute.py', {})))"
+    program = "import json; from grpobench.runs.runfolder.provenance import code; {}; "
+    program += "print(json.dumps(code('runs/train/execute.py', {})))"
     made = "__import__('grpobench.algorithms.grpo').algorithms.grpo.GRPO()"
     orders = [
-        said.format("pass", made),
-        said.format("import grpobench.runs.cli, grpobench.benchmarks.compare", made),
+        program.format("pass", made),
+        program.format("import grpobench.runs.cli, grpobench.benchmarks.compare", made),
     ]
-    told = [subprocess.check_output([sys.executable, "-c", text], text=True) for text in orders]
-    assert told[0] == told[1]
-    found = json.loads(told[0])
+    outputs = [subprocess.check_output([sys.executable, "-c", text], text=True) for text in orders]
+    assert outputs[0] == outputs[1]
+    hash_by_file = json.loads(outputs[0])
     assert {
         "runs/train/trainer.py",
         "runs/models/roles.py",
         "algorithms/grpo.py",
         "algorithms/parts.py",
-    } <= set(found)
+    } <= set(hash_by_file)
     assert not {
         "runs/cli.py",
         "runs/experiment/experiment.py",
         "algorithms/cora.py",
         "algorithms/__init__.py",
-    } & set(found)
-    assert not [name for name in found if name.startswith(("tasks/__init__", "analysis/", "tests/"))]
+    } & set(hash_by_file)
+    assert not [name for name in hash_by_file if name.startswith(("tasks/__init__", "analysis/", "tests/"))]
     # functions named in strings, and files run by name
     gym = provenance.code(
         "runs/train/execute.py", importlib.import_module("grpobench.tasks").TASKS["humaneval"]()
@@ -438,8 +441,8 @@ def test_run_code_depends_on_algorithm_and_task_not_on_what_is_loaded() -> None:
 
 
 def test_code_of_a_class_from_elsewhere_counts() -> None:
-    found = provenance.code("runs/train/execute.py", stand_ins.Plain())
-    assert found["elsewhere: helpers/stand_ins.py"] == provenance.digest(stand_ins.__file__)
+    hash_by_file = provenance.code("runs/train/execute.py", stand_ins.Plain())
+    assert hash_by_file["elsewhere: helpers/stand_ins.py"] == provenance.digest(stand_ins.__file__)
 
 
 def test_threads_of_the_first_attempt_hold_for_all(tmp_path: Path) -> None:

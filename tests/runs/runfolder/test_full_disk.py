@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems h
 
 
 @pytest.mark.parametrize(
-    ("mount", "leave", "said"),
+    ("mount", "leave", "message"),
     [
         pytest.param(small, 0, "No space left on device", id="nothing left", marks=pytest.mark.slow),
         pytest.param(small, 100_000, "No space left on device", id="half a checkpoint left"),
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems h
     ],
 )
 def test_a_full_disk_ends_a_run_at_once_and_costs_it_nothing(
-    policy: str, tmp_path: Path, mount: Callable[[Path], None], leave: int, said: str
+    policy: str, tmp_path: Path, mount: Callable[[Path], None], leave: int, message: str
 ) -> None:
     config = configure(
         policy,
@@ -39,10 +39,10 @@ def test_a_full_disk_ends_a_run_at_once_and_costs_it_nothing(
         evaluate=EvaluateConfig(every=1, problems=3, samples=2, test_problems=2),
         checkpoint=CheckpointConfig(every=1),
     )
-    found = on_small_disk(tmp_path / "disk", mount, filled, config, leave)
-    first = found["first"]
-    assert first.fate == "disk full" and said in first.why and not first.machine
-    assert CODES["disk full"] == 70 and found["seconds"] < 5
-    assert found["rows"] > 20 and not found["torn"]
-    assert found["loaded"] == 3, "the checkpoint before the disk was full"
-    assert found["last"].fate == "finished" and found["same"] and not found["left"]
+    outcome = on_small_disk(tmp_path / "disk", mount, filled, config, leave)
+    first = outcome["first"]
+    assert first.fate == "disk full" and message in first.why and not first.machine
+    assert CODES["disk full"] == 70 and outcome["seconds"] < 5
+    assert outcome["rows"] > 20 and not outcome["torn"]
+    assert outcome["loaded"] == 3, "the checkpoint before the disk was full"
+    assert outcome["last"].fate == "finished" and outcome["same"] and not outcome["left"]

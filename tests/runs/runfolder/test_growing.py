@@ -65,8 +65,8 @@ def test_extended_finished_run_equals_run_of_as_many_steps(
     run(short, tmp_path / "grown")
     before = final(tmp_path / "grown")
     assert status(tmp_path / "grown")["state"] == "finished" and grows(tmp_path / "grown", steps(short, 4))
-    grown, whole = run(steps(short, 4), tmp_path / "grown"), run(steps(short, 4), tmp_path / "whole")
-    assert [*map(plain, grown)] == [*map(plain, whole)] and len(grown) == 5
+    grown, direct = run(steps(short, 4), tmp_path / "grown"), run(steps(short, 4), tmp_path / "whole")
+    assert [*map(plain, grown)] == [*map(plain, direct)] and len(grown) == 5
     assert final(tmp_path / "grown") == final(tmp_path / "whole") != before
     attempts = json.loads((tmp_path / "grown" / "provenance.json").read_text())["attempts"]
     assert attempts[1]["grown"] == "train.steps: 2 -> 4" and attempts[1]["resumed_at"] == 2
@@ -81,8 +81,8 @@ def test_steps_on_which_the_rate_depends_are_a_change(tmp_path: Path) -> None:
         RunFolder.open(path, steps(decaying, 50))
     assert settled(path)
     with RunFolder.open(path, steps(decaying, 50), allow_change=True) as folder:
-        found = folder.latest()
-        assert found is not None and found.step == 40
+        checkpoint = folder.latest()
+        assert checkpoint is not None and checkpoint.step == 40
         assert folder.provenance["attempts"][-1]["changes"] == ["train.steps: 40 -> 50"]
 
 
@@ -101,8 +101,10 @@ def test_a_kill_while_a_run_begins_to_grow_costs_nothing(
         with pytest.raises(KeyboardInterrupt):
             RunFolder.open(path, more)
     with RunFolder.open(path, more) as folder:
-        found = folder.latest()
-        assert found is not None and found.step == 40 and [row["step"] for row in rows(path)] == [40]
+        checkpoint = folder.latest()
+        assert (
+            checkpoint is not None and checkpoint.step == 40 and [row["step"] for row in rows(path)] == [40]
+        )
 
 
 def test_run_without_state_is_remade_only_when_asked_and_keeps_result(tmp_path: Path) -> None:
@@ -122,10 +124,10 @@ def test_run_without_state_is_remade_only_when_asked_and_keeps_result(tmp_path: 
         folder.log({"step": 1})
         folder.keep_final("policy", {"weight": torch.zeros(3)})
         assert folder.provenance["attempts"][-1]["replaces"] == f"earlier/{CONFIG.folder}.1"
-    kept = tmp_path / "m" / "earlier" / f"{CONFIG.folder}.1"
-    assert {name: (kept / name).read_bytes() for name in before} == before
-    assert status(kept)["state"] == "finished" and not (kept / "lock").exists()
-    assert [one.name for one in load(tmp_path / "m").runs] == [CONFIG.folder]
+    earlier_folder = tmp_path / "m" / "earlier" / f"{CONFIG.folder}.1"
+    assert {name: (earlier_folder / name).read_bytes() for name in before} == before
+    assert status(earlier_folder)["state"] == "finished" and not (earlier_folder / "lock").exists()
+    assert [loaded_run.name for loaded_run in load(tmp_path / "m").runs] == [CONFIG.folder]
 
 
 def test_a_run_that_keeps_no_weights_keeps_every_log(policy: str, tmp_path: Path) -> None:
@@ -134,9 +136,9 @@ def test_a_run_that_keeps_no_weights_keeps_every_log(policy: str, tmp_path: Path
     from grpobench.tasks.data.tables import DataError
 
     quiet = EvaluateConfig(every=0, problems=0, test_problems=2)
-    whole = steps(configure(policy, evaluate=quiet, checkpoint=CheckpointConfig(every=1)), 2)
-    lean = dataclasses.replace(whole, checkpoint=CheckpointConfig(every=1, weights=False))
-    assert [*map(plain, run(lean, tmp_path / "lean"))] == [*map(plain, run(whole, tmp_path / "whole"))]
+    with_weights = steps(configure(policy, evaluate=quiet, checkpoint=CheckpointConfig(every=1)), 2)
+    lean = dataclasses.replace(with_weights, checkpoint=CheckpointConfig(every=1, weights=False))
+    assert [*map(plain, run(lean, tmp_path / "lean"))] == [*map(plain, run(with_weights, tmp_path / "whole"))]
     assert [path.name for path in (tmp_path / "whole" / "final").iterdir()] == ["policy.safetensors"]
     assert not list((tmp_path / "lean").rglob("*.safetensors"))
     assert settled(tmp_path / "lean") and not result_damage(tmp_path / "lean")
@@ -148,14 +150,14 @@ def test_a_run_that_keeps_no_weights_keeps_every_log(policy: str, tmp_path: Path
 
 def test_a_diverged_run_that_keeps_no_weights_drops_its_checkpoints(tmp_path: Path) -> None:
     lean = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(weights=False))
-    for config, kept in ((lean, False), (CONFIG, True)):
-        path = tmp_path / str(kept)
+    for config, keeps_weights in ((lean, False), (CONFIG, True)):
+        path = tmp_path / str(keeps_weights)
         with RunFolder.open(path, config) as folder:
             folder.rewind(0)
             folder.log({"step": 40})
             folder.save(40, {"policy": {"weight": torch.ones(3)}}, {"step": 40})
             folder.finish("diverged", "the loss is infinite")
-        assert bool(list(path.rglob("*.safetensors"))) == kept
+        assert bool(list(path.rglob("*.safetensors"))) == keeps_weights
 
 
 def test_settings_added_by_newer_version_are_no_change_at_default(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ CONFIG = dataclasses.replace(
 )
 
 
-def place(folder: Path) -> Path:
+def run_path(folder: Path) -> Path:
     return folder / CONFIG.folder
 
 
@@ -55,8 +55,8 @@ def row(step: int) -> dict[str, Any]:
 
 
 def answer(step: int, problem: str) -> dict[str, Any]:
-    known = {"step": step, "split": "test", "mode": "greedy", "problem": problem, "sample": 0}
-    return {**known, "scores": {"correct": 1.0}, "outcome": "pass"}
+    fields = {"step": step, "split": "test", "mode": "greedy", "problem": problem, "sample": 0}
+    return {**fields, "scores": {"correct": 1.0}, "outcome": "pass"}
 
 
 def go_on(run: RunFolder, done: int, last: int) -> None:
@@ -69,10 +69,10 @@ def go_on(run: RunFolder, done: int, last: int) -> None:
 
 def begun(folder: Path, last: int = 3) -> Path:
     """A run that was stopped behind its checkpoint of step `last`; two are kept."""
-    with RunFolder.open(place(folder), CONFIG) as run:
+    with RunFolder.open(run_path(folder), CONFIG) as run:
         run.rewind(0)
         go_on(run, 0, last)
-    return place(folder)
+    return run_path(folder)
 
 
 def finished(folder: Path) -> Path:
@@ -92,8 +92,8 @@ def without_sums(path: Path) -> None:
     for file in [path / "provenance.json", *path.glob("checkpoints/*/manifest.json")]:
         table = json.loads(file.read_text())
         del table[checksums.SEAL]
-        for name, told in table.get("logs", {}).items():
-            table["logs"][name] = told["bytes"]
+        for name, recorded in table.get("logs", {}).items():
+            table["logs"][name] = recorded["bytes"]
         file.write_text(json.dumps(table, indent=1))
 
 
@@ -101,7 +101,7 @@ def change_digit(path: Path, line: int) -> None:
     """The first digit behind a decimal point in a line becomes another."""
     lines = path.read_bytes().split(b"\n")
     before = lines[line - 1]
-    lines[line - 1] = re.sub(rb"\.(\d)", lambda found: b".%d" % ((int(found[1]) + 1) % 10), before, count=1)
+    lines[line - 1] = re.sub(rb"\.(\d)", lambda match: b".%d" % ((int(match[1]) + 1) % 10), before, count=1)
     assert lines[line - 1] != before
     path.write_bytes(b"\n".join(lines))
 
@@ -118,9 +118,9 @@ def flip(path: Path, at: int = -1) -> None:
 def test_a_line_s_sum_is_that_of_the_log_up_to_it(tmp_path: Path) -> None:
     path = begun(tmp_path)
     content = (path / "metrics.jsonl").read_bytes()
-    told = (path / "metrics.jsonl.sums").read_text().splitlines()
-    ends = [place + 1 for place, byte in enumerate(content) if byte == ord("\n")]
-    assert told == [hashlib.sha256(content[:end]).hexdigest()[:16] for end in ends] and len(told) == 3
+    marks = (path / "metrics.jsonl.sums").read_text().splitlines()
+    ends = [index + 1 for index, byte in enumerate(content) if byte == ord("\n")]
+    assert marks == [hashlib.sha256(content[:end]).hexdigest()[:16] for end in ends] and len(marks) == 3
     assert [json.loads(line)["step"] for line in content.splitlines()] == [1, 2, 3]
 
 
@@ -140,8 +140,8 @@ def test_the_first_line_that_is_another_is_told(
     harm: Callable[[list[bytes]], list[bytes]], line: int
 ) -> None:
     lines = [b"a", b"b", b"c", b"d", b"e"]
-    marks = checksums.marks_of(b"".join(one + b"\n" for one in lines))
-    assert checksums.check(b"".join(one + b"\n" for one in harm(lines)), marks).line == line
+    marks = checksums.marks_of(b"".join(row + b"\n" for row in lines))
+    assert checksums.check(b"".join(row + b"\n" for row in harm(lines)), marks).line == line
 
 
 def test_lines_after_the_sums_and_a_damaged_sum_are_no_fault() -> None:
@@ -239,20 +239,20 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_what_is_not_as_it_was_written_is_named_and_counts_nowhere(damage: str, tmp_path: Path) -> None:
     path = finished(tmp_path)
     assert not grpobench.load(tmp_path).damage
-    harm, told = DAMAGES[damage]
+    harm, message = DAMAGES[damage]
     harm(path)
-    found = grpobench.load(tmp_path)
-    (line,) = found.damage
-    assert line.startswith(f"{path}/{told}") and "restore" in line
-    assert [run.state for run in found.experiment.runs] == ["damaged"]
+    loaded = grpobench.load(tmp_path)
+    (line,) = loaded.damage
+    assert line.startswith(f"{path}/{message}") and "restore" in line
+    assert [run.state for run in loaded.experiment.runs] == ["damaged"]
 
 
 def test_lost_weights_cost_a_report_nothing_and_are_named(tmp_path: Path) -> None:
     path = finished(tmp_path)
     (path / "final" / "policy.safetensors").unlink()
-    found = grpobench.load(tmp_path)
-    assert [run.state for run in found.experiment.runs] == ["finished"] and not found.damage
-    (line,) = found.facts.alarms[0].lines
+    loaded = grpobench.load(tmp_path)
+    assert [run.state for run in loaded.experiment.runs] == ["finished"] and not loaded.damage
+    (line,) = loaded.facts.alarms[0].lines
     assert f"{path}/final/policy.safetensors: is missing" in line
 
 
@@ -335,19 +335,19 @@ UNTOLD: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 def test_run_status_and_report_agree_on_result_its_files_do_not_mention(damage: str, tmp_path: Path) -> None:
     """It is not begun anew, and nobody advises to delete what tells of it."""
     path = finished(tmp_path)
-    name, harm, what = UNTOLD[damage]
+    name, harm, message = UNTOLD[damage]
     harm(path / name)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     for begin in (lambda: survey_of(path), lambda: RunFolder.open(path, CONFIG)):
         with pytest.raises(FolderError) as refused:
             begin()
-        assert str(refused.value).startswith(f"{path / name}{what}")
+        assert str(refused.value).startswith(f"{path / name}{message}")
         assert "restore the file, or delete" in str(refused.value)
-    assert run_status(path).state == "damaged" and run_status(path).why.startswith(f"{path / name}{what}")
-    found = grpobench.load(tmp_path)
-    (line,) = found.damage
-    assert line.startswith(f"{path / name}{what}") and line.endswith("restore the file")
-    assert [run.state for run in found.experiment.runs] == ["damaged"]
+    assert run_status(path).state == "damaged" and run_status(path).why.startswith(f"{path / name}{message}")
+    loaded = grpobench.load(tmp_path)
+    (line,) = loaded.damage
+    assert line.startswith(f"{path / name}{message}") and line.endswith("restore the file")
+    assert [run.state for run in loaded.experiment.runs] == ["damaged"]
     after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     assert {file: after.get(file) for file in before} == before
 
@@ -362,8 +362,8 @@ def test_a_result_that_was_never_written_is_not_believed(tmp_path: Path) -> None
     assert refusal.startswith(fault) and "or delete" in refusal
     with pytest.raises(FolderError, match="says `finished`"), RunFolder.open(path, CONFIG):
         pass
-    found = grpobench.load(tmp_path)
-    assert found.damage[0].startswith(fault) and [run.state for run in found.experiment.runs] == ["damaged"]
+    loaded = grpobench.load(tmp_path)
+    assert loaded.damage[0].startswith(fault) and [run.state for run in loaded.experiment.runs] == ["damaged"]
     (path / "status.json").write_text(json.dumps(content))
     assert not result_damage(path) and not grpobench.load(tmp_path).damage
 
@@ -449,11 +449,11 @@ def test_log_damaged_after_older_checkpoint_is_remade_from_there(log: str, tmp_p
     change_digit(path / log, line)
     with RunFolder.open(path, CONFIG) as run:
         with pytest.warns(UserWarning, match=f"step-3: {path}/{log}, line {line}: is not what was written"):
-            found = run.latest()
-        assert found is not None and found.step == 2
+            checkpoint = run.latest()
+        assert checkpoint is not None and checkpoint.step == 2
         run.rewind(2)
         go_on(run, 2, 3)
-    assert [one["step"] for one in rows(path)] == [1, 2, 3] and not grpobench.load(tmp_path).damage
+    assert [row["step"] for row in rows(path)] == [1, 2, 3] and not grpobench.load(tmp_path).damage
 
 
 def test_log_damaged_before_all_checkpoints_stops_run_by_file_and_line(tmp_path: Path) -> None:
@@ -486,8 +486,8 @@ def test_a_manifest_with_a_changed_digit_is_passed_over(harm: Callable[[str], st
     assert changed != manifest.read_text()
     manifest.write_text(changed)
     with RunFolder.open(path, CONFIG) as run, pytest.warns(UserWarning, match="step-3: manifest"):
-        found = run.latest()
-        assert found is not None and found.step == 2
+        checkpoint = run.latest()
+        assert checkpoint is not None and checkpoint.step == 2
 
 
 def test_foreign_files_are_ignored_and_named(tmp_path: Path) -> None:
@@ -501,8 +501,8 @@ def test_foreign_files_are_ignored_and_named(tmp_path: Path) -> None:
     (path / "rollouts" / "step-x.jsonl.zst").write_text("mine")
     with RunFolder.open(path, CONFIG) as run:
         with pytest.warns(UserWarning, match=r"ignored files .*: \['critic.safetensors', 'notes'\]"):
-            found = run.latest()
-        assert found is not None and found.step == 3 and found.names() == ["policy"]
+            latest = run.latest()
+        assert latest is not None and latest.step == 3 and latest.names() == ["policy"]
         run.rewind(3)
         go_on(run, 3, STEPS)
         assert run.steps() == [5, 6]
@@ -517,7 +517,7 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
     (path / "checkpoints" / ".step-4.99").mkdir()
     RunFolder.open(path, CONFIG).close()
     assert not [name for name in left if (path / name).exists()]
-    assert sorted(one.name for one in (path / "checkpoints").iterdir()) == ["step-2", "step-3"]
+    assert sorted(checkpoint.name for checkpoint in (path / "checkpoints").iterdir()) == ["step-2", "step-3"]
 
 
 def test_asides_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
@@ -528,14 +528,14 @@ def test_asides_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: 
     older = living.with_name(living.name.replace(f".{living.name.split('.')[-2]}.", f".{child.pid}."))
     elsewhere = tmp_path / ".a.another-host.1.tmp"
     neighbor = tmp_path / f".a.{files.machine()}.1-{child.pid}.tmp"
-    for one in (living, dead, older, elsewhere, neighbor):
-        one.mkdir()
+    for aside in (living, dead, older, elsewhere, neighbor):
+        aside.mkdir()
     files.sweep(tmp_path)
-    left = [one.exists() for one in (living, dead, older, elsewhere, neighbor)]
+    left = [aside.exists() for aside in (living, dead, older, elsewhere, neighbor)]
     assert left == [True, False, False, True, True]
     with files.becoming(tmp_path / "a", alone=True):
         assert not elsewhere.exists() and not neighbor.exists()
-    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
 def test_containers_of_one_host_write_aside_under_different_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -553,8 +553,8 @@ def test_folders_without_sums_are_read_and_it_is_said(tmp_path: Path) -> None:
     assert run_provenance(grpobench.load(tmp_path).experiment)["checksums"] == [("right", 1)]
     without_sums(path)
     change_digit(path / "metrics.jsonl", 2)
-    found = grpobench.load(tmp_path)
-    assert not found.damage and run_provenance(found.experiment)["checksums"] == [(UNPROVED, 1)]
+    loaded = grpobench.load(tmp_path)
+    assert not loaded.damage and run_provenance(loaded.experiment)["checksums"] == [(UNPROVED, 1)]
     assert not result_damage(path) and survey_of(path).state == "finished"
 
 
@@ -562,11 +562,11 @@ def test_a_run_of_an_older_version_is_resumed_and_has_sums_from_then_on(tmp_path
     path = begun(tmp_path)
     without_sums(path)
     with RunFolder.open(path, CONFIG) as run:
-        found = run.latest()
-        assert found is not None and found.step == 3
+        checkpoint = run.latest()
+        assert checkpoint is not None and checkpoint.step == 3
         run.rewind(3)
         go_on(run, 3, 4)
     assert (path / "metrics.jsonl.sums").read_bytes() == checksums.marks_of(
         (path / "metrics.jsonl").read_bytes()
     )
-    assert [one["step"] for one in rows(path)] == [1, 2, 3, 4]
+    assert [row["step"] for row in rows(path)] == [1, 2, 3, 4]

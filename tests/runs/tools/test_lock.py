@@ -58,22 +58,24 @@ def test_an_owner_elsewhere_is_named_within_a_second(
     tmp_path: Path, elsewhere: subprocess.Popen[str]
 ) -> None:
     began = time.monotonic()
-    with pytest.raises(FolderError, match=f"in use by process {elsewhere.pid} on far; if it is gone") as said:
+    with pytest.raises(
+        FolderError, match=f"in use by process {elsewhere.pid} on far; if it is gone"
+    ) as refusal:
         Lock(tmp_path).take()
     assert time.monotonic() - began < 1
-    assert "takes over 1 s after its last sign of life" in str(said.value)
+    assert "takes over 1 s after its last sign of life" in str(refusal.value)
     assert list(living([tmp_path, tmp_path / "other"])) == [tmp_path]
 
 
 def test_a_living_owner_is_never_taken_over_whatever_the_clocks_say(
     tmp_path: Path, elsewhere: subprocess.Popen[str]
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     mine = Lock(tmp_path)
     mine.age = lambda: 1e9  # type: ignore[method-assign]  # a storage that dates everything thirty years back
     with pytest.raises(FolderError, match="on far"):
-        mine.take(patience=3 * SECONDS, say=told.append)
-    assert len(told) == 1 and told[0].endswith("waiting to see whether it lives")
+        mine.take(patience=3 * SECONDS, say=messages.append)
+    assert len(messages) == 1 and messages[0].endswith("waiting to see whether it lives")
     assert elsewhere.poll() is None
 
 
@@ -86,8 +88,8 @@ def test_a_dead_owner_is_taken_over_when_its_lease_is_over_and_not_before(
     with pytest.raises(FolderError, match="on far"):  # it may live, and nobody asked to wait
         Lock(tmp_path).take()
     os.utime(tmp_path / "lock", (2**32, 2**32))  # dated far ahead by its host's clock
-    found = Lock(tmp_path).take(patience=10 * SECONDS)
-    assert found is not None and (found.host, found.pid) == ("far", elsewhere.pid)
+    replaced_owner = Lock(tmp_path).take(patience=10 * SECONDS)
+    assert replaced_owner is not None and (replaced_owner.host, replaced_owner.pid) == ("far", elsewhere.pid)
     assert SECONDS < time.monotonic() - began < 5 * SECONDS
     assert Lock(tmp_path).owner() == Owner.me()
     Lock(tmp_path).release()
@@ -101,9 +103,9 @@ def test_dead_owners_of_many_folders_are_watched_together(tmp_path: Path) -> Non
         gone = lock.Lease(Owner(1, "far", "b", "1"), f"token {folder.name}", 7, SECONDS)
         (folder / "lock").write_text(gone.text())
         os.utime(folder / "lock", (0, 0))
-    began, told = time.monotonic(), list[str]()
-    assert living(folders, told.append) == {}
-    assert SECONDS <= time.monotonic() - began < 3 * SECONDS and len(told) == 1
+    began, messages = time.monotonic(), list[str]()
+    assert living(folders, messages.append) == {}
+    assert SECONDS <= time.monotonic() - began < 3 * SECONDS and len(messages) == 1
 
 
 def test_an_owner_that_was_stopped_writes_no_more_once_it_was_taken_over(
