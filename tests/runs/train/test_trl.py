@@ -56,7 +56,7 @@ from grpobench.tasks.task import Verdict
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # of TRL in transformers
 
 TABLED = [name for name in TABLE if name in ALGORITHMS]
-ONE = Splitting(minibatches=1, whole=True, updates=1)
+ONE = Splitting(minibatches=1, single_pass=True, updates=1)
 
 
 # The table

@@ -190,10 +190,10 @@ def test_fingerprints_of_texts_are_those_of_earlier_versions_and_messages_change
     one = FROM_DATA["exact"](prompt="{question} =", **settings)
     problems = one.problems("train")
     assert [problem.id[:6] for problem in problems] == ["175a44", "2dbb0e", "463828"]
-    assert fingerprints.whole(problems)[:16] == "7a51e922cf584c9f"
+    assert fingerprints.problems_hash(problems)[:16] == "7a51e922cf584c9f"
     assert fingerprints.digest(problems[0]) == "8adb2381d50dea5838ce"
     told = FROM_DATA["exact"](prompt="{question} =", system="Add.", **settings).problems("train")
-    assert fingerprints.whole(told) != fingerprints.whole(problems)
+    assert fingerprints.problems_hash(told) != fingerprints.problems_hash(problems)
     assert fingerprints.digest(told[0]) != fingerprints.digest(problems[0])
     assert fingerprints.overlap(
         {"train": {"a": fingerprints.digest(told[0])}, "test": {"b": fingerprints.digest(told[0])}}
