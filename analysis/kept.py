@@ -27,6 +27,7 @@ from grpobench.analysis.measure import reduced
 from grpobench.analysis.record import Provenance
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, by_run
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.tools.text import json_number
 from grpobench.analysis.topics.accuracy import finals, headline_of
 from grpobench.analysis.topics.budgets import sum_costs
 from grpobench.analysis.topics.compute import (
@@ -228,7 +229,7 @@ def _cells(experiment: Experiment, stability: pd.DataFrame) -> list[dict[str, An
     for further in (update_costs(experiment), sum_costs(experiment).drop(columns="runs"), mean):
         frame = frame.merge(further, on=keys, how="left")
     return [
-        {name: _rounded(value) if isinstance(value, float) else value for name, value in row.items()}
+        {name: json_number(value, DECIMALS) for name, value in row.items()}
         for row in frame.to_dict("records")
     ]
 
@@ -241,8 +242,8 @@ def _base_and_last(rows: pd.DataFrame) -> list[float | None]:
     ]
 
 
-def _rounded(value: float) -> float | None:
-    return round(float(value), DECIMALS) if math.isfinite(value) else None
+def _rounded(value: float) -> Any:
+    return json_number(float(value), DECIMALS)
 
 
 def _name(experiment: Experiment) -> str:

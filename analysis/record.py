@@ -77,16 +77,18 @@ class Provenance:
             seconds=self.seconds + other.seconds,
         )
 
-    def lines(self, made: str) -> list[str]:
-        """A sentence on what was `made`, such as `8 runs`, folded."""
+    @property
+    def words(self) -> str:
+        """`at commit X with torch 2.13.0; CPU x86_64`."""
         counted = len(self.commits) > 1 and all(self.commits.values())
         commits = [f"`{commit}`" + f" ({runs} runs)" * counted for commit, runs in self.commits.items()]
         versions = ", ".join(f"{name} {' and '.join(releases)}" for name, releases in self.versions.items())
+        return f"at commit {' and '.join(commits)} with {versions}; {' and '.join(self.machine)}"
+
+    def lines(self, made: str) -> list[str]:
+        """A sentence on what was `made`, such as `8 runs`, folded."""
         time = f"; {duration(self.seconds)} of run time" * bool(self.seconds)
-        text = (
-            f"Made by `{self.command}`: {made}, at commit {' and '.join(commits)} with {versions}; "
-            f"{' and '.join(self.machine)}{time}."
-        )
+        text = f"Made by `{self.command}`: {made}, {self.words}{time}."
         return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from grpobench.analysis.detectors.history import Series
 from grpobench.analysis.runfolder.experiment import Experiment, Run
+from grpobench.analysis.tools.text import json_number
 
 LOST = 0.5
 """Share of its highest value below which accuracy counts as lost."""
@@ -77,14 +79,7 @@ class Score:
     def row(self) -> dict[str, Any]:
         """The row for JSON; None for undefined values."""
         fields = asdict(self) | {name: getattr(self, name) for name in ("precision", "recall", "per_healthy")}
-        return {name: plain(value) for name, value in fields.items()}
-
-
-def plain(value: Any) -> Any:
-    """A number for JSON: rounded, and None if it is not finite."""
-    if isinstance(value, float):
-        return round(value, 4) if math.isfinite(value) else None
-    return value
+        return {name: json_number(value, 4) for name, value in fields.items()}
 
 
 def score(outcomes: Iterable[Outcome]) -> Score:
@@ -163,13 +158,9 @@ class Library:
     tried: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """Kind -> threshold -> its values that are tried."""
 
-    def case(self, arm: str) -> Case:
-        """The case of an arm; raises KeyError for an arm without one."""
-        return next(case for case in self.cases if case.arm == arm) if self.has_labels(arm) else _unknown(arm)
-
-    def has_labels(self, arm: str) -> bool:
-        """Whether an arm has labels."""
-        return any(case.arm == arm for case in self.cases)
+    @cached_property
+    def by_arm(self) -> Mapping[str, Case]:
+        return {case.arm: case for case in self.cases}
 
     def half(self, seed: int) -> Half:
         """Which half a seed belongs to."""
@@ -180,9 +171,5 @@ class Library:
         return [
             run
             for run in experiment.runs
-            if run.settled and self.has_labels(run.arm) and self.half(run.seed) == half
+            if run.settled and run.arm in self.by_arm and self.half(run.seed) == half
         ]
-
-
-def _unknown(arm: str) -> Case:
-    raise KeyError(f"{arm}: no case of the library")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from grpobench.analysis import record
-from grpobench.analysis.calibration.scores import Half, Library, Outcome, Score, plain, score
+from grpobench.analysis.calibration.scores import Case, Half, Library, Outcome, Score, score
 from grpobench.analysis.calibration.thresholds import (
     LEAST,
     MOST,
@@ -36,6 +36,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import wilson
 from grpobench.analysis.statistics.verdicts import ALPHA, Verdict
+from grpobench.analysis.tools.text import json_number
 from grpobench.analysis.topics.accuracy import finals
 from grpobench.analysis.topics.events import histories
 
@@ -76,7 +77,7 @@ class SameArm:
         interval = wilson(self.false, self.comparisons)
         rates = {"rate": self.rate, "wrong_rate": self.wrong_rate}
         fields = asdict(self) | rates | {"low": interval.low, "high": interval.high}
-        return {name: plain(value) for name, value in fields.items()}
+        return {name: json_number(value, 4) for name, value in fields.items()}
 
 
 def same_arm(
@@ -124,7 +125,7 @@ MOST_FALSE = 0.07
 
 def calibrate(experiment: Experiment, library: Library, command: str) -> dict[str, Any]:
     """The content of a kept calibration. Raises LogError if a run of the library has no result."""
-    lacking = [run for run in experiment.runs if library.has_labels(run.arm) and not run.settled]
+    lacking = [run for run in experiment.runs if run.arm in library.by_arm and not run.settled]
     if lacking:
         names = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
         raise LogError(
@@ -145,7 +146,7 @@ def calibrate(experiment: Experiment, library: Library, command: str) -> dict[st
     content = {
         "set_on": library.set_on,
         "pool": library.pool,
-        "cases": [_case(case.arm, library, experiment) for case in library.cases],
+        "cases": [_case(case, library, experiment) for case in library.cases],
         "detectors": [_setting(setting) for setting in settings],
         "collapse": {half: scores.row() for half, scores in either.items()},
         "warning": dataclasses.asdict(limit),
@@ -197,11 +198,9 @@ def either(run_outcomes: Sequence[Outcome]) -> Outcome:
     return dataclasses.replace(run_outcomes[0], label=label, found=steps)
 
 
-def _case(arm: str, library: Library, experiment: Experiment) -> dict[str, Any]:
-    case = library.case(arm)
-    runs = {
-        half: sum(run.arm == arm for run in library.of_half(experiment, half)) for half in ("set", "scored")
-    }
+def _case(case: Case, library: Library, experiment: Experiment) -> dict[str, Any]:
+    halves: tuple[Half, Half] = ("set", "scored")
+    runs = {half: sum(run.arm == case.arm for run in library.of_half(experiment, half)) for half in halves}
     return dataclasses.asdict(case) | {"runs": runs}
 
 
@@ -251,8 +250,8 @@ def goal(name: str, value: float, bound: float, above: bool) -> dict[str, Any]:
     """One goal. The value must be at or above the bound, or at or below it. An undefined value meets no
     goal."""
     met = (value >= bound if above else value <= bound) and math.isfinite(value)
-    rounded = round(value, 4) if math.isfinite(value) else None
-    return {"goal": name, "value": rounded, "bound": bound, "at_least": above, "met": bool(met)}
+    shown = json_number(value, 4)
+    return {"goal": name, "value": shown, "bound": bound, "at_least": above, "met": bool(met)}
 
 
 def read(path: Path) -> Mapping[str, Any]:

@@ -123,7 +123,7 @@ def outcomes(
     found = []
     for run in library.of_half(experiment, half):
         history = histories[run.name]
-        case = library.case(run.arm)
+        case = library.by_arm[run.arm]
         label = case.label(detector.kind)
         if detector.lacks(history) and label != "must":
             continue

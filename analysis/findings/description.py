@@ -13,7 +13,7 @@ from grpobench.analysis.findings.result import VERDICTS, Result, Series
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.survival import restricted_mean
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.tools.text import NONE, number, percent, sweep_value
+from grpobench.analysis.tools.text import NONE, number, number_of, percent, sweep_value
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def series_words(one: Series, result: Result) -> str:
 def check_words(check: Mapping[str, Any]) -> str:
     """A manipulation check with its number and its bounds, from a row of `result.as_row`."""
     unit = check["unit"]
-    value, low, high = (_number(check[name]) for name in ("value", "low", "high"))
+    value, low, high = (number_of(check[name]) for name in ("value", "low", "high"))
     shown, *ends = (amount(one, unit, False, sign=False) for one in (value, low, high))
     bounds = [
         f"{words} {amount(check[bound], unit, False, sign=False)}"
@@ -107,7 +107,7 @@ def check_words(check: Mapping[str, Any]) -> str:
 
 def effect_words(test: Mapping[str, Any]) -> str:
     """An effect with its interval in its unit, from a row of `result.as_row`."""
-    value, low, high = (_number(test[name]) for name in ("value", "low", "high"))
+    value, low, high = (number_of(test[name]) for name in ("value", "low", "high"))
     if test["deals"]:
         return f"{percent(value)} % of deals called different ({percent(low)} to {percent(high)})"
     unit = test["unit"]
@@ -164,7 +164,3 @@ def amount(value: float, unit: str, ratio: bool, sign: bool = True) -> str:
 
 def _unit(unit: str, ratio: bool) -> str:
     return "times" if ratio else unit
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +19,7 @@ from grpobench.analysis.measure import Measure
 from grpobench.analysis.record import Provenance, as_text, content_of, provenance_of, read
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.tools.text import json_number, number_of
 from grpobench.tasks.data import bounded
 
 FILE = "registration.json"
@@ -210,7 +210,8 @@ class Record:
         """The kept table."""
         rows = []
         for run, state in self.states.items():
-            measured = {test: _rounded(by_run[run]) for test, by_run in self.values.items() if run in by_run}
+            known = {test: by_run[run] for test, by_run in self.values.items() if run in by_run}
+            measured = {test: json_number(value, DECIMALS) for test, value in known.items()}
             row = {"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": measured}
             end = next((ends[run] for ends in self.horizons.values() if run in ends), None)
             rows.append(row if end is None else {**row, "horizon": end})
@@ -220,8 +221,8 @@ class Record:
             "waits": list(self.waits),
             "runs": rows,
         }
-        known = self.registration
-        return content_of(KIND, f"{known.finding.name}-{known.scale}", self.provenance, content)
+        name = f"{self.registration.finding.name}-{self.registration.scale}"
+        return content_of(KIND, name, self.provenance, content)
 
 
 def record_of(experiment: Experiment) -> Record:
@@ -296,11 +297,10 @@ def read_kept(path: Path) -> Record:
 def _kept(content: dict[str, Any], path: str) -> Record:
     keys = {(str(row["arm"]), str(row["task"]), int(row["seed"])): row for row in content["runs"]}
     registration = registration_of(content["registration"], path)
+    names = [test.name for test in registration.finding.measured]
     values = {
-        test.name: {
-            run: _number(row["values"][test.name]) for run, row in keys.items() if test.name in row["values"]
-        }
-        for test in registration.finding.measured
+        name: {run: number_of(row["values"][name]) for run, row in keys.items() if name in row["values"]}
+        for name in names
     }
     states = {run: str(row["state"]) for run, row in keys.items()}
     ends = {run: float(row["horizon"]) for run, row in keys.items() if "horizon" in row}
@@ -317,11 +317,3 @@ def _kept(content: dict[str, Any], path: str) -> Record:
             if Measure.read(test.outcome).kind == "lasting"
         },
     )
-
-
-def _rounded(value: float) -> float | None:
-    return round(value, DECIMALS) if math.isfinite(value) else None
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ from grpobench.analysis.findings.rule import Check, Finding, Test
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.verdicts import ALPHA, spread_of
+from grpobench.analysis.tools.text import json_number
 
 Verdict: TypeAlias = Literal[
     "supported", "contradicted", "dose-dependent", "equivalent", "unresolved", "insensitive"
@@ -149,60 +150,30 @@ def as_row(result: Result) -> dict[str, Any]:
         "waits": list(result.waits),
         "checks": [_check_row(one) for one in result.checks],
         "control": [test_row(one) | {"shown": one.shows} for one in result.controls],
-        "series": [_series_row(one) for one in result.series],
+        "series": [_plain(one) for one in result.series],
         "tests": [test_row(one) | {"dose": one.test.dose} for one in result.tests],
     }
 
 
 def test_row(one: Judged) -> dict[str, Any]:
     """A test for JSON."""
-    return {
-        "name": one.test.name,
-        "also": one.test.also,
-        "deals": one.test.deals,
-        "most": one.test.most,
-        "outcome": one.test.outcome,
-        "expect": one.test.expect,
-        "matters": one.test.matters,
-        "unit": one.test.unit,
-        "ratio": one.test.ratio,
-        "verdict": one.verdict,
-        "needs": one.needs,
-        "runs": one.runs,
-        "reached": one.reached,
-        "seeds": list(one.seeds),
-        "contrasts": [_plain(value) for value in one.contrasts],
-        **{name: _plain(value) for name, value in asdict(one.effect).items()},
-        **{
-            name: _plain(getattr(one, name))
-            for name in ("p", "p_equivalence", "p_log_rank", "power", "power_equivalence")
-        },
-    }
+    asked = ("name", "also", "deals", "most", "outcome", "expect", "matters", "unit", "ratio")
+    judged = ("verdict", "needs", "runs", "reached", "seeds", "contrasts")
+    ps = ("p", "p_equivalence", "p_log_rank", "power", "power_equivalence")
+    rule = {name: getattr(one.test, name) for name in asked}
+    return rule | _plain(one, judged) | _plain(one.effect) | _plain(one, ps)
 
 
 def _check_row(one: Checked) -> dict[str, Any]:
-    check = one.check
+    asked = ("name", "outcome", "at_least", "at_most", "unit")
+    rule = {name: getattr(one.check, name) for name in asked}
+    return rule | {"tests": list(one.check.tests), "passed": one.passed} | _plain(one.mean)
+
+
+def _plain(source: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Attributes for JSON, or all fields of a dataclass; None where there is no number."""
+    values = {name: getattr(source, name) for name in names} or asdict(source)
     return {
-        "name": check.name,
-        "outcome": check.outcome,
-        "at_least": check.at_least,
-        "at_most": check.at_most,
-        "unit": check.unit,
-        "tests": list(check.tests),
-        "passed": one.passed,
-        **{name: _plain(value) for name, value in asdict(one.mean).items()},
+        name: [json_number(one, 9) for one in value] if isinstance(value, tuple) else json_number(value, 9)
+        for name, value in values.items()
     }
-
-
-def _series_row(one: Series) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "tests": list(one.tests),
-        "doses": list(one.doses),
-        "p": _plain(one.p),
-        "pair": list(one.pair),
-    }
-
-
-def _plain(value: float) -> float | None:
-    return round(float(value), 9) if math.isfinite(value) else None

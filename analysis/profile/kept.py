@@ -117,25 +117,17 @@ def text_of(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_search(folders: Iterable[Path]) -> list[Row]:
-    """The runs of the search of learning rates."""
+def read_beside(name: str, folders: Iterable[Path]) -> list[Row]:
+    """The runs of the probes' `CONTROLS`, or of the `SEARCH` of learning rates."""
     rows: list[Row] = []
     for folder in folders:
-        rows = merge(rows, read(folder / f"{SEARCH}.csv"))
+        rows = merge(rows, read(folder / f"{name}.csv"))
     return rows
 
 
 def read_rates(folders: Iterable[Path]) -> dict[str, dict[str, float]]:
     """The searched rates by algorithm and role."""
-    return chosen(read_search(folders))
-
-
-def read_controls(folders: Iterable[Path]) -> list[Row]:
-    """The runs of the probes' controls."""
-    rows: list[Row] = []
-    for folder in folders:
-        rows = merge(rows, read(folder / f"{CONTROLS}.csv"))
-    return rows
+    return chosen(read_beside(SEARCH, folders))
 
 
 def chosen(rows: Sequence[Row], gate: str = "learn") -> dict[str, dict[str, float]]:
@@ -144,8 +136,7 @@ def chosen(rows: Sequence[Row], gate: str = "learn") -> dict[str, dict[str, floa
     outcomes: dict[str, dict[tuple[float, float], dict[int, float]]] = {}
     for row in rows:
         if row.probe == gate:
-            critic = -1.0 if math.isnan(row.critic_rate) else row.critic_rate
-            cell = outcomes.setdefault(row.algorithm, {}).setdefault((row.learning_rate, critic), {})
+            cell = outcomes.setdefault(row.algorithm, {}).setdefault((row.learning_rate, row.key[3]), {})
             cell[row.seed] = -math.inf if math.isnan(row.outcome) else row.outcome
     rates: dict[str, dict[str, float]] = {}
     for algorithm, cells in outcomes.items():

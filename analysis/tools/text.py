@@ -55,6 +55,18 @@ def units(character: str) -> list[int]:
     return [int.from_bytes(data[i : i + 2], "big") for i in range(0, len(data), 2)]
 
 
+def json_number(value: Any, digits: int) -> Any:
+    """A value for JSON: a float rounded, or None if it is not finite; anything else as it is."""
+    if not isinstance(value, float):
+        return value
+    return round(float(value), digits) if math.isfinite(value) else None
+
+
+def number_of(value: float | None) -> float:
+    """A number that JSON holds; NaN for None."""
+    return math.nan if value is None else float(value)
+
+
 # Text for LaTeX
 
 TEX = {

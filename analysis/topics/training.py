@@ -18,7 +18,7 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import Sheet
 from grpobench.analysis.figures.table import Table
-from grpobench.analysis.measure import reduced
+from grpobench.analysis.measure import QUARTER, reduced
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.tools.metrics import Metric, find, meaning
 from grpobench.analysis.tools.text import NONE, each_seed, interval, percent, two
@@ -66,8 +66,6 @@ GROUP = "critic/group_explained"
 """The share of the rewards to go that the mean reward of the group's other rollouts explains."""
 TRAINED = ("grad_norm/critic", "grad_norm/value_head")
 """Logged where a value is trained, also where the explained variance is not logged."""
-LAST_QUARTER = 0.25
-"""The mean is over this last share of a run's updates; at least one."""
 LITTLE = 0.1
 """Below this share the report warns that a critic explains too little. Predicting the mean return explains
 0."""
@@ -102,7 +100,7 @@ def critic_explained(experiment: Experiment) -> pd.DataFrame:
 
 def _first(last: int) -> int:
     """First of the last quarter of updates 1 to `last`."""
-    return last - max(1, round(LAST_QUARTER * last)) + 1
+    return last - max(1, round(QUARTER * last)) + 1
 
 
 def critic_warnings(frame: pd.DataFrame) -> Iterator[str]:

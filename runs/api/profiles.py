@@ -168,7 +168,7 @@ def run_controls(profiler: Profiler, chosen: Sequence[str]) -> None:
 def show(profiler: Profiler, algorithms: Sequence[str], baseline: str, say: Say) -> tuple[str, ...]:
     """Print the tables, and write pages and figures. Returns the algorithms without a score."""
     folders = [kept.shipped(profiler.scale), profiler.out / "outcomes"]
-    rows, search = kept.read_all(folders), kept.read_search(folders)
+    rows, search = kept.read_all(folders), kept.read_beside(kept.SEARCH, folders)
     profile = build(rows, profiler.probes, kept.chosen(search))
     if not algorithms:
         say("\n".join(table.lines(profile)))

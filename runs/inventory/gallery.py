@@ -200,7 +200,7 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
         "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
         "scale": registration.scale,
         "key": one.name,
-        "provenance": provenance_words(one.record),
+        "provenance": one.record.provenance.words,
         "doses": [series_words(series, one.result) for series in one.result.series],
         "survival": one.survival,
         "curves": one.curves,
@@ -223,16 +223,6 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
             for theirs in one.contributed
         ],
     }
-
-
-def provenance_words(record: Record) -> str:
-    """Commits, versions and machines of the runs: `at commit `x` with torch 2.13; CPU x86_64`."""
-    made = record.provenance
-    commits, versions, machines = made.commits, made.versions, made.machine
-    counts = {commit: f" ({runs} runs)" if len(commits) > 1 else "" for commit, runs in commits.items()}
-    at = " and ".join(f"`{commit}`{count}" for commit, count in counts.items())
-    packages = ", ".join(f"{name} {' and '.join(releases)}" for name, releases in versions.items())
-    return f"at commit {at} with {packages}; {' and '.join(machines)}"
 
 
 def change(one: FindingEntry) -> Mapping[str, str]:

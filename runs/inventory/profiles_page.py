@@ -95,7 +95,7 @@ def pages() -> dict[str, str]:
         return {}
     rows, rates = kept.read_all([kept.FOLDER]), kept.read_rates([kept.FOLDER])
     without = sorted({*algorithms()} - {*algorithms_with_runs(profile)})
-    text = document(profile, kept.read_controls([kept.FOLDER]), rows, without=without)
+    text = document(profile, kept.read_beside(kept.CONTROLS, [kept.FOLDER]), rows, without=without)
     if theirs := contributed_lines(rows, rates):
         text += "\n".join(["", "## Contributions", "", *theirs, ""])
     return {PAGE: text}

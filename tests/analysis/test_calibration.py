@@ -191,8 +191,7 @@ def test_seeds_are_in_one_half_and_labels_are_what_the_case_says() -> None:
     library = Library((case,), "healthy")
     assert [library.half(seed) for seed in range(4)] == ["set", "scored", "set", "scored"]
     assert [case.label(kind) for kind in ("reward_collapse", "drift", "kl_blowup")] == list(LABELS)
-    with pytest.raises(KeyError, match="other: no case"):
-        library.case("other")
+    assert library.by_arm == {"broken": case}
 
 
 # The early warning
