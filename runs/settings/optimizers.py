@@ -79,8 +79,9 @@ def foreign_factors(train: TrainConfig, folder: Path | None) -> list[float]:
             from transformers import SchedulerType, get_scheduler
 
             demand_schedule(library, name, [kind.value for kind in SchedulerType])
-            counts = {"num_warmup_steps": train.warmup_steps, "num_training_steps": train.steps}
-            make = functools.partial(get_scheduler, name, scheduler_specific_kwargs=settings, **counts)
+            steps = {"num_warmup_steps": train.warmup_steps, "num_training_steps": train.steps}
+            options: dict[str, Any] = {**steps, "scheduler_specific_kwargs": settings}
+            make = functools.partial(get_scheduler, name, **options)
             return stepped(make, train.steps)[train.warmup_steps :]
         if library == "torch":
             from torch.optim import lr_scheduler
