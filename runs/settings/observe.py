@@ -117,12 +117,12 @@ def unknown(name: str) -> str:
     return ""
 
 
-def misfit(factory: object, callback: Observe, place: str) -> list[str]:
+def misfit(factory: object, callback: Observe, path: str) -> list[str]:
     """Why a class or factory cannot be called with the settings of the recipe."""
     name = callback.name
     if not callable(factory):
-        return [f"{place}: {name} is {type(factory).__name__}, no class or function that makes a callback"]
+        return [f"{path}: {name} is {type(factory).__name__}, no class or function that makes a callback"]
     faults: list[str] = []
     if isinstance(factory, type) and is_dataclass(factory):
-        strict.check(factory, callback.settings, place, faults)
-    return faults or [f"{place}: {name} {why}" for why in registries.mismatch(factory, (), callback.settings)]
+        strict.check(factory, callback.settings, path, faults)
+    return faults or [f"{path}: {name} {why}" for why in registries.mismatch(factory, (), callback.settings)]

@@ -165,16 +165,16 @@ def maker(*arguments: str) -> Callable[[object], list[str]]:
     return faults
 
 
-def mismatch(function: Callable[..., Any], positional: Sequence[str], named: Iterable[str]) -> list[str]:
+def mismatch(function: Callable[..., Any], positional: Sequence[str], keywords: Iterable[str]) -> list[str]:
     """Why a function cannot be called with these arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # something in C that does not tell
         return []
     try:
-        signature.bind(*positional, **dict.fromkeys(named))
+        signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
-        given = ", ".join((*positional, *(f"{name}=..." for name in named)))
+        given = ", ".join((*positional, *(f"{name}=..." for name in keywords)))
         return [f"takes {signature} and is called with ({given}): {error}"]
     return []
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grpobench.runs.models.loading import Loaded
 from grpobench.tasks.data.messages import Prompt, as_messages, as_text
+
+if TYPE_CHECKING:
+    from grpobench.runs.models.loading import Loaded
 
 
 def plain_arguments(folder: str) -> dict[str, Any]:
