@@ -38,8 +38,9 @@ from grpobench.runs.models.model_files import locate_model
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.settings.trl import plain_arguments, splitting
+from grpobench.runs.settings.trl import splitting
 from grpobench.runs.tools import machine
+from grpobench.runs.train.trl.arguments import plain_arguments
 
 POLL: Final = 0.02
 """Seconds between two checks of the programs, which is negligible beside their seconds."""

@@ -189,7 +189,7 @@ class Script:
 def main(path: str) -> None:
     import torch
 
-    from grpobench.runs.settings.trl import quiet
+    from grpobench.runs.train.trl.arguments import quiet
     from grpobench.tasks import TASKS
 
     torch.set_num_threads(1)

@@ -369,8 +369,9 @@ def trl(case: Case, line: Line) -> None:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from grpobench.runs.models.loading import load
-    from grpobench.runs.settings.trl import prompts, quiet, version
+    from grpobench.runs.settings.trl import version
     from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
+    from grpobench.runs.train.trl.arguments import prompts, quiet
 
     quiet()
     torch.set_num_threads(case.threads)
@@ -406,7 +407,7 @@ def arguments(case: Case, folder: str, end: int) -> Any:
     """The same work as ours, without logging."""
     from trl.trainer.grpo_config import GRPOConfig
 
-    from grpobench.runs.settings.trl import plain_arguments
+    from grpobench.runs.train.trl.arguments import plain_arguments
 
     return GRPOConfig(
         **plain_arguments(folder),

@@ -11,6 +11,7 @@ from grpobench.algorithms.libraries.trl_arguments import OVER_TOKENS, STAY, TABL
 from grpobench.runs.handover.plan import Translated
 from grpobench.runs.settings import trl as settings
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.train.trl import arguments
 
 DIFFERS = (
     "completions are sampled by transformers, with one generator per process",
@@ -70,7 +71,7 @@ def refusals(config: RunConfig, entry: trl_arguments.Entry) -> Iterator[str]:
 def training_arguments(config: RunConfig, limit: int) -> dict[str, Any]:
     """Of every trainer that samples, in TRL's names."""
     train, updates = config.train, settings.splitting(config).updates
-    plain = settings.plain_arguments("")
+    plain = arguments.plain_arguments("")
     return {
         **{name: value for name, value in plain.items() if name not in ("output_dir", "disable_tqdm")},
         "gradient_checkpointing": train.activation_checkpointing,

@@ -92,16 +92,14 @@ def compose(wish: Wish) -> Made:
     header = f"# Made by `{wish.command}` from the recipe {path.stem}.\n" if wish.command else ""
     made = read_text(header + toml.write(table), name, folder, wish.sets, f"{PREFIX}{control}")
     settings_of = path.stem if wish.source in recipes() else ""
-    borrowed = {arm: origin for arm, origin in arms.borrowed.items() if arm not in with_own_rate(wish.sets)}
+    rates = {text.partition("=")[0].strip() for text in wish.sets}
+    borrowed = {
+        arm: origin
+        for arm, origin in arms.borrowed.items()
+        if not any(key.startswith(f"arm.{arm}.train.learning_rate") for key in rates)
+    }
     made = dataclasses.replace(made, settings_of=settings_of, command=wish.command, borrowed_rates=borrowed)
     return Made(made, path.stem, borrowed)
-
-
-def with_own_rate(sets: Sequence[str]) -> set[str]:
-    """The arms whose learning rate the assignments set."""
-    paths = [parsed[0] for parsed in map(parse_set, sets) if parsed]
-    parted = [".".join(path[1:]).rpartition(".train.learning_rate") for path in paths if path[0] == "arm"]
-    return {arm for arm, rate, _ in parted if rate}  # an arm's name may have dots
 
 
 class Arms:

@@ -572,9 +572,9 @@ def needs(config: RunConfig, off: str, *needed: Need) -> Iterator[str]:
     remedy of all of them."""
     for setting, value, why in needed:
         section, _, key = setting.partition(".")
-        given = getattr(getattr(config, section), key)
-        if given != value:
-            reason = why.replace("{}", setting).replace("{is}", f"{setting} is {toml.value(given)}")
+        current = getattr(getattr(config, section), key)
+        if current != value:
+            reason = why.replace("{}", setting).replace("{is}", f"{setting} is {toml.value(current)}")
             remedy = "set it to" if why.endswith("{is}") and not off else f"set {setting} ="
             yield f"{reason}; {remedy} {toml.value(value)}{f' or {off}' if off else ''}"
 

@@ -111,9 +111,9 @@ def as_entry(name: str) -> dict[str, Any]:
     if not name.startswith(registries.HUB):
         return {"name": name}
     hub = name.removeprefix(registries.HUB)
-    for known, cls in registries.tasks().items():
+    for task, cls in registries.tasks().items():
         if cls.tables and all(table.hub and table.hub.dataset == hub for table in cls.tables):
-            return {"name": known}
+            return {"name": task}
     label = name_of(hub)
     label = label if label not in registries.tasks() else name_of(hub.replace("/", "-"))
     return {"name": label, HUB: hub, "verify": "math"}
@@ -238,11 +238,11 @@ def find_algorithm(
     if not isinstance(name, str) or "@" not in name:
         cls = find_class("algorithm", name, folder, path, faults)
         return None if cls is None else (cls, None)
-    known = registries.dialects()
-    if name not in known:
-        faults.append(f"{path}: {registries.miss('dialect', name, known)}")
+    dialects = registries.dialects()
+    if name not in dialects:
+        faults.append(f"{path}: {registries.miss('dialect', name, dialects)}")
         return None
-    return registries.algorithms()[known[name].base], known[name]
+    return registries.algorithms()[dialects[name].base], dialects[name]
 
 
 def select_arms(names: Any, listed: Mapping[str, Arm], folder: Path | None, faults: list[str]) -> list[Arm]:
@@ -354,8 +354,8 @@ def read_head(
     }
     values = {"name": stem}
     for layer in (table, listed):
-        own = {key: layer[key] for key in layer if key in strict.hints(Head)}
-        values |= strict.check(Head, own, "", faults)
+        plain = {key: layer[key] for key in layer if key in strict.hints(Head)}
+        values |= strict.check(Head, plain, "", faults)
     return BAD if len(faults) > before else strict.build(Head, values, "", faults)
 
 

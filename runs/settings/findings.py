@@ -99,18 +99,15 @@ def read_finding(source: str) -> Study:
 
 def _about(given: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:
     """Algorithms with a test each: a list of algorithms, or a table of them with the names of tests."""
-    asked = dict.fromkeys(given, "") if isinstance(given, list) and all(map(_is_text, given)) else given
-    if not isinstance(asked, Mapping) or not all(map(_is_text, [*asked, *asked.values()])):
+    about = strict.convert(given, list[str] | dict[str, str], "about", [])
+    if about is strict.BAD:
         faults.append("about: must be a list of algorithms, or a table with the name of a test for each")
         return {}
+    about = dict.fromkeys(about, "") if isinstance(about, list) else about
     known = {"", *(test.name for test in tests)}
     faults += [
         f"about.{name}: no test {test!r}; it has {', '.join(sorted(filter(None, known)))}"
-        for name, test in asked.items()
+        for name, test in about.items()
         if test not in known and tests
     ]
-    return dict(asked)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return about

@@ -42,8 +42,8 @@ section at the top. A recipe or an assignment with an old key is refused, and th
 
 def with_new_names(faults: Iterable[str]) -> list[str]:
     """Faults, those of unknown keys that are keys of older versions, or nearly, with the new key."""
-    own, of_all = f"{SETTINGS}.", "algorithm."  # as an arm and as an assignment to all arms write them
-    keys = {old.replace(own, of_all): new.replace(own, of_all) for old, new in RENAMED_KEYS.items()}
+    section, every = f"{SETTINGS}.", "algorithm."  # of one arm, and in an assignment to every arm
+    keys = {old.replace(section, every): new.replace(section, every) for old, new in RENAMED_KEYS.items()}
     return [with_new_name(fault, keys | dict(RENAMED_KEYS)) for fault in faults]
 
 
@@ -173,13 +173,13 @@ def lay(
     return values, paths
 
 
-def merge(old: Mapping[str, Any], new: Mapping[str, Any], whole: Collection[str] = ()) -> dict[str, Any]:
-    """`new` over `old`, tables merged key by key, except those of the keys in `whole`."""
+def merge(old: Mapping[str, Any], new: Mapping[str, Any], single: Collection[str] = ()) -> dict[str, Any]:
+    """`new` over `old`, tables merged key by key, except those of the keys in `single`."""
     merged = dict(old)
     for key, value in new.items():
-        before = None if key in whole else merged.get(key)
+        before = None if key in single else merged.get(key)
         tables = isinstance(before, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(before or {}, value, whole) if tables else value
+        merged[key] = merge(before or {}, value, single) if tables else value
     return merged
 
 

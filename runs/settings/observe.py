@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -13,18 +12,15 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from grpobench.runs.settings import plugins
+from grpobench.runs.settings import plugins, registries
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
 TRACKERS: Mapping[str, str] = {
-    name: f"grpobench.runs.observe.trackers:{cls}"
-    for name, cls in (
-        ("mlflow", "MLflow"),
-        ("tensorboard", "TensorBoard"),
-        ("trackio", "Trackio"),
-        ("wandb", "WandB"),
-    )
+    "mlflow": "grpobench.runs.observe.trackers:MLflow",
+    "tensorboard": "grpobench.runs.observe.trackers:TensorBoard",
+    "trackio": "grpobench.runs.observe.trackers:Trackio",
+    "wandb": "grpobench.runs.observe.trackers:WandB",
 }
 """The suite's own callbacks. Each needs the package of its name, and is an extra of that name."""
 GROUP = "grpobench.observe"
@@ -76,22 +72,18 @@ def names() -> dict[str, str]:
 
 def read(entries: Sequence[Entry], place: str, faults: list[str]) -> tuple[Observe, ...]:
     """The callbacks of a list of names and tables."""
-    found: list[Observe] = []
+    callbacks: list[Observe] = []
     for index, entry in enumerate(entries):
-        here = f"{place}[{index}]"
-        one = parse({"name": entry} if isinstance(entry, str) else entry, here, faults)
-        if one is not None and one in found:
-            faults.append(f"{here}: {one.name} is listed twice with equal settings; remove one")
-        elif one is not None:
-            found.append(one)
-    return tuple(found)
-
-
-def parse(table: Mapping[str, Any], place: str, faults: list[str]) -> Observe | None:
-    settings = {key: value for key, value in table.items() if key not in ENTRY_KEYS}
-    head = {key: table[key] for key in ENTRY_KEYS if key in table}
-    one = strict.build(Observe, {**head, "settings": settings}, place, faults)
-    return None if isinstance(one, strict.Bad) else one
+        table = {"name": entry} if isinstance(entry, str) else entry
+        settings = {key: value for key, value in table.items() if key not in ENTRY_KEYS}
+        head = {key: table[key] for key in ENTRY_KEYS if key in table}
+        callback = strict.build(Observe, {**head, "settings": settings}, f"{place}[{index}]", faults)
+        if callback in callbacks:
+            twice = "is listed twice with equal settings; remove one"
+            faults.append(f"{place}[{index}]: {table['name']} {twice}")
+        elif isinstance(callback, Observe):
+            callbacks.append(callback)
+    return tuple(callbacks)
 
 
 def demand(callbacks: Sequence[Observe], folder: Path | None, place: str, faults: list[str]) -> bool:
@@ -125,21 +117,12 @@ def unknown(name: str) -> str:
     return ""
 
 
-def misfit(factory: object, one: Observe, place: str) -> list[str]:
+def misfit(factory: object, callback: Observe, path: str) -> list[str]:
     """Why a class or factory cannot be called with the settings of the recipe."""
+    name = callback.name
     if not callable(factory):
-        return [
-            f"{place}: {one.name} is {type(factory).__name__}, no class or function that makes a callback"
-        ]
+        return [f"{path}: {name} is {type(factory).__name__}, no class or function that makes a callback"]
     faults: list[str] = []
     if isinstance(factory, type) and is_dataclass(factory):
-        strict.check(factory, one.settings, place, faults)
-    try:
-        signature = inspect.signature(factory)
-        if not faults:
-            signature.bind(**one.settings)
-    except TypeError as error:
-        faults.append(f"{place}: {one.name} takes {signature}: {error}")
-    except ValueError:  # something in C that does not tell
-        pass
-    return faults
+        strict.check(factory, callback.settings, path, faults)
+    return faults or [f"{path}: {name} {why}" for why in registries.mismatch(factory, (), callback.settings)]

@@ -79,24 +79,25 @@ def foreign_factors(train: TrainConfig, folder: Path | None) -> list[float]:
             from transformers import SchedulerType, get_scheduler
 
             demand_schedule(library, name, [kind.value for kind in SchedulerType])
-            counts = {"num_warmup_steps": train.warmup_steps, "num_training_steps": train.steps}
-            make = functools.partial(get_scheduler, name, scheduler_specific_kwargs=settings, **counts)
+            steps = {"num_warmup_steps": train.warmup_steps, "num_training_steps": train.steps}
+            arguments: dict[str, Any] = {**steps, "scheduler_specific_kwargs": settings}
+            make = functools.partial(get_scheduler, name, **arguments)
             return stepped(make, train.steps)[train.warmup_steps :]
         if library == "torch":
             from torch.optim import lr_scheduler
 
             demand_schedule(library, name, [key for key in lr_scheduler.__all__ if key != "LRScheduler"])
-            found: Any = getattr(lr_scheduler, name)
+            factory: Any = getattr(lr_scheduler, name)
         else:
-            found = plugins.load(train.schedule, folder)
-        if isinstance(found, type):
-            return stepped(functools.partial(found, **settings), left)
-        return [float(found(step, left, **settings)) for step in range(left)]
+            factory = plugins.load(train.schedule, folder)
+        if isinstance(factory, type):
+            return stepped(functools.partial(factory, **settings), left)
+        return [float(factory(step, left, **settings)) for step in range(left)]
     except ConfigError as error:
         raise fault("; ".join(error.faults)) from None
     except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way
-        given = f" with {settings}" if settings else ""
-        raise fault(f"{train.schedule}{given} cannot be used: {type(error).__name__}: {error}") from error
+        options = f" with {settings}" if settings else ""
+        raise fault(f"{train.schedule}{options} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def demand_schedule(library: str, name: str, valid: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +110,7 @@ def folder(config: RunConfig) -> Path | None:
 
 def stands_beside(config: RunConfig) -> bool:
     """Whether a run needs its recipe's folder: for code, or for a file that a setting of its task names."""
-    tasks = (config.task, *tasks_beside(config))
-    return any(plugins.stands_in_file(one.cls) for one in others(config).values()) or any(
-        path.is_relative_to(config.beside) for task in tasks for path in paths(task).values()
+    settings = [value for task in (config.task, *tasks_beside(config)) for value in vars(task).values()]
+    return any(plugins.stands_in_file(other.cls) for other in others(config).values()) or any(
+        isinstance(value, Path) and value.is_relative_to(config.beside) for value in settings
     )
-
-
-def paths(settings: Any) -> Mapping[str, Path]:
-    """The settings of a task that are paths."""
-    return {name: value for name, value in vars(settings).items() if isinstance(value, Path)}

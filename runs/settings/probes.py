@@ -82,7 +82,7 @@ def common(scale: str = NANO) -> dict[str, Any]:
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Tables laid over each other, key by key. Weights are one value: a probe that rewards other scores does
     not add to those of another."""
-    return merge(below, above, whole=("weights",))
+    return merge(below, above, single=("weights",))
 
 
 def arm_of(

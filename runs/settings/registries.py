@@ -126,14 +126,6 @@ def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> 
     return Resolved(thing, f"entry point {whence.removeprefix('package ')}" if point else whence)
 
 
-def stored(kind: Kind, name: str, reference: str, folder: Path | None) -> Any:
-    """The class of an algorithm or task of a run: by its name, or by the `reference` that run.toml keeps of
-    one that is not among the suite's. Raises `ConfigError`."""
-    return (
-        plugins.load(reference, folder, f"{kind}.class") if reference else find(kind, name, folder, kind).cls
-    )
-
-
 def protocol(base: type, kind: Kind) -> Callable[[object], list[str]]:
     """What is wrong with a class that is to follow a protocol, one fault each."""
 
@@ -159,7 +151,7 @@ def a_function(thing: object) -> list[str]:
     if not callable(thing) or isinstance(thing, type):
         return [f"is {described(thing)}, no function of prompts, completions and columns"]
     remedy = f"write `def {getattr(thing, '__name__', 'reward')}(prompts, completions, **columns)`"
-    return mismatch(thing, (), REWARD_ARGUMENTS, remedy)
+    return [f"{why}; {remedy}" for why in mismatch(thing, (), REWARD_ARGUMENTS)]
 
 
 def maker(*arguments: str) -> Callable[[object], list[str]]:
@@ -168,24 +160,22 @@ def maker(*arguments: str) -> Callable[[object], list[str]]:
     def faults(thing: object) -> list[str]:
         if not callable(thing):
             return [f"is {described(thing)}, no class or function that makes one"]
-        return mismatch(thing, arguments, (), f"let it take ({', '.join(arguments)})")
+        return [f"{why}; let it take ({', '.join(arguments)})" for why in mismatch(thing, arguments, ())]
 
     return faults
 
 
-def mismatch(
-    function: Callable[..., Any], positional: Sequence[str], named: Sequence[str], remedy: str
-) -> list[str]:
+def mismatch(function: Callable[..., Any], positional: Sequence[str], keywords: Iterable[str]) -> list[str]:
     """Why a function cannot be called with these arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # something in C that does not tell
         return []
     try:
-        signature.bind(*positional, **dict.fromkeys(named))
+        signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
-        given = ", ".join((*positional, *(f"{name}=..." for name in named)))
-        return [f"takes {signature} and is called with ({given}): {error}; {remedy}"]
+        given = ", ".join((*positional, *(f"{name}=..." for name in keywords)))
+        return [f"takes {signature} and is called with ({given}): {error}"]
     return []
 
 

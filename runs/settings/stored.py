@@ -75,7 +75,10 @@ def built(part: Kind, entry: Mapping[str, Any], beside: str, faults: list[str]) 
     """The algorithm or task of a run.toml's section, or `BAD`; `beside` is the recipe's folder."""
     folder = Path(beside) if beside else None
     try:
-        cls = registries.stored(part, str(entry.get("name")), entry.get("class", ""), folder)
+        if reference := entry.get("class", ""):
+            cls: Any = plugins.load(reference, folder, f"{part}.class")
+        else:
+            cls = registries.find(part, str(entry.get("name")), folder, part).cls
     except ConfigError as error:
         faults += error.faults
         return strict.BAD

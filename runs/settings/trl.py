@@ -1,4 +1,4 @@
-"""What TRL's trainers are asked to do: the fit of a run's settings, and arguments that several callers share.
+"""Which settings TRL's trainers can express, and which release they are matched to.
 
 Reading this imports no TRL, so that a recipe is checked on machines without it.
 """
@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import STAY, TABLE, Splitting
 from grpobench.runs.settings.config import RunConfig, needs
 from grpobench.runs.settings.truncation import truncation_of
-from grpobench.tasks.data.messages import Prompt, as_messages, as_text
-
-if TYPE_CHECKING:
-    from grpobench.runs.models.loading import Loaded
 
 RELEASE = "1.16"
 """The release whose arguments and metrics `algorithms/libraries/trl_arguments.py` knows."""
@@ -125,36 +120,3 @@ def of_memory(config: RunConfig) -> Iterator[str]:
         ("model.weights", "float32", "has no master weights, and {is}"),
         ("train.offload_optimizer", False, "keeps its optimizer beside the model, and {is}"),
     )
-
-
-def plain_arguments(folder: str) -> dict[str, Any]:
-    """What every trainer of ours is given. Where TRL has a choice that changes only cost, the faster one: no
-    gradient checkpointing (its default is on, which was 18 % slower on nano; on smollm2-135m it took as long
-    at 8 GiB instead of 14). It reports to nobody and saves nothing."""
-    return {
-        "output_dir": folder,
-        "gradient_checkpointing": False,
-        "dataloader_num_workers": 0,
-        "dataloader_pin_memory": False,
-        "router_aux_loss_coef": 0.0,
-        "lr_scheduler_type": "constant",
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
-
-
-def prompts(loaded: Loaded, originals: Sequence[Prompt]) -> list[Any]:
-    """Prompts as TRL's trainers encode them to the tokens that `Loaded.encode` gives: messages if the model
-    has a chat template, else texts."""
-    return list(map(as_messages if loaded.templated else as_text, originals))
-
-
-def quiet() -> None:
-    """Keep progress bars and advice to oneself."""
-    import datasets
-    import transformers
-
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()

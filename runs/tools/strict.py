@@ -155,6 +155,11 @@ def hints(cls: Any) -> dict[str, Any]:
     return {f.name: every[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
+def is_table(hint: Any) -> bool:
+    """Whether a type is a dataclass, which is read from a table."""
+    return dataclasses.is_dataclass(hint)
+
+
 # Reading values
 
 
@@ -174,7 +179,7 @@ def convert(
     """
     try:
         read = adapter(hint).validate_python(value, context=folder)
-        return construct(hint, read) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else read
+        return construct(hint, read) if is_table(hint) else read
     except ValueError as error:  # pydantic's errors are of this class
         faults += explain(error, hint, value, path, {})
         return BAD
@@ -214,9 +219,9 @@ def adapter(hint: Any) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter
     from pydantic.errors import PydanticUserError
 
-    plain = table_of(hint) if dataclasses.is_dataclass(hint) else as_plain_data(hint)
+    plain = table_of(hint) if is_table(hint) else as_plain_data(hint)
     try:
-        return TypeAdapter(plain, config=None if dataclasses.is_dataclass(hint) else ConfigDict(strict=True))
+        return TypeAdapter(plain, config=None if is_table(hint) else ConfigDict(strict=True))
     except PydanticUserError as error:
         raise TypeError(f"a setting cannot have the type {hint}") from error
 
@@ -237,7 +242,7 @@ def as_plain_data(hint: Any) -> Any:
 
     annotated: Any = Annotated  # Type checkers cannot follow types that are created here.
     origin, arguments = get_origin(hint), get_args(hint)
-    if dataclasses.is_dataclass(hint):
+    if is_table(hint):
         return annotated[table_of(hint), AfterValidator(functools.partial(construct, hint))]
     if hint is float:
         return annotated[float, AfterValidator(refuse_nan)]
@@ -397,7 +402,7 @@ def explain(
 def of_constructor(error: ValueError, cls: Any, path: Where, location: Sequence[int | str]) -> Iterator[str]:
     """The messages of a dataclass's constructor, or of a validator, each with the path of its field."""
     for message in map(str, error.args):
-        field, inner, text = blame(message, hints(cls) if dataclasses.is_dataclass(cls) else ())
+        field, inner, text = blame(message, hints(cls) if is_table(cls) else ())
         at = path_to(path, [*location, field] if field else location) + inner
         yield f"{at or cls.__name__}: {text}"
 
@@ -414,7 +419,7 @@ def path_to(path: Where, location: Sequence[int | str]) -> KeyPath:
 def inside(hint: Any, location: Sequence[int | str]) -> Any:
     """The type at a location inside a type. Where a type has several types for what is in it, the last one,
     as of a mapping."""
-    if dataclasses.is_dataclass(hint):
+    if is_table(hint):
         return inside(hints(hint)[str(location[0])], location[1:]) if location else hint
     inner = [kind for kind in get_args(hint) if kind not in (types.NoneType, Ellipsis)]
     if get_origin(hint) in UNIONS:

@@ -25,13 +25,14 @@ from grpobench.runs.models.role_weights import Network
 from grpobench.runs.models.roles import trunk_and_head
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.rollouts import pack_groups
-from grpobench.runs.settings.trl import quiet, version
+from grpobench.runs.settings.trl import version
 from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.run_loop import begin, end, record, save_when_due
 from grpobench.runs.train.stopping import Before
 from grpobench.runs.train.trainer import Trainer
+from grpobench.runs.train.trl.arguments import quiet
 from grpobench.runs.train.trl.work import Recorded, Sampled, Work
 
 UNUSED = ("learning_rate", "epoch", "num_tokens")

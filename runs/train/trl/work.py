@@ -17,10 +17,11 @@ from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import Entry
 from grpobench.algorithms.modifiers import overlong
 from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled, pack_groups
-from grpobench.runs.settings.trl import plain_arguments, prompts, splitting
+from grpobench.runs.settings.trl import splitting
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.rollouts import OnPolicy, streams
 from grpobench.runs.train.trainer import Trainer
+from grpobench.runs.train.trl.arguments import plain_arguments, prompts
 from grpobench.runs.train.update import minibatches
 
 

@@ -26,9 +26,9 @@ from grpobench.runs.reward.functions import RewardInput, arguments
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.sample.teacher_prompts import teacher_prompts
-from grpobench.runs.settings.trl import prompts
 from grpobench.runs.train.progress import transcript
 from grpobench.runs.train.rollouts import preference
+from grpobench.runs.train.trl.arguments import prompts
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.messages import as_messages, parse_prompt
 from grpobench.tasks.data.tables import DataError

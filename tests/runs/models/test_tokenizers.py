@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from grpobench.runs.models.loading import Loaded, fix_variables
 from grpobench.runs.models.token_budgets import ModelError
-from grpobench.runs.settings.trl import prompts
+from grpobench.runs.train.trl.arguments import prompts
 
 CHAT = "{% for m in messages %}<s>{{ m['content'] }}{% endfor %}"
 

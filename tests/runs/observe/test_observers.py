@@ -330,7 +330,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_extra(
         ('observe = ["nothing"]', "known: mlflow, tensorboard, trackio, wandb; or module:Name"),
         ('observe = ["mine:OnlyStep"]', "has no 'OnlyStep'; did you mean mine:OnlySteps?"),
         ('observe = ["mien:OnlySteps"]', "did you mean mine (mine.py)?"),
-        ('observe = ["mine:Keeper"]', "mine:Keeper takes (path): missing a required argument: 'path'"),
+        ('observe = ["mine:Keeper"]', "called with (): missing a required argument: 'path'"),
         ('observe = [{ name = "mine:Keeper", pth = "x" }]', "observe[0]: mine:Keeper takes (path)"),
         ('observe = [{ name = "mine:Keeper", path = 1979-05-27 }]', "observe[0]: TOML cannot hold date"),
         ("observe = [{ path = 1 }]", "observe[0]: missing name"),
