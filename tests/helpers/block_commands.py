@@ -129,7 +129,8 @@ def few_findings() -> Iterator[None]:
     test_plain_install.py lists all."""
     few = dict(itertools.islice(findings().items(), 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpobench.runs.commands.finding.findings", lambda: few)
+        for module in ("finding", "finding_list"):
+            patch.setattr(f"grpobench.runs.commands.{module}.findings", lambda: few)
         yield
 
 

@@ -379,7 +379,7 @@ def test_a_wrong_command_or_option_gives_exit_2_and_the_nearest(
         (["run", "quickstart", "--out", "--json"], "Option '--out' needs a value before '--json'"),
         (["run", "quickstart", "--set", "--dry-run"], "Option '--set' needs a value before '--dry-run'"),
         (["run", "quickstart", "--set"], "Option '--set' requires an argument"),
-        (["list", "figurs"], "'figures'"),
+        (["list", "figurs"], "did you mean `grpobench list figures`?"),
     ],
     ids=str,
 )
