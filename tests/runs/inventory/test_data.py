@@ -75,7 +75,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(sources.SKIP_VARIABLE, "")
     monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     monkeypatch.setattr("grpobench.tasks.TASKS", {"toy": Toy, "sibling": Sibling})
-    monkeypatch.setattr(packaged, "PACKAGED", {})
+    monkeypatch.setattr(model_packages, "PACKAGED", {})
     target = tmp_path / "site"
     target.mkdir()
     settings = {
@@ -628,7 +628,7 @@ def test_folder_without_model_and_model_not_installed_exit_2(
     assert "typed: a file, not a folder; correct --model-dir" in capsys.readouterr().err
     monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     absent = model_packages.Weights(replace(FILE, module="not_there"), "a model", "MIT")
-    monkeypatch.setattr(packaged, "PACKAGED", {"absent": absent})
+    monkeypatch.setattr(model_packages, "PACKAGED", {"absent": absent})
     assert cli.main(["eval", "absent", "--task", "arithmetic"]) == 2
     assert "grpobench data fetch absent" in capsys.readouterr().err
 
