@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from grpobench.analysis.figures.table import plain
 from grpobench.analysis.kept import KeptTable
 from grpobench.analysis.runfolder.experiment import DIVERGED, SweepPoint
 from grpobench.analysis.runfolder.files import LogError
@@ -351,6 +352,4 @@ def _bounded(mean: Estimate) -> str:
 
 def table(lead: str, header: Sequence[str], rows: Sequence[Sequence[str]], named: int) -> list[str]:
     """A Markdown table below a line that says what it holds; the first `named` columns are flush left."""
-    ruler = ["---" if i < named else "---:" for i in range(len(header))]
-    lines = [header, ruler, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return [lead, "", *("| " + " | ".join(cells) + " |" for cells in lines)]
+    return [lead, "", *plain(header, rows, named).markdown()]

@@ -1,16 +1,25 @@
-"""A table of the report, and its form in LaTeX."""
+"""A table, and its forms: text, Markdown, LaTeX, HTML and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import pandas as pd
+from markupsafe import escape as escape_html
 
-from grpobench.analysis.tools.text import escape
+from grpobench.analysis.tools.text import cell, escape, visible
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PAIR = " − "
 """Between the names of two arms in one cell."""
+MANY = 12
+"""Columns from which on a page sets a table in smaller letters."""
+SHORT, LONG = 20, 28
+"""Characters up to which a page keeps a cell on one line, and beyond which it gives it more room."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +30,7 @@ class Table:
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    frame: pd.DataFrame
+    frame: pd.DataFrame = None  # type: ignore[assignment]  # of a table that is printed only; see `plain`
     text_columns: int = 2
     """Number of leading columns with names, aligned left. The last `wide` columns contain text."""
     wide: int = 0
@@ -38,8 +47,8 @@ class Table:
     def relabeled(self, labels: Mapping[str, str]) -> Table:
         """The table with the names that figures use, in its head and its columns with names."""
 
-        def name(cell: str) -> str:
-            return PAIR.join(labels.get(part, part) for part in cell.split(PAIR))
+        def name(text: str) -> str:
+            return PAIR.join(labels.get(part, part) for part in text.split(PAIR))
 
         last = self.text_columns
         rows = [[*map(name, row[:last]), *row[last:]] for row in self.rows]
@@ -51,25 +60,104 @@ class Table:
         names = [", ".join(row[: self.text_columns]) for row in self.rows] if self.sentence_heading else []
         return [(name, row[-1]) for name, row in zip(names, self.rows, strict=False) if row[-1]]
 
+    def is_number(self, column: int) -> bool:
+        """Whether a column has numbers, which Markdown, LaTeX and HTML align right."""
+        return self.text_columns <= column < len(self.header) - self.wide
 
-def text_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows for a terminal, their columns aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    def _lines(self) -> list[list[str]]:
+        """The head and the rows, without a column of sentences."""
+        return [list(row[: self.columns]) for row in (self.header, *self.rows)]
+
+    def text(self, numbers_right: bool = False) -> list[str]:
+        """Lines for a terminal, their columns aligned."""
+        lines = self._lines()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return [
+            "  ".join(
+                text.rjust(width) if numbers_right and self.is_number(place) else text.ljust(width)
+                for place, (text, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+
+    def markdown(self, padded: bool = False) -> list[str]:
+        """Lines of a Markdown table; with `padded` its columns are aligned in the source too."""
+        cells = [[_markdown_cell(text) for text in line] for line in self._lines()]
+        widths = [max(3, *map(len, column)) if padded else 0 for column in zip(*cells, strict=True)]
+        ruler = [
+            "-" * (width - 1 if padded else 3) + ":" if self.is_number(place) else "-" * max(width, 3)
+            for place, width in enumerate(widths)
+        ]
+        lines = [
+            [
+                text.rjust(width) if self.is_number(place) else text.ljust(width)
+                for place, (text, width) in enumerate(zip(line, widths, strict=True))
+            ]
+            for line in cells
+        ]
+        return [f"| {' | '.join(line)} |" for line in (lines[0], ruler, *lines[1:])]
+
+    def latex(self) -> str:
+        """A booktabs tabular, without a column of sentences."""
+        head, *rows = (" & ".join(map(escape, line)) + r" \\" for line in self._lines())
+        align = "".join("r" if self.is_number(place) else "l" for place in range(self.columns))
+        lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", r"\toprule", head]
+        lines.append(r"\midrule")
+        for place, (row, line) in enumerate(zip(self.rows, rows, strict=True)):
+            if place and self.text_columns > 1 and row[0] != self.rows[place - 1][0]:
+                lines.append(r"\addlinespace")
+            lines.append(line)
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+    def html(self) -> str:
+        """A table element, with the sentences in a list below it."""
+        return "\n".join([*self._html_grid(), *self._html_sentences(), ""])
+
+    def _html_grid(self) -> Iterator[str]:
+        head, *rows = self._lines()
+        kinds = ["number" if self.is_number(place) else "text" for place in range(self.columns)]
+        kinds = [
+            f"{kind} phrase" if place >= max(self.text_columns, len(self.header) - self.wide) else kind
+            for place, kind in enumerate(kinds)
+        ]
+        yield f'  <div class="scroll"><table class="grid{" many" * (self.columns >= MANY)}">'
+        yield "    <thead><tr>"
+        for kind, text in zip(kinds, head, strict=True):
+            yield f'      <th class="{kind}">{escape_html(text)}</th>'
+        yield "    </tr></thead>\n    <tbody>"
+        before = None
+        for row in rows:
+            again = self.text_columns > 1 and row[0] == before
+            yield "      <tr>" if again or self.text_columns <= 1 else '      <tr class="group">'
+            for place, (kind, text) in enumerate(zip(kinds, row, strict=True)):
+                size = " short" * (len(text) <= SHORT) + " long" * (len(text) > LONG)
+                shown = escape_html(text)
+                if again and place == 0:
+                    shown = f'<span class="repeat">{shown}</span>'
+                yield f'        <td class="{kind}{size}">{shown}</td>'
+            yield "      </tr>"
+            before = row[0]
+        yield "    </tbody>\n  </table></div>"
+
+    def _html_sentences(self) -> Iterator[str]:
+        if not self.sentences:
+            return
+        yield f'  <details class="said"><summary>{escape_html(self.sentence_heading)}</summary><ul>'
+        for name, sentence in self.sentences:
+            yield f"    <li><b>{escape_html(name)}:</b> {escape_html(sentence)}</li>"
+        yield "  </ul></details>"
+
+    def csv(self) -> str:
+        """The data, with text that a spreadsheet would run as a formula made harmless."""
+        return str(self.frame.map(cell).rename(columns=cell).to_csv(index=False))
 
 
-def tex(table: Table) -> str:
-    """The printed cells as a booktabs tabular, without a column of sentences."""
-    last = table.columns
-    left = set(range(table.text_columns)) | set(range(len(table.header) - table.wide, len(table.header)))
-    align = "".join("l" if i in left else "r" for i in range(last))
-    lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", r"\toprule"]
-    lines.append(" & ".join(map(escape, table.header[:last])) + r" \\")
-    lines.append(r"\midrule")
-    before = None
-    for row in table.rows:
-        if before is not None and row[0] != before and table.text_columns > 1:
-            lines.append(r"\addlinespace")
-        before = row[0]
-        lines.append(" & ".join(map(escape, row[:last])) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+def plain(
+    header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1, wide: int = 0
+) -> Table:
+    """A table that is printed only."""
+    return Table("", "", header, rows, text_columns=text_columns, wide=wide)
+
+
+def _markdown_cell(text: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", visible(text)).strip().replace("|", "\\|")

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.controls import Arm, Separation, judge
 from grpobench.analysis.profile.kept import Row
 from grpobench.analysis.profile.page import run_seconds
@@ -17,7 +18,6 @@ from grpobench.analysis.profile.table import (
     fold,
     gate_of,
     lines,
-    markdown,
     mean_of,
     rate_text,
     scored_probes,
@@ -150,7 +150,7 @@ def _probe_lines(profile: Profile, controls: Mapping[str, Separation], deals: in
             f"than {RESOLUTION}."
         ),
         "",
-        *markdown(head, rows, right=(1, 2, 3, 4)),
+        *plain(head, rows, 1, wide=3).markdown(padded=True),
         "",
     ]
     for name in names:
@@ -226,7 +226,7 @@ def _theory_lines(profile: Profile) -> list[str]:
             ]
         )
     head = ["probe", "expected high", "expected low", "hold", "reversed", "unresolved", "seen instead"]
-    return [*text, *markdown(head, rows, right=(3, 4, 5)), ""]
+    return [*text, *plain(head, rows, 3, wide=1).markdown(padded=True), ""]
 
 
 # Rates
@@ -264,5 +264,5 @@ def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[Row]]) -> list[str
             "it. Minutes are summed over runs."
         ),
         "",
-        *markdown(head, table, right=range(1, len(head))),
+        *plain(head, table).markdown(padded=True),
     ]

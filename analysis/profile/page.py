@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.kept import Row
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import Profile
@@ -18,7 +19,6 @@ from grpobench.analysis.profile.table import (
     fold,
     gate_of,
     gated_text,
-    markdown,
     mean_of,
     range_text,
     rate_text,
@@ -172,7 +172,14 @@ def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
     ]
     head = ["probe", "difference (95 % interval)", "verdict", "mechanism"]
     note = f"Told apart: q ≤ {FDR} over the probes of this table, of differences larger than {RESOLUTION}."
-    return [*text, fold(_told_apart(compared, clean(baseline))), "", *markdown(head, rows), "", note]
+    return [
+        *text,
+        fold(_told_apart(compared, clean(baseline))),
+        "",
+        *plain(head, rows, len(head)).markdown(padded=True),
+        "",
+        note,
+    ]
 
 
 def _told_apart(compared: Sequence[Change], baseline: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.scores import FEWEST_SEEDS, GATE_SCORE, Profile
 from grpobench.analysis.statistics.moderated import Cell, Pair
 from grpobench.analysis.tools.text import NONE, listed, two, visible
@@ -88,22 +89,6 @@ def ordered(profile: Profile, order: Order) -> list[str]:
 # Tables
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """A Markdown table whose columns are padded, with those of `right` aligned there."""
-    cells = [[clean(text) for text in row] for row in (head, *rows)]
-    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        padded = (
-            text.rjust(width) if i in right else text.ljust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        return f"| {' | '.join(padded)} |"
-
-    ruler = ("-" * (width - 1) + ":" if i in right else "-" * width for i, width in enumerate(widths))
-    return [line(cells[0]), f"| {' | '.join(ruler)} |", *map(line, cells[1:])]
-
-
 def fold(text: str, width: int = 118) -> str:
     """Text in lines of at most so many characters; those of a list item are indented."""
     indent = "  " if text.startswith("- ") else ""
@@ -149,7 +134,7 @@ def short_marks(marks: str) -> str:
 def _all(profile: Profile, probes: Sequence[str], order: Order) -> list[str]:
     head = ["algorithm", *(profile.probes[name].title for name in probes)]
     rows = [[name, *(_entry(profile, probe, name) for probe in probes)] for name in ordered(profile, order)]
-    return markdown(head, rows)
+    return plain(head, rows, len(head)).markdown(padded=True)
 
 
 def _entry(profile: Profile, probe: str, algorithm: str) -> str:
@@ -254,7 +239,7 @@ def _one(profile: Profile, algorithm: str, probes: Sequence[str]) -> list[str]:
     ]
     if any(algorithm in profile.gated.get(name, ()) for name in probes):
         notes += ["", fold(f"{NONE}: {gated_text(profile)}")]
-    return [*markdown(head, rows, right=(2, 3)), "", *notes]
+    return [*plain(head, rows, 2, wide=3).markdown(padded=True), "", *notes]
 
 
 def rates_text(profile: Profile, probe: str, algorithm: str) -> str:

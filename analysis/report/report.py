@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grpobench.analysis.figures.table import tex
 from grpobench.analysis.report.crew import FORMATS, drawing_crew
 from grpobench.analysis.report.facts import Facts, as_json, gather, json_ready
 from grpobench.analysis.report.figures import Figures, Underway, begin
@@ -15,7 +14,7 @@ from grpobench.analysis.report.methods import methods_tex
 from grpobench.analysis.report.page import render_page
 from grpobench.analysis.report.text import make_bibtex
 from grpobench.analysis.runfolder.load import load
-from grpobench.analysis.tools.text import cell, json_text, visible
+from grpobench.analysis.tools.text import json_text, visible
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.paper import accuracy_tex
 from grpobench.tasks.data.bounded import FileError
@@ -66,11 +65,10 @@ def write(
     _clear(folder, formats)
     for table in facts.tables.values():
         if "csv" in formats:
-            safe = table.frame.map(cell).rename(columns=cell)
-            safe.to_csv(folder / "tables" / f"{table.name}.csv", index=False)
+            (folder / "tables" / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8", newline="")
         if "tex" in formats:
             (folder / "tables" / f"{table.name}.tex").write_text(
-                tex(table.relabeled(facts.numbers.shown.labels)), encoding="utf-8"
+                table.relabeled(facts.numbers.shown.labels).latex(), encoding="utf-8"
             )
     if "tex" in formats:
         write_paper(facts, folder, papers or {})

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from grpobench.analysis.figures.table import Table, text_lines
+from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.search import RATE, Combination, SearchRecord, Stage, rate_key
 from grpobench.analysis.statistics.halving import LEAST_SEEDS, mean_of, select
@@ -81,8 +81,7 @@ def search_table(record: SearchRecord) -> Table:
 
 def table_lines(record: SearchRecord) -> list[str]:
     """The table for a terminal, without its sentences."""
-    table = search_table(record)
-    return text_lines([list(row[: table.columns]) for row in (table.header, *table.rows)])
+    return search_table(record).text()
 
 
 def searched_stages(record: SearchRecord) -> list[Stage]:

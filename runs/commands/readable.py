@@ -53,7 +53,7 @@ def readable_command(options: Options) -> int:
     """One row per task and model: the share of answers that the verifier can read, that the token limit cut
     and that are right, as written and by likelihood. What was measured is not measured again."""
     from grpobench.analysis import readable as tables
-    from grpobench.analysis.figures.table import text_lines
+    from grpobench.analysis.figures.table import plain
     from grpobench.runs.api.keeping import keep_row, kept_file
     from grpobench.runs.evaluation import readable
     from grpobench.runs.evaluation.question import EvalRequest
@@ -88,7 +88,7 @@ def readable_command(options: Options) -> int:
     if options.json:
         say(as_json([row.row() for row in rows]))
     else:
-        say("\n".join(text_lines([list(tables.HEADER), *tables.cells(rows)])))
+        say("\n".join(plain(tables.HEADER, tables.cells(rows)).text()))
     if kept is not None:
         say(f"{kept}; grpobench docs writes it into the page", file=sys.stderr)
     return DONE

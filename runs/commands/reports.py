@@ -76,7 +76,7 @@ def accuracy_lines(facts: Facts) -> list[str]:
     The sentence that says what happened; one line per task and arm: accuracy before and after in percent,
     the interval over seeds, each seed; the verdicts; and the titles of the gravest warnings. No table where
     no run was evaluated."""
-    from grpobench.analysis.figures.table import text_lines
+    from grpobench.analysis.figures.table import plain
     from grpobench.analysis.report.terminal import verdict_lines
 
     warnings = [f"The report warns: {warning.title}." for warning in facts.warnings[:MOST_WARNINGS]]
@@ -86,10 +86,10 @@ def accuracy_lines(facts: Facts) -> list[str]:
     if table is None:
         return [facts.headline, *warnings]
     kept = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
-    rows = [[str(row[index]) for index in kept] for row in (table.header, *table.rows)]
+    head, *rows = ([row[index] for index in kept] for row in (table.header, *table.rows))
     verdicts = verdict_lines(facts.numbers.compared, facts.experiment.control)
     title = f"{table.title}, in percent:"
-    return [facts.headline, title, *text_lines(rows), *verdicts, *warnings]
+    return [facts.headline, title, *plain(head, rows).text(), *verdicts, *warnings]
 
 
 @click.argument(

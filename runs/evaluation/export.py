@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from grpobench.analysis.figures.table import plain
 from grpobench.analysis.runfolder.files import LogError, read_lines
 from grpobench.analysis.tools.text import shorten_paths, why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
@@ -35,9 +36,7 @@ CARD = """---
 {warning}
 {base} after {steps} steps of {algorithm} on the task {task}, trained with grpobench.
 
-| | |
-|---|---|
-{rows}
+{facts}
 
 ## Loading
 
@@ -227,7 +226,7 @@ def card(subject: Subject, provenance: Mapping[str, str], run: Path, made: Expor
         steps=made.step,
         algorithm=algorithm,
         task=task,
-        rows="\n".join(f"| {name} | {cell(value)} |" for name, value in facts.items()),
+        facts="\n".join(plain(["", ""], [[name, str(text)] for name, text in facts.items()], 2).markdown()),
         folder=json.dumps(made.folder.name),
         loading=(BESIDE if details.base else WHOLE).format(
             folder=json.dumps(made.folder.name), base=json.dumps(details.base)
@@ -326,11 +325,6 @@ def command_of(run: Path, experiment: str) -> str:
     sets = [part for text in described.get("sets", ()) for part in ("--set", str(text))]
     words = described.get("command") or shlex.join(["grpobench", "run", experiment, *sets])
     return shorten_paths(str(words))
-
-
-def cell(value: Any) -> str:
-    """A value inside a table of Markdown."""
-    return str(value).replace("|", "\\|")
 
 
 def describe(table: Mapping[str, Any]) -> str:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from grpobench.analysis.figures.table import plain
 from grpobench.analysis.tools.text import visible
 from grpobench.runs.experiment.memory import Planned, gib, warning
 from grpobench.runs.models.memory_plan import GRAPH_WORKSPACE
@@ -29,7 +25,6 @@ PARTS = (
     *("logits", "key-value cache", "decoding graphs", GRAPH_WORKSPACE, "working memory"),
 )
 """All parts of a plan, in the order of the table."""
-WIDTH = 100
 
 
 def plan_lines(planned_runs: Sequence[Planned], why: str) -> list[str]:
@@ -57,20 +52,15 @@ def table_lines(planned_run: Planned) -> list[str]:
     """The table: a row for each part, a column for each phase."""
     large = planned_run.plan.peak >= 2**30
     unit, digits = (2**30, 2) if large else (2**20, 1)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("GiB" if large else "MiB")
-    for phase in planned_run.plan.phases:
-        table.add_column(phase.name, justify="right")
-    for part in PARTS:
-        sizes = [phase.parts.get(part, 0) for phase in planned_run.plan.phases]
-        if any(sizes):
-            table.add_row(part, *(f"{size / unit:,.{digits}f}" if size else "" for size in sizes))
-    totals = [Text(f"{phase.total / unit:,.{digits}f}") for phase in planned_run.plan.phases]
-    table.add_row(Text("total"), *totals)
-    console = Console(file=io.StringIO(), width=WIDTH, force_terminal=False, force_jupyter=False)
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return [f"    {line.rstrip()}" for line in console.file.getvalue().splitlines()]
+    sizes = {part: [phase.parts.get(part, 0) for phase in planned_run.plan.phases] for part in PARTS}
+    sizes = {part: of_phases for part, of_phases in sizes.items() if any(of_phases)}
+    sizes["total"] = [phase.total for phase in planned_run.plan.phases]
+    rows = [
+        [part, *(f"{size / unit:,.{digits}f}" if size else "" for size in of_phases)]
+        for part, of_phases in sizes.items()
+    ]
+    header = ["GiB" if large else "MiB", *(phase.name for phase in planned_run.plan.phases)]
+    return [f"    {line}" for line in plain(header, rows).text(numbers_right=True)]
 
 
 def verdict_lines(planned_run: Planned) -> list[str]:

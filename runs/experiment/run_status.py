@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from grpobench.analysis.figures.table import plain
 from grpobench.analysis.tools.text import visible, why_no_experiment
 from grpobench.runs.experiment.display import INTERVAL
 from grpobench.runs.runfolder.logs import RESULTS, result_damage, status
@@ -122,11 +123,7 @@ class Overview:
         shown = list(self.runs)
         if most is not None and len(shown) > most:
             shown = sorted(shown, key=lambda run: run.state != "running")[: max(1, most)]
-        rows = [HEADER, *(run.cells for run in shown)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for cells in rows:
-            lines.append("  ".join(map(str.ljust, cells, widths)).rstrip())
+        lines = plain(HEADER, [run.cells for run in shown]).text()
         lines += [f"and {len(self.runs) - len(shown)} more"] if len(shown) < len(self.runs) else []
         lines += [
             f"{run.run}: {run.why.splitlines()[0]}" for run in shown if run.why and run.state != "finished"

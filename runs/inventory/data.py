@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.figures.table import plain
 from grpobench.runs.models import model_packages
 from grpobench.runs.settings.registries import tasks
 from grpobench.runs.tools import strict
@@ -188,7 +189,8 @@ def damage(file: Packaged) -> str:
 
 def as_lines(found: Sequence[Row]) -> list[str]:
     """The rows as text: one line each, followed by what is missing."""
-    cells = [("name", "state", "rows", "license", "from", "problems by split")]
+    header = ("name", "state", "rows", "license", "from", "problems by split")
+    cells = []
     for row in found:
         count = f"{row['rows']:,}" if row["rows"] else ""
         served = ", ".join(f"{split} {number:,}" for split, number in row["splits"].items())
@@ -198,8 +200,7 @@ def as_lines(found: Sequence[Row]) -> list[str]:
             row["from"] if len(row["from"]) < 3 else [f"{row['from'][0]} and {len(row['from']) - 1} more"]
         )
         cells.append((row["name"], row["state"], count, row["license"], ", ".join(places), served))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(map(str.ljust, cell, widths)).rstrip() for cell in cells]
+    lines = plain(header, cells).text()
     for number, row in reversed(list(enumerate(found, 1))):
         if row["why"]:
             more = f" (and {len(row['why']) - 1} more like this)" if len(row["why"]) > 1 else ""

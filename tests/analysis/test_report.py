@@ -19,7 +19,6 @@ from helpers.synthetic import Synthetic
 
 from grpobench.analysis.checks.pairing import check_pairing
 from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
-from grpobench.analysis.figures.table import tex
 from grpobench.analysis.report.catalog import FIGURES, figure
 from grpobench.analysis.report.facts import as_json, gather, json_ready
 from grpobench.analysis.report.page import inline
@@ -468,7 +467,7 @@ def test_text_of_numbers() -> None:
 def test_tex_escapes_what_tex_would_read_as_commands(tmp_path: Path) -> None:
     assert escape("clip_high > 5% & −1") == r"clip\_high $>$ 5\% \& $-$1"
     facts = gather(experiment_of(tmp_path, arms=("a_b", "c"), tasks=("arithmetic",), seeds=(1,)))
-    assert r"a\_b" in tex(facts.tables["accuracy"])
+    assert r"a\_b" in facts.tables["accuracy"].latex()
 
 
 def test_json_of_a_report_can_be_read_back(tmp_path: Path) -> None:
