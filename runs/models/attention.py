@@ -109,6 +109,7 @@ def difference(trunk: nn.Module) -> tuple[float, float]:
                 inputs_embeds=inputs, attention_mask=mask, position_ids=layout.position, use_cache=False
             )
             states = output.last_hidden_state
+            # A new generator for each mask: both get the same weights, else their gradients would differ.
             weight = torch.randn(states.shape, generator=torch.Generator().manual_seed(1)).to(states)
             (gradient,) = torch.autograd.grad((states * weight).sum(), inputs)
             states_and_gradients.append((states.detach().float(), gradient.float()))

@@ -73,6 +73,7 @@ class Ranks:
         torch.distributed.all_gather_object(
             gathered, (moved(local_value, "cpu"), stops and self.asks()), group=self.group
         )
+        # Rank 0 decides for all: ranks that decided for themselves could stop at different places.
         if gathered[0][1]:
             self.stop()
         return [value for value, _ in gathered]

@@ -360,7 +360,7 @@ class RoleModels(RoleWeights):
             undo()
             # The one in which memory ran out: `work` takes them one after the other.
             exhausted = next((split for split in splits if split.entered), splits[0])
-            for split in splits:
+            for split in splits:  # the next attempt begins with the first one again
                 split.entered = False
             exhausted.halve_budget(why)
             if not self.ranks.alone:

@@ -206,6 +206,7 @@ def demand_replay(models: RoutedModels) -> None:
             same = models.forward_train(("policy",), batch)["policy"].logp
         demand_equal(models, plain, same, "tokens whose own experts are replayed")
         experts = int(chosen_experts.max()) + 1
+        # Shifted by one, every choice is another expert, and the experts of a token stay different.
         with replayed(trunk, (chosen_experts + 1) % max(experts, 2)):
             other = models.forward_train(("policy",), batch)["policy"].logp
     if torch.equal(plain, other):

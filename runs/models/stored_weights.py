@@ -145,6 +145,7 @@ class RoundedWeights(StoredWeights):
             p.grad.mul_(self.scale)
         if in_place_parameters:
             inner.step()
+        # Without a gradient they are left alone by the steps of the other parameters, below.
         for p in in_place_parameters:
             p.grad = None
         generators: dict[torch.device, torch.Generator] = {}

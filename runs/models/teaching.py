@@ -75,6 +75,7 @@ def taught_states(
     for piece in [each] if fits else micro_batches(taught_batch, each, limit):
         part, inside = read(taught_batch[piece])
         states.append(part)
+        # From the row of the piece to that of the batch; the column stays.
         piece_indices.append(rows[piece][inside // width] * width + inside % width)
     # Pieces, and groups of a prompt, bring the tokens in another order than the policy's.
     at = torch.full((batch.completion.numel(),), -1, device=flat_index.device)

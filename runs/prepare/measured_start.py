@@ -63,14 +63,14 @@ def measured_start(
     loaded = load(config.name, chat_template=config.template)
     folder = cache_folder() / "warm" / key(loaded, task, config, demonstrations(loaded, task, config))
     cached = folder.exists()
-    kept = bounded.read_object_if_any(folder / ACCURACY)
+    accuracy_by_question = bounded.read_object_if_any(folder / ACCURACY)
     how = json.dumps(dataclasses.asdict(measure), sort_keys=True)
-    before = {} if how in kept else shares(loaded, task, measure, "before", tell)
+    before = {} if how in accuracy_by_question else shares(loaded, task, measure, "before", tell)
     warm_start(loaded, task, config, lambda update, of, loss: tell(f"update {update}/{of}, loss {loss:.3f}"))
-    if how not in kept:
+    if how not in accuracy_by_question:
         after = shares(loaded, task, measure, "after", tell)
-        kept[how] = {mode: compared(before[mode], after[mode]) for mode in before}
-        files.write_atomic(folder / ACCURACY, (json.dumps(kept, indent=1) + "\n").encode())
+        accuracy_by_question[how] = {mode: compared(before[mode], after[mode]) for mode in before}
+        files.write_atomic(folder / ACCURACY, (json.dumps(accuracy_by_question, indent=1) + "\n").encode())
     if out is not None:
         with files.becoming(out) as aside:
             shutil.copytree(folder, aside, dirs_exist_ok=True)
@@ -80,15 +80,15 @@ def measured_start(
         "folder": str(out or folder),
         "cached": cached,
         "validation_problems": measure.problems,
-        "accuracy": kept[how],
+        "accuracy": accuracy_by_question[how],
     }
 
 
 def model_config(settings: Mapping[str, Any]) -> ModelConfig:
     """A recipe's section `model`; None leaves a setting out. Raises ConfigError."""
     faults: list[str] = []
-    given = {name: value for name, value in settings.items() if value is not None}
-    config = strict.build(ModelConfig, given, "model", faults)
+    fields = {name: value for name, value in settings.items() if value is not None}
+    config = strict.build(ModelConfig, fields, "model", faults)
     if isinstance(config, strict.Bad):
         raise strict.ConfigError(faults)
     return config
@@ -123,14 +123,14 @@ def shares(
         tell=lambda done, of: tell(f"accuracy {when}: {done}/{of} problems"),
         models=models,
     )
-    found: dict[str, dict[str, list[float]]] = {}
+    scores_by_mode: dict[str, dict[str, list[float]]] = {}
     for row in evaluator.evaluate(0, "validation")[0]:
         if row["outcome"] != "infra_error":
-            own = found.setdefault(row["mode"], {}).setdefault(row["problem"], [])
-            own.append(row["scores"].get("correct", 0.0))
+            problem_scores = scores_by_mode.setdefault(row["mode"], {}).setdefault(row["problem"], [])
+            problem_scores.append(row["scores"].get("correct", 0.0))
     return {
         mode: {problem: sum(scores) / len(scores) for problem, scores in problems.items()}
-        for mode, problems in found.items()
+        for mode, problems in scores_by_mode.items()
     }
 
 
@@ -159,9 +159,9 @@ def as_lines(about: Mapping[str, Any]) -> list[str]:
     ]
     for mode, entry in about["accuracy"].items():
         parts = [
-            f"{what} {100 * entry[what]['value']:.1f} % [{100 * entry[what]['low']:.1f}, "
-            f"{100 * entry[what]['high']:.1f}]"
-            for what in ("before", "after", "gain")
+            f"{when} {100 * entry[when]['value']:.1f} % [{100 * entry[when]['low']:.1f}, "
+            f"{100 * entry[when]['high']:.1f}]"
+            for when in ("before", "after", "gain")
         ]
         lines.append(f"validation, {entry['problems']} problems, {mode}: {', '.join(parts)}")
     return [*lines, f"use it with --set model.name={about['folder']}"]

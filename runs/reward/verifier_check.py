@@ -14,7 +14,7 @@ TRIED = 3
 """Number of problems that a run checks. Defects of published problems are not the verifier's."""
 MOST_SHOWN = 200
 """Characters of an answer that are shown."""
-What = Literal["reference", "wrong", "empty"]
+AnswerKind = Literal["reference", "wrong", "empty"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class VerifierCheck:
     """An answer and the verifier's verdict."""
 
     problem: str
-    what: What
+    kind: AnswerKind
     text: str
     """The last turn."""
     verdict: Verdict
@@ -34,12 +34,12 @@ class VerifierCheck:
     @property
     def right(self) -> bool:
         """Whether the verifier accepts what it should, and nothing else."""
-        return self.graded and accepted(self.verdict) == (self.what == "reference")
+        return self.graded and accepted(self.verdict) == (self.kind == "reference")
 
     def described(self) -> str:
         """The answer and its verdict in words."""
         score = self.verdict.scores.get("correct")
-        answer = "the empty answer" if self.what == "empty" else f"the answer {self.text!r:.{MOST_SHOWN}}"
+        answer = "the empty answer" if self.kind == "empty" else f"the answer {self.text!r:.{MOST_SHOWN}}"
         return f"problem {self.problem}, {answer}: {self.verdict.outcome}, correct = {score}"
 
 
@@ -54,10 +54,10 @@ def verifier_checks(task: Task, problems: Sequence[Problem], most: int = TRIED) 
     defects = task.defects()
     sound = [i for i, problem in enumerate(problems) if problem.id not in defects]
     chosen = sound[:: -(-len(sound) // most)] if sound else []
-    answers_by_problem: list[list[tuple[What, tuple[str, ...]]]] = []
+    answers_by_problem: list[list[tuple[AnswerKind, tuple[str, ...]]]] = []
     for i in chosen:
         reference = tuple(task.demonstrate_episode(problems[i]))
-        answers: list[tuple[What, tuple[str, ...]]] = [("reference", reference), ("empty", ("",))]
+        answers: list[tuple[AnswerKind, tuple[str, ...]]] = [("reference", reference), ("empty", ("",))]
         if (wrong := corruption(task, problems, i, reference)) is not None:
             answers.append(("wrong", wrong))
         answers_by_problem.append(answers)
@@ -90,14 +90,14 @@ def corruption(
 def faults(checks: Sequence[VerifierCheck]) -> list[str]:
     """What the verifier gets wrong on all problems, in words; nothing if it is right on one. Answers that the
     machine failed to grade do not count."""
-    kinds: dict[What, str] = {
+    kinds: dict[AnswerKind, str] = {
         "reference": "rejects every reference answer",
         "wrong": "accepts a wrong answer to every problem",
         "empty": "accepts every empty answer",
     }
     fault_texts = []
     for kind, fault in kinds.items():
-        checks_of_kind = [check for check in checks if check.what == kind and check.graded]
+        checks_of_kind = [check for check in checks if check.kind == kind and check.graded]
         if checks_of_kind and not any(check.right for check in checks_of_kind):
             fault_texts.append(f"{fault} in the check, such as {checks_of_kind[0].described()}")
     return fault_texts

@@ -73,7 +73,7 @@ def grader(task: Task, given: CheckInput) -> Finding:
         return wrong(f"accepts text that is not an answer: {odd[0]!r:.80}", remedy, "yours")
     if took > PATIENT:
         return wrong(f"{len(found) + len(MALFORMED)} answers took {took:.0f} s", remedy)
-    counted = [f"{sum(one.what == what for one in found)} {what}" for what in ("reference", "wrong", "empty")]
+    counted = [f"{sum(one.kind == what for one in found)} {what}" for what in ("reference", "wrong", "empty")]
     return good(f"correct on {', '.join(counted)} and {len(MALFORMED)} malformed answers")
 
 
@@ -81,7 +81,7 @@ def malformed(task: Task, problem: Problem) -> list[str]:
     """The texts of `MALFORMED` that the verifier accepts."""
     verdicts = task.verify_all([problem], [[(text,) for text in MALFORMED]])[0]
     reference: list[VerifierCheck] = []  # A truth that looks like one of them is not the verifier's fault.
-    reference += [one for one in verifier_checks(task, [problem], 1) if one.what == "reference"]
+    reference += [one for one in verifier_checks(task, [problem], 1) if one.kind == "reference"]
     right = {str(one.verdict.answer) for one in reference}
     pairs = zip(MALFORMED, verdicts, strict=True)
     return [text for text, verdict in pairs if accepted(verdict) and str(verdict.answer) not in right]

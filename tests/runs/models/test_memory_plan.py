@@ -165,7 +165,9 @@ def test_a_truncated_distribution_takes_more_while_rollouts_are_sampled() -> Non
     full = recorded_of(large().shape, 8, DECODED, DECODED, FULL)
     assert recorded.sampling.workspace == 2 * full.sampling.workspace  # 40 bytes a logit, and as many more
     assert recorded.evaluating == full.evaluating
-    phases = [plan(large(sampling=dataclasses.replace(DECODED, truncated=one))) for one in (False, True)]
+    phases = [
+        plan(large(sampling=dataclasses.replace(DECODED, truncated=truncated))) for truncated in (False, True)
+    ]
     more = [phase.phase("sampling").parts["working memory"] for phase in phases]
     assert more[1] - more[0] == 4 * TRUNCATED_BYTES * large().shape.vocabulary
     assert phases[0].phase("evaluating") == phases[1].phase("evaluating")

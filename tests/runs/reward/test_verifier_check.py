@@ -44,8 +44,8 @@ def find_faults(task: Task) -> list[str]:
 
 def test_a_sound_verifier_is_asked_about_three_problems_and_has_no_faults() -> None:
     checks = verifier_checks(Thirds(), Thirds().problems("train"))
-    assert [check.problem for check in checks if check.what == "reference"] == ["p0", "p3", "p6"]
-    assert [check.text for check in checks if check.what == "wrong"] == ["1"] * 3
+    assert [check.problem for check in checks if check.kind == "reference"] == ["p0", "p3", "p6"]
+    assert [check.text for check in checks if check.kind == "wrong"] == ["1"] * 3
     assert all(check.right for check in checks) and not faults(checks)
 
 
