@@ -91,9 +91,9 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
     if free < result_bytes + working + logs:
         unknown = f" ({len(waiting) - len(sized)} of unknown size)" if len(sized) < len(waiting) else ""
         say(
-            f"{folder} has {size(free)} free; {len(waiting)} runs{unknown} keep about {size(result_bytes)} of "
-            f"weights and up to {size(logs)} of logs, with up to {size(working)} of checkpoints while they "
-            f"run; {remedy}, or set checkpoint.keep = 1, or checkpoint.weights = false, which keeps logs "
+            f"{folder} has {size(free)} free; {len(waiting)} runs{unknown} keep about {size(result_bytes)} "
+            f"of weights and up to {size(logs)} of logs, with up to {size(working)} of checkpoints while "
+            f"they run; {remedy}, or set checkpoint.keep = 1, or checkpoint.weights = false, which keeps logs "
             "alone"
         )
 
