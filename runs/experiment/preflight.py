@@ -93,8 +93,8 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
         say(
             f"{folder} has {size(free)} free; {len(waiting)} runs{unknown} keep about {size(result_bytes)} "
             f"of weights and up to {size(logs)} of logs, with up to {size(working)} of checkpoints while "
-            f"they run; {remedy}, or set checkpoint.keep = 1, or checkpoint.weights = false, which keeps logs "
-            "alone"
+            f"they run; {remedy}, or set checkpoint.keep = 1, or checkpoint.weights = false, which keeps "
+            "logs alone"
         )
 
 

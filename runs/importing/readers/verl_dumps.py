@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, head, numbers, parsed, whole
+from grpobench.runs.importing.log import Log, as_step, head, numbers, parsed
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.flaws import find_half_pair
 
@@ -54,7 +54,7 @@ def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
             row = parsed(line)
             if not isinstance(row, Mapping) or not all(key in row for key in KEYS):
                 raise ValueError("no completion of verl's")
-            if whole(row["step"]) is None:
+            if as_step(row["step"]) is None:
                 raise ValueError("no whole `step`")
             # A NaN is a missing score and is read as such; half a surrogate pair cannot be hashed or written.
             if half := find_half_pair(f"{row['input']}{row['output']}"):
