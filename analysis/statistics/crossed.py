@@ -28,7 +28,7 @@ class Components:
     """E = problems · σ²_seed + σ²_rest."""
     between_problems: float
     """E = seeds · σ²_problem + σ²_rest."""
-    rest: float
+    residual: float
     """E = σ²_rest."""
 
 
@@ -39,13 +39,13 @@ def components(differences: ArrayLike) -> Components:
         raise ValueError("components: needs at least two seeds and two problems")
     seeds, problems = table.shape
     mean, rows, columns = table.mean(), table.mean(axis=1), table.mean(axis=0)
-    rest = table - rows[:, None] - columns[None, :] + mean
+    residuals = table - rows[:, None] - columns[None, :] + mean
     return Components(
         seeds,
         problems,
         problems * float(np.square(rows - mean).sum()) / (seeds - 1),
         seeds * float(np.square(columns - mean).sum()) / (problems - 1),
-        float(np.square(rest).sum()) / ((seeds - 1) * (problems - 1)),
+        float(np.square(residuals).sum()) / ((seeds - 1) * (problems - 1)),
     )
 
 
@@ -69,17 +69,17 @@ def crossed_interval(
     gathered = _by_cluster(table, clusters) if clusters is not None else table
     if min(gathered.shape) < 2:
         return Estimate(mean, math.nan, math.nan)
-    found = components(gathered)
-    cells = found.seeds * found.problems
-    variance, freedom = found.between_seeds / cells, float(found.seeds - 1)
-    if found.between_problems > found.rest:
-        parts = (found.between_seeds, found.between_problems, found.rest)
+    mean_squares = components(gathered)
+    cells = mean_squares.seeds * mean_squares.problems
+    variance, freedom = mean_squares.between_seeds / cells, float(mean_squares.seeds - 1)
+    if mean_squares.between_problems > mean_squares.residual:
+        parts = (mean_squares.between_seeds, mean_squares.between_problems, mean_squares.residual)
         variance = (parts[0] + parts[1] - parts[2]) / cells
         degrees = (
-            *(found.seeds - 1, found.problems - 1),
-            (found.seeds - 1) * (found.problems - 1),
+            *(mean_squares.seeds - 1, mean_squares.problems - 1),
+            (mean_squares.seeds - 1) * (mean_squares.problems - 1),
         )
-        squares = sum((part / cells) ** 2 / own for part, own in zip(parts, degrees, strict=True))
+        squares = sum((part / cells) ** 2 / degree for part, degree in zip(parts, degrees, strict=True))
         freedom = variance**2 / squares
     half = float(special.stdtrit(freedom, 0.5 + level / 2)) * math.sqrt(variance)
     return Estimate(mean, mean - half, mean + half)

@@ -116,12 +116,15 @@ class Rehearsal:
     def rows(self) -> list[dict[str, Any]]:
         """For machines."""
         pairs = zip(self.previews, self.plans, strict=True)
-        return [{**found.row(), "memory": [one.row() for one in plans]} for found, plans in pairs]
+        return [
+            {**preview.row(), "memory": [planned_run.row() for planned_run in plans]}
+            for preview, plans in pairs
+        ]
 
     def lines(self) -> list[str]:
         """For people: prompts are those of the first recipe."""
-        first, *rest = self.previews
-        later = [line for found in rest for line in ["", *as_lines(replace(found, prompts=()))]]
+        first, *others = self.previews
+        later = [line for preview in others for line in ["", *as_lines(replace(preview, prompts=()))]]
         return [*as_lines(first), *later, "", *self.memory]
 
     def demand(self) -> None:
@@ -152,19 +155,19 @@ def rehearse(
     workers = workers or recipes[0].head.workers or machine.worker_slots(where.gpus_per_run)
     device = memory.device(gpu_memory, where, workers)
     plans, why = memory.attempt(configs, device)
-    if any(one.verdict == "does not fit" for one in plans):
+    if any(planned_run.verdict == "does not fit" for planned_run in plans):
         show("\n".join(plan_lines(plans, "")))
     memory.demand(plans)
     try:
-        found = [
+        previews = [
             preview(recipe, out, workers, allow_change, try_code and not index)
             for index, recipe in enumerate(recipes)
         ]
     except ModelError:  # without a tokenizer nothing can run, but config.json told the memory
         show("\n".join(plan_lines(plans, why)))
         raise
-    each = [plans] if len(recipes) == 1 else [memory.attempt(one.runs(), device)[0] for one in recipes]
-    return Rehearsal(tuple(found), tuple(map(tuple, each)), tuple(plan_lines(plans, why)))
+    each = [plans] if len(recipes) == 1 else [memory.attempt(recipe.runs(), device)[0] for recipe in recipes]
+    return Rehearsal(tuple(previews), tuple(map(tuple, each)), tuple(plan_lines(plans, why)))
 
 
 def preview(

@@ -41,12 +41,12 @@ def demand(runs: Sequence[Run], folder: Path, workers: int, say: Callable[[str],
 def probe(folder: Path) -> None:
     """Write, sync, lock, rename and read a file, as every run does. Raises FolderError, or OSError for a full
     disk."""
-    place = beside(folder / "probe")  # If this process is killed, the next start removes it.
-    first, second = place / "first", place / "second"
+    probe_folder = beside(folder / "probe")  # If this process is killed, the next start removes it.
+    first, second = probe_folder / "first", probe_folder / "second"
     doing = "make a folder"
     try:
-        remove(place)
-        place.mkdir()
+        remove(probe_folder)
+        probe_folder.mkdir()
         doing = "write a file"
         with first.open("wb") as file:
             file.write(b"written")
@@ -58,14 +58,14 @@ def probe(folder: Path) -> None:
         doing = "rename a file"
         first.rename(second)
         doing = "sync a folder (fsync)"
-        sync_folder(place)
+        sync_folder(probe_folder)
         doing = "read back what was written"
         if second.read_bytes() != b"written":
             raise OSError("the bytes differ")
         doing = "remove a folder"
-        remove(place)
+        remove(probe_folder)
     except OSError as error:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(probe_folder, ignore_errors=True)
         if error.errno in FULL:
             raise
         why = error.strerror or str(error) or type(error).__name__
@@ -77,24 +77,24 @@ def probe(folder: Path) -> None:
 
 def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable[[str], None]) -> None:
     """Compare the free space with what the runs keep. Raises FolderError without room for one."""
-    known = counted(waiting)
+    sized = counted(waiting)
     free = shutil.disk_usage(folder).free
-    least = min((2 * BYTES * count * config.checkpoint.weights for config, count in known), default=0)
+    least = min((2 * BYTES * count * config.checkpoint.weights for config, count in sized), default=0)
     remedy = "free space, or name another --out"
     if free < least:
         raise FolderError(
             f"{folder} has {size(free)} free, but the weights of one run and their temporary copy take "
             f"{size(least)}; {remedy}"
         )
-    kept, working = disk(known, workers)
+    result_bytes, working = disk(sized, workers)
     logs = sum(log_bytes(config, count_problems=False) for config in waiting)
-    if free < kept + working + logs:
-        unknown = f" ({len(waiting) - len(known)} of unknown size)" if len(known) < len(waiting) else ""
+    if free < result_bytes + working + logs:
+        unknown = f" ({len(waiting) - len(sized)} of unknown size)" if len(sized) < len(waiting) else ""
         say(
-            f"{folder} has {size(free)} free; {len(waiting)} runs{unknown} keep about {size(kept)} of "
-            f"weights and up to {size(logs)} of logs, with up to {size(working)} of checkpoints while they "
-            f"run; {remedy}, or set checkpoint.keep = 1, or checkpoint.weights = false, which keeps logs "
-            "alone"
+            f"{folder} has {size(free)} free; {len(waiting)} runs{unknown} keep about {size(result_bytes)} "
+            f"of weights and up to {size(logs)} of logs, with up to {size(working)} of checkpoints while "
+            f"they run; {remedy}, or set checkpoint.keep = 1, or checkpoint.weights = false, which keeps "
+            "logs alone"
         )
 
 
@@ -102,22 +102,22 @@ def counted(configs: Sequence[RunConfig]) -> list[tuple[RunConfig, int]]:
     """The runs whose number of trained weights this machine can tell, each with it."""
     models = {(config.model.name, config.model.adapter) for config in configs}
     counts = {model: weights(*model) for model in models}
-    found = [(config, counts[config.model.name, config.model.adapter]) for config in configs]
-    return [(config, count) for config, count in found if count]
+    counted_runs = [(config, counts[config.model.name, config.model.adapter]) for config in configs]
+    return [(config, count) for config, count in counted_runs if count]
 
 
-def disk(known: Sequence[tuple[RunConfig, int]], workers: int) -> tuple[int, int]:
+def disk(sized: Sequence[tuple[RunConfig, int]], workers: int) -> tuple[int, int]:
     """(bytes that the runs keep, bytes that their checkpoints take beside these at most), without logs."""
-    kept = sum(result(config, count) for config, count in known)
-    return kept, workers * max((checkpoints(config, count) for config, count in known), default=0)
+    result_bytes = sum(result(config, count) for config, count in sized)
+    return result_bytes, workers * max((checkpoints(config, count) for config, count in sized), default=0)
 
 
 def weights(model: str, adapter: Adapter | None = None) -> int:
     """Number of weights in a model's files on this machine, or of an adapter for it; 0 if only the hub could
     tell."""
-    found = model_files.folder_of(model)
-    folder = found[1] if found else None
-    if model in model_packages.PACKAGED and not found:
+    kind_and_folder = model_files.folder_of(model)
+    folder = kind_and_folder[1] if kind_and_folder else None
+    if model in model_packages.PACKAGED and not kind_and_folder:
         folder = model_packages.unpacked_folder(model, model_packages.PACKAGED[model].file)
     files = sorted(folder.glob("*.safetensors")) if folder else []
     if adapter is not None:
@@ -144,9 +144,9 @@ def state(config: RunConfig, count: int) -> int:
 
 def result(config: RunConfig, count: int) -> int:
     """Bytes that a finished run keeps: the policy, and with `checkpoint.final` its last checkpoint."""
-    kept = config.checkpoint
-    weights = WEIGHT[config.model.weights] * count if kept.weights else 0
-    return weights + (state(config, count) if kept.continues else 0)
+    settings = config.checkpoint
+    weights = WEIGHT[config.model.weights] * count if settings.weights else 0
+    return weights + (state(config, count) if settings.continues else 0)
 
 
 def limit_of(config: RunConfig) -> int:
@@ -181,11 +181,11 @@ def evaluated_problems(config: RunConfig, task: Task, count_problems: bool) -> i
         "validation": (settings.problems, edges + between),
         "test": (settings.test_problems, edges),
     }
-    asked = 0
+    evaluations = 0
     for split, (count, often) in times.items():
         if count and split in task.splits:
-            asked += (min(count, len(task.problems(split))) if count_problems else count) * often
-    return asked
+            evaluations += (min(count, len(task.problems(split))) if count_problems else count) * often
+    return evaluations
 
 
 def log_bytes(config: RunConfig, count_problems: bool = True) -> int:

@@ -94,19 +94,21 @@ def make_plan(
     ``KEY=VALUE,VALUE``. Raises ConfigError with everything that is wrong, or that would make it unequal."""
     faults: list[str] = []
     table = recipe.search
-    given = {**table.over}
+    values_by_key = {**table.over}
     for text in over:
-        given |= read_over_text(text, faults)
-    given = {RATE if key == f"{RATE}.policy" else key: values for key, values in given.items()}
+        values_by_key |= read_over_text(text, faults)
+    values_by_key = {
+        RATE if key == f"{RATE}.policy" else key: values for key, values in values_by_key.items()
+    }
     settings = rule_of(table, seeds, rungs, keep, faults)
     faults += rule_faults(recipe, settings)
     faults += unequal(recipe)
-    faults += [fault for key, values in given.items() for fault in unsearchable(recipe, key, values)]
+    faults += [fault for key, values in values_by_key.items() for fault in unsearchable(recipe, key, values)]
     outcomes = measures(recipe, settings.outcome, faults)
     if faults:
         raise ConfigError(faults, f"search of {recipe.name}")
     rule = Halving(settings.seeds, settings.rungs, settings.keep)
-    return SearchPlan(recipe, rule, outcomes, stages_of(recipe, given))
+    return SearchPlan(recipe, rule, outcomes, stages_of(recipe, values_by_key))
 
 
 def rule_of(
@@ -136,8 +138,10 @@ def rule_faults(recipe: Recipe, settings: Search) -> list[str]:
         faults.append("over: is a map's; write the values into [search.over], or give them with --over")
     if shared := sorted({*settings.seeds} & {*recipe.head.seeds}):
         names = ", ".join(map(str, shared[:8])) + (", …" if len(shared) > 8 else "")
-        what = f"the recipe compares its arms on {names} too, which would favor what they chose"
-        faults.append(f"--seeds: {what}; give others, such as {settings_seeds(recipe, len(settings.seeds))}")
+        complaint = f"the recipe compares its arms on {names} too, which would favor what they chose"
+        faults.append(
+            f"--seeds: {complaint}; give others, such as {settings_seeds(recipe, len(settings.seeds))}"
+        )
     count = len(settings.seeds)
     if settings.rungs[-1] != count:
         like = ",".join(map(str, doubling(count)))
@@ -156,18 +160,18 @@ def unequal(recipe: Recipe) -> list[str]:
     cells: dict[str, dict[str, int]] = {}
     for config in recipe.configs:
         cells.setdefault(config.arm, {})[config.task.name] = config.train.steps
-    first, whole = next(iter(cells.items()))
+    first, first_steps = next(iter(cells.items()))
     faults = []
     for arm, steps in cells.items():
-        if steps.keys() != whole.keys():
-            has, others = ", ".join(steps), ", ".join(whole)
+        if steps.keys() != first_steps.keys():
+            has, others = ", ".join(steps), ", ".join(first_steps)
             faults.append(
                 f"arm.{arm}: runs on {has} and {first} on {others}, and an equal search needs equal tasks; "
                 "choose arms or tasks with --set arms=… or --set tasks=…"
             )
-        elif steps != whole:
+        elif steps != first_steps:
             faults.append(
-                f"arm.{arm}: has {listed_steps(steps)} steps and {first} {listed_steps(whole)}, and "
+                f"arm.{arm}: has {listed_steps(steps)} steps and {first} {listed_steps(first_steps)}, and "
                 "an equal search needs the same; set train.steps"
             )
     return faults
@@ -184,8 +188,8 @@ def unsearchable(recipe: Recipe, key: str, values: Sequence[Value]) -> list[str]
     """Why a key cannot be searched in all arms, or not with these values; empty where it can."""
     section, _, name = key.partition(".")
     if section not in SECTIONS:
-        known = ", ".join(f"{one}.FIELD" for one in SECTIONS)
-        return [f"--over {key}: cannot be searched; known: {known}"]
+        examples = ", ".join(f"{listed_section}.FIELD" for listed_section in SECTIONS)
+        return [f"--over {key}: cannot be searched; known: {examples}"]
     if key in BUDGET:
         return [f"--over {key}: says how much a run costs, which must be equal; set it with --set {key}=…"]
     if section == "algorithm" and (lack := lacking_arms(recipe, key, name)):
@@ -224,7 +228,7 @@ def measures(recipe: Recipe, outcome: str, faults: list[str]) -> dict[str, str]:
         return dict.fromkeys((config.task.name for config in recipe.configs), measure.text)
     chosen = {}
     for task, configs in by_task(recipe).items():
-        mode = next((mode for mode in MODES if all(evaluates(one, mode) for one in configs)), "")
+        mode = next((mode for mode in MODES if all(evaluates(config, mode) for config in configs)), "")
         chosen[task] = f"{ACCURACY}{mode}/correct"
         if not mode:
             faults.append(
@@ -243,7 +247,7 @@ def measure_faults(configs: Sequence[RunConfig], metrics: Sequence[str]) -> list
     ]
     for name in metrics:
         mode = name.removeprefix("eval/validation/").partition("/")[0]
-        if name.startswith("eval/validation/") and not all(evaluates(one, mode) for one in configs):
+        if name.startswith("eval/validation/") and not all(evaluates(config, mode) for config in configs):
             faults.append(
                 f"search.outcome: not every run is evaluated by {mode} answers on the validation split"
             )
@@ -252,21 +256,25 @@ def measure_faults(configs: Sequence[RunConfig], metrics: Sequence[str]) -> list
 
 def by_task(recipe: Recipe) -> dict[str, list[RunConfig]]:
     """The runs of each task."""
-    found: dict[str, list[RunConfig]] = {}
+    configs_by_task: dict[str, list[RunConfig]] = {}
     for config in recipe.configs:
-        found.setdefault(config.task.name, []).append(config)
-    return found
+        configs_by_task.setdefault(config.task.name, []).append(config)
+    return configs_by_task
 
 
 def evaluates(config: RunConfig, mode: str) -> bool:
     """Whether a run is evaluated on the validation split in a mode."""
     settings, task = config.evaluate, config.task
-    asked = {"greedy": settings.greedy, "sampled": settings.samples > 0, "likelihood": settings.likelihood}
+    evaluated_modes = {
+        "greedy": settings.greedy,
+        "sampled": settings.samples > 0,
+        "likelihood": settings.likelihood,
+    }
     return (
         settings.problems > 0
         and "validation" in task.splits
         and mode in task.modes
-        and asked.get(mode, False)
+        and evaluated_modes.get(mode, False)
     )
 
 
@@ -286,13 +294,13 @@ def stages_of(recipe: Recipe, over: Mapping[str, Sequence[Value]]) -> tuple[Stag
         training = [arm for arm, config in arms.items() if role in config.train.learning_rate]
         if not training:
             continue
-        said = said_rates(recipe, role)
-        middle = median_low([*said.values()]) if said else CRITIC_FACTOR * center
+        stated = said_rates(recipe, role)
+        middle = median_low([*stated.values()]) if stated else CRITIC_FACTOR * center
         values = list(over.get(rate_key(role), around(middle)))
         stages.append(Stage(role, {rate_key(role): values}, tuple(training), {}, {}))
         meanwhile = median_low(values)
         for arm in training:
-            pins.setdefault(arm, {})[role] = float(said.get(arm, meanwhile))
+            pins.setdefault(arm, {})[role] = float(stated.get(arm, meanwhile))
     stages[0] = dataclasses.replace(stages[0], others=pins)
     counts = [len(stage.combinations) for stage in stages]
     if max(counts) < 2:
@@ -313,7 +321,9 @@ def said_rates(recipe: Recipe, role: Role) -> dict[str, float]:
     moved = read_again(recipe, [f"{rate_key('policy')}={other}"])
     follows = {config.arm for config in moved.configs if config.train.learning_rate.get(role) == other}
     rates = {config.arm: config.train.learning_rate for config in recipe.configs}
-    return {arm: own[role] for arm, own in rates.items() if role in own and arm not in follows}
+    return {
+        arm: arm_rates[role] for arm, arm_rates in rates.items() if role in arm_rates and arm not in follows
+    }
 
 
 def read_again(
@@ -350,28 +360,30 @@ def stage_recipe(
         )
         for config in recipe.configs
     )
-    named = dataclasses.replace(recipe, head=head, configs=configs, over=())
-    return only(named, [*labels], plan.halving.seeds), labels
+    renamed = dataclasses.replace(recipe, head=head, configs=configs, over=())
+    return only(renamed, [*labels], plan.halving.seeds), labels
 
 
 def assignments(arm: str, values: Mapping[str, Value]) -> list[str]:
     """Values of an arm as `--set` takes them."""
-    found = []
+    texts = []
     for key, value in values.items():
-        section, _, rest = key.partition(".")
-        place = f"settings.{rest}" if section == "algorithm" else key
-        found.append(f"arm.{arm}.{place}={toml.value(value)}")
-    return found
+        section, _, setting = key.partition(".")
+        path = f"settings.{setting}" if section == "algorithm" else key
+        texts.append(f"arm.{arm}.{path}={toml.value(value)}")
+    return texts
 
 
 def only(recipe: Recipe, labels: Sequence[str], seeds: Sequence[int]) -> Recipe:
     """The runs of some of a recipe's arms and seeds."""
-    kept = {*labels}
+    label_set = {*labels}
     return dataclasses.replace(
         recipe,
         head=dataclasses.replace(recipe.head, seeds=tuple(seeds)),
-        configs=tuple(one for one in recipe.configs if one.arm in kept and one.seed in {*seeds}),
-        sweep_values={name: point for name, point in recipe.sweep_values.items() if name in kept},
+        configs=tuple(
+            config for config in recipe.configs if config.arm in label_set and config.seed in {*seeds}
+        ),
+        sweep_values={name: point for name, point in recipe.sweep_values.items() if name in label_set},
     )
 
 
@@ -385,13 +397,13 @@ def forecast(plan: SearchPlan) -> list[Recipe]:
             continue
         first = plan.stages[0]
         stand_in = dict(zip(first.over, first.combinations[0], strict=True))
-        known = {} if stage is first else dict.fromkeys(stage.arms, stand_in)
-        recipe, labels = stage_recipe(plan, stage, known)
+        chosen_values = {} if stage is first else dict.fromkeys(stage.arms, stand_in)
+        recipe, labels = stage_recipe(plan, stage, chosen_values)
         configs: list[RunConfig] = []
         before = 0
         for count, until in zip(plan.halving.counts(len(values)), plan.halving.rungs, strict=True):
-            going = [name for name, (_, own) in labels.items() if own in values[:count]]
-            configs += only(recipe, going, plan.halving.seeds[before:until]).configs
+            surviving = [name for name, (_, combination) in labels.items() if combination in values[:count]]
+            configs += only(recipe, surviving, plan.halving.seeds[before:until]).configs
             before = until
         head = dataclasses.replace(recipe.head, seeds=plan.halving.seeds)
         recipes.append(dataclasses.replace(recipe, head=head, configs=tuple(configs)))

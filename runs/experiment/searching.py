@@ -132,12 +132,12 @@ class Searcher:
         for stage in self.plan.stages:
             if stage.role != "policy":
                 stage = dataclasses.replace(stage, others=others_of(stage, chosen))
-            found, outcome = self.run_stage(stage, chosen)
+            stage_trials, outcome = self.run_stage(stage, chosen)
             if outcome is not None and outcome.code not in GOOD:
                 return SearchEnd(outcome.code, outcome)
-            best = choose(self.record([stage], found, earlier), stage)
+            best = choose(self.record([stage], stage_trials, earlier), stage)
             stages.append(dataclasses.replace(stage, chosen=best))
-            trials += found
+            trials += stage_trials
             for arm, values in best.items():
                 chosen[arm] |= dict(zip(stage.over, values, strict=True))
         record = self.record(stages, trials, earlier)
@@ -187,23 +187,25 @@ class Searcher:
             return [], None
         recipe, labels = stage_recipe(self.plan, stage, chosen)
         rule = self.plan.halving
-        going = dict.fromkeys(stage.arms, values)
+        surviving = dict.fromkeys(stage.arms, values)
         trials: dict[Any, Trial] = {}
         outcome = None
         for rung, (count, seeds) in enumerate(zip(rule.counts(len(values)), rule.rungs, strict=True), 1):
             if rung > 1:
-                known = self.record([stage], [*trials.values()], ())
-                going = {arm: survivors(known, stage, arm, going[arm], count) for arm in stage.arms}
-            names = [name for name, (arm, own) in labels.items() if own in going[arm]]
+                rung_record = self.record([stage], [*trials.values()], ())
+                surviving = {
+                    arm: survivors(rung_record, stage, arm, surviving[arm], count) for arm in stage.arms
+                }
+            names = [name for name, (arm, combination) in labels.items() if combination in surviving[arm]]
             part = only(recipe, names, rule.seeds[:seeds])
             self.say(describe_rung(stage, rung, len(rule.rungs), count, rule.seeds[:seeds]))
             outcome = self.run(part)
             if outcome.code not in GOOD:
                 break
             for run, rows in results(outcome):
-                arm, own = labels[run.config.arm]
-                one = self.trial(stage, arm, own, rung, run, rows)
-                trials.setdefault((arm, own, one.task, one.seed), one)
+                arm, combination = labels[run.config.arm]
+                trial = self.trial(stage, arm, combination, rung, run, rows)
+                trials.setdefault((arm, combination, trial.task, trial.seed), trial)
         return [*trials.values()], outcome
 
     def run(self, recipe: Recipe) -> Outcome:
@@ -253,8 +255,8 @@ class Searcher:
     def sets(self, chosen: Mapping[str, Mapping[str, Value]]) -> list[str]:
         """What the recipe assigns: a name, what the command assigned, and the chosen values."""
         recipe = self.plan.recipe
-        found = [f"name={recipe.name}{SUFFIX}", *recipe.sets]
-        return found + [text for arm, values in chosen.items() for text in assignments(arm, values)]
+        texts = [f"name={recipe.name}{SUFFIX}", *recipe.sets]
+        return texts + [text for arm, values in chosen.items() for text in assignments(arm, values)]
 
     def write(self, record: SearchRecord) -> SearchEnd:
         """Write record and recipe, and read the recipe as `grpobench run` would."""
@@ -290,11 +292,11 @@ def others_of(stage: Stage, chosen: Mapping[str, Mapping[str, Value]]) -> dict[s
 
 
 def survivors(
-    record: SearchRecord, stage: Stage, arm: str, going: Sequence[Combination], count: int
+    record: SearchRecord, stage: Stage, arm: str, surviving: Sequence[Combination], count: int
 ) -> list[Combination]:
     """The best `count` of the values that reached a rung."""
     outcomes = record.by_value(stage, arm)
-    return rank({values: outcomes[values] for values in stage.combinations if values in going})[:count]
+    return rank({values: outcomes[values] for values in stage.combinations if values in surviving})[:count]
 
 
 def choose(record: SearchRecord, stage: Stage) -> dict[str, Combination]:
@@ -305,21 +307,21 @@ def choose(record: SearchRecord, stage: Stage) -> dict[str, Combination]:
 
 
 def describe_rung(stage: Stage, rung: int, rungs: int, values: int, seeds: Sequence[int]) -> str:
-    what = f"{stage.role}, rung {rung} of {rungs}"
+    title = f"{stage.role}, rung {rung} of {rungs}"
     of = f"{values} values in {len(stage.arms)} arm{'s' * (len(stage.arms) > 1)}"
-    return f"{what}: {of}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return f"{title}: {of}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def portable(path: Path, folder: Path) -> str:
     """A path relative to a folder that it lies in, else absolute."""
-    whole, home = path.resolve(), folder.resolve()
-    return whole.relative_to(home).as_posix() if whole.is_relative_to(home) else str(whole)
+    resolved, home = path.resolve(), folder.resolve()
+    return resolved.relative_to(home).as_posix() if resolved.is_relative_to(home) else str(resolved)
 
 
-def recipe_text(original: str, what: str, keys: Mapping[str, str], sets: Sequence[str]) -> str:
+def recipe_text(original: str, heading: str, keys: Mapping[str, str], sets: Sequence[str]) -> str:
     """The original recipe, with the table that sets what was chosen at its end."""
     lines = [
-        f"# {what}: the table [{SEARCHED}] at the end sets them.",
+        f"# {heading}: the table [{SEARCHED}] at the end sets them.",
         "# The same search writes this file again.",
         "",
         original.rstrip(),
@@ -342,13 +344,13 @@ def settle(folder: Path, plan: SearchPlan) -> list[Mapping[str, Any]]:
     the folder holds a search by another rule, or one that tried values that this one leaves out."""
     path = folder / PLAN
     table = plan.table()
-    found = read_json(path) if path.exists() else None
-    if found is None:
+    saved = read_json(path) if path.exists() else None
+    if saved is None:
         files.write_atomic(path, json.dumps({"plan": table, "earlier": []}, indent=1).encode())
         return []
-    if not isinstance(found, dict) or not isinstance(found.get("plan"), dict):
+    if not isinstance(saved, dict) or not isinstance(saved.get("plan"), dict):
         raise FolderError(f"{path}: damaged; restore it, or choose another --out")
-    before, earlier = found["plan"], list(found.get("earlier", []))
+    before, earlier = saved["plan"], list(saved.get("earlier", []))
     if before == json.loads(json.dumps(table)):
         return earlier
     if faults := plan_differences(before, table):
@@ -361,7 +363,7 @@ def settle(folder: Path, plan: SearchPlan) -> list[Mapping[str, Any]]:
 
 def plan_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What a plan changes in an earlier one, other than more values to try."""
-    found = [
+    differences = [
         f"{key} {before.get(key)} -> {now[key]}"
         for key in now
         if key != "over" and before.get(key) != now[key]
@@ -371,9 +373,9 @@ def plan_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
         if new is None:
             continue  # no arm of now trains it
         if {*over} != {*new}:
-            found.append(f"keys {', '.join(over)} -> {', '.join(new)}")
+            differences.append(f"keys {', '.join(over)} -> {', '.join(new)}")
             continue
         for key, values in over.items():
             if lost := [value for value in values if value not in new[key]]:
-                found.append(f"{key} without {', '.join(map(str, lost))}")
-    return found
+                differences.append(f"{key} without {', '.join(map(str, lost))}")
+    return differences

@@ -188,7 +188,7 @@ def demand(log: Log) -> Log:
     return log
 
 
-def whole(value: Any) -> int | None:
+def as_step(value: Any) -> int | None:
     """A step as an integer from 0 and below `LAST_STEP`; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -42,12 +42,12 @@ def lacks(extra: str) -> list[str]:
     """The packages of an extra of grpobench that are not installed, with the versions that it needs."""
     from packaging.requirements import Requirement
 
-    wanted = [
+    needed = [
         need
         for need in map(Requirement, requirements())
         if need.marker and need.marker.evaluate({"extra": extra})
     ]
-    return [f"{need.name}{need.specifier}" for need in wanted if not version_of(need.name)]
+    return [f"{need.name}{need.specifier}" for need in needed if not version_of(need.name)]
 
 
 def normalized(name: str) -> str:

@@ -52,14 +52,14 @@ class ConfigError(Exception):
         return f"{head}{count} error{'s' if count > 1 else ''}{lines}"
 
 
-def read_text(path: Path, what: str) -> str:
-    """The text of a file that holds `what`, such as a recipe. Raises ConfigError if it cannot be read."""
+def read_text(path: Path, kind: str) -> str:
+    """The text of a file of some `kind`, such as a recipe. Raises ConfigError if it cannot be read."""
     try:
         return bounded.read_text(path)
     except FileNotFoundError as error:
         guess = nearest_file(path)
         did = f"; did you mean {guess}?" if guess else ""
-        raise ConfigError([f"cannot read the {what}: {error.strerror}{did}"], str(path)) from None
+        raise ConfigError([f"cannot read the {kind}: {error.strerror}{did}"], str(path)) from None
     except bounded.FileError as error:
         raise ConfigError([error.reason], str(path)) from None
 
@@ -117,9 +117,9 @@ def nearest_file(source: str | Path, suffix: str = ".toml") -> str | None:
     """The file with this suffix that is most similar to a path that does not exist, from the path's folder:
     pets.tml and pets are pets.toml. None if there is none."""
     path = Path(source).expanduser()
-    known = {file.stem: str(file) for file in path.parent.glob(f"*{suffix}") if file.is_file()}
-    guess = path.stem if path.stem in known else nearest(path.stem, known)
-    return known[guess] if guess else None
+    path_by_stem = {file.stem: str(file) for file in path.parent.glob(f"*{suffix}") if file.is_file()}
+    guess = path.stem if path.stem in path_by_stem else nearest(path.stem, path_by_stem)
+    return path_by_stem[guess] if guess else None
 
 
 def unknown(
@@ -254,7 +254,7 @@ def as_plain_data(hint: Any) -> Any:
         return hint
     if origin is Annotated:
         return annotated[as_plain_data(arguments[0]), *hint.__metadata__]
-    inner = tuple(one if one is Ellipsis else as_plain_data(one) for one in arguments)
+    inner = tuple(argument if argument is Ellipsis else as_plain_data(argument) for argument in arguments)
     if origin in UNIONS:
         union = functools.reduce(operator.or_, inner)
         return annotated[union, WrapValidator(functools.partial(read_union, types.NoneType in arguments))]
@@ -478,8 +478,8 @@ def blame(message: str, fields: Iterable[str]) -> tuple[str, str, str]:
 @functools.cache
 def bounded_hints(cls: type) -> dict[str, Any]:
     """The type hints with bounds of a dataclass's fields, such as ``Annotated[int, Ge(1)]``."""
-    whole, bare = typing.get_type_hints(cls, include_extras=True), hints(cls)
-    return {name: whole[name] for name in bare if whole[name] != bare[name]}
+    with_bounds, bare = typing.get_type_hints(cls, include_extras=True), hints(cls)
+    return {name: with_bounds[name] for name in bare if with_bounds[name] != bare[name]}
 
 
 class Settings:

@@ -49,7 +49,7 @@ def test_mean_squares_by_hand() -> None:
     found = components([[1, 3, 2], [1, 5, 3]])
     assert found.between_seeds == pytest.approx(3 * 2 * 0.25)
     assert found.between_problems == pytest.approx(2 * (1.5**2 + 1.5**2) / 2)
-    assert found.rest == pytest.approx((0.25 + 0.25 + 0.25 + 0.25) / 2)
+    assert found.residual == pytest.approx((0.25 + 0.25 + 0.25 + 0.25) / 2)
     with pytest.raises(ValueError, match="two seeds and two problems"):
         components([[1, 2]])
 

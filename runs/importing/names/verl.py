@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from grpobench.runs.importing.names.table import Derived, Name, Vocabulary
-from grpobench.runs.importing.names.verl_time import PARTS, SAVING, TESTING, settle, whole
+from grpobench.runs.importing.names.verl_time import PARTS, SAVING, TESTING, settle, step_seconds
 
 DATA = "verl/trainer/ppo/metric_utils.py"
 TRAINER = "verl/trainer/ppo/ray_trainer.py"
@@ -126,7 +126,7 @@ VERL = Vocabulary(
             "time/step",
             ("timing_s/step",),
             "timing_s/step, less what it holds of timing_s/testing and timing_s/save_checkpoint",
-            whole,
+            step_seconds,
             "s",
             TRAINER,
             perhaps=(TESTING, SAVING, *PARTS),

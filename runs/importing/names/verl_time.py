@@ -32,7 +32,7 @@ LONGEST = ("timing_s/gen", "timing_s/update_actor")
 """Without these parts the remainder of a step says nothing."""
 
 
-def whole(row: Mapping[str, float]) -> float:
+def step_seconds(row: Mapping[str, float]) -> float:
     """Seconds of the step with all that it includes."""
     return row[STEP]
 
@@ -51,12 +51,12 @@ def settle(rows: Sequence[Mapping[str, float]]) -> Settled:
     alone = [without(row, PARTS) for row in rows if not (TESTING in row or SAVING in row)]
     usual = median(alone) if alone else 0.0
 
-    def distance(held: Sequence[str]) -> float:
-        return sum(abs(without(row, (*PARTS, *held)) - usual) for row in beside)
+    def distance(included: Sequence[str]) -> float:
+        return sum(abs(without(row, (*PARTS, *included)) - usual) for row in beside)
 
-    possible = [held for held in HELD if all(without(row, held) >= 0 for row in beside)]
+    possible = [included for included in HELD if all(without(row, included) >= 0 for row in beside)]
     best = min(possible, key=distance, default=())
-    held = [name for name in best if any(name in row for row in beside)]
-    clear = not held or alone or all(any(name in row for row in beside) for name in LONGEST)
-    note = "" if clear else f"nothing tells whether {STEP} holds {' and '.join(held)}; it is taken to"
-    return Settled(" − ".join((STEP, *held)), partial(without, names=held), note)
+    included = [name for name in best if any(name in row for row in beside)]
+    clear = not included or alone or all(any(name in row for row in beside) for name in LONGEST)
+    note = "" if clear else f"nothing tells whether {STEP} holds {' and '.join(included)}; it is taken to"
+    return Settled(" − ".join((STEP, *included)), partial(without, names=included), note)

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpobench.analysis.tools.text import listed
-from grpobench.runs.importing.log import Log, demand, head, numbers, parsed, text_of, whole
+from grpobench.runs.importing.log import Log, as_step, demand, head, numbers, parsed, text_of
 from grpobench.runs.importing.translate import STEP, VOCABULARIES, mapped_name, ours
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.encoding import as_utf8
@@ -199,7 +199,7 @@ def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING, chart_run: str = "
     for line, row in rows:
         if len(row) != len(header):
             log.fault(file, line, f"{len(row)} cells under {len(header)} names; the line is left out")
-        elif (at := whole(as_number(row[step_index]))) is None:
+        elif (at := as_step(as_number(row[step_index]))) is None:
             log.fault(
                 file,
                 line,
@@ -268,7 +268,7 @@ def read_jsonl(file: Path, mapped: Mapping[str, str] = NOTHING) -> Log:
     read = []
     for line, row in rows:
         values = log.numbers(row, line)
-        at = whole(values.pop(column, None))
+        at = as_step(values.pop(column, None))
         if at is None:
             log.fault(file, line, f"`{column}` holds no step; the line is left out")
         else:
@@ -303,7 +303,7 @@ def seed_of(log: Log, rows: Sequence[Row]) -> int | None:
             raise DataError(
                 f"{log.path}: `{name}` is {each}: these are rows of {len(seeds)} runs; write a file for each"
             )
-        seed = whole(seeds[0]) if seeds and seed is None else seed
+        seed = as_step(seeds[0]) if seeds and seed is None else seed
     return seed
 
 

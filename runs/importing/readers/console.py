@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpobench.runs.importing.log import Log, parsed, text_of, whole
+from grpobench.runs.importing.log import Log, as_step, parsed, text_of
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
@@ -69,7 +69,7 @@ def read(file: Path, library: str) -> Log:
 
 def counted(digits: str) -> int | None:
     """A step from its digits; None if it is too large."""
-    return whole(float(digits))
+    return as_step(float(digits))
 
 
 def as_number(text: str) -> float | None:
@@ -111,7 +111,7 @@ def read_file_logger(file: Path) -> Log:
         except ValueError as error:
             log.fault(file, number, f"not JSON ({error}); the line is left out")
             continue
-        step = whole(row.get("step")) if isinstance(row, Mapping) else None
+        step = as_step(row.get("step")) if isinstance(row, Mapping) else None
         if step is None or not isinstance(row.get("data"), Mapping):
             log.fault(file, number, "no `step` with `data` as verl writes them; the line is left out")
             continue

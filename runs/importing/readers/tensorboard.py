@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, parsed, whole
+from grpobench.runs.importing.log import Log, as_step, parsed
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
@@ -44,7 +44,7 @@ def read(path: Path) -> Log:
     if not log.rows:
         raise DataError(f"{path}: has no scalar")
     log.settings = arguments(reader)
-    log.seed, log.planned = whole(log.settings.get("seed")), whole(log.settings.get("max_steps")) or None
+    log.seed, log.planned = as_step(log.settings.get("seed")), as_step(log.settings.get("max_steps")) or None
     return log
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, demand, numbers, parsed, whole
+from grpobench.runs.importing.log import Log, as_step, demand, numbers, parsed
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
 
@@ -20,24 +20,24 @@ COLUMNS = ("step", "prompt", "completion", "advantage")
 """Columns of a table of completions that are not rewards."""
 
 
-def read(place: Path) -> Log:
+def read(source: Path) -> Log:
     """The run of a `trainer_state.json`, or of a folder with one or with checkpoints: of the last checkpoint.
     Raises DataError if the file has no history."""
-    file = latest(place) if place.is_dir() else place
-    log = Log(place, "trl", library="trl", files=[file])
+    file = latest(source) if source.is_dir() else source
+    log = Log(source, "trl", library="trl", files=[file])
     state = load(file, log)
     history = state.get("log_history")
     if not isinstance(history, list):
         raise DataError(f"{file}: has no log_history; give the trainer_state.json of a trainer of TRL's")
     for number, entry in enumerate(history, start=1):
-        step = whole(entry.get("step")) if isinstance(entry, Mapping) else None
+        step = as_step(entry.get("step")) if isinstance(entry, Mapping) else None
         if step is None:
             log.fault(file, None, f"entry {number} of log_history has no whole `step`; it is left out")
             continue
-        told = {name: value for name, value in entry.items() if name != "step"}
-        log.add(step, log.numbers(told, file=file))
+        logged = {name: value for name, value in entry.items() if name != "step"}
+        log.add(step, log.numbers(logged, file=file))
     demand(log)
-    done, planned = whole(state.get("global_step")), whole(state.get("max_steps"))
+    done, planned = as_step(state.get("global_step")), as_step(state.get("max_steps"))
     if planned:
         log.planned = planned
         if done is not None and done < planned:
@@ -46,7 +46,7 @@ def read(place: Path) -> Log:
         if state.get(name) is not None:
             log.settings[name] = state[name]
     folder = file.parent.parent if file.parent.name.startswith("checkpoint-") else file.parent
-    cards = (place / "README.md" for place in (file.parent, folder))
+    cards = (card_folder / "README.md" for card_folder in (file.parent, folder))
     log.writer = next(filter(None, map(version, cards)), "")
     for table in sorted((folder / "completions").glob("completions_*")):
         completions(table, log)
@@ -55,8 +55,13 @@ def read(place: Path) -> Log:
 
 def latest(folder: Path) -> Path:
     """The state of a finished run, else that of its last checkpoint."""
-    found = {path: path.parent.name.rpartition("-")[2] for path in folder.glob(f"checkpoint-*/{STATE}")}
-    checkpoints = sorted((path for path in found if found[path].isdigit()), key=lambda path: int(found[path]))
+    step_by_path = {
+        path: path.parent.name.rpartition("-")[2] for path in folder.glob(f"checkpoint-*/{STATE}")
+    }
+    checkpoints = sorted(
+        (path for path in step_by_path if step_by_path[path].isdigit()),
+        key=lambda path: int(step_by_path[path]),
+    )
     return folder / STATE if (folder / STATE).exists() or not checkpoints else checkpoints[-1]
 
 
@@ -73,13 +78,13 @@ def load(file: Path, log: Log) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def entries(text: str, place: int) -> Iterator[Any]:
-    """The whole values of a JSON list, from position `place` on."""
+def entries(text: str, position: int) -> Iterator[Any]:
+    """The whole values of a JSON list, from `position` on."""
     decoder = json.JSONDecoder()
     while True:
-        place = BETWEEN.match(text, place).end()  # type: ignore[union-attr]  # it matches the empty text too
+        position = BETWEEN.match(text, position).end()  # type: ignore[union-attr]  # it matches the empty text too
         try:
-            value, place = decoder.raw_decode(text, place)
+            value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
             return
         yield value
@@ -89,8 +94,8 @@ def version(card: Path) -> str:
     """`trl` and the version in a model card."""
     if not card.is_file():
         return ""
-    found = re.search(r"^- TRL: (\S+)", bounded.read_text(card, errors="replace"), re.MULTILINE)
-    return f"trl {found[1]}" if found else ""
+    match = re.search(r"^- TRL: (\S+)", bounded.read_text(card, errors="replace"), re.MULTILINE)
+    return f"trl {match[1]}" if match else ""
 
 
 def completions(table: Path, log: Log) -> None:
@@ -99,8 +104,8 @@ def completions(table: Path, log: Log) -> None:
         rows = parquet(table) if table.suffix == ".parquet" else lines(table)
         groups = grouped(rows)
     except (ValueError, OSError, KeyError, TypeError, OverflowError) as error:
-        what = f"not a table of completions ({type(error).__name__}: {error}); it is left out"
-        log.fault(table, None, what)
+        message = f"not a table of completions ({type(error).__name__}: {error}); it is left out"
+        log.fault(table, None, message)
         return
     log.files.append(table)
     for step, group in groups:
@@ -131,13 +136,13 @@ def lines(table: Path) -> list[dict[str, Any]]:
 def grouped(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     """(step, group) for consecutive completions of the same prompt. A group has a reward only if there is one
     reward function, because TRL does not save the weights of several."""
-    found: list[tuple[int, dict[str, Any]]] = []
+    groups: list[tuple[int, dict[str, Any]]] = []
     for row in rows:
         step, prompt = int(row["step"]), message_text(row["prompt"])
-        if not found or found[-1][0] != step or found[-1][1]["prompt"] != prompt:
-            found.append((step, {"prompt": prompt, "completions": []}))
+        if not groups or groups[-1][0] != step or groups[-1][1]["prompt"] != prompt:
+            groups.append((step, {"prompt": prompt, "completions": []}))
         rewards = numbers({name: value for name, value in row.items() if name not in COLUMNS})
-        found[-1][1]["completions"].append(
+        groups[-1][1]["completions"].append(
             {
                 "text": message_text(row["completion"]),
                 "reward": next(iter(rewards.values())) if len(rewards) == 1 else None,
@@ -145,11 +150,11 @@ def grouped(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]
                 "advantage": numbers(row).get("advantage"),
             }
         )
-    return found
+    return groups
 
 
-def message_text(told: Any) -> str:
+def message_text(content: Any) -> str:
     """A prompt or completion as text: one message below the other."""
-    if isinstance(told, str):
-        return told
-    return "\n".join(str(message.get("content", "")) for message in told)
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(message.get("content", "")) for message in content)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, head, numbers, parsed, whole
+from grpobench.runs.importing.log import Log, as_step, head, numbers, parsed
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.flaws import find_half_pair
 
@@ -34,12 +34,12 @@ def is_dump(file: Path) -> bool:
 
 def take(folder: Path, log: Log) -> None:
     """Add the completions in the subfolders of a run's folder."""
-    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
-        found = [path for path in place.glob("*.jsonl") if is_dump(path)]
-        for file in sorted(found, key=lambda path: int(path.stem)):
+    for subfolder in sorted(path for path in folder.iterdir() if path.is_dir()):
+        dumps = [path for path in subfolder.glob("*.jsonl") if is_dump(path)]
+        for file in sorted(dumps, key=lambda path: int(path.stem)):
             log.files.append(file)
             rows = list(whole_rows(file, log))
-            if "val" in place.name.lower():
+            if "val" in subfolder.name.lower():
                 log.answers += answers(rows)
             else:
                 for row in rows:
@@ -54,7 +54,7 @@ def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
             row = parsed(line)
             if not isinstance(row, Mapping) or not all(key in row for key in KEYS):
                 raise ValueError("no completion of verl's")
-            if whole(row["step"]) is None:
+            if as_step(row["step"]) is None:
                 raise ValueError("no whole `step`")
             # A NaN is a missing score and is read as such; half a surrogate pair cannot be hashed or written.
             if half := find_half_pair(f"{row['input']}{row['output']}"):
@@ -67,10 +67,10 @@ def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
 def answers(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows as in eval.jsonl. A problem is its prompt. With one answer per problem the mode is greedy, as in
     the tables of metrics. `acc` says what is correct, or else a score of 0 or 1; other rows are left out."""
-    asked = Counter(row["input"] for row in rows)
-    mode = "greedy" if max(asked.values(), default=1) == 1 else "sampled"
-    seen: Counter[str] = Counter()
-    found = []
+    answer_counts = Counter(row["input"] for row in rows)
+    mode = "greedy" if max(answer_counts.values(), default=1) == 1 else "sampled"
+    sample_counts: Counter[str] = Counter()
+    answer_rows = []
     for row in rows:
         verdict = float(row["acc"]) if isinstance(row.get("acc"), bool) else row.get("acc")
         if verdict is None and row["score"] in (0, 1):
@@ -79,26 +79,28 @@ def answers(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if not 0 <= scores.get("correct", -1.0) <= 1:
             continue
         problem = hashlib.sha256(str(row["input"]).encode()).hexdigest()[:12]
-        found.append(
+        answer_rows.append(
             {
                 "step": int(row["step"]),
                 "split": "validation",
                 "mode": mode,
                 "problem": problem,
-                "sample": seen[problem],
+                "sample": sample_counts[problem],
                 "scores": scores,
                 "answer": row["pred"] if isinstance(row.get("pred"), str) else None,
                 "outcome": "graded",
                 "completion": row["output"],
             }
         )
-        seen[problem] += 1
-    return found
+        sample_counts[problem] += 1
+    return answer_rows
 
 
 def group(groups: list[dict[str, Any]], row: Mapping[str, Any]) -> None:
     """Add a completion to its prompt's group, as in rollouts files."""
     if not groups or groups[-1]["prompt"] != row["input"]:
         groups.append({"prompt": row["input"], "completions": []})
-    rest = numbers({name: value for name, value in row.items() if name not in (*KEYS, "gts")})
-    groups[-1]["completions"].append({"text": row["output"], "reward": row["score"], "components": rest})
+    components = numbers({name: value for name, value in row.items() if name not in (*KEYS, "gts")})
+    groups[-1]["completions"].append(
+        {"text": row["output"], "reward": row["score"], "components": components}
+    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, parsed, whole
+from grpobench.runs.importing.log import Log, as_step, parsed
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
@@ -82,7 +82,7 @@ def read(file: Path) -> Log:
         raise DataError(f"{file}: has no history")
     if not content.ended:
         log.state, log.why = "preempted", "the file has no end: the run was killed, or is still running"
-    log.seed = next((seed for name in SEEDS if (seed := whole(setting(log, name))) is not None), None)
+    log.seed = next((seed for name in SEEDS if (seed := as_step(setting(log, name))) is not None), None)
     return log
 
 
@@ -198,7 +198,7 @@ def lay(log: Log, rows: list[tuple[int, dict[str, float]]]) -> None:
     lost = 0
     for wandb_step, row in rows:
         logged_step = next((row[name] for name in STEPS if name in row), None)
-        step = whole(logged_step) if counted else wandb_step
+        step = as_step(logged_step) if counted else wandb_step
         if not row:
             continue
         if step is None:

@@ -187,9 +187,11 @@ def test_conversational_preferences_are_the_pairs_that_texts_are(row: dict[str, 
     ours = preference({"prompt": CHAT, "chosen": "6", "rejected": "7"}, "f:1", chat)
     theirs = preference(row, "f:1", chat)
     assert theirs.problem.prompt == ours.problem.prompt
-    assert [one.completion for one in theirs.rollouts] == [one.completion for one in ours.rollouts]
-    assert [one.prompt for one in theirs.rollouts] == [one.prompt for one in ours.rollouts]
-    assert [one.answer for one in theirs.verdicts] == ["6", "7"]
+    assert [rollout.completion for rollout in theirs.rollouts] == [
+        rollout.completion for rollout in ours.rollouts
+    ]
+    assert [rollout.prompt for rollout in theirs.rollouts] == [rollout.prompt for rollout in ours.rollouts]
+    assert [verdict.answer for verdict in theirs.verdicts] == ["6", "7"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from helpers.foreign_logs import (
     verl_row,
 )
 
-from grpobench.runs.importing.log import Fault, Log, numbers, whole
+from grpobench.runs.importing.log import Fault, Log, as_step, numbers
 from grpobench.runs.importing.readers import columns, console, trl
 from grpobench.runs.importing.sources import kind_of, library_of, sources
 from grpobench.runs.tools.strict import ConfigError
@@ -327,11 +327,11 @@ def test_damaged_json_lines_are_named_and_the_rest_read(tmp_path: Path) -> None:
 
 def test_numbers_and_steps() -> None:
     assert numbers({"a": 1, "b": True, "c": "1", "d": {"e": 2.5, "f": None}}) == {"a": 1.0, "d/e": 2.5}
-    assert [whole(value) for value in (3, 3.0, 0, -1, 2.5, math.nan, True, "3", None)] == [
+    assert [as_step(value) for value in (3, 3.0, 0, -1, 2.5, math.nan, True, "3", None)] == [
         *(3, 3, 0),
         *(None,) * 6,
     ]
-    assert [whole(value) for value in (2.0**53 - 1, 2**53, 1e30, 10**400)] == [2**53 - 1, None, None, None]
+    assert [as_step(value) for value in (2.0**53 - 1, 2**53, 1e30, 10**400)] == [2**53 - 1, None, None, None]
 
 
 # Folders
