@@ -96,9 +96,9 @@ def ask(
             demand_same_prompts(loaded, problems, templated)
         model = language_model(loaded, templated, decoding.autocast)
         applied = templated and not has_messages(problems)
-        result = run_harness(name, model, folder, templated=applied, seed=decoding.seed)
-        answers_by_mode[mode] = [_answers(mode, sample) for sample in result["samples"][name]]
-        for key, value in result["results"][name].items():
+        harness_results = run_harness(name, model, folder, templated=applied, seed=decoding.seed)
+        answers_by_mode[mode] = [_answers(mode, sample) for sample in harness_results["samples"][name]]
+        for key, value in harness_results["results"][name].items():
             score = key.removesuffix(f",{_filter(mode)}")
             if score in task.scores:
                 numbers[f"eval/{split}/{mode}/{score}"] = float(value)
@@ -118,7 +118,7 @@ def ask_theirs(
     """A task or group of the harness's own: one row per item, scores as the harness names them, and its
     numbers. `include` is a folder with further tasks in the harness's format."""
     templated = template and loaded.templated
-    result = run_harness(
+    harness_results = run_harness(
         name,
         language_model(loaded, templated, autocast, plain=False),
         include,
@@ -128,8 +128,8 @@ def ask_theirs(
         fewshot=fewshot,
     )
     rows: list[Row] = []
-    for part, samples in result["samples"].items():
-        mode = _mode(result["configs"][part])
+    for part, samples in harness_results["samples"].items():
+        mode = _mode(harness_results["configs"][part])
         row_by_document: dict[str, Row] = {}
         for sample in samples:  # one entry per item and filter
             row = row_by_document.setdefault(
@@ -140,10 +140,10 @@ def ask_theirs(
                 if isinstance(value, (bool, int, float)):
                     row["scores"][_metric(metric, sample["filter"])] = float(value)
         rows += row_by_document.values()
-    modes = {_mode(result["configs"][part]) for part in result["samples"]}
+    modes = {_mode(harness_results["configs"][part]) for part in harness_results["samples"]}
     mode = modes.pop() if len(modes) == 1 else "greedy"
     numbers = {}
-    for key, value in result["results"][name].items():
+    for key, value in harness_results["results"][name].items():
         metric, _, kind = key.partition(",")
         if isinstance(value, (int, float)) and kind and "_stderr" not in metric:
             numbers[f"eval/test/{mode}/{_metric(metric, kind)}"] = float(value)

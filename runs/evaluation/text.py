@@ -19,22 +19,31 @@ HEADS = {"base": "before", "final": "after", "model": ""}
 def lines(record: Record) -> list[str]:
     """A record as a small table. Metrics of parts (``metric/category``) are only in the files."""
     settings, numbers = record.content["settings"], record.numbers
-    items = len({row["problem"] for row in record.rows})
-    head = f"{record.subject.name}: {settings['task']}, {settings['split']} split, {items} problems"
-    told = [
+    num_problems = len({row["problem"] for row in record.rows})
+    head = f"{record.subject.name}: {settings['task']}, {settings['split']} split, {num_problems} problems"
+    table_lines = [
         (f"{head}, through {record.content['through']}{' (kept from before)' if record.was_cached else ''}")
     ]
     prefix = f"eval/{settings['split']}/"
-    names = dict.fromkeys(name for own in numbers.values() for name in own if name.count("/") == 3)
+    names = dict.fromkeys(
+        name for policy_numbers in numbers.values() for name in policy_numbers if name.count("/") == 3
+    )
     width = max((len(name.removeprefix(prefix)) for name in names), default=0)
     if record.subject.run:
-        told.append("  ".join(["", " " * width, *(f"{HEADS[policy]:<24}" for policy in numbers)]).rstrip())
+        table_lines.append(
+            "  ".join(["", " " * width, *(f"{HEADS[policy]:<24}" for policy in numbers)]).rstrip()
+        )
     for name in names:
         mode, _, metric = name.removeprefix(prefix).partition("/")
-        cells = [_cell(record, policy, mode, metric, own.get(name)) for policy, own in numbers.items()]
-        told.append("  ".join(["", f"{mode} {metric}".ljust(width), *(f"{c:<24}" for c in cells)]).rstrip())
+        cells = [
+            _cell(record, policy, mode, metric, policy_numbers.get(name))
+            for policy, policy_numbers in numbers.items()
+        ]
+        table_lines.append(
+            "  ".join(["", f"{mode} {metric}".ljust(width), *(f"{c:<24}" for c in cells)]).rstrip()
+        )
     caveat = record.content.get("caveat")
-    return [*told, *([f"  Caveat: {caveat}"] if caveat else []), f"  {record.path}"]
+    return [*table_lines, *([f"  Caveat: {caveat}"] if caveat else []), f"  {record.path}"]
 
 
 def _cell(record: Record, policy: str, mode: str, metric: str, value: float | None) -> str:
@@ -45,8 +54,8 @@ def _cell(record: Record, policy: str, mode: str, metric: str, value: float | No
     rows = [row for row in rows if metric in row["scores"] and row["outcome"] != "infra_error"]
     if metric != "correct" or not rows:
         return f"{value:.4f}"
-    found = mean_score(rows, metric)
-    return f"{value:.4f} [{found.estimate.low:.3f}, {found.estimate.high:.3f}]"
+    mean = mean_score(rows, metric)
+    return f"{value:.4f} [{mean.estimate.low:.3f}, {mean.estimate.high:.3f}]"
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Compared:
 
 def paired(records: Sequence[Record]) -> Compared:
     """Compare records of the same subject and question that were made in the two ways."""
-    told: list[str] = []
+    text_lines: list[str] = []
     rows: list[dict[str, Any]] = []
     for ours in (record for record in records if record.content["through"] == "grpobench"):
         for theirs in (record for record in records if record.content["through"] == "lm-eval"):
@@ -68,33 +77,37 @@ def paired(records: Sequence[Record]) -> Compared:
                 continue
             for policy in ours.numbers:
                 pair = [[row for row in r.rows if row["policy"] == policy] for r in (ours, theirs)]
-                for found in compare_answers(pair[0], pair[1]):
+                for agreement in compare_answers(pair[0], pair[1]):
                     name = ours.subject.name + (f" ({HEADS[policy]})" if HEADS[policy] else "")
-                    told += _compared(name, found)
+                    text_lines += _compared(name, agreement)
                     rows.append(
                         {
                             "subject": ours.subject.name,
                             "policy": policy,
-                            "mode": found.mode,
-                            "items": found.items,
-                            "grpobench": found.first,
-                            "lm_eval": found.second,
-                            "differing": [one["problem"] for one, _ in found.differing],
-                            "same_text": found.same_text,
+                            "mode": agreement.mode,
+                            "items": agreement.items,
+                            "grpobench": agreement.first,
+                            "lm_eval": agreement.second,
+                            "differing": [first_row["problem"] for first_row, _ in agreement.differing],
+                            "same_text": agreement.same_text,
                         }
                     )
-    return Compared(told, rows)
+    return Compared(text_lines, rows)
 
 
-def _compared(name: str, found: Agreement) -> list[str]:
-    alike = found.items - len(found.differing)
-    text = "" if found.same_text is None else f"; {found.same_text} completions are identical"
-    accuracies = f"grpobench {found.first:.4f}, lm-eval {found.second:.4f}"
-    told = [f"{name}, {found.mode}: {accuracies}; the same scores on {alike} of {found.items} items{text}"]
-    for one, other in found.differing:
-        told.append(f"  problem {one['problem']}:")
-        told += [f"    {way:<10}{_shown(row)}" for way, row in (("grpobench", one), ("lm-eval", other))]
-    return told
+def _compared(name: str, agreement: Agreement) -> list[str]:
+    alike = agreement.items - len(agreement.differing)
+    text = "" if agreement.same_text is None else f"; {agreement.same_text} completions are identical"
+    accuracies = f"grpobench {agreement.first:.4f}, lm-eval {agreement.second:.4f}"
+    text_lines = [
+        f"{name}, {agreement.mode}: {accuracies}; the same scores on {alike} of {agreement.items} items{text}"
+    ]
+    for first_row, other in agreement.differing:
+        text_lines.append(f"  problem {first_row['problem']}:")
+        text_lines += [
+            f"    {way:<10}{_shown(row)}" for way, row in (("grpobench", first_row), ("lm-eval", other))
+        ]
+    return text_lines
 
 
 def _shown(row: Any) -> str:

@@ -265,15 +265,17 @@ def summarize(
         [Graded(problem, answer.verdict) for answer in of_problem if answer.verdict.outcome != "infra_error"]
         for problem, of_problem in zip(problems, answers, strict=True)
     ]
-    flat = [entry for of_problem in graded for entry in of_problem]
+    flat = [graded_answer for of_problem in graded for graded_answer in of_problem]
     numbers = {
         name: float(np.mean([e.verdict.scores[name] for e in flat if name in e.verdict.scores]))
-        for name in sorted({name for entry in flat for name in entry.verdict.scores})
+        for name in sorted({name for graded_answer in flat for name in graded_answer.verdict.scores})
     }
     lengths = [answer.length for of_problem in answers for answer in of_problem if answer.length is not None]
     numbers |= demand_summary(task, task.summarize(flat))
     numbers |= {"length": float(np.mean(lengths))} if lengths else {}
-    return numbers | several([[entry.verdict for entry in of_problem] for of_problem in graded if of_problem])
+    return numbers | several(
+        [[graded_answer.verdict for graded_answer in of_problem] for of_problem in graded if of_problem]
+    )
 
 
 def several(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:

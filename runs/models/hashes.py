@@ -36,10 +36,10 @@ def weights_hash(folder: Path) -> str:
 
 def hash_of(folder: Path, *patterns: str) -> str:
     """One sha256 over the files of a folder that match, in order of name."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        whole.update(path.name.encode() + bytes.fromhex(cached_sha256(path)))
-    return whole.hexdigest()
+        digest.update(path.name.encode() + bytes.fromhex(cached_sha256(path)))
+    return digest.hexdigest()
 
 
 def cached_sha256(path: Path) -> str:

@@ -278,8 +278,8 @@ def micro_batches(batch: Batch, row_group: torch.Tensor, budget: int) -> list[to
 
 def scatter(flat: torch.Tensor, flat_index: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """Values (N,) at flat indices (N,) of zeros of shape (B, T)."""
-    out = flat.new_zeros(shape.numel())
-    return out.index_copy(0, flat_index, flat).view(shape)
+    zeros = flat.new_zeros(shape.numel())
+    return zeros.index_copy(0, flat_index, flat).view(shape)
 
 
 def replay(plain: torch.Tensor, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:

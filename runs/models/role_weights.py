@@ -173,14 +173,16 @@ class RoleWeights:
         """Weights and optimizer moments of every trained role, the weights of a reference that has moved, and
         the policy's earlier weights where a sampler lags behind, as flat tensors by name. Of several ranks
         each has its parts."""
-        out: dict[str, dict[str, torch.Tensor]] = {}
+        tensors_by_role: dict[str, dict[str, torch.Tensor]] = {}
         for role, optimizer in self.optimizers.items():
-            out[role] = optimizer.tensors()
+            tensors_by_role[role] = optimizer.tensors()
         if self.moved:
-            out["reference"] = dict(self.named_parameters("reference"))
+            tensors_by_role["reference"] = dict(self.named_parameters("reference"))
         if self.past.staleness:
-            out[PAST] = self.past.tensors()
-        return {role: {n: t.detach() for n, t in tensors.items()} for role, tensors in out.items()}
+            tensors_by_role[PAST] = self.past.tensors()
+        return {
+            role: {n: t.detach() for n, t in tensors.items()} for role, tensors in tensors_by_role.items()
+        }
 
     def empty_state(self, outline: Mapping[str, tuple[torch.Size, torch.dtype]]) -> dict[str, torch.Tensor]:
         """Tensors to read a checkpoint of several ranks into, by ``ROLE/NAME``, in parts where the weights
@@ -205,11 +207,11 @@ class RoleWeights:
         memory of the rank that writes, and are empty on the others."""
         if self.ranks.alone:
             return {name: tensor.detach() for name, tensor in tensors.items()}
-        out: dict[str, torch.Tensor] = {}
+        full_by_name: dict[str, torch.Tensor] = {}
         for name, tensor in tensors.items():
             full = full_tensor(tensor.detach())  # on every rank, one tensor after the other
-            out[name] = full.cpu() if self.ranks.writes else torch.empty(0)
-        return out
+            full_by_name[name] = full.cpu() if self.ranks.writes else torch.empty(0)
+        return full_by_name
 
     def counters(self) -> dict[str, Any]:
         """What else the optimizers keep, by role, as JSON; empty for AdamW."""

@@ -26,14 +26,14 @@ def demonstrations(loaded: Loaded, task: Task, config: ModelConfig) -> list[Grou
     order = list(range(len(problems)))
     random.Random(derive(SEED, "warm start")).shuffle(order)
     order = order[: config.warm_start_examples or len(order)]
-    wanted = config.warm_start * config.warm_start_batch
+    num_demonstrations = config.warm_start * config.warm_start_batch
     if config.warm_start_answers != "reference":
         draw = drawing(task, config.warm_start_answers)
         rng = random.Random(derive(SEED, "warm start answers"))
-        asked = [problems[order[i % len(order)]] for i in range(wanted)]
-        return [demonstration(loaded, task, problem, draw(problem, rng)) for problem in asked]
-    groups = [demonstration(loaded, task, problems[index]) for index in order[:wanted]]
-    return [groups[i % len(groups)] for i in range(wanted)]
+        drawn_problems = [problems[order[i % len(order)]] for i in range(num_demonstrations)]
+        return [demonstration(loaded, task, problem, draw(problem, rng)) for problem in drawn_problems]
+    groups = [demonstration(loaded, task, problems[index]) for index in order[:num_demonstrations]]
+    return [groups[i % len(groups)] for i in range(num_demonstrations)]
 
 
 Draw = Callable[[Problem, random.Random], Sequence[str]]
@@ -77,25 +77,27 @@ def read_answers(
 
 
 def read_answer(
-    text: bytes, place: str, columns: Sequence[str] = ("completion",)
+    text: bytes, location: str, columns: Sequence[str] = ("completion",)
 ) -> tuple[Prompt, str, float]:
     """Prompt, answer and weight of a line."""
     try:
         row = bounded.parse_json(text)
     except ValueError as error:
-        raise DataError(f"{place}: not JSON ({error}); mend or remove the line") from None
-    named = next((name for name in columns if isinstance(row, dict) and name in row), columns[0])
-    if not isinstance(row, dict) or "prompt" not in row or not isinstance(row.get(named), str):
-        wanted = " or ".join(columns)
-        raise DataError(f"{place}: needs the texts prompt and {wanted}; mend or remove the line")
+        raise DataError(f"{location}: not JSON ({error}); mend or remove the line") from None
+    answer_column = next((name for name in columns if isinstance(row, dict) and name in row), columns[0])
+    if not isinstance(row, dict) or "prompt" not in row or not isinstance(row.get(answer_column), str):
+        expected_columns = " or ".join(columns)
+        raise DataError(f"{location}: needs the texts prompt and {expected_columns}; mend or remove the line")
     try:
         prompt = parse_prompt(row["prompt"])
     except ValueError as error:
-        raise DataError(f"{place}: the prompt: {error}; mend or remove the line") from None
+        raise DataError(f"{location}: the prompt: {error}; mend or remove the line") from None
     weight = row.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-        raise DataError(f"{place}: weight must be a number above 0, not {weight!r}; mend or remove the line")
-    return prompt, row[named], float(weight)
+        raise DataError(
+            f"{location}: weight must be a number above 0, not {weight!r}; mend or remove the line"
+        )
+    return prompt, row[answer_column], float(weight)
 
 
 def demonstration(loaded: Loaded, task: Task, problem: Problem, turns: Sequence[str] | None = None) -> Group:

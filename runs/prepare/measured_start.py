@@ -157,11 +157,11 @@ def as_lines(about: Mapping[str, Any]) -> list[str]:
         f"{about['model']['name']} on {about['task']['name']}: {amount}, {source}",
         f"{about['different_demonstrations']} different ones, loss {first:.3f} -> {last:.3f} nats/token",
     ]
-    for mode, entry in about["accuracy"].items():
+    for mode, accuracy in about["accuracy"].items():
         parts = [
-            f"{when} {100 * entry[when]['value']:.1f} % [{100 * entry[when]['low']:.1f}, "
-            f"{100 * entry[when]['high']:.1f}]"
+            f"{when} {100 * accuracy[when]['value']:.1f} % [{100 * accuracy[when]['low']:.1f}, "
+            f"{100 * accuracy[when]['high']:.1f}]"
             for when in ("before", "after", "gain")
         ]
-        lines.append(f"validation, {entry['problems']} problems, {mode}: {', '.join(parts)}")
+        lines.append(f"validation, {accuracy['problems']} problems, {mode}: {', '.join(parts)}")
     return [*lines, f"use it with --set model.name={about['folder']}"]

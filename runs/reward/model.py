@@ -356,7 +356,7 @@ def read(model_path: str, dtype: str) -> tuple[Any, Any]:
             with torch.device("meta"):
                 model = AutoModelForSequenceClassification.from_config(config, **trust_option)
             sizes.check_model(model, config, weights)
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+        model, loading_info = AutoModelForSequenceClassification.from_pretrained(
             model_path, dtype=getattr(torch, dtype), output_loading_info=True, **trust_option
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -368,7 +368,7 @@ def read(model_path: str, dtype: str) -> tuple[Any, Any]:
             tokenizer.apply_chat_template(talk, tokenize=False)
         except DataError as error:
             raise ModelError(f"reward.model: {model_path}: {error}") from error
-    if absent := sorted(info["missing_keys"]):
+    if absent := sorted(loading_info["missing_keys"]):
         raise ModelError(
             f"reward.model: {model_path} has no trained weights for {', '.join(absent[:3])}; a reward model "
             "is trained with a scalar head and saved with it, a language model has none"

@@ -86,12 +86,12 @@ class Buffer(DynamicLayer):
         """Keep or repeat sequences; only written columns are copied."""
         moved = []
         for store in self.store:
-            kept = store[:, :, : self.written].index_select(0, rows)
+            selected = store[:, :, : self.written].index_select(0, rows)
             if len(rows) <= store.shape[0]:
                 store = store[: len(rows)]
             else:
                 store = store.new_empty((len(rows), *store.shape[1:]))
-            store[:, :, : self.written] = kept
+            store[:, :, : self.written] = selected
             moved.append(store)
         self.store = tuple(moved)
         self._show(self.written)

@@ -54,9 +54,9 @@ class Product:
         """(R, in) to (R, out)."""
         if self.up is None:
             return states @ self.weight if bias is None else torch.addmm(bias, states, self.weight)
-        out = self.up.shape[1]
+        output_width = self.up.shape[1]
         both = states @ self.weight
-        product = torch.addmm(both[:, :out], both[:, out:], self.up)
+        product = torch.addmm(both[:, :output_width], both[:, output_width:], self.up)
         return product if bias is None else product + bias
 
 

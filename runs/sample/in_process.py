@@ -113,7 +113,9 @@ class HFSampler(Sampler):
         jobs = [(i, j) for i, request in enumerate(requests) for j in range(len(request.seeds))]
         # Prompts of similar length together: less padding; stable, so that a group stays together.
         jobs.sort(key=lambda job: len(requests[job[0]].prompt))
-        out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
+        rollouts_by_request: list[list[Rollout | None]] = [
+            [None] * len(request.seeds) for request in requests
+        ]
         new_history = None if self.history is None or mixing is not None else History()
         fused = self._fused()
         call = Call(requests, limit, temperature, shared_truncation(requests), mixing, new_history, fused)
@@ -121,7 +123,7 @@ class HFSampler(Sampler):
         def decode(chosen: range) -> None:
             part = jobs[chosen.start : chosen.stop]
             for (i, j), rollout in zip(part, self._decode(call, part), strict=True):
-                out[i][j] = rollout
+                rollouts_by_request[i][j] = rollout
 
         longest = max((len(request.prompt) for request in requests), default=0)
         single = f"a sequence of up to {limit:,} tokens behind a prompt of up to {longest:,}"
@@ -141,7 +143,7 @@ class HFSampler(Sampler):
             portions(self.token_budget, len(jobs), decode, single)
         if self.history is not None:
             self.history = new_history or History()
-        return [[rollout for rollout in group if rollout is not None] for group in out]
+        return [[rollout for rollout in group if rollout is not None] for group in rollouts_by_request]
 
     def _stop_recording(self, reason: str) -> None:
         """From now on, decode without CUDA graphs."""

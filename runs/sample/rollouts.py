@@ -228,11 +228,11 @@ def padded(
     rows: Sequence[Sequence[float] | np.ndarray], fill: float | bool, dtype: torch.dtype
 ) -> torch.Tensor:
     """Right-padded (B, longest); at least one column wide, so that reductions over tokens are defined."""
-    out = torch.full((len(rows), max([1, *map(len, rows)])), fill, dtype=dtype)
+    padded_rows = torch.full((len(rows), max([1, *map(len, rows)])), fill, dtype=dtype)
     for index, row in enumerate(rows):
         if len(row):
-            out[index, : len(row)] = torch.as_tensor(row, dtype=dtype)
-    return out
+            padded_rows[index, : len(row)] = torch.as_tensor(row, dtype=dtype)
+    return padded_rows
 
 
 def _mixture(rollouts: Sequence[Rollout], device: str) -> Mixture | None:
@@ -272,10 +272,10 @@ def _routed_experts(rollouts: Sequence[Rollout], device: str) -> RoutedExperts |
 
     def joined(parts: Sequence[np.ndarray]) -> torch.Tensor:
         width = max([1, *map(len, parts)])
-        out = torch.full((len(parts), width, *parts[0].shape[1:]), -1, dtype=torch.int16)
+        padded_routes = torch.full((len(parts), width, *parts[0].shape[1:]), -1, dtype=torch.int16)
         for index, part in enumerate(parts):
-            out[index, : len(part)] = torch.as_tensor(part)
-        return out.to(device)
+            padded_routes[index, : len(part)] = torch.as_tensor(part)
+        return padded_routes.to(device)
 
     prompts, completions = zip(*routes, strict=True)
     return RoutedExperts(joined(prompts), joined(completions))

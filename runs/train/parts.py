@@ -244,9 +244,9 @@ def provenance_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
     """Where model and data come from, the task's caveat and sandbox, and the prompts that were dropped."""
     provenance: dict[str, Any] = {"model": loaded.provenance, "deterministic": determinism()}
     tasks = (config.task, *others.tasks_beside(config))
-    data = {source for task in tasks for split in task.splits for source in task.sources(split)}
-    if data:
-        ordered = sorted(data, key=lambda source: (source.table, source.location))
+    sources = {source for task in tasks for split in task.splits for source in task.sources(split)}
+    if sources:
+        ordered = sorted(sources, key=lambda source: (source.table, source.location))
         provenance["data"] = [dataclasses.asdict(source) for source in ordered]
     if config.task.caveat:
         provenance["caveat"] = config.task.caveat

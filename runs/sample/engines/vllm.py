@@ -327,7 +327,10 @@ def trial() -> str:
 def drawn(output: Any) -> Drawn:
     """A completion out of vLLM's own type."""
     tokens = tuple(int(token) for token in output.token_ids)
-    logp = [entry[token].logprob for token, entry in zip(tokens, output.logprobs, strict=True)]
+    logp = [
+        logprob_by_token[token].logprob
+        for token, logprob_by_token in zip(tokens, output.logprobs, strict=True)
+    ]
     return Drawn(tokens, np.array(logp, dtype=np.float32))
 
 

@@ -94,7 +94,7 @@ class Recorded(Work):
         super().__init__(trainer, entry)
         left = range(done + 1, trainer.config.train.steps + 1)
         self.steps = {step: self._minibatches(step) for step in left}
-        self.items = [item for items in self.steps.values() for item in items]
+        self.items = [minibatch for items in self.steps.values() for minibatch in items]
         self.ends = np.cumsum([len(items) for items in self.steps.values()]).tolist()
 
     def _minibatches(self, step: int) -> list[list[dict[str, list[int]]]]:
@@ -161,7 +161,7 @@ class Recorded(Work):
         return self.ours.algorithm.compute_signal(batch, Blank()).row_group >= 0  # type: ignore[no-any-return]
 
     def row(self, step: int) -> dict[str, float]:
-        pairs = [pair for item in self.steps[step] for pair in item]
+        pairs = [pair for minibatch in self.steps[step] for pair in minibatch]
         self.ours.updater.trained += sum(
             len(pair["chosen_ids"]) + len(pair["rejected_ids"]) for pair in pairs
         )
