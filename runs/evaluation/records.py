@@ -78,7 +78,9 @@ class Record:
     @property
     def numbers(self) -> dict[str, Numbers]:
         """Numbers by policy."""
-        return {policy: told["numbers"] for policy, told in self.content["policies"].items()}
+        return {
+            policy: policy_record["numbers"] for policy, policy_record in self.content["policies"].items()
+        }
 
     @property
     def question(self) -> str:
@@ -88,8 +90,8 @@ class Record:
     @property
     def summary(self) -> dict[str, Any]:
         """For machines: the question and the numbers."""
-        told = {"subject": self.subject.name, "through": self.content["through"], "path": str(self.path)}
-        return {**told, "settings": self.content["settings"], "numbers": self.numbers}
+        question = {"subject": self.subject.name, "through": self.content["through"], "path": str(self.path)}
+        return {**question, "settings": self.content["settings"], "numbers": self.numbers}
 
 
 def assess(
@@ -130,10 +132,10 @@ class EvaluationCache:
     def examine(self, subject: Subject, plan: Plan, through: Through) -> Record:
         """The record of a subject; the existing one if nothing has changed since."""
         path = subject.evals_parent / "evals" / f"{plan.stem}-{through}.json"
-        wanted = identity(subject, plan, self.wish.base)
+        current_identity = identity(subject, plan, self.wish.base)
         before = files.read_json(path)
         code = provenance.code("runs/evaluation/records.py", *([plan.task] if plan.task else []))
-        if before and not self.wish.again and unchanged(before, wanted, code):
+        if before and not self.wish.again and unchanged(before, current_identity, code):
             stored = path.with_suffix(".jsonl")
             if before.get("rows_sum") in (None, bounded.sha256(stored)):
                 rows = bounded.read_rows(stored)
@@ -141,14 +143,14 @@ class EvaluationCache:
         began = time.monotonic()
         rows = []
         policies: dict[str, Any] = {}
-        for policy in wanted["policies"]:
-            found, numbers, extra = self._policy(subject, plan, through, policy)
-            step = wanted["policies"][policy]["step"]
-            rows += [{**row, "step": step, "policy": policy} for row in found]
-            policies[policy] = {**wanted["policies"][policy], "numbers": dict(numbers), **extra}
+        for policy in current_identity["policies"]:
+            policy_rows, numbers, extra = self._policy(subject, plan, through, policy)
+            step = current_identity["policies"][policy]["step"]
+            rows += [{**row, "step": step, "policy": policy} for row in policy_rows]
+            policies[policy] = {**current_identity["policies"][policy], "numbers": dict(numbers), **extra}
         data = b"".join(files.line(row) for row in rows)
         about = {
-            **wanted,
+            **current_identity,
             "policies": policies,
             "through": through,
             "subject": subject.name,
@@ -220,70 +222,70 @@ class EvaluationCache:
     def _ask_ours(
         self, loaded: Loaded, plan: Plan, tell: Callable[[int, int], None]
     ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
-        told, task = plan.settings, plan.task
+        question, task = plan.settings, plan.task
         assert task is not None
-        count = told["problems"] or ALL
+        count = question["problems"] or ALL
         settings = EvaluateConfig(
-            samples=told["samples"],
-            greedy=told["greedy"],
+            samples=question["samples"],
+            greedy=question["greedy"],
             problems=count,
             test_problems=count,
-            temperature=told["temperature"],
+            temperature=question["temperature"],
         )
-        models = RoleModels(loaded.model, dtype=told["dtype"])
+        models = RoleModels(loaded.model, dtype=question["dtype"])
         evaluator = Evaluator(
             task,
             loaded,
             HFSampler(models, loaded.end, loaded.pad, ROWS, loaded.context),
             settings,
-            told["seed"],
-            told["max_completion_tokens"],
+            question["seed"],
+            question["max_completion_tokens"],
             at_once=ROWS,
             tell=tell,
             texts=True,
             models=models,
-            long_prompts=told["long_prompts"],
+            long_prompts=question["long_prompts"],
         )
         extra = {"model": loaded.provenance, "chat_template": loaded.templated}
-        return *evaluator.evaluate(0, told["split"]), extra
+        return *evaluator.evaluate(0, question["split"]), extra
 
     def _ask_lm_eval(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
-        told, task = plan.settings, plan.task
+        question, task = plan.settings, plan.task
         assert task is not None
-        split: Split = told["split"]
-        room = Room(loaded, told["max_completion_tokens"], told["long_prompts"])
-        problems = room.first(told["problems"] or ALL, task.problems(split), split)
+        split: Split = question["split"]
+        room = Room(loaded, question["max_completion_tokens"], question["long_prompts"])
+        problems = room.first(question["problems"] or ALL, task.problems(split), split)
         decoding = lm_eval.Decoding(
-            told["max_completion_tokens"],
-            told["samples"],
-            told["greedy"],
-            told["temperature"],
-            told["seed"],
-            told["dtype"],
+            question["max_completion_tokens"],
+            question["samples"],
+            question["greedy"],
+            question["temperature"],
+            question["seed"],
+            question["dtype"],
         )
         with contextlib.ExitStack() as stack:
-            place = self.wish.tasks_folder
-            if place is None:
-                place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grpobench-")))
-            found, means = lm_eval.ask(loaded, task, split, problems, decoding, place)
+            tasks_folder = self.wish.tasks_folder
+            if tasks_folder is None:
+                tasks_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grpobench-")))
+            answers_by_mode, means = lm_eval.ask(loaded, task, split, problems, decoding, tasks_folder)
         rows: list[Row] = []
         numbers: dict[str, float] = {}
-        for mode, answers in found.items():
+        for mode, answers in answers_by_mode.items():
             rows += rows_of(0, split, mode, problems, answers)
-            own = summarize(task, problems, answers)
-            numbers |= {f"eval/{split}/{mode}/{name}": value for name, value in own.items()}
+            summary = summarize(task, problems, answers)
+            numbers |= {f"eval/{split}/{mode}/{name}": value for name, value in summary.items()}
         return rows, numbers | means, {"model": loaded.provenance}
 
     def _ask_theirs(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
-        told = plan.settings
+        question = plan.settings
         rows, numbers = lm_eval.ask_theirs(
             loaded,
-            told["task"],
-            told["problems"],
-            told["fewshot"],
-            told["chat_template"],
-            told["seed"],
-            told["dtype"],
+            question["task"],
+            question["problems"],
+            question["fewshot"],
+            question["chat_template"],
+            question["seed"],
+            question["dtype"],
             self.wish.include,
         )
         return rows, numbers, {"model": loaded.provenance}
@@ -292,33 +294,35 @@ class EvaluationCache:
 # Which weights
 
 
-def newest(place: Path) -> tuple[int, Path] | None:
+def newest(run_folder: Path) -> tuple[int, Path] | None:
     """(step, file) of a run's final weights, else of its newest checkpoint; None without either. Of a
     checkpoint that several ranks have written it is the folder."""
-    final = place / "final" / "policy.safetensors"
+    final = run_folder / "final" / "policy.safetensors"
     if final.exists():
-        return int(status(place).get("step", 0)), final
+        return int(status(run_folder).get("step", 0)), final
     saved = [
-        (int(path.parent.name[5:]), path) for path in place.glob("checkpoints/step-*/policy.safetensors")
+        (int(path.parent.name[5:]), path) for path in run_folder.glob("checkpoints/step-*/policy.safetensors")
     ]
-    several = [path for path in place.glob("checkpoints/step-*") if checkpoints.is_sharded(path)]
+    several = [path for path in run_folder.glob("checkpoints/step-*") if checkpoints.is_sharded(path)]
     return max(saved + [(int(path.name[5:]), path) for path in several], default=None)
 
 
-def lack_of_weights(place: Path) -> str:
+def lack_of_weights(run_folder: Path) -> str:
     """Why a run has no weights, and the remedy."""
-    table = bounded.read_toml(place / "run.toml")
-    if settled(place) and not table.get("checkpoint", {}).get("weights", True):
-        return f"{place} kept no weights (checkpoint.weights = false); delete it and run it again with them"
-    return f"{place} has neither final weights nor a checkpoint; run it first"
+    table = bounded.read_toml(run_folder / "run.toml")
+    if settled(run_folder) and not table.get("checkpoint", {}).get("weights", True):
+        return (
+            f"{run_folder} kept no weights (checkpoint.weights = false); delete it and run it again with them"
+        )
+    return f"{run_folder} has neither final weights nor a checkpoint; run it first"
 
 
-def weights_damage(place: Path) -> str:
+def weights_damage(run_folder: Path) -> str:
     """Why the newest weights of a run are damaged; empty if they are whole, or if an older version left no
     checksums."""
-    if faults := result_damage(place):
+    if faults := result_damage(run_folder):
         return "\n".join(faults)
-    trained = newest(place)
+    trained = newest(run_folder)
     if trained is None:
         return ""
     _, path = trained
@@ -326,29 +330,35 @@ def weights_damage(place: Path) -> str:
         why = checkpoints.damage(path)
         return why and f"{path}: {why}; restore it, or delete {path}"
     try:
-        told = checkpoints.written(path)
+        recorded_sum = checkpoints.written(path)
     except ValueError as error:
         return str(error)
-    if told in ("", bounded.sha256(path)):
+    if recorded_sum in ("", bounded.sha256(path)):
         return ""
-    remedy = f"delete {place} to run it again" if path.parent.name == "final" else f"delete {path.parent}"
+    remedy = (
+        f"delete {run_folder} to run it again" if path.parent.name == "final" else f"delete {path.parent}"
+    )
     return f"{path}: was changed since it was written (its sha256 differs); restore it, or {remedy}"
 
 
 def warm_up(subject: Subject, loaded: Loaded) -> None:
     """Give a run's model the weights that training began with. Raises DataError where only an adapter was
     trained, and the weights beneath it are not the run's any more."""
-    found = {}
+    warm_fingerprint = {}
     if subject.model.warm_start:
-        own = subject.trained_task
-        assert own is not None
-        found["warm start"] = weights_hash(warm_start(loaded, own, subject.model, lambda *_: None))
+        task = subject.trained_task
+        assert task is not None
+        warm_fingerprint["warm start"] = weights_hash(
+            warm_start(loaded, task, subject.model, lambda *_: None)
+        )
     if subject.model.adapter is None:
         return
-    told = bounded.object_or_empty(subject.evals_parent / "provenance.json")
-    kept = told.get("fingerprints", {})
-    now = found | model_files.fingerprint(subject.model.name)
-    changes = fingerprints.differences({name: kept[name] for name in BENEATH if name in kept}, now)
+    run_provenance = bounded.object_or_empty(subject.evals_parent / "provenance.json")
+    fingerprint_by_name = run_provenance.get("fingerprints", {})
+    now = warm_fingerprint | model_files.fingerprint(subject.model.name)
+    changes = fingerprints.differences(
+        {name: fingerprint_by_name[name] for name in BENEATH if name in fingerprint_by_name}, now
+    )
     if changes:
         raise DataError(
             f"{subject.evals_parent} trained an adapter, and the weights beneath it are others now "
@@ -361,8 +371,8 @@ def put(loaded: Loaded, path: Path, adapter: Adapter | None = None) -> None:
     the model then has. Raises DataError for weights of another model."""
     import torch
 
-    kept = checkpoints.tensors_of(path, "policy") if path.is_dir() else checkpoints.read_tensors(path)
-    weights = {name: tensor for name, tensor in kept.items() if not name.startswith(MOMENT)}
+    tensors = checkpoints.tensors_of(path, "policy") if path.is_dir() else checkpoints.read_tensors(path)
+    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(MOMENT)}
     if adapter:
         adapters.attach(loaded.model, adapter)
     parameters = adapters.trained(loaded.model) if adapter else dict(loaded.model.named_parameters())
@@ -376,8 +386,8 @@ def put(loaded: Loaded, path: Path, adapter: Adapter | None = None) -> None:
 def _base(subject: Subject) -> dict[str, Any]:
     """What decides a model, or a run's base model: its files (for a model of the hub its id) and warm
     start."""
-    place = locate(subject.model.name)
-    weights = [*Path(place).glob("*.safetensors"), *Path(place).glob("*.bin")]
+    model_folder = locate(subject.model.name)
+    weights = [*Path(model_folder).glob("*.safetensors"), *Path(model_folder).glob("*.bin")]
     return {
         "model": strict.plain(subject.model),
         "files": {path.name: bounded.sha256(path) for path in sorted(weights)},
@@ -402,17 +412,19 @@ def identity(subject: Subject, plan: Plan, base: bool) -> dict[str, Any]:
     return plain
 
 
-def unchanged(before: Mapping[str, Any], wanted: Mapping[str, Any], code: Mapping[str, str]) -> bool:
+def unchanged(
+    before: Mapping[str, Any], current_identity: Mapping[str, Any], code: Mapping[str, str]
+) -> bool:
     """Whether a record answers the question with weights, code and versions as they are now. For a model of
     the hub only its name is compared."""
     policies = {
-        name: {key: told.get(key) for key in ("step", "weights")}
-        for name, told in before.get("policies", {}).items()
+        name: {key: policy_record.get(key) for key in ("step", "weights")}
+        for name, policy_record in before.get("policies", {}).items()
     }
     return (
         not checksums.broken(before)
-        and before.get("settings") == wanted["settings"]
+        and before.get("settings") == current_identity["settings"]
         and before.get("harness") in ("", lm_eval.version())
-        and policies == wanted["policies"]
+        and policies == current_identity["policies"]
         and not provenance.code_differences(before, {"versions": provenance.versions(), "code": code})
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from grpobench.runs.experiment.run import Run
 from grpobench.runs.models import model_files, model_packages
 from grpobench.runs.models.adapter import Adapter
-from grpobench.runs.models.sizes import held, shapes
+from grpobench.runs.models.sizes import read_sizes, shapes
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL, beside, remove, sync_folder
 from grpobench.runs.tools.lock import FolderError
@@ -122,7 +122,7 @@ def weights(model: str, adapter: Adapter | None = None) -> int:
     files = sorted(folder.glob("*.safetensors")) if folder else []
     if adapter is not None:
         return adapter.elements(shapes(files))
-    return held(files).elements if files else 0
+    return read_sizes(files).elements if files else 0
 
 
 def roles(config: RunConfig) -> int:

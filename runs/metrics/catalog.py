@@ -18,7 +18,7 @@ def catalog(*others: Algorithm[Any]) -> dict[str, Metric]:
 
     Raises ValueError when one name is declared with two definitions.
     """
-    found: dict[str, Metric] = {}
+    metric_by_name: dict[str, Metric] = {}
     declared = [
         ("the harness", HARNESS),
         ("modify", modifiers.METRICS),
@@ -28,10 +28,10 @@ def catalog(*others: Algorithm[Any]) -> dict[str, Metric]:
     by: dict[str, str] = {}
     for owner, metrics in declared:
         for metric in metrics:
-            if found.setdefault(metric.name, metric) != metric:
+            if metric_by_name.setdefault(metric.name, metric) != metric:
                 raise ValueError(f"{owner} and {by[metric.name]} declare {metric.name} differently")
             by.setdefault(metric.name, owner)
-    return found
+    return metric_by_name
 
 
 def find(name: str) -> Metric | None:
@@ -54,19 +54,25 @@ def misspelled(name: str) -> str:
     meant. A placeholder takes any word: `reward/meen` could be a component. One that begins like the name of
     a metric beside it and is nearly that name is taken for it."""
     declared = catalog()
-    pattern = next((one for one in declared if "<" in one and matches(one, name)), None)
+    pattern = next(
+        (metric_name for metric_name in declared if "<" in metric_name and matches(metric_name, name)), None
+    )
     if name in declared or pattern is None:
         return ""
-    parts, places = name.split("/"), pattern.split("/")
+    parts, pattern_parts = name.split("/"), pattern.split("/")
     meant = list(parts)
-    for at, place in enumerate(places):
-        if known := PLACEHOLDER_VALUES.get(place.strip("<>")):
-            if parts[at] not in known:
-                meant[at] = difflib.get_close_matches(parts[at], known, n=1, cutoff=0.0)[0]
-        elif place.startswith("<"):
-            head = "/".join(places[:at]) + "/"
-            beside = [one.removeprefix(head) for one in declared if one.startswith(head) and "<" not in one]
-            words = [word for word in (*beside, *USUAL.get(places[0], ())) if word[0] == parts[at][0]]
+    for at, pattern_part in enumerate(pattern_parts):
+        if placeholder_values := PLACEHOLDER_VALUES.get(pattern_part.strip("<>")):
+            if parts[at] not in placeholder_values:
+                meant[at] = difflib.get_close_matches(parts[at], placeholder_values, n=1, cutoff=0.0)[0]
+        elif pattern_part.startswith("<"):
+            head = "/".join(pattern_parts[:at]) + "/"
+            beside = [
+                metric_name.removeprefix(head)
+                for metric_name in declared
+                if metric_name.startswith(head) and "<" not in metric_name
+            ]
+            words = [word for word in (*beside, *USUAL.get(pattern_parts[0], ())) if word[0] == parts[at][0]]
             if parts[at] not in words and (near := difflib.get_close_matches(parts[at], words, 1, 0.7)):
                 meant[at] = near[0]
     return "" if meant == parts else "/".join(meant)

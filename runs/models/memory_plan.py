@@ -118,9 +118,9 @@ class AdapterSize:
     def weights(self, shape: ModelShape) -> int:
         """Trained weights."""
         each = (
-            one.weights // (one.inputs * one.outputs) * (one.inputs + one.outputs)
-            for one in shape.linears
-            if self.has(one)
+            linear.weights // (linear.inputs * linear.outputs) * (linear.inputs + linear.outputs)
+            for linear in shape.linears
+            if self.has(linear)
         )
         return self.rank * sum(each)
 
@@ -208,8 +208,8 @@ class MemoryInput:
         critic = int(self.critic) * (shape.hidden + 1)
         policy = int(self.value_head) * (shape.hidden + 1)
         if self.adapter is not None:
-            own = self.adapter.weights(shape)
-            return policy + own, critic + own * self.critic
+            adapter_weights = self.adapter.weights(shape)
+            return policy + adapter_weights, critic + adapter_weights * self.critic
         return policy + shape.parameters, critic + shape.trunk * self.critic
 
     @property
@@ -251,96 +251,96 @@ class MemoryPlan:
         return next(phase for phase in self.phases if phase.name == name)
 
 
-def plan(given: MemoryInput) -> MemoryPlan:
+def plan(setup: MemoryInput) -> MemoryPlan:
     """The bytes of each phase."""
-    held = standing(given)
-    asleep = {"sampler's copy", *(ENGINE if given.engine_sleeps else ())}  # while the trainer computes
-    beside = {name: size for name, size in held.items() if name not in asleep}
-    held.pop("gathered weights", None)  # nothing is, while the sampler has the whole policy
-    between = beside | decoding_graphs(given)
-    found = [Phase("scoring", between | scoring(given)), Phase("training", between | training(given))]
+    resident = standing(setup)
+    asleep = {"sampler's copy", *(ENGINE if setup.engine_sleeps else ())}  # while the trainer computes
+    beside = {name: size for name, size in resident.items() if name not in asleep}
+    resident.pop("gathered weights", None)  # nothing is, while the sampler has the whole policy
+    between = beside | decoding_graphs(setup)
+    phases = [Phase("scoring", between | scoring(setup)), Phase("training", between | training(setup))]
     decoded: Sequence[tuple[PhaseName, Decoded]] = (
-        ("sampling", given.sampling),
-        ("evaluating", given.evaluating),
+        ("sampling", setup.sampling),
+        ("evaluating", setup.evaluating),
     )
     for name, work in decoded:
         if work.rows:
-            found.append(Phase(name, held | decoding_graphs(given, name) | decoding(given, work)))
-        elif name == "sampling" and given.engine_weight_bytes:
-            found.append(Phase("sampling", held))
+            phases.append(Phase(name, resident | decoding_graphs(setup, name) | decoding(setup, work)))
+        elif name == "sampling" and setup.engine_weight_bytes:
+            phases.append(Phase("sampling", resident))
     order = ("sampling", "scoring", "training", "evaluating")
-    return MemoryPlan(tuple(sorted(found, key=lambda phase: order.index(phase.name))))
+    return MemoryPlan(tuple(sorted(phases, key=lambda phase: order.index(phase.name))))
 
 
-def standing(given: MemoryInput) -> dict[str, int]:
+def standing(setup: MemoryInput) -> dict[str, int]:
     """What is held in every phase once the first update is made."""
-    shape, weight = given.shape, given.weight_bytes
-    policy, critic = given.trained
+    shape, weight = setup.shape, setup.weight_bytes
+    policy, critic = setup.trained
     trained = policy + critic
-    own = given.adapter.weights(shape) if given.adapter else 0
-    here = not given.offload
+    lora_size = setup.adapter.weights(shape) if setup.adapter else 0
+    here = not setup.offload
     parts = {
-        "policy": weight * shape.parameters + FLOAT32 * (own + given.value_head * (shape.hidden + 1)),
+        "policy": weight * shape.parameters + FLOAT32 * (lora_size + setup.value_head * (shape.hidden + 1)),
         # Policy, reference and critic share the weights beside their adapters.
-        "reference": weight * shape.parameters * (given.reference and not given.adapter),
+        "reference": weight * shape.parameters * (setup.reference and not setup.adapter),
         "critic": FLOAT32 * critic
-        if given.adapter
-        else given.critic * weight * (shape.trunk + shape.hidden + 1),
+        if setup.adapter
+        else setup.critic * weight * (shape.trunk + shape.hidden + 1),
         "master weights": FLOAT32
         * trained
-        * (given.master and here and weight < FLOAT32 and not given.adapter),
-        "optimizer": round(given.optimizer_bytes * trained) * here,
-        "earlier weights": given.past * (FLOAT32 * own if given.adapter else weight * shape.parameters),
-        "base policy": weight * shape.parameters * (given.base_policy and not given.gpu),
-        "engine weights": given.engine_weight_bytes * shape.parameters,
-        "engine cache": given.engine_cache,
-        "reward model": given.reward_model,
-        "teacher": weight * given.teacher.parameters if given.teacher else 0,
+        * (setup.master and here and weight < FLOAT32 and not setup.adapter),
+        "optimizer": round(setup.optimizer_bytes * trained) * here,
+        "earlier weights": setup.past * (FLOAT32 * lora_size if setup.adapter else weight * shape.parameters),
+        "base policy": weight * shape.parameters * (setup.base_policy and not setup.gpu),
+        "engine weights": setup.engine_weight_bytes * shape.parameters,
+        "engine cache": setup.engine_cache,
+        "reward model": setup.reward_model,
+        "teacher": weight * setup.teacher.parameters if setup.teacher else 0,
     }
-    parts |= sharded(given, parts) if given.devices > 1 else {}
+    parts |= sharded(setup, parts) if setup.devices > 1 else {}
     return {name: size for name, size in parts.items() if size}
 
 
-def sharded(given: MemoryInput, whole: Mapping[str, int]) -> dict[str, int]:
+def sharded(setup: MemoryInput, unsharded: Mapping[str, int]) -> dict[str, int]:
     """What one of several ranks holds of the parts in which these differ from a single one."""
-    shape, weight = given.shape, given.weight_bytes
-    bases = {**whole, "base policy": weight * shape.parameters * given.measures_kl}
-    if given.adapter:  # one part of a weight cannot belong to two networks, so that each has its own
-        bases["reference"] = weight * shape.parameters * given.reference
-        bases["critic"] += weight * shape.trunk * given.critic
+    shape, weight = setup.shape, setup.weight_bytes
+    bases = {**unsharded, "base policy": weight * shape.parameters * setup.measures_kl}
+    if setup.adapter:  # one part of a weight cannot belong to two networks, so that each has its own
+        bases["reference"] = weight * shape.parameters * setup.reference
+        bases["critic"] += weight * shape.trunk * setup.critic
     names = ("policy", "reference", "critic", "master weights", "optimizer", "teacher", "base policy")
-    parts = {name: -(-bases[name] // given.devices) for name in names}
+    parts = {name: -(-bases[name] // setup.devices) for name in names}
     # Embeddings and heads are whole while one network computes, and so are a layer and the next one.
-    networks = 1 + given.reference + given.critic + given.measures_kl + (given.teacher is not None)
+    networks = 1 + setup.reference + setup.critic + setup.measures_kl + (setup.teacher is not None)
     ends = shape.head if shape.tied else 2 * shape.head
     layer = (shape.trunk - shape.head) // max(1, shape.layers)
     parts["gathered weights"] = weight * (networks * ends + 2 * layer)
-    return parts | {"sampler's copy": whole["policy"]}
+    return parts | {"sampler's copy": unsharded["policy"]}
 
 
 # Training
 
 
-def training(given: MemoryInput) -> dict[str, int]:
+def training(setup: MemoryInput) -> dict[str, int]:
     """Gradients, and what a forward pass keeps for the backward pass.
 
     Most is held when the backward pass begins, and the gradients of earlier micro-batches are there; or, with
     one micro-batch, when it has ended and all gradients are there.
     """
-    shape, packed = given.shape, given.training
-    gradients = gradient_bytes(given)
+    shape, packed = setup.shape, setup.training
+    gradients = gradient_bytes(setup)
     begins = {
-        "gradients": gradients if packed.several or given.gradient_sum else 0,
-        "activations": activations(given, packed),
-        "weight casts": cast_bytes(given),
-        "logits": head_workspace(given, packed),
+        "gradients": gradients if packed.several or setup.gradient_sum else 0,
+        "activations": activations(setup, packed),
+        "weight casts": cast_bytes(setup),
+        "logits": head_workspace(setup, packed),
     }
-    other = max(layer_workspace(given, packed), teacher_workspace(given, packed))
+    other = max(layer_workspace(setup, packed), teacher_workspace(setup, packed))
     if other > begins["logits"]:
         begins["working memory"] = other - begins["logits"]
-    rounds = not given.master and given.weight_bytes < FLOAT32 and not given.frozen
+    rounds = not setup.master and setup.weight_bytes < FLOAT32 and not setup.frozen
     # The embeddings' gradient is complete last; the sum of earlier micro-batches is there beside it.
-    embeddings = given.weight_bytes * shape.head * packed.several * (not given.frozen) + _tied_sum(given)
+    embeddings = setup.weight_bytes * shape.head * packed.several * (not setup.frozen) + _tied_sum(setup)
     ends = {
         "gradients": gradients,
         "working memory": max(TEMPORARY_WEIGHTS * FLOAT32 * shape.largest * rounds, embeddings),
@@ -348,252 +348,252 @@ def training(given: MemoryInput) -> dict[str, int]:
     return max((_some(begins), _some(ends)), key=lambda parts: sum(parts.values()))
 
 
-def gradient_bytes(given: MemoryInput) -> int:
+def gradient_bytes(setup: MemoryInput) -> int:
     """Of all trained weights on the device."""
-    if given.offload:  # each leaves as soon as it is complete
-        return given.weight_bytes * given.shape.largest
-    full = given.master or given.adapter is not None or given.weight_bytes == FLOAT32
-    own = (FLOAT32 if full else given.weight_bytes) * sum(given.trained)
-    if given.devices > 1:  # the part of this rank, and the whole gradient of what is computed now
-        ends = given.shape.head * (2 - given.shape.tied) * (not given.frozen)
-        return -(-own // given.devices) + given.weight_bytes * ends * (1 + given.critic)
-    return own + FLOAT32 * given.trained[0] * given.gradient_sum
+    if setup.offload:  # each leaves as soon as it is complete
+        return setup.weight_bytes * setup.shape.largest
+    full = setup.master or setup.adapter is not None or setup.weight_bytes == FLOAT32
+    trained_bytes = (FLOAT32 if full else setup.weight_bytes) * sum(setup.trained)
+    if setup.devices > 1:  # the part of this rank, and the whole gradient of what is computed now
+        ends = setup.shape.head * (2 - setup.shape.tied) * (not setup.frozen)
+        return -(-trained_bytes // setup.devices) + setup.weight_bytes * ends * (1 + setup.critic)
+    return trained_bytes + FLOAT32 * setup.trained[0] * setup.gradient_sum
 
 
-def activations(given: MemoryInput, packed: Packed) -> int:
+def activations(setup: MemoryInput, packed: Packed) -> int:
     """What the trunks keep for the backward pass, and the states that the heads read."""
-    shape = given.shape
-    trunks = 1 + given.critic
-    whole = packed.tokens * saved_for_backward(given, packed.length)
-    if given.checkpointing:
-        stream = given.weight_bytes * shape.hidden
+    shape = setup.shape
+    trunks = 1 + setup.critic
+    saved_bytes = packed.tokens * saved_for_backward(setup, packed.length)
+    if setup.checkpointing:
+        stream = setup.weight_bytes * shape.hidden
         # The inputs of all layers, and everything that one of them keeps while it is run again.
-        whole = packed.tokens * shape.layers * stream + whole // max(1, shape.layers)
+        saved_bytes = packed.tokens * shape.layers * stream + saved_bytes // max(1, shape.layers)
     rotary = 2 * FLOAT32 * shape.head_size * packed.tokens
-    states = given.weight_bytes * shape.hidden * packed.targets
-    if given.casts:
-        states += given.compute_bytes * shape.hidden * min(packed.targets, given.chunk_rows)
-    return trunks * (whole + rotary + states)
+    states = setup.weight_bytes * shape.hidden * packed.targets
+    if setup.casts:
+        states += setup.compute_bytes * shape.hidden * min(packed.targets, setup.chunk_rows)
+    return trunks * (saved_bytes + rotary + states)
 
 
-def saved_for_backward(given: MemoryInput, length: int) -> int:
+def saved_for_backward(setup: MemoryInput, length: int) -> int:
     """Bytes that all layers keep of one token in a sequence of `length`."""
-    shape, compute = given.shape, given.compute_bytes
-    kept = 0.0
+    shape, compute = setup.shape, setup.compute_bytes
+    saved_bytes = 0.0
     for norm in shape.norms:
         # Its input in float32, and the normalized input, which is multiplied with the norm's weights.
-        own = FLOAT32 + (compute if norm.of_heads else given.weight_bytes) * (not given.frozen)
-        kept += norm.count * norm.width * (given.weight_bytes if norm.fused else own)
-    kept += _kept_inputs(given)
+        norm_bytes = FLOAT32 + (compute if norm.of_heads else setup.weight_bytes) * (not setup.frozen)
+        saved_bytes += norm.count * norm.width * (setup.weight_bytes if norm.fused else norm_bytes)
+    saved_bytes += _kept_inputs(setup)
     # Queries, keys, values, the result, its log-sum-exp, and the mask's row.
-    keys = shape.attention if given.dense_mask else shape.keys
-    row = length * given.dense_mask
-    kept += shape.layers * (compute * (2 * shape.attention + 2 * keys + row) + FLOAT32 * shape.heads)
+    keys = shape.attention if setup.dense_mask else shape.keys
+    row = length * setup.dense_mask
+    saved_bytes += shape.layers * (compute * (2 * shape.attention + 2 * keys + row) + FLOAT32 * shape.heads)
     # A gate before and behind its activation function, and what it is multiplied with.
-    gated = any(one.name in ("gate_proj", "gate_up_proj", "w1") for one in shape.linears)
-    kept += shape.layers * compute * shape.intermediate * (3 if gated else 1)
-    return round(kept)
+    gated = any(linear.name in ("gate_proj", "gate_up_proj", "w1") for linear in shape.linears)
+    saved_bytes += shape.layers * compute * shape.intermediate * (3 if gated else 1)
+    return round(saved_bytes)
 
 
-def _kept_inputs(given: MemoryInput) -> float:
+def _kept_inputs(setup: MemoryInput) -> float:
     """Bytes of one token's inputs that linear layers keep for the gradients of their weights. Under autocast
     each layer has a copy of its own."""
-    shape, compute, adapter = given.shape, given.compute_bytes, given.adapter
-    kept = 0.0
+    shape, compute, adapter = setup.shape, setup.compute_bytes, setup.adapter
+    saved_bytes = 0.0
     counted: set[tuple[str, ...]] = set()
     for linear in shape.linears:
         adapted = adapter is not None and adapter.has(linear)
         if adapter is not None and adapted:
-            kept += linear.count * compute * adapter.rank
-        elif given.frozen:
+            saved_bytes += linear.count * compute * adapter.rank
+        elif setup.frozen:
             continue
         after_attention = linear.name in AFTER_ATTENTION
         # The matrices of an adapter are float32 whatever the weights are.
-        copied = (adapted and compute < FLOAT32) or (given.casts and not after_attention)
+        copied = (adapted and compute < FLOAT32) or (setup.casts and not after_attention)
         if copied or (not after_attention and linear.kind not in counted):
             counted.add(linear.kind)
-            kept += linear.count * compute * linear.inputs
-    return kept
+            saved_bytes += linear.count * compute * linear.inputs
+    return saved_bytes
 
 
-def cast_bytes(given: MemoryInput) -> int:
+def cast_bytes(setup: MemoryInput) -> int:
     """Copies of float32 weights of the trunks, which autocast makes and the backward pass needs."""
-    return given.casts * given.compute_bytes * given.shape.multiplied * (1 + given.critic)
+    return setup.casts * setup.compute_bytes * setup.shape.multiplied * (1 + setup.critic)
 
 
-def head_workspace(given: MemoryInput, packed: Packed) -> int:
+def head_workspace(setup: MemoryInput, packed: Packed) -> int:
     """What the output head holds at most in its backward pass: logits, and the gradient of its weights."""
-    shape = given.shape
-    rows = min(packed.targets, given.chunk_rows)
-    copies = LOGIT_COPIES + ENTROPY_COPIES * given.entropy_gradient
+    shape = setup.shape
+    rows = min(packed.targets, setup.chunk_rows)
+    copies = LOGIT_COPIES + ENTROPY_COPIES * setup.entropy_gradient
     logits = FLOAT32 * rows * shape.vocabulary
-    weight = 0 if given.frozen else given.weight_bytes * shape.head
-    cast = given.compute_bytes * shape.head if given.casts else 0
+    weight = 0 if setup.frozen else setup.weight_bytes * shape.head
+    cast = setup.compute_bytes * shape.head if setup.casts else 0
     # The gradients of the pieces are added up beside that of the micro-batches before, and so is that of the
     # divergence, which comes first.
-    added = packed.targets > rows or given.divergence is not None
+    added = packed.targets > rows or setup.divergence is not None
     alone = max(copies * logits + weight * added, 2 * logits + weight * (1 + added)) + cast
-    return max(alone, divergence_workspace(given, packed) + cast)
+    return max(alone, divergence_workspace(setup, packed) + cast)
 
 
-def divergence_workspace(given: MemoryInput, packed: Packed) -> int:
+def divergence_workspace(setup: MemoryInput, packed: Packed) -> int:
     """What the divergence to a teacher holds at most in its backward pass, beside the logits kept for the
     policy's own log-probabilities: tensors of a chunk, which has half as many tokens because two models'
     logits are in it, the gradient of the output head, and the teacher's states."""
-    if given.divergence is None:
+    if setup.divergence is None:
         return 0
-    shape, teacher = given.shape, given.teacher or given.shape
-    rows = min(packed.targets, max(1, given.chunk_rows // 2))
-    copies = DIVERGENCE_COPIES["kl" if given.divergence in (0, 1) else "mixed"]
+    shape, teacher = setup.shape, setup.teacher or setup.shape
+    rows = min(packed.targets, max(1, setup.chunk_rows // 2))
+    copies = DIVERGENCE_COPIES["kl" if setup.divergence in (0, 1) else "mixed"]
     logits = FLOAT32 * rows * shape.vocabulary
-    weight = 0 if given.frozen else given.weight_bytes * shape.head
+    weight = 0 if setup.frozen else setup.weight_bytes * shape.head
     pieces = packed.targets > rows
-    states = given.weight_bytes * teacher.hidden * packed.targets
-    own = max(copies * logits + weight * pieces, 2 * logits + weight * (1 + pieces))
-    return own + kept_logits(given, packed) + states
+    states = setup.weight_bytes * teacher.hidden * packed.targets
+    working_bytes = max(copies * logits + weight * pieces, 2 * logits + weight * (1 + pieces))
+    return working_bytes + kept_logits(setup, packed) + states
 
 
-def kept_logits(given: MemoryInput, packed: Packed) -> int:
+def kept_logits(setup: MemoryInput, packed: Packed) -> int:
     """Logits that stay from the forward pass to the backward pass: all of them if they are one chunk, and
     otherwise none."""
-    if packed.targets > given.chunk_rows:
+    if packed.targets > setup.chunk_rows:
         return 0
-    of = FLOAT32 if given.entropy_gradient else given.compute_bytes
-    return of * packed.targets * given.shape.vocabulary
+    of = FLOAT32 if setup.entropy_gradient else setup.compute_bytes
+    return of * packed.targets * setup.shape.vocabulary
 
 
-def teacher_workspace(given: MemoryInput, packed: Packed) -> int:
+def teacher_workspace(setup: MemoryInput, packed: Packed) -> int:
     """What the teacher's forward pass in an update holds at most, while the policy's is kept."""
-    if given.divergence is None:
+    if setup.divergence is None:
         return 0
-    teacher = given.teacher or given.shape
-    read = given.taught or packed
-    inner = forward_workspace(given, read.tokens, read.pairs, teacher)
-    cast = given.casts * given.compute_bytes * teacher.largest
-    return inner + cast + kept_logits(given, packed)
+    teacher = setup.teacher or setup.shape
+    read = setup.taught or packed
+    inner = forward_workspace(setup, read.tokens, read.pairs, teacher)
+    cast = setup.casts * setup.compute_bytes * teacher.largest
+    return inner + cast + kept_logits(setup, packed)
 
 
-def layer_workspace(given: MemoryInput, packed: Packed) -> int:
+def layer_workspace(setup: MemoryInput, packed: Packed) -> int:
     """What the backward pass of one layer holds beside what was kept: gradients of the feed-forward layer's
     inner states and of the residual stream, and the gradient of one weight."""
-    shape = given.shape
-    inner = 2 * given.compute_bytes * shape.intermediate + 2 * FLOAT32 * shape.hidden
+    shape = setup.shape
+    inner = 2 * setup.compute_bytes * shape.intermediate + 2 * FLOAT32 * shape.hidden
     weight = (
         0
-        if given.frozen
-        else given.weight_bytes * max((one.inputs * one.outputs for one in shape.linears), default=0)
+        if setup.frozen
+        else setup.weight_bytes * max((linear.inputs * linear.outputs for linear in shape.linears), default=0)
     )
-    return packed.tokens * inner + weight + _tied_sum(given)
+    return packed.tokens * inner + weight + _tied_sum(setup)
 
 
-def _tied_sum(given: MemoryInput) -> int:
+def _tied_sum(setup: MemoryInput) -> int:
     """The gradient of the output head waits for that of the embeddings, if both are the same weights."""
-    return given.weight_bytes * given.shape.head * (given.shape.tied and not given.frozen)
+    return setup.weight_bytes * setup.shape.head * (setup.shape.tied and not setup.frozen)
 
 
 # Without gradient
 
 
-def scoring(given: MemoryInput) -> dict[str, int]:
+def scoring(setup: MemoryInput) -> dict[str, int]:
     """A forward pass without gradient over the largest micro-batch, also through reference and base policy:
     most is held in a layer of the trunk, or at the output head."""
-    packed, shape = given.scoring, given.shape
+    packed, shape = setup.scoring, setup.shape
     # A teacher whose divergence is differentiated is read in the updates.
-    other = given.teacher if given.divergence is None else None
-    logits = FORWARD_LOGIT_COPIES * min(packed.targets, given.chunk_rows)
-    if given.measures_kl:
-        logits = max(logits, KL_COPIES * min(packed.targets, max(1, given.chunk_rows // 2)))
+    other = setup.teacher if setup.divergence is None else None
+    logits = FORWARD_LOGIT_COPIES * min(packed.targets, setup.chunk_rows)
+    if setup.measures_kl:
+        logits = max(logits, KL_COPIES * min(packed.targets, max(1, setup.chunk_rows // 2)))
     # Autocast keeps the copies of trained weights until the end of the trunk, and of others one at a time.
-    kept = shape.largest if given.frozen else shape.multiplied
+    cast_weights = shape.largest if setup.frozen else shape.multiplied
     moments = [
         {
-            "activations": forward_workspace(given, packed.tokens, packed.pairs),
-            "weight casts": given.casts * given.compute_bytes * kept,
+            "activations": forward_workspace(setup, packed.tokens, packed.pairs),
+            "weight casts": setup.casts * setup.compute_bytes * cast_weights,
         },
         {
             "logits": FLOAT32 * logits * shape.vocabulary,
-            "weight casts": given.casts * given.compute_bytes * shape.head,
+            "weight casts": setup.casts * setup.compute_bytes * shape.head,
         },
     ]
     if other:
         moments.append(
             {
-                "activations": forward_workspace(given, packed.tokens, packed.pairs, other),
-                "weight casts": given.casts * given.compute_bytes * other.largest,
+                "activations": forward_workspace(setup, packed.tokens, packed.pairs, other),
+                "weight casts": setup.casts * setup.compute_bytes * other.largest,
             }
         )
     parts = max(moments, key=lambda parts: sum(parts.values()))
-    if given.base_policy and given.gpu:
-        parts["base policy"] = given.weight_bytes * shape.parameters
+    if setup.base_policy and setup.gpu:
+        parts["base policy"] = setup.weight_bytes * shape.parameters
     return _some(parts)
 
 
-def forward_workspace(given: MemoryInput, tokens: int, pairs: int, of: ModelShape | None = None) -> int:
+def forward_workspace(setup: MemoryInput, tokens: int, pairs: int, of: ModelShape | None = None) -> int:
     """What a forward pass without gradient holds at most, through the policy or a model `of` another shape:
     the inner states of one layer, the residual stream, and the mask in two types."""
-    shape, compute = of or given.shape, given.compute_bytes
+    shape, compute = of or setup.shape, setup.compute_bytes
     stream = (2 * FLOAT32 + compute) * shape.hidden
     feed_forward = 3 * compute * shape.intermediate
     attention = compute * (3 * shape.attention + 2 * shape.keys) + FLOAT32 * (shape.attention + shape.keys)
-    return tokens * (stream + max(feed_forward, attention)) + pairs * (1 + compute) * given.dense_mask
+    return tokens * (stream + max(feed_forward, attention)) + pairs * (1 + compute) * setup.dense_mask
 
 
-def decoding(given: MemoryInput, decoded: Decoded) -> dict[str, int]:
+def decoding(setup: MemoryInput, decoded: Decoded) -> dict[str, int]:
     """What decoding holds at most: while the prompts go forward, when only they have keys and values, or at
     the last token."""
-    shape, rows, prompts = given.shape, decoded.rows, decoded.prompts
+    shape, rows, prompts = setup.shape, decoded.rows, decoded.prompts
     before, behind = decoded.prompt_tokens, decoded.completion_tokens
-    each = shape.layers * shape.keys * given.cache_bytes
+    each = shape.layers * shape.keys * setup.cache_bytes
     first = prompts * before * each
     # A CUDA graph has a cache of its own, beside that of the prompts.
-    last = first + (0 if given.recorded else rows * behind * each)
-    at_once = min(prompts, max(1, given.prefill // max(1, before)))
+    last = first + (0 if setup.recorded else rows * behind * each)
+    at_once = min(prompts, max(1, setup.prefill // max(1, before)))
     logits = FLOAT32 * (prompts + rows) * shape.vocabulary
-    copied = given.compute_bytes * (shape.multiplied + given.casts * shape.head) * given.fused_copy
+    copied = setup.compute_bytes * (shape.multiplied + setup.casts * shape.head) * setup.fused_copy
     # Under inference mode autocast keeps no copy of a weight beyond its product.
-    casts = {"weight casts": copied or given.casts * given.compute_bytes * shape.largest}
+    casts = {"weight casts": copied or setup.casts * setup.compute_bytes * shape.largest}
     moments = [
         {
             "key-value cache": first,
-            "working memory": forward_workspace(given, at_once * before, at_once * before**2) + logits,
+            "working memory": forward_workspace(setup, at_once * before, at_once * before**2) + logits,
         },
-        {"key-value cache": last, "working memory": token_workspace(given, decoded, before + behind)},
+        {"key-value cache": last, "working memory": token_workspace(setup, decoded, before + behind)},
     ]
     return _some(max(moments, key=lambda parts: sum(parts.values())) | casts)
 
 
-def decoding_graphs(given: MemoryInput, phase: PhaseName | None = None) -> dict[str, int]:
+def decoding_graphs(setup: MemoryInput, phase: PhaseName | None = None) -> dict[str, int]:
     """What decoding by CUDA graphs holds while it samples or evaluates (`phase`), and what it keeps from call
     to call: a copy of the weights, and the buffers of both batches if all that is not too much."""
-    recorded, shape = given.recorded, given.shape
+    recorded, shape = setup.recorded, setup.shape
     if recorded is None:
         return {}
     sampling, evaluating, most = recorded.sampling, recorded.evaluating, recorded.most_kept
-    weights = given.compute_bytes * (shape.multiplied + shape.head)
+    weights = setup.compute_bytes * (shape.multiplied + shape.head)
 
     def stays(*buffers: Buffers) -> bool:
-        return weights + sum(one.total for one in buffers) <= most
+        return weights + sum(batch.total for batch in buffers) <= most
 
     if phase in ("sampling", "evaluating"):
-        own, other = (sampling, evaluating) if phase == "sampling" else (evaluating, sampling)
-        held: tuple[Buffers, ...] = (own, other) if stays(other) else (own,)
+        current, other = (sampling, evaluating) if phase == "sampling" else (evaluating, sampling)
+        resident: tuple[Buffers, ...] = (current, other) if stays(other) else (current,)
         copied = stays()
     else:
-        both, one = (sampling, evaluating), (sampling,)
-        held = both if stays(*both) else one if stays(*one) else ()
-        copied = bool(held)
-    cache = copied * weights + sum(one.cache for one in held)
-    return _some({"decoding graphs": cache, GRAPH_WORKSPACE: sum(one.workspace for one in held)})
+        both, alone = (sampling, evaluating), (sampling,)
+        resident = both if stays(*both) else alone if stays(*alone) else ()
+        copied = bool(resident)
+    cache = copied * weights + sum(batch.cache for batch in resident)
+    return _some({"decoding graphs": cache, GRAPH_WORKSPACE: sum(batch.workspace for batch in resident)})
 
 
-def token_workspace(given: MemoryInput, decoded: Decoded, columns: int) -> int:
+def token_workspace(setup: MemoryInput, decoded: Decoded, columns: int) -> int:
     """What one token of each row holds: the choice among all logits, and attention over so many columns."""
-    shape, rows = given.shape, decoded.rows
+    shape, rows = setup.shape, decoded.rows
     scores = 3 * FLOAT32 * rows * shape.heads * columns
     # Autocast casts the cache of a layer, for attention in one type.
-    cache = given.casts * 2 * given.compute_bytes * rows * columns * shape.keys
+    cache = setup.casts * 2 * setup.compute_bytes * rows * columns * shape.keys
     logits = (DRAW_BYTES + TRUNCATED_BYTES * decoded.truncated) * rows * shape.vocabulary
-    return logits + scores + cache + forward_workspace(given, rows, 0)
+    return logits + scores + cache + forward_workspace(setup, rows, 0)
 
 
 def _some(parts: Mapping[str, int]) -> dict[str, int]:

@@ -26,13 +26,13 @@ def names() -> list[str]:
 
 def model_folder() -> Path | None:
     """The folder of model folders that the user named, if any. Raises ModelError where it is not a folder."""
-    named = os.environ.get(FOLDER_VARIABLE, "")
-    if not named:
+    folder_name = os.environ.get(FOLDER_VARIABLE, "")
+    if not folder_name:
         return None
-    folder = Path(named).expanduser()
+    folder = Path(folder_name).expanduser()
     if not folder.is_dir():
         why = why_no_folder(folder)
-        raise ModelError(f"{named}: {why}; correct --model-dir or the variable {FOLDER_VARIABLE}")
+        raise ModelError(f"{folder_name}: {why}; correct --model-dir or the variable {FOLDER_VARIABLE}")
     return folder
 
 

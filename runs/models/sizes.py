@@ -51,32 +51,32 @@ def fitting(location: str, **where: Any) -> Held | None:
     Raises Absurd, and whatever the readers of the files do.
     """
     config, weight_files = files(location, **where)
-    weights, stated = held(weight_files), bounded.read_object(config)
+    weights, stated = read_sizes(weight_files), bounded.read_object(config)
     check_counts(stated, weights)
     trusts_code = trusted() and "auto_map" in stated
     return weights if weight_files and not trusts_code else None
 
 
-def held(files: list[Path]) -> Held:
+def read_sizes(files: list[Path]) -> Held:
     """Read off the headers of safetensors files; of others only the size is known. Raises SafetensorError."""
     size = sum(file.stat().st_size for file in files)
     headed = [file for file in files if file.suffix == ".safetensors"]
     if len(headed) < len(files):
         return Held(size, size, size)  # a weight, and a tensor, takes a byte at least
-    found = shapes(headed)
-    return Held(len(found), sum(map(math.prod, found.values())), size)
+    shape_by_name = shapes(headed)
+    return Held(len(shape_by_name), sum(map(math.prod, shape_by_name.values())), size)
 
 
 def shapes(files: list[Path]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors in safetensors files, by name, read off their headers."""
     from safetensors import safe_open
 
-    found = {}
+    shape_by_name = {}
     for file in files:
         with safe_open(file, framework="np") as opened:
             for key in opened.keys():  # noqa: SIM118
-                found[key] = tuple(opened.get_slice(key).get_shape())
-    return found
+                shape_by_name[key] = tuple(opened.get_slice(key).get_shape())
+    return shape_by_name
 
 
 def check_counts(config: Mapping[str, Any], weights: Held) -> None:
@@ -112,13 +112,13 @@ def numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 def check_model(model: Any, config: Any, weights: Held) -> None:
     """Refuse a model, made on the meta device, that the weights cannot fill. Raises Absurd."""
-    wanted = sum(parameter.numel() for parameter in model.parameters())
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     quantized = getattr(config, "quantization_config", None) is not None
     there = PER_BYTE * weights.size if quantized else weights.elements
-    if wanted > MORE * there:
+    if num_parameters > MORE * there:
         raise Absurd(
-            f"config.json describes a model of {wanted:,} weights, and its files hold {there:,}: some of its "
-            "sizes are not those of these weights, or files are missing"
+            f"config.json describes a model of {num_parameters:,} weights, and its files hold {there:,}: "
+            "some of its sizes are not those of these weights, or files are missing"
         )
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
     if buffers > max(LEAST_BUFFERS, weights.size):

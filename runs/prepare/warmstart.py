@@ -103,7 +103,9 @@ def damage(folder: Path) -> str:
         return str(error)
     if lost := checksums.absent(folder, listed):
         return lost[0]
-    changed = [name for name, one in listed.items() if bounded.sha256(folder / name) != one["sha256"]]
+    changed = [
+        name for name, recorded in listed.items() if bounded.sha256(folder / name) != recorded["sha256"]
+    ]
     return f"{folder / changed[0]}: was changed since it was written" if changed else ""
 
 

@@ -55,46 +55,53 @@ class RewardFunction:
     call: Callable[..., Any]
     input: Input = "text"
 
-    def __call__(self, asked: Sequence[RewardInput], done: int = 0, steps: int = 0) -> list[float | None]:
+    def __call__(
+        self, reward_inputs: Sequence[RewardInput], done: int = 0, steps: int = 0
+    ) -> list[float | None]:
         """A reward per completion, None if the function gives none. `done` of `steps` steps are complete.
         Raises FunctionError for whatever the function raises, and for an invalid result."""
-        if not asked:
+        if not reward_inputs:
             return []
         try:
-            answer = self.call(**arguments(asked, self.input, done, steps))
+            answer = self.call(**arguments(reward_inputs, self.input, done, steps))
             if inspect.isawaitable(answer):
                 answer = asyncio.run(awaited(answer))
-            found = None if unordered(answer) else list(answer)
+            rewards = None if unordered(answer) else list(answer)
         except Exception as error:
-            place = innermost(error, plugins.files(self.call)) or line_of(self.call)
-            told = f"{place} the reward {self.name} raised {describe_error(error)}; fix it"
-            raise FunctionError(told.lstrip()) from error
-        if found is None:
+            location = innermost(error, plugins.files(self.call)) or line_of(self.call)
+            message = f"{location} the reward {self.name} raised {describe_error(error)}; fix it"
+            raise FunctionError(message.lstrip()) from error
+        if rewards is None:
             raise self.fault(
-                f"returned {answer!r:.80} of type {type(answer).__name__}; return a list of {len(asked)} "
-                "numbers, one for each completion"
+                f"returned {answer!r:.80} of type {type(answer).__name__}; return a list of "
+                f"{len(reward_inputs)} numbers, one for each completion"
             )
-        if len(found) != len(asked):
-            raise self.fault(f"returned {len(found)} rewards for {len(asked)} completions; return one each")
-        return [self.number(value, one) for value, one in zip(found, asked, strict=True)]
+        if len(rewards) != len(reward_inputs):
+            raise self.fault(
+                f"returned {len(rewards)} rewards for {len(reward_inputs)} completions; return one each"
+            )
+        return [
+            self.number(value, reward_input)
+            for value, reward_input in zip(rewards, reward_inputs, strict=True)
+        ]
 
-    def number(self, value: Any, asked: RewardInput) -> float | None:
+    def number(self, value: Any, reward_input: RewardInput) -> float | None:
         if value is None:
             return None
         try:
-            found = math.nan if isinstance(value, str | bytes) else float(value)  # float("1") is 1
+            reward = math.nan if isinstance(value, str | bytes) else float(value)  # float("1") is 1
         except (TypeError, ValueError):
-            found = math.nan
-        if not math.isfinite(found):
+            reward = math.nan
+        if not math.isfinite(reward):
             raise self.fault(
-                f"returned {value!r:.80} for the completion {asked.completion!r:.80}; "
+                f"returned {value!r:.80} for the completion {reward_input.completion!r:.80}; "
                 "return a finite number, or None if the reward does not apply"
             )
-        return found
+        return reward
 
-    def fault(self, what: str) -> FunctionError:
+    def fault(self, problem: str) -> FunctionError:
         """The error for an invalid result, with the function's file and line."""
-        return FunctionError(f"{line_of(self.call)} the reward {self.name} {what}".lstrip())
+        return FunctionError(f"{line_of(self.call)} the reward {self.name} {problem}".lstrip())
 
 
 def unordered(answer: Any) -> bool:
@@ -108,21 +115,26 @@ def unordered(answer: Any) -> bool:
     return False
 
 
-def arguments(asked: Sequence[RewardInput], input: Input, done: int, steps: int) -> dict[str, Any]:
+def arguments(reward_inputs: Sequence[RewardInput], input: Input, done: int, steps: int) -> dict[str, Any]:
     """The arguments of a function call."""
     from transformers import TrainerState
 
-    names = dict.fromkeys(name for one in asked for name in one.columns if name not in RESERVED_COLUMNS)
-    prompts: list[Any] = [as_text(one.prompt) for one in asked]
-    completions: list[Any] = [one.completion for one in asked]
+    names = dict.fromkeys(
+        name
+        for reward_input in reward_inputs
+        for name in reward_input.columns
+        if name not in RESERVED_COLUMNS
+    )
+    prompts: list[Any] = [as_text(reward_input.prompt) for reward_input in reward_inputs]
+    completions: list[Any] = [reward_input.completion for reward_input in reward_inputs]
     if input == "messages":
-        prompts = [as_messages(one.prompt) for one in asked]
+        prompts = [as_messages(reward_input.prompt) for reward_input in reward_inputs]
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     return {
-        **{name: [one.columns.get(name) for one in asked] for name in names},
+        **{name: [reward_input.columns.get(name) for reward_input in reward_inputs] for name in names},
         "prompts": prompts,
         "completions": completions,
-        "completion_ids": [list(one.tokens) for one in asked],
+        "completion_ids": [list(reward_input.tokens) for reward_input in reward_inputs],
         "trainer_state": TrainerState(global_step=done, max_steps=steps),
         "log_extra": ignore,
         "log_metric": ignore,

@@ -45,10 +45,10 @@ SHARED = "grpobench_shared_prompt"
 class Decoding:
     """Sequences of `models`' policy. `alive` (R,) are the jobs still in the batch, `logits` (R, V) come next.
 
-    `owner` (R,) is the prompt of each job, `limit` the most tokens it may write. Keys and values that are
-    `known` are not computed again. A batch that `keeps` drops no sequence, so that others can continue it.
-    With `records`, the experts that tokens were sent to are kept: `prompt_routes` (prompts, columns, routers,
-    k), and `routes` (R, routers, k) of the tokens fed last.
+    `owner` (R,) is the prompt of each job, `limit` the most tokens it may write. Keys and values in the
+    `prefix_cache` are not computed again. A batch that `keeps` drops no sequence, so that others can continue
+    it. With `records`, the experts that tokens were sent to are kept: `prompt_routes` (prompts, columns,
+    routers, k), and `routes` (R, routers, k) of the tokens fed last.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Decoding:
         limit: int,
         pad: int,
         share: bool,
-        known: PrefixCache | None = None,
+        prefix_cache: PrefixCache | None = None,
         keeps: bool = False,
         fused: Fused | None = None,
         records: bool = False,
@@ -68,50 +68,50 @@ class Decoding:
         self.share, self.keeps, self.records = share, keeps, records
         self.fused = fused if share else None
         self.alive, self.owner = torch.arange(len(owner), device=models.device), owner
-        if known is not None:
-            prompts = [prompt[length:] for prompt, length in zip(prompts, known.lengths, strict=True)]
+        if prefix_cache is not None:
+            prompts = [prompt[length:] for prompt, length in zip(prompts, prefix_cache.lengths, strict=True)]
         width = max(map(len, prompts))
         tokens = torch.full((len(prompts), width), pad)
-        seen = torch.zeros(len(prompts), width, dtype=torch.bool)
+        token_mask = torch.zeros(len(prompts), width, dtype=torch.bool)
         for row, prompt in enumerate(prompts):  # left padding: every sequence writes the same column next
             tokens[row, width - len(prompt) :] = torch.tensor(prompt)
-            seen[row, width - len(prompt) :] = True
-        tokens, seen = tokens.to(models.device), seen.to(models.device)
-        before = 0 if known is None else known.columns
-        if known is not None:
-            seen = torch.cat([known.seen, seen], -1)
+            token_mask[row, width - len(prompt) :] = True
+        tokens, token_mask = tokens.to(models.device), token_mask.to(models.device)
+        before = 0 if prefix_cache is None else prefix_cache.columns
+        if prefix_cache is not None:
+            token_mask = torch.cat([prefix_cache.seen, token_mask], -1)
         columns = before + width
-        position = (seen.cumsum(-1) - 1).clamp(min=0)[:, before:]
-        states = self._prefill(tokens, seen, position, known, 0 if share else limit)
+        position = (token_mask.cumsum(-1) - 1).clamp(min=0)[:, before:]
+        states = self._prefill(tokens, token_mask, position, prefix_cache, 0 if share else limit)
         self.position = position[:, -1][owner]
-        self.ragged = not bool(seen.all())
+        self.ragged = not bool(token_mask.all())
         self.column = self.prompt_columns = columns
         self.logits = self._logits(states)[owner]
         if share:
             self.groups = Groups(owner, len(prompts))
-            self._see(seen)
+            self._see(token_mask)
             for layer in self.cache.layers:
                 layer.keep_prompt(len(owner), limit)
             if self.fused is not None:
                 self.rotary = self.fused.rotary(columns + limit)
         else:
-            self.seen = torch.cat([seen[owner], seen.new_ones(len(owner), limit)], -1)
+            self.seen = torch.cat([token_mask[owner], token_mask.new_ones(len(owner), limit)], -1)
             for layer in self.cache.layers:
                 layer.select(owner)
 
     def _prefill(
         self,
         tokens: torch.Tensor,
-        seen: torch.Tensor,
+        token_mask: torch.Tensor,
         position: torch.Tensor,
-        known: PrefixCache | None,
+        prefix_cache: PrefixCache | None,
         more: int,
     ) -> torch.Tensor:
-        """Fill the cache, with room for `more` columns, from tokens (prompts, width), where `seen` (prompts,
-        columns) is False for padding. Returns the last states (prompts, H)."""
+        """Fill the cache, with room for `more` columns, from tokens (prompts, width), where `token_mask`
+        (prompts, columns) is False for padding. Returns the last states (prompts, H)."""
         # loads transformers
 
-        width, columns = tokens.shape[1], seen.shape[1]
+        width, columns = tokens.shape[1], token_mask.shape[1]
         causal = torch.ones(width, columns, dtype=torch.bool, device=tokens.device).tril(columns - width)
         itself = causal.triu(columns - width)
         # Some prompts at a time: while a layer computes a token, it holds much more than its key and value.
@@ -123,10 +123,10 @@ class Decoding:
         for start in range(0, len(tokens), at_once):
             part = slice(start, start + at_once)
             self.cache = buffers(self.models.language.config, columns + more, dtype)
-            if known is not None:
+            if prefix_cache is not None:
                 for number, layer in enumerate(self.cache.layers):
-                    layer.begin(*(held[part] for held in known.layer(number)))
-            mask = (seen[part, None, None, :] & causal) | itself
+                    layer.begin(*(cached_states[part] for cached_states in prefix_cache.layer(number)))
+            mask = (token_mask[part, None, None, :] & causal) | itself
             states.append(self._forward({"input_ids": tokens[part]}, mask, position[part]))
             caches.append(self.cache)
             if self.records:
@@ -138,9 +138,9 @@ class Decoding:
             layer.join([cache.layers[number] for cache in caches[1:]])
         return torch.cat(states)
 
-    def _see(self, seen: torch.Tensor) -> None:
+    def _see(self, token_mask: torch.Tensor) -> None:
         """Bool (prompts, columns): the tokens of the prompts; the rest is padding."""
-        self.seen, self.padding = seen, ~seen[:, None, None, :]
+        self.seen, self.padding = token_mask, ~token_mask[:, None, None, :]
 
     def _recording(self) -> contextlib.AbstractContextManager[list[torch.Tensor]]:
         return recorded(self.network.trunk) if self.records else contextlib.nullcontext([])
@@ -149,7 +149,7 @@ class Decoding:
         self, inputs: dict[str, torch.Tensor], mask: torch.Tensor | None, position: torch.Tensor
     ) -> torch.Tensor:
         trunk: Any = self.network.trunk
-        with self.models.precision(), self._recording() as found:
+        with self.models.precision(), self._recording() as choices:
             output = trunk(
                 **inputs,
                 attention_mask=mask,
@@ -158,7 +158,7 @@ class Decoding:
                 **{cache_argument(type(trunk).forward): self.cache},
             )
         if self.records:
-            self.routes = stacked(found)
+            self.routes = stacked(choices)
         return output.last_hidden_state[:, -1]  # type: ignore[no-any-return]
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
@@ -243,12 +243,12 @@ class Decoding:
 
     def layer(self, number: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values (n, K, columns, D) of these jobs (n,)."""
-        held = self.cache.layers[number]
+        cache_layer = self.cache.layers[number]
         if not self.share:
-            return held.keys[rows], held.values[rows]
+            return cache_layer.keys[rows], cache_layer.values[rows]
         owner = self.groups.owner[rows]
-        keys = torch.cat([held.prompt_keys[owner], held.keys[rows]], 2)
-        return keys, torch.cat([held.prompt_values[owner], held.values[rows]], 2)
+        keys = torch.cat([cache_layer.prompt_keys[owner], cache_layer.keys[rows]], 2)
+        return keys, torch.cat([cache_layer.prompt_values[owner], cache_layer.values[rows]], 2)
 
 
 class PrefixCache:
@@ -390,11 +390,11 @@ def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
     """Whether decoding with shared prompts gives what decoding with repeated prompts gives, and whether fused
     layers do: in float32, and in the run's own precision up to `COARSER`. Raises ModelError where repeated
     prompts do not give what the model's own forward pass gives, in float32."""
-    whole = length(models)
-    tokens = random_tokens(models, 2, whole)
+    sequence_length = length(models)
+    tokens = random_tokens(models, 2, sequence_length)
     prompts = [
-        tokens[0, : max(1, whole - 3)].tolist(),
-        tokens[0, :1].tolist() + tokens[1, : whole // 3].tolist(),
+        tokens[0, : max(1, sequence_length - 3)].tolist(),
+        tokens[0, :1].tolist() + tokens[1, : sequence_length // 3].tolist(),
     ]
     with plainly(models):
         try:
@@ -411,8 +411,8 @@ def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
     def off(fused: bool | None) -> torch.Tensor:
         """Distance from float32 in nats (3, V). None: of repeated prompts."""
         copied = Fused(models, keep=False) if fused else None
-        found, _ = forced(models, prompts, pad, share=fused is not None, fused=copied)
-        return (found - exact).abs()
+        logp, _ = forced(models, prompts, pad, share=fused is not None, fused=copied)
+        return (logp - exact).abs()
 
     rounds = models.dtype != torch.float32
     usual = off(None).mean().item() if rounds else 0.0
