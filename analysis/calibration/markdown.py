@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from grpobench.analysis.kept_tables import table
 from grpobench.analysis.record import Provenance
 from grpobench.analysis.runfolder.files import LogError
-from grpobench.analysis.tools.text import NONE, percent
+from grpobench.analysis.tools.text import NONE, number, percent, two
 
 Content: TypeAlias = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ def goals(content: Content) -> list[str]:
         [
             row["goal"],
             f"{'at least' if row['at_least'] else 'at most'} {row['bound']:g}",
-            number(row["value"]),
+            two(row["value"]),
             "yes" if row["met"] else "**no**",
         ]
         for row in content["goals"]
@@ -171,18 +171,14 @@ def scored(own: Content) -> Sequence[str]:
     """The columns of a score."""
     return [
         f"{own['hits']} of {own['must']}",
-        number(own["recall"]),
+        two(own["recall"]),
         f"{own['false']} of {own['never']}",
-        number(own["precision"]),
-        number(own["per_healthy"]),
+        two(own["precision"]),
+        two(own["per_healthy"]),
         number(own["delay"], 0),
         f"{number(own['lead'], 0)} ({own['leads']})" if own["leads"] else NONE,
     ]
 
 
 def brief(own: Content) -> str:
-    return " / ".join(number(own[name]) for name in ("recall", "precision", "per_healthy"))
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")
+    return " / ".join(two(own[name]) for name in ("recall", "precision", "per_healthy"))

@@ -15,6 +15,7 @@ from scipy import special
 from grpobench.analysis.profile.kept import Row
 from grpobench.analysis.profile.probe import Control, Probe
 from grpobench.analysis.profile.scores import GATE_SCORE, Profile
+from grpobench.analysis.profile.table import mean_of
 from grpobench.analysis.statistics.moderated import LEVEL, RESOLUTION
 
 POSITIVE, NEGATIVE = "positive", "negative"
@@ -69,9 +70,7 @@ def judge(rows: Sequence[Row], profile: Profile) -> dict[str, Separation]:
 def clean_gain(profile: Profile, probe: Probe, control: Control) -> float:
     """What the control's algorithm gains on the probe without the dose; NaN where it does not learn there or
     has no score."""
-    scores = profile.scores.get(probe.against, {}).get(control.algorithm, {})
-    known = [score for score in scores.values() if not math.isnan(score)]
-    gain = sum(known) / len(known) if known else math.nan
+    gain = mean_of(profile, probe.against, control.algorithm)
     return gain if gain >= GATE_SCORE else math.nan
 
 

@@ -19,6 +19,7 @@ from grpobench.analysis.profile.table import (
     fold,
     gate_of,
     gated_text,
+    mean_known,
     mean_of,
     range_text,
     rate_text,
@@ -235,11 +236,11 @@ def search_lines(profile: Profile, algorithm: str, search: Sequence[Row]) -> lis
     best = profile.rates.get(algorithm, {}).get("policy", math.nan)
     seeds = len({row.seed for row in mine})
     policy = {
-        rate: _mean([r.outcome for r in mine if r.learning_rate == rate])
+        rate: mean_known(r.outcome for r in mine if r.learning_rate == rate)
         for rate in sorted({r.learning_rate for r in mine})
     }
     critic = {
-        rate: _mean([r.outcome for r in mine if r.critic_rate == rate and r.learning_rate == best])
+        rate: mean_known(r.outcome for r in mine if r.critic_rate == rate and r.learning_rate == best)
         for rate in sorted({r.critic_rate for r in mine if not math.isnan(r.critic_rate)})
     }
     text = []
@@ -251,11 +252,6 @@ def search_lines(profile: Profile, algorithm: str, search: Sequence[Row]) -> lis
                 f"nothing else: {scores}."
             )
     return text
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
 
 
 def run_seconds(profile: Profile, rows: Sequence[Row]) -> list[float]:

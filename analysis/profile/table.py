@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,8 +69,13 @@ def gate_of(profile: Profile) -> str:
 
 def mean_of(profile: Profile, probe: str, algorithm: str) -> float:
     """The mean score over seeds, NaN without one."""
-    values = [value for value in scores_on(profile, probe, algorithm).values() if not math.isnan(value)]
-    return sum(values) / len(values) if values else math.nan
+    return mean_known(scores_on(profile, probe, algorithm).values())
+
+
+def mean_known(values: Iterable[float]) -> float:
+    """The mean of those that are not NaN; NaN without one."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def scores_on(profile: Profile, probe: str, algorithm: str) -> Mapping[int, float]:
