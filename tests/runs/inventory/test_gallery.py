@@ -57,9 +57,9 @@ def test_a_page_has_claim_conclusion_tests_figure_provenance_and_commands(name: 
         )
         assert " ".join(templating.reworded(finding.claim).split()) in words
         assert f"**{entry.result.verdict.capitalize()}**" in page
-        assert all(f"| {templating.cell(test.name)}" in words for test in finding.test)
+        assert all(f"| {templating.cell(templating.reworded(test.name))}" in words for test in finding.test)
         assert f"rule `{finding.digest}`" in page
-        assert all(commit in page for commit in entry.record.provenance["commits"])
+        assert all(commit in page for commit in entry.record.provenance.commits)
 
 
 def test_what_a_page_shows_and_links_exists() -> None:
