@@ -30,7 +30,7 @@ class Table:
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    frame: pd.DataFrame = None  # type: ignore[assignment]  # of a table that is printed only; see `plain`
+    frame: pd.DataFrame = None  # of a table that is printed only; see `plain`
     text_columns: int = 2
     """Number of leading columns with names, aligned left. The last `wide` columns contain text."""
     wide: int = 0
@@ -131,7 +131,7 @@ class Table:
             yield "      <tr>" if again or self.text_columns <= 1 else '      <tr class="group">'
             for place, (kind, text) in enumerate(zip(kinds, row, strict=True)):
                 size = " short" * (len(text) <= SHORT) + " long" * (len(text) > LONG)
-                shown = escape_html(text)
+                shown = str(escape_html(text))
                 if again and place == 0:
                     shown = f'<span class="repeat">{shown}</span>'
                 yield f'        <td class="{kind}{size}">{shown}</td>'
