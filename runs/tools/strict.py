@@ -222,18 +222,38 @@ def adapter(hint: Any) -> TypeAdapter[Any]:
     plain = table_of(hint) if is_table(hint) else as_plain_data(hint)
     try:
         return TypeAdapter(plain, config=None if is_table(hint) else ConfigDict(strict=True))
-    except PydanticUserError as error:
+    except (PydanticUserError, RuntimeError) as error:
         raise TypeError(f"a setting cannot have the type {hint}") from error
 
 
 def table_of(cls: Any) -> Any:
-    """The type of a table that holds fields of a dataclass."""
-    from pydantic import ConfigDict, with_config
+    """The type of a table that holds fields of a dataclass, and of any mapping that does."""
+    from pydantic import ConfigDict, Strict, with_config
     from typing_extensions import TypedDict
 
     typed_dict: Any = TypedDict  # Type checkers cannot follow types that are created here.
-    fields = {name: as_plain_data(hint) for name, hint in hints(cls).items()}
-    return with_config(ConfigDict(strict=True, extra="forbid"))(typed_dict(cls.__name__, fields, total=False))
+    fields = {name: writable(hint) for name, hint in hints(cls).items()}
+    table = with_config(ConfigDict(strict=True, extra="forbid"))(
+        typed_dict(cls.__name__, fields, total=False)
+    )
+    annotated: Any = Annotated
+    return annotated[table, Strict(False)]
+
+
+def writable(hint: Any) -> Any:
+    """A field's type, or one that refuses every value: a class of others may have fields that no recipe can
+    write, such as functions and arrays."""
+    from pydantic import BeforeValidator
+
+    try:
+        adapter(hint)
+    except TypeError:
+        return Annotated[Any, BeforeValidator(functools.partial(refuse, hint))]
+    return as_plain_data(hint)
+
+
+def refuse(hint: Any, value: Any) -> None:
+    raise ValueError(f"no recipe can write a {getattr(hint, '__name__', hint)}; leave it away")
 
 
 def as_plain_data(hint: Any) -> Any:
@@ -318,10 +338,9 @@ def construct(cls: Any, values: Mapping[str, Any]) -> Any:
         raise ValueError(f": missing {', '.join(absent)}{others}")
     try:
         return cls(**values)
-    except ValueError:
-        raise
     except Exception as error:
-        if not foreign(cls):
+        said = isinstance(error, ValueError) and error.args  # pydantic's own, of others' code, has none
+        if said or not foreign(cls):
             raise
         frame = innermost(error, files_of(cls))
         why = f"{whose(cls)} cannot be made with its settings: {describe_error(error)}"

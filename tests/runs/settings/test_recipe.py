@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import pytest
@@ -13,6 +15,7 @@ from annotated_types import Ge, Gt, Interval
 from helpers import stand_ins
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.settings.config import SECTIONS, RunConfig, TrainConfig
@@ -491,6 +494,43 @@ def test_whole_numbers_serve_as_floats_but_nothing_else_is_coerced() -> None:
     ):
         convert(value, hint, "x", found)
     assert len(found) == 7
+
+
+class Unwritable:
+    """A type that TOML does not have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OfOthers:
+    size: int = 1
+    model: Unwritable | None = None
+    scale: Callable[[float], float] = abs
+
+
+def test_a_class_with_a_field_that_no_recipe_can_write_is_read_without_it() -> None:
+    found: list[str] = []
+    assert build(OfOthers, MappingProxyType({"size": 2}), "x", found) == OfOthers(2) and not found
+    build(OfOthers, {"model": 3, "scale": "abs"}, "x", found)
+    refused = [text.partition(" a ")[0] for text in found]
+    assert refused == ["x.model: no recipe can write", "x.scale: no recipe can write"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ByPydantic:
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        TypeAdapter(Annotated[int, Ge(5)]).validate_python(self.size)
+
+
+def test_what_others_check_by_pydantic_is_told_with_the_line_of_their_code() -> None:
+    found: list[str] = []
+    build(ByPydantic, {"size": 2}, "x", found)
+    assert (
+        len(found) == 1
+        and found[0].startswith("x: test_recipe.py:")
+        and "greater than or equal to 5" in found[0]
+    )
 
 
 def test_none_is_written_as_a_word() -> None:
