@@ -16,6 +16,7 @@ import pytest
 from helpers.synthetic import Synthetic
 from matplotlib import font_manager
 from matplotlib.colors import to_rgb
+from matplotlib.ft2font import FT2Font
 from scipy import stats
 
 from grpobench.algorithms import ALGORITHMS
@@ -574,6 +575,18 @@ def test_colors_differ_for_readers_who_see_no_red_or_no_green() -> None:
         colors = [matrix @ np.array(to_rgb(color)) ** 2.2 for color in PALETTE[:5]]
         apart = [np.linalg.norm(a - b) for i, a in enumerate(colors) for b in colors[:i]]
         assert min(apart) > 0.1
+
+
+def test_kept_figures_were_drawn_with_the_bundled_fonts() -> None:
+    """`grpobench docs` draws the same bytes on every machine: another copy of DejaVu Sans, which a machine
+    may have too, numbers its glyphs otherwise."""
+    bundled = FT2Font(str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")))
+    minus = f'"DejaVuSans-{bundled.get_char_index(ord("−")):x}"'
+    texts = {
+        path: path.read_text(encoding="utf-8") for path in (Path(__file__).parents[2] / "docs").rglob("*.svg")
+    }
+    signed = [path for path, text in texts.items() if "<!-- −" in text]
+    assert signed and [path for path in signed if minus not in texts[path]] == []
 
 
 def test_bundled_fonts_win_over_a_cache_that_lacks_them(monkeypatch: pytest.MonkeyPatch) -> None:
