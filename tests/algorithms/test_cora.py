@@ -31,8 +31,8 @@ def batch(correct: list[float], consistent: list[float], step: int = 1) -> Batch
     return dataclasses.replace(made, scores=scores)
 
 
-def advantages(algorithm: CORA, found: Batch) -> list[float]:
-    return algorithm.compute_signal(found, NOBODY).advantage[:, 0].tolist()
+def advantages(algorithm: CORA, scored: Batch) -> list[float]:
+    return algorithm.compute_signal(scored, NOBODY).advantage[:, 0].tolist()
 
 
 def test_each_score_is_normalized_in_its_group_before_they_are_added() -> None:
@@ -62,20 +62,20 @@ def test_groups_are_kept_apart() -> None:
     scores = {"correct": made.reward, "consistent": torch.tensor([0.0, 0.0, 1.0, 0.0])}
     algorithm = CORA(consistency_weight=1.0, epsilon=1e-9, **LAST)
     half = math.sqrt(0.5)  # of two values one apart: (½) / √½
-    found = advantages(algorithm, dataclasses.replace(made, scores=scores))
-    assert found == pytest.approx([half, -half, half, -half], rel=1e-6)
+    advantage = advantages(algorithm, dataclasses.replace(made, scores=scores))
+    assert advantage == pytest.approx([half, -half, half, -half], rel=1e-6)
 
 
 def test_fully_solved_group_still_separates_consistent_completions() -> None:
     algorithm = CORA(consistency_weight=1.0, epsilon=1e-9, **LAST)
-    found = advantages(algorithm, batch([1, 1, 1, 1], [1, 1, 1, 0]))
-    assert found == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-6)
+    advantage = advantages(algorithm, batch([1, 1, 1, 1], [1, 1, 1, 0]))
+    assert advantage == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-6)
     assert not any(advantages(GRPO(), batch([1, 1, 1, 1], [1, 1, 1, 0])))  # type: ignore[arg-type]
 
 
 def test_equal_scores_of_either_kind_add_exactly_nothing() -> None:
-    one = batch([1, 0, 1, 1], [1, 1, 1, 1])
-    assert advantages(CORA(**LAST), one) == advantages(GRPO(), one)  # type: ignore[arg-type]
+    consistent = batch([1, 0, 1, 1], [1, 1, 1, 1])
+    assert advantages(CORA(**LAST), consistent) == advantages(GRPO(), consistent)  # type: ignore[arg-type]
     assert advantages(CORA(**LAST), batch([1, 1], [0, 0])) == [0.0, 0.0]
 
 
@@ -111,17 +111,17 @@ def test_only_the_reward_pays_for_a_kl_in_the_reward() -> None:
 
 
 def test_metrics_count_consistency_of_right_and_wrong_answers() -> None:
-    found = batch([1, 1, 0, 0], [1, 0, 1, 1])
+    scored = batch([1, 1, 0, 0], [1, 0, 1, 1])
     algorithm = CORA(consistency_weight=0.8, warmup=4)
-    row = algorithm.observe(found, algorithm.compute_signal(found, NOBODY))
+    row = algorithm.observe(scored, algorithm.compute_signal(scored, NOBODY))
     assert row == {
         "advantage/consistency_weight": 0.2,
         "advantage/consistency_signal": 1.0,
         "policy/consistent_if_correct": 0.5,
         "policy/consistent_if_wrong": 1.0,
     }
-    one = batch([1, 1], [1, 1])
-    row = algorithm.observe(one, algorithm.compute_signal(one, NOBODY))
+    all_right = batch([1, 1], [1, 1])
+    row = algorithm.observe(all_right, algorithm.compute_signal(all_right, NOBODY))
     assert row["advantage/consistency_signal"] == 0 and math.isnan(row["policy/consistent_if_wrong"])
 
 

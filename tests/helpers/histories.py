@@ -15,11 +15,11 @@ Row = dict[str, Any]
 
 def noise(rng: np.random.Generator, steps: int, spread: float, lag: float = 0.6) -> np.ndarray:
     """Autocorrelated noise of the given standard deviation, (steps + 1,)."""
-    found = np.zeros(steps + 1)
+    series = np.zeros(steps + 1)
     shocks = rng.standard_normal(steps + 1) * spread * np.sqrt(1 - lag**2)
     for step in range(1, steps + 1):
-        found[step] = lag * found[step - 1] + shocks[step]
-    return found
+        series[step] = lag * series[step - 1] + shocks[step]
+    return series
 
 
 def healthy(seed: int, steps: int = STEPS) -> list[Row]:
@@ -138,14 +138,19 @@ BROKEN: Mapping[str, tuple[Callable[[int], list[Row]], int]] = {
 def history(rows: list[Row], **about: int) -> History:
     """As a run of 200 updates with 128 validation problems and 128 rollouts a step, where nothing else is
     said."""
-    told = {"planned": max(row["step"] for row in rows), "problems": PROBLEMS, "group": 8, "rollouts": 128}
-    return History.of_rows(rows, About(**(told | about)))
+    defaults = {
+        "planned": max(row["step"] for row in rows),
+        "problems": PROBLEMS,
+        "group": 8,
+        "rollouts": 128,
+    }
+    return History.of_rows(rows, About(**(defaults | about)))
 
 
 def answered(accuracy: Mapping[int, float], problems: int = 100) -> Callable[[str, str], Answers]:
     """The first problems are right and the others wrong, one sample each: step -> share that is right."""
-    kept = {
+    answers = {
         step: {f"p{i}": [float(i < round(share * problems))] for i in range(problems)}
         for step, share in accuracy.items()
     }
-    return lambda split, mode: kept
+    return lambda split, mode: answers

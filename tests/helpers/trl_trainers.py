@@ -100,10 +100,10 @@ def their_gradient(trainer: Any, inputs: dict[str, torch.Tensor]) -> tuple[float
     trainer.model.zero_grad()
     loss = trainer._compute_loss(trainer.model, inputs)
     loss.backward()
-    found = {
+    gradients = {
         n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in trainer.model.named_parameters()
     }
-    return loss.item(), {name.removeprefix("module."): g for name, g in found.items()}
+    return loss.item(), {name.removeprefix("module."): g for name, g in gradients.items()}
 
 
 def tiny_of_characters() -> Any:
