@@ -110,12 +110,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(tree: Path, folder: Path, kind: str) -> Path:
     """The wheel or the sdist of a source tree, made by the build backend as pip and build call it."""
     folder.mkdir()
-    made = python(
+    completed = python(
         "-c",
         f"from setuptools import build_meta; print(build_meta.build_{kind}({str(folder)!r}))",
         folder=tree,
     )
-    return folder / made.splitlines()[-1]
+    return folder / completed.splitlines()[-1]
 
 
 def packed(wheel: Path) -> dict[str, bytes]:

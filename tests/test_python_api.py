@@ -76,8 +76,8 @@ def test_scripts_run_in_their_order_without_a_guard(
     for name, text in script_by_name.items():
         assert "__main__" not in text
         (tmp_path / name).write_text(text, encoding="utf-8")
-        made = tmp_path / run(name).splitlines()[-1]  # each ends with the path of what it made
-        assert made.is_file() and made.stat().st_size, name
+        written_file = tmp_path / run(name).splitlines()[-1]  # each ends with the path of what it made
+        assert written_file.is_file() and written_file.stat().st_size, name
     width = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "accuracy.pdf").read_bytes())
     assert width is not None and float(width[1]) == pytest.approx(3.4 * 72)  # points
 

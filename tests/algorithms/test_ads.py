@@ -88,8 +88,8 @@ def test_clusters_depend_on_the_seed_and_on_no_other_generator() -> None:
 
 @pytest.mark.parametrize(("problems", "clusters"), [(5, 64), (1, 64), (2, 2), (40, 1)])
 def test_there_are_no_more_clusters_than_problems(problems: int, clusters: int) -> None:
-    made = Study(torch.randn(problems, 4, generator=torch.Generator().manual_seed(0)), torch.rand(problems))
-    clustering = cluster_problems(made, clusters, 128, seed=0)
+    noise = Study(torch.randn(problems, 4, generator=torch.Generator().manual_seed(0)), torch.rand(problems))
+    clustering = cluster_problems(noise, clusters, 128, seed=0)
     assert 1 <= len(clustering) <= min(problems, clusters)
     assert sorted(itertools.chain(*clustering)) == list(range(problems))
 

@@ -26,7 +26,7 @@ def masked(algorithm: M2PO, batch: Batch, logp: torch.Tensor) -> torch.Tensor:
 
 def by_loop(batch: Batch, logp: torch.Tensor, advantage: torch.Tensor, threshold: float) -> torch.Tensor:
     """Algorithm 1 of the paper, as AReaL's documentation shows it, for the tokens of each problem."""
-    out = torch.zeros_like(logp)
+    left_out = torch.zeros_like(logp)
     shift = logp - batch.old_logp
     for number in batch.group.unique():
         trusted = {
@@ -37,9 +37,9 @@ def by_loop(batch: Batch, logp: torch.Tensor, advantage: torch.Tensor, threshold
         }
         while trusted and sum(trusted.values()) / len(trusted) > threshold:
             worst = max(trusted, key=lambda token: trusted[token])
-            out[worst] = 1
+            left_out[worst] = 1
             del trusted[worst]
-    return out
+    return left_out
 
 
 def test_mask_and_gradient_by_hand() -> None:

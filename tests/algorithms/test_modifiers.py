@@ -149,8 +149,8 @@ def test_a_step_without_any_telling_group_updates_nothing() -> None:
     batch = rollouts([[3, 2], [4, 1]], [[1.0, 1.0], [0.0, 0.0]])
     signal = trainer.algorithm.compute_signal(batch, trainer.models)
     before = {name: p.clone() for name, p in trainer.models.named_parameters("policy").items()}
-    made = trainer.updater.update(batch, signal, MetricAccumulator(catalog()), 1)
-    assert made.left_out == 0 and not made.ruined
+    update_report = trainer.updater.update(batch, signal, MetricAccumulator(catalog()), 1)
+    assert update_report.left_out == 0 and not update_report.ruined
     for name, p in trainer.models.named_parameters("policy").items():
         assert torch.equal(p, before[name])
 

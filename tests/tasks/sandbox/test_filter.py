@@ -58,14 +58,14 @@ LEAKS = {  # name: numbers, of what looks harmless and tells of the machine or r
 
 def says(program: bytes, architecture: int, number: int, arguments: tuple[int, ...] = ()) -> int:
     """What the kernel would make of it: an interpreter of the four instructions that the filter uses."""
-    data = struct.pack("<iIQ6Q", number, architecture, 0, *(arguments + (0,) * 6)[:6])
+    packed_call = struct.pack("<iIQ6Q", number, architecture, 0, *(arguments + (0,) * 6)[:6])
     word, at = 0, 0
     instructions = list(struct.iter_unpack("=HBBI", program))
     while True:
         code, if_true, if_false, value = instructions[at]
         at += 1
         if code == 0x20:
-            (word,) = struct.unpack_from("<I", data, value)
+            (word,) = struct.unpack_from("<I", packed_call, value)
         elif code == 0x15:
             at += if_true if word == value else if_false
         elif code == 0x25:

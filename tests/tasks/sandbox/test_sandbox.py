@@ -326,9 +326,9 @@ def test_elements_with_equal_hashes_are_refused_before_they_are_compared() -> No
         nested = ['["t",[' * depth + number + "]]" * depth for number in numbers]
         with pytest.raises(ValueError, match="too much work"):
             sandbox_wire.values([f'["z",[{",".join(nested)}]]'])
-        (made,) = sandbox_wire.values([f'["l",[{",".join(nested)}]]'])
+        (decoded,) = sandbox_wire.values([f'["l",[{",".join(nested)}]]'])
         with pytest.raises(ValueError, match="too much work"):
-            few(made)
+            few(decoded)
     pairs = {(-1 - i % 2, i // 2) for i in range(2900)}  # -1 and -2 have the same hash
     assert sandbox_wire.values([encoded(pairs)]) == (pairs,) and set(few(pairs)) == pairs
 
@@ -534,8 +534,8 @@ def test_killed_sandbox_is_started_again(tier: Sandbox) -> None:
     count = 6 * 10**6 if tier.tier == "bubblewrap" else 2 * 10**6
     program = f"def slow():\n    s = 0\n    for i in range({count}):\n        s += i\n    return s"
     before = running(tier) if tier.tier == "bubblewrap" else set()
-    result: list[Execution] = []
-    thread = threading.Thread(target=lambda: result.append(tier.run(program, ["slow()"])))
+    executions: list[Execution] = []
+    thread = threading.Thread(target=lambda: executions.append(tier.run(program, ["slow()"])))
     thread.start()
     deadline = time.monotonic() + 5
     while not (started := running(tier) - before) and time.monotonic() < deadline:
@@ -544,7 +544,7 @@ def test_killed_sandbox_is_started_again(tier: Sandbox) -> None:
     for pid in started:
         os.kill(pid, signal.SIGKILL)
     thread.join()
-    assert result[0].outcome == "pass" and result[0].values == (sum(range(count)),)
+    assert executions[0].outcome == "pass" and executions[0].values == (sum(range(count)),)
 
 
 def test_program_that_dies_of_a_limit_on_its_processor_time_has_a_verdict(

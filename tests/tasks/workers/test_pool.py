@@ -31,9 +31,9 @@ def found_by_the_keeper() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Pool]:
-    made = Pool("helpers.pool_functions:odd_jobs", workers=2)
-    yield made
-    made.close()
+    two_workers = Pool("helpers.pool_functions:odd_jobs", workers=2)
+    yield two_workers
+    two_workers.close()
 
 
 def alive(pid: int) -> bool:
@@ -261,5 +261,5 @@ def test_a_hundred_hung_verifications_among_a_thousand(monkeypatch: pytest.Monke
     assert [outcome for pair, outcome in zip(mixed, outcomes, strict=True) if pair not in hung] == without
     assert set(without) == {"equal", "different"}
     assert cost_in_work < 100 * limit + 5 * workers
-    each = limit if busy < 1.1 else pool.WALL_PER_CPU * limit
-    assert cost < 100 * each / workers + 5 * busy
+    limit_each = limit if busy < 1.1 else pool.WALL_PER_CPU * limit
+    assert cost < 100 * limit_each / workers + 5 * busy
