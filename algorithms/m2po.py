@@ -81,6 +81,7 @@ class M2PO(GroupNormalized):
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         ratio = parts.importance_ratio(now.logp, batch.old_logp)
+        # Detached: the squares select and bound tokens; the gradient is that of the ratio.
         square = (now.logp.detach() - batch.old_logp).square()
         away = torch.where(signal.advantage > 0, ratio > 1, (ratio < 1) & (signal.advantage < 0))
         away &= batch.completion_mask

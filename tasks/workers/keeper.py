@@ -101,13 +101,14 @@ class Floor:
             message = json.dumps([question.cpu, question.wall, question.argument]).encode() + b"\n"
             try:
                 worker.line.sendall(message)
-            except OSError:  # It was killed while idle; `hear` handles that.
+            except OSError:  # It was killed while idle; `read_messages` handles that.
                 continue
 
     def start_worker(self) -> Worker:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
+            # A copy of these would hold them open, and nobody would see that the keeper has ended.
             for descriptor in (self.requests, self.replies, ours.fileno(), *self.workers):
                 os.close(descriptor)
             serve(theirs, self.function, self.memory)
