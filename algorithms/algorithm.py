@@ -58,7 +58,7 @@ def _cut(value: Any, rows: torch.Tensor) -> Any:
     if isinstance(value, torch.Tensor | Rows):
         return value[rows]
     if isinstance(value, Mapping):
-        return {key: _cut(entry, rows) for key, entry in value.items()}
+        return {key: _cut(member, rows) for key, member in value.items()}
     return value
 
 

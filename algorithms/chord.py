@@ -124,6 +124,7 @@ class CHORD(GroupNormalized, ClippedRatio):
 
     def expert_loss(self, batch: Batch, now: Mapping[Role, ModelOutput]) -> Loss:
         logp = now["policy"].logp
+        # Detached: the weight says how much a token counts, and is not itself trained.
         weight = self.weight_of(logp.detach())
         terms = -self.mu(batch.step) * weight * logp
         return Loss(terms, {"expert/nll": -logp.detach(), "expert/token_weight": weight})

@@ -55,6 +55,7 @@ class CISPO(GroupNormalized):
             raise ValueError("ratio_floor: must be from 0 to 1")
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
+        # Detached: log π alone carries the gradient, so that a token beyond a bound is still trained.
         ratio = parts.importance_ratio(now.logp, batch.old_logp).detach()
         terms = ratio.clamp(self.ratio_floor, self.ratio_cap) * signal.advantage * now.logp
         return Loss(terms, {parts.TRUNCATED_METRIC.name: (ratio > self.ratio_cap).float()})

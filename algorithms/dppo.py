@@ -74,6 +74,7 @@ class DPPO(GroupNormalized):
             raise ValueError("threshold: must be above 0")
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
+        # Detached: mask and weight multiply log π, which alone carries the gradient.
         logp, old = now.logp.detach(), batch.old_logp
         ratio = parts.importance_ratio(logp, old)
         further = (logp - old) * signal.advantage > 0

@@ -107,6 +107,7 @@ class FlowRL(Algorithm[Advantage]):
         log_z = (now["value_head"].value * first).sum(-1)
         reward = self.reward_scale * parts.sequence_mean(signal.advantage, written)
         error = log_z + parts.sequence_mean(logp - signal.ref_logp, written) - reward
+        # Detached: the weight corrects for stale rollouts, and is not itself trained.
         log_ratio = ((logp.detach() - batch.old_logp) * written).sum(-1)
         weight = log_ratio.exp().clamp(max=self.ratio_cap)
         terms = weight * error.square() * written.any(-1)

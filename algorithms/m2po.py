@@ -81,18 +81,19 @@ class M2PO(GroupNormalized):
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         ratio = parts.importance_ratio(now.logp, batch.old_logp)
+        # Detached: the squares select and bound tokens; the gradient is that of the ratio.
         square = (now.logp.detach() - batch.old_logp).square()
         away = torch.where(signal.advantage > 0, ratio > 1, (ratio < 1) & (signal.advantage < 0))
         away &= batch.completion_mask
         least, allowed = (value[:, None] for value in self._bounds(square, away, batch.group))
-        out = away & (square >= least)
+        left_out = away & (square >= least)
         terms = ratio * signal.advantage
         if self.rule == "cap":
             bound = torch.where(signal.advantage > 0, allowed.sqrt(), -allowed.sqrt()).exp()
-            terms = torch.where(out, bound * signal.advantage, terms)
+            terms = torch.where(left_out, bound * signal.advantage, terms)
         else:
-            terms = terms.masked_fill(out, 0.0)
-        return Loss(terms, {"policy/moment_masked": out.float(), parts.LOG_RATIO_METRIC.name: square})
+            terms = terms.masked_fill(left_out, 0.0)
+        return Loss(terms, {"policy/moment_masked": left_out.float(), parts.LOG_RATIO_METRIC.name: square})
 
     def _bounds(
         self, square: torch.Tensor, away: torch.Tensor, group: torch.Tensor

@@ -87,12 +87,12 @@ def group_baseline(reward: Rowwise, group: torch.Tensor, kind: Baseline) -> Roww
     if kind == "mean":
         return group_mean(reward, group)
     if kind == "median":
-        out = torch.empty_like(reward)
+        median = torch.empty_like(reward)
         for number in group.unique():
             rows = group == number
             # quantile, because torch's median takes the lower of the middle two
-            out[rows] = reward[rows].quantile(0.5)
-        return out
+            median[rows] = reward[rows].quantile(0.5)
+        return median
     size = group_size(group)
     others = (group_mean(reward, group) * size - reward) / (size - 1).clamp(min=1)
     return torch.where(size > 1, others, reward)
@@ -101,7 +101,7 @@ def group_baseline(reward: Rowwise, group: torch.Tensor, kind: Baseline) -> Roww
 def others_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
     """Standard deviation of the other rows of each row's group, (B,); exactly 0 if they are all equal or no
     more than `ddof`."""
-    out = torch.zeros_like(value)
+    deviation = torch.zeros_like(value)
     for number in group.unique():
         inside = group == number
         count = int(inside.sum()) - 1
@@ -111,8 +111,8 @@ def others_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
         others = value[inside].repeat(count + 1, 1)[~same].view(count + 1, count)
         spread = others.std(-1, correction=ddof)
         # Equal rewards may have a tiny deviation by rounding, which a division would blow up.
-        out[inside] = spread.masked_fill(others.amax(-1) == others.amin(-1), 0.0)
-    return out
+        deviation[inside] = spread.masked_fill(others.amax(-1) == others.amin(-1), 0.0)
+    return deviation
 
 
 def centered(reward: Rowwise, group: torch.Tensor, baseline: Rowwise) -> Rowwise:

@@ -149,8 +149,8 @@ def demand_signal(algorithm: Algorithm[Any], batch: Batch, signal: object) -> No
         )
     check = functools.partial(demand, algorithm, "compute_signal", device=device)
     check("row_group", signal.row_group, (rows,), integers=True)
-    made: Any = type(signal)
-    for name, kind in kinds(made).items():
+    signal_type: Any = type(signal)
+    for name, kind in kinds(signal_type).items():
         value = getattr(signal, name)
         if kind == "Rowwise":
             check(name, value, (rows,))
@@ -210,27 +210,33 @@ def loss(
     weights: torch.Tensor | None = None,
 ) -> Loss:
     """`algorithm.loss`, after a check that its terms have a gradient and the shape of `weights`, if given."""
-    made = demand_loss(algorithm, "loss", batch, algorithm.loss(batch, signal, now))
-    return made if weights is None else weighable(algorithm, ("loss", "loss_weights"), made, weights)
+    checked_loss = demand_loss(algorithm, "loss", batch, algorithm.loss(batch, signal, now))
+    return (
+        checked_loss
+        if weights is None
+        else weighable(algorithm, ("loss", "loss_weights"), checked_loss, weights)
+    )
 
 
-def weighable(algorithm: Algorithm[Any], methods: tuple[str, str], made: Loss, weights: torch.Tensor) -> Loss:
+def weighable(
+    algorithm: Algorithm[Any], methods: tuple[str, str], checked_loss: Loss, weights: torch.Tensor
+) -> Loss:
     """A loss whose terms have a gradient and the shape of their weights, with the methods that gave both."""
     method, weighs = methods
-    if made.terms.shape != weights.shape:
+    if checked_loss.terms.shape != weights.shape:
         expected = f"{tuple(weights.shape)}, the shape of the weights from {weighs}"
-        raise refusal(algorithm, method, f"terms {tuple(made.terms.shape)}", expected)
-    if not made.terms.requires_grad:
+        raise refusal(algorithm, method, f"terms {tuple(checked_loss.terms.shape)}", expected)
+    if not checked_loss.terms.requires_grad:
         raise refusal(algorithm, method, "terms without a gradient", "terms that depend on `now`")
-    return made
+    return checked_loss
 
 
 def expert_loss(
     algorithm: Algorithm[Any], batch: Batch, now: Mapping[Role, ModelOutput], weights: torch.Tensor
 ) -> Loss:
     """`algorithm.expert_loss`, after the checks of `loss`."""
-    made = demand_loss(algorithm, "expert_loss", batch, algorithm.expert_loss(batch, now))
-    return weighable(algorithm, ("expert_loss", "expert_weights"), made, weights)
+    checked_loss = demand_loss(algorithm, "expert_loss", batch, algorithm.expert_loss(batch, now))
+    return weighable(algorithm, ("expert_loss", "expert_weights"), checked_loss, weights)
 
 
 def expert_weights(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
@@ -239,19 +245,19 @@ def expert_weights(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
     return demand(algorithm, "expert_weights", "weights", weights, *both(batch), device=device)
 
 
-def demand_loss(algorithm: Algorithm[Any], method: str, batch: Batch, made: object) -> Loss:
+def demand_loss(algorithm: Algorithm[Any], method: str, batch: Batch, returned_loss: object) -> Loss:
     """What `loss`, or a part of it, returned, after a check of its shapes."""
     shapes = both(batch)
-    if not isinstance(made, Loss):
-        raise refusal(algorithm, method, described(made), "Loss(terms, metrics)")
+    if not isinstance(returned_loss, Loss):
+        raise refusal(algorithm, method, described(returned_loss), "Loss(terms, metrics)")
     device = batch.completion.device
-    demand(algorithm, method, "terms", made.terms, *shapes, device=device)
-    if not isinstance(made.metrics, Mapping):
-        raise refusal(algorithm, method, f"metrics {described(made.metrics)}", "a tensor by name")
-    for name, values in made.metrics.items():
+    demand(algorithm, method, "terms", returned_loss.terms, *shapes, device=device)
+    if not isinstance(returned_loss.metrics, Mapping):
+        raise refusal(algorithm, method, f"metrics {described(returned_loss.metrics)}", "a tensor by name")
+    for name, values in returned_loss.metrics.items():
         # NaN says that a metric is undefined there.
         demand(algorithm, method, f"the metric {name}", values, *shapes, device=device, finite=False)
-    return made
+    return returned_loss
 
 
 def loss_weights(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:

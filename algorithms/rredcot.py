@@ -176,6 +176,7 @@ def answer_values(batch: Batch, longest: int) -> dict[int, dict[Answer, float]]:
         if len(answer_tokens):
             answer = tuple(answer_tokens[:longest].tolist())
             rewards.setdefault(group, {}).setdefault(answer, []).append(reward)
+    # Sorted, so that the order of rows does not change how the sums round.
     return {
         group: {answer: sum(sorted(r)) / len(r) for answer, r in sorted(rewards_by_answer.items())}
         for group, rewards_by_answer in rewards.items()

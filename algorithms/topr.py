@@ -76,6 +76,7 @@ class TOPR(PolicyGradient):
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         assert isinstance(signal, Signed)
+        # Detached: the weight multiplies log π, which alone carries the gradient.
         log_ratio = (now.logp.detach() - batch.old_logp) * batch.completion_mask
         if self.level == "sequence":
             log_ratio = log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)

@@ -82,6 +82,7 @@ class VESPO(GroupNormalized):
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         assert isinstance(signal, Signed)
+        # Detached: the weight multiplies log π, which alone carries the gradient.
         log_ratio = (now.logp.detach() - batch.old_logp) * batch.completion_mask
         log_w = log_ratio.sum(-1, keepdim=True).clamp(LOWEST, HIGHEST)
 

@@ -207,9 +207,9 @@ def _read_all(folder: Path | None) -> _Loaded:
     items: list[_Item] = []
     sources = []
     for category, table in zip(CATEGORIES, TABLES, strict=True):
-        source, made = parse(table, folder, partial(_item, category=category), lambda item: item.id)
+        source, category_items = parse(table, folder, partial(_item, category=category), lambda item: item.id)
         sources.append(source)
-        items += made
+        items += category_items
     targets = _targets(items)
     clusters = _clusters(items)
     split_of = _assign(set(clusters.values()))

@@ -96,8 +96,10 @@ def _splits(
     validation: int, test: bool, folder: Path | None, template: Template
 ) -> tuple[dict[Split, tuple[Problem, ...]], Source]:
     make = partial(_problem, template)
-    source, made = parse(TEST if test else TRAIN, folder, make, identity=lambda problem: problem.id)
-    problems = {problem.id: problem for problem in made}
+    source, parsed_problems = parse(
+        TEST if test else TRAIN, folder, make, identity=lambda problem: problem.id
+    )
+    problems = {problem.id: problem for problem in parsed_problems}
     if test:
         return {"test": tuple(problems.values())}, source
     if validation >= len(problems):

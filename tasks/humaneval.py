@@ -73,7 +73,7 @@ class HumanEval(programs.Programs):
 
 @cache
 def _problems(template: Template, folder: Path | None) -> tuple[tuple[Problem, ...], Source]:
-    source, problems = parse(TEST, folder, partial(_problem, template), identity=lambda made: made.id)
+    source, problems = parse(TEST, folder, partial(_problem, template), identity=lambda problem: problem.id)
     return tuple(problems), source
 
 

@@ -139,7 +139,7 @@ def dotted(path: KeyPath) -> str:
 def filled(document: Any, value: Any) -> Any:
     """A document of the same shape with one value everywhere."""
     if isinstance(document, dict):
-        return {key: filled(entry, value) for key, entry in document.items()}
+        return {key: filled(member, value) for key, member in document.items()}
     return [value] * len(document) if isinstance(document, list) else value
 
 

@@ -97,10 +97,14 @@ def _problems(
     split: Split, shown: int, template: Template, folder: Path | None
 ) -> tuple[tuple[Problem, ...], Source]:
     """The problems of a split, and their source, which names those that are left out."""
-    source, made = parse(TABLES[split], folder, partial(_row, shown, template), identity=lambda pair: pair[0])
-    out = tuple(f"problem {number}: {LEFT_OUT[number]}" for number, problem in made if problem is None)
-    problems = tuple(problem for _, problem in made if problem is not None)
-    return problems, replace(source, skipped=(*source.skipped, *out))
+    source, numbered_problems = parse(
+        TABLES[split], folder, partial(_row, shown, template), identity=lambda pair: pair[0]
+    )
+    left_out = tuple(
+        f"problem {number}: {LEFT_OUT[number]}" for number, problem in numbered_problems if problem is None
+    )
+    problems = tuple(problem for _, problem in numbered_problems if problem is not None)
+    return problems, replace(source, skipped=(*source.skipped, *left_out))
 
 
 def _row(shown: int, template: Template, row: Row) -> tuple[str, Problem | None]:

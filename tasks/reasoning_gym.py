@@ -154,10 +154,10 @@ class ReasoningGym(Task):
     def sources(self, split: Split) -> tuple[Source, ...]:
         """The generator, with a checksum over its problems, and the prompt's template."""
         rows = self._stream()[split]
-        made = json.dumps([(row.question, row.answer) for row in rows]).encode()
+        content = json.dumps([(row.question, row.answer) for row in rows]).encode()
         location = f"reasoning-gym {installed_version(PACKAGES[0])}: {self.generator}"
         table = f"reasoning_gym/{self.generator}/{split}"
-        source = Source("package", location, hashlib.sha256(made).hexdigest(), len(rows), table=table)
+        source = Source("package", location, hashlib.sha256(content).hexdigest(), len(rows), table=table)
         return (source, template(self.template).source)
 
     def missing(self) -> str:
@@ -324,14 +324,14 @@ def _stream(
     """The problems of all splits, in the order of the stream."""
     size_by_split = dict(zip(SHARES, sizes, strict=True))
     rows_by_split: dict[Split, dict[str, _Row]] = {split: {} for split in SHARES}
-    made, most = 0, max(LEAST_MADE, MOST_MADE * sum(sizes))
-    while made < most and any(len(rows_by_split[split]) < size_by_split[split] for split in SHARES):
+    num_made, most = 0, max(LEAST_MADE, MOST_MADE * sum(sizes))
+    while num_made < most and any(len(rows_by_split[split]) < size_by_split[split] for split in SHARES):
         kind = {"do": "make", "generator": generator, "config": config, "seed": seed, "count": BATCH}
-        starts = range(made, most, BATCH)[
+        starts = range(num_made, most, BATCH)[
             : 2 * worker_slots()
         ]  # The problems never depend on the number of cores.
         batches = [{**kind, "start": start} for start in starts]
-        made += BATCH * len(batches)
+        num_made += BATCH * len(batches)
         for reply in POOL.map(batches, cpu_seconds=MAKE_SECONDS):
             for row in _rows(generator, reply):
                 split = next(split for split, share in SHARES.items() if int(row.id, 16) % 11 in share)
@@ -339,7 +339,7 @@ def _stream(
                     rows_by_split[split].setdefault(row.id, row)
     if empty := [split for split in SHARES if not rows_by_split[split]]:
         raise DataError(
-            f"reasoning_gym:{generator}: {made} problems, and none of them for {', '.join(empty)}; "
+            f"reasoning_gym:{generator}: {num_made} problems, and none of them for {', '.join(empty)}; "
             "set another `config`, with which the generator has more different problems"
         )
     return {split: tuple(rows.values()) for split, rows in rows_by_split.items()}

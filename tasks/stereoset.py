@@ -155,9 +155,11 @@ def _mean(values: Sequence[float]) -> float:
 def _load(part: Part, folder: Path | None) -> tuple[tuple[Source, ...], tuple[Problem, ...]]:
     sources, problems = [], []
     for kind, table in zip(KINDS, TABLES[part], strict=True):
-        source, made = parse(table, folder, partial(_problem, kind=kind), lambda problem: problem.id)
+        source, table_problems = parse(
+            table, folder, partial(_problem, kind=kind), lambda problem: problem.id
+        )
         sources.append(source)
-        problems += made
+        problems += table_problems
     # Any prefix mixes kinds and categories.
     problems.sort(key=lambda problem: hashlib.sha256(problem.id.encode()).digest())
     return tuple(sources), tuple(problems)

@@ -137,9 +137,9 @@ def _summary(graded: Sequence[Graded], suffix: str) -> dict[str, float]:
 def _load(part: Part, folder: Path | None) -> tuple[tuple[Source, ...], tuple[Problem, ...]]:
     sources, names = [], []
     for list_name in OCCUPATIONS:
-        source, made = parse(TABLES[list_name], folder, lambda row: row.text("text").strip())
+        source, list_names = parse(TABLES[list_name], folder, lambda row: row.text("text").strip())
         sources.append(source)
-        names += made
+        names += list_names
     occupation = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})\b", re.I)
     problems = []
     for category in TYPES:

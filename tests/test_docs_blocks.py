@@ -96,8 +96,8 @@ def test_a_block_that_another_test_executes_has_that_test(block: Block) -> None:
 
 
 def test_no_test_is_named_for_a_block_that_is_gone() -> None:
-    known = {(block.page, key) for block in BLOCKS for key in (block.name, block.language)}
-    assert set(ELSEWHERE) <= known
+    block_keys = {(block.page, key) for block in BLOCKS for key in (block.name, block.language)}
+    assert set(ELSEWHERE) <= block_keys
 
 
 @pytest.mark.parametrize("block", of_kind("commands"))
@@ -167,9 +167,9 @@ MINIMAL: Mapping[str, Any] = {"tasks": ["arithmetic"], "arm": [{"algorithm": "gr
 
 def demand_entry_points(table: Mapping[str, Any]) -> None:
     """That the suite asks for these groups, and each point is `module:Name`."""
-    asked = {observe.GROUP, *(f"grpobench.{kind}s" for kind in get_args(registries.Kind))}
+    groups = {observe.GROUP, *(f"grpobench.{kind}s" for kind in get_args(registries.Kind))}
     for group, points in table["project"]["entry-points"].items():
-        assert group in asked
+        assert group in groups
         assert all(re.fullmatch(r"[\w.]+:\w+", point) for point in points.values())
 
 
@@ -236,8 +236,8 @@ def test_commands_in_sentences_exist(page: str) -> None:
 
 
 @contextlib.contextmanager
-def faults(into: list[str], place: str) -> Iterator[None]:
+def faults(into: list[str], prefix: str) -> Iterator[None]:
     try:
         yield
     except AssertionError as error:
-        into.append(f"{place}{error}")
+        into.append(f"{prefix}{error}")

@@ -27,19 +27,19 @@ def test_one_step_by_hand_gives_the_trainers_weights(tmp_path: Path, monkeypatch
 def test_files_that_the_guides_name_exist() -> None:
     guides = [ROOT / "runs" / "README.md", ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"]
     for guide in guides:
-        named = re.findall(r"`((?:algorithms|tasks|runs|analysis|tests|docs)/[\w./-]*)`", guide.read_text())
-        named = [name for name in named if "NAME" not in name and "batch_reinforce" not in name]
-        absent = {name for name in named if not (ROOT / name).exists()}
-        assert named and not absent, f"{guide.name} names {absent}"
+        paths = re.findall(r"`((?:algorithms|tasks|runs|analysis|tests|docs)/[\w./-]*)`", guide.read_text())
+        paths = [name for name in paths if "NAME" not in name and "batch_reinforce" not in name]
+        absent = {name for name in paths if not (ROOT / name).exists()}
+        assert paths and not absent, f"{guide.name} names {absent}"
 
 
 def test_every_fault_has_a_test_that_exists() -> None:
     table = (ROOT / "docs" / "faults.md").read_text().split("|---|---|---|---|\n")[1].splitlines()
     for line in table:
         fault, _, tests, _ = (cell.strip() for cell in line.strip("|").split("|"))
-        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests)
-        assert named and len(named) == tests.count("`") / 2, f"{fault} names no test"
-        absent = [f"{path}::{name}" for path, name in named if f"def {name}(" not in source(path)]
+        references = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests)
+        assert references and len(references) == tests.count("`") / 2, f"{fault} names no test"
+        absent = [f"{path}::{name}" for path, name in references if f"def {name}(" not in source(path)]
         assert not absent, f"{fault} names {absent}"
     assert len(table) > 25
 
@@ -55,8 +55,8 @@ def test_each_algorithms_own_tests_are_found_by_its_name() -> None:
     common = {"test_conformance.py", "test_dialects.py", "test_verl_arguments.py"}
     text = "\n".join(path.read_text() for path in folder.glob("test_*.py") if path.name not in common)
     for name in ALGORITHMS:
-        own = (folder / f"test_{name}.py").exists()
-        assert own or re.search(rf'def test_(\w+_)?{name}[_(]|"{name}[", ]', text), name
+        has_file = (folder / f"test_{name}.py").exists()
+        assert has_file or re.search(rf'def test_(\w+_)?{name}[_(]|"{name}[", ]', text), name
 
 
 def test_every_room_of_runs_stands_in_its_guide() -> None:

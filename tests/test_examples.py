@@ -30,8 +30,8 @@ def test_an_example_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_table_names_every_example() -> None:
     table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    named = re.findall(r"^\| `(\w+)` \|.*\| `grpobench run (\S+)` \|$", table, re.M)
-    assert sorted(named) == [(path.parent.name, path.name) for path in RECIPES]
+    listed = re.findall(r"^\| `(\w+)` \|.*\| `grpobench run (\S+)` \|$", table, re.M)
+    assert sorted(listed) == [(path.parent.name, path.name) for path in RECIPES]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_the_table_names_every_example() -> None:
 def test_an_example_runs_elsewhere(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
-    place = Path(shutil.copytree(path.parent, tmp_path / path.parent.name))
-    monkeypatch.chdir(place)
-    whole = grpobench.recipe(place / path.name)
-    results = grpobench.run(place / path.name, set=SMALL, seeds=[0], workers=1, progress=False)
-    assert len(results.arms) == len({config.arm for config in whole.runs()})
+    example = Path(shutil.copytree(path.parent, tmp_path / path.parent.name))
+    monkeypatch.chdir(example)
+    recipe = grpobench.recipe(example / path.name)
+    results = grpobench.run(example / path.name, set=SMALL, seeds=[0], workers=1, progress=False)
+    assert len(results.arms) == len({config.arm for config in recipe.runs()})
     assert (results.runs["state"] == "finished").all()

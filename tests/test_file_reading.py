@@ -53,9 +53,9 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def mode(call: ast.Call, place: int) -> str:
+def mode(call: ast.Call, index: int) -> str:
     """The mode in which a call opens a file."""
-    stated = [word.value for word in call.keywords if word.arg == "mode"] + call.args[place : place + 1]
+    stated = [word.value for word in call.keywords if word.arg == "mode"] + call.args[index : index + 1]
     return str(stated[0].value) if stated and isinstance(stated[0], ast.Constant) else "r"
 
 
@@ -97,9 +97,9 @@ def readers() -> dict[str, list[int]]:
 
 def test_files_are_read_with_limits() -> None:
     """Use `bounded.read_text`, `read_json`, `read_toml`, `lines` or `open_file`."""
-    found = readers()
-    assert {name: lines for name, lines in found.items() if name not in EXCEPT} == {}
-    assert EXCEPT.keys() - found.keys() == set(), "these need no exception any more"
+    reads_by_file = readers()
+    assert {name: lines for name, lines in reads_by_file.items() if name not in EXCEPT} == {}
+    assert EXCEPT.keys() - reads_by_file.keys() == set(), "these need no exception any more"
 
 
 @pytest.mark.parametrize(

@@ -70,23 +70,23 @@ values = st.recursive(
 
 def mutated(content: bytes) -> st.SearchStrategy[bytes]:
     """The content with some bytes changed, cut out, doubled or put in."""
-    places = st.integers(0, max(0, len(content) - 1))
+    positions = st.integers(0, max(0, len(content) - 1))
     edits = st.tuples(
-        places, st.sampled_from(["change", "cut", "double", "insert"]), st.binary(max_size=12), places
+        positions, st.sampled_from(["change", "cut", "double", "insert"]), st.binary(max_size=12), positions
     )
 
     def edited(changes: list[tuple[int, str, bytes, int]]) -> bytes:
-        found = content
-        for place, what, extra, other in changes:
-            end = min(len(found), place + 1 + other % 40)
+        edited_content = content
+        for position, kind, extra, other in changes:
+            end = min(len(edited_content), position + 1 + other % 40)
             middle = {
                 "change": extra,
                 "cut": b"",
-                "double": found[place:end] * 2,
-                "insert": extra + found[place:end],
+                "double": edited_content[position:end] * 2,
+                "insert": extra + edited_content[position:end],
             }
-            found = found[:place] + middle[what] + found[end:]
-        return found
+            edited_content = edited_content[:position] + middle[kind] + edited_content[end:]
+        return edited_content
 
     return st.lists(edits, min_size=1, max_size=3).map(edited)
 
@@ -216,13 +216,13 @@ texts = st.text(max_size=60) | st.sampled_from(
     around=st.sampled_from(["{}", "the answer is {}", "{} = 12", "\\boxed{{{}}}", "<answer>{}</answer>"]),
 )
 def test_completions_of_any_text(text: str, around: str) -> None:
-    told = around.format(text)
-    number(told)
-    decide("12", told)  # what is left to math-verify has a process that can be killed
+    completion = around.format(text)
+    number(completion)
+    decide("12", completion)  # what is left to math-verify has a process that can be killed
     for make in TASKS.values():
         task = make()
         problem = task.problems("train")[0]
-        (verdict,) = task.verify(problem, [told])
+        (verdict,) = task.verify(problem, [completion])
         assert verdict.outcome != "infra_error" and 0 <= verdict.scores["correct"] <= 1
 
 
@@ -230,7 +230,7 @@ def test_completions_of_any_text(text: str, around: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stored_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a result, and one that was stopped behind a checkpoint."""
     root = tmp_path_factory.mktemp("whole") / "m"
     for seed, end in ((0, True), (1, False)):
@@ -255,8 +255,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(whole: Path, tmp_path: Path) -> Iterator[Callable[[], Path]]:
-    yield lambda: Path(shutil.copytree(whole, tmp_path / "m", dirs_exist_ok=True))
+def copied(stored_runs: Path, tmp_path: Path) -> Iterator[Callable[[], Path]]:
+    yield lambda: Path(shutil.copytree(stored_runs, tmp_path / "m", dirs_exist_ok=True))
 
 
 FILES = (
@@ -313,5 +313,5 @@ def looked(root: Path) -> None:
             warnings.simplefilter("ignore")
             changed(path, config)
             with RunFolder.open(path, config, allow_change=True) as run:
-                found = run.latest()
-                run.rewind(found.step if found else 0)
+                checkpoint = run.latest()
+                run.rewind(checkpoint.step if checkpoint else 0)

@@ -54,8 +54,8 @@ BANNED = {"told", "found", "own", "place"}
 
 def words(text: str) -> set[str]:
     """The words of a name or text, whole and in the parts that underscores and slashes make."""
-    whole = set(re.findall(r"[A-Za-z_]+", text))
-    return {part.lower() for name in whole for part in (name, *re.split(r"_|(?<=[a-z])(?=[A-Z])", name))}
+    names = set(re.findall(r"[A-Za-z_]+", text))
+    return {part.lower() for name in names for part in (name, *re.split(r"_|(?<=[a-z])(?=[A-Z])", name))}
 
 
 def demand_new(where: str, text: str) -> None:

@@ -54,8 +54,8 @@ def test_the_demo_sets_up_once_and_runs_the_recipe_without_pips_words(clone: Pat
     assert "Collecting" not in done.stdout and len(done.stdout.splitlines()) < 10
     assert ".venv/setup.log" in done.stdout and "setup.log" not in again.stdout
     assert (clone / ".venv" / "setup.log").read_text().count("Collecting") == 600
-    for said in (done.stdout, again.stdout):
-        assert said.splitlines()[-1] == "grpobench run quickstart"
+    for output in (done.stdout, again.stdout):
+        assert output.splitlines()[-1] == "grpobench run quickstart"
 
 
 def test_what_pip_fails_of_is_shown_and_where_the_rest_is(clone: Path) -> None:

@@ -88,8 +88,8 @@ def test_public_names_import_at_first_use_and_type_checkers_know_them() -> None:
 
 def test_loading_results_needs_no_torch_and_recipe_does_not_import_it() -> None:
     uses = ("load, g.compare", "import_logs", "recipe('quickstart')", "list('algorithms')", "run")
-    told = "print('Tensor' in vars(sys.modules.get('torch', sys)))"  # after each use, to name the first
-    program = "; ".join(["import sys, grpobench as g", *(f"g.{use}; {told}" for use in uses)])
+    probe = "print('Tensor' in vars(sys.modules.get('torch', sys)))"  # after each use, to name the first
+    program = "; ".join(["import sys, grpobench as g", *(f"g.{use}; {probe}" for use in uses)])
     assert dict(zip(uses, python("-c", program).split(), strict=True)) == dict.fromkeys(uses, "False")
 
 
@@ -110,12 +110,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(tree: Path, folder: Path, kind: str) -> Path:
     """The wheel or the sdist of a source tree, made by the build backend as pip and build call it."""
     folder.mkdir()
-    made = python(
+    completed = python(
         "-c",
         f"from setuptools import build_meta; print(build_meta.build_{kind}({str(folder)!r}))",
         folder=tree,
     )
-    return folder / made.splitlines()[-1]
+    return folder / completed.splitlines()[-1]
 
 
 def packed(wheel: Path) -> dict[str, bytes]:
@@ -138,9 +138,9 @@ def expected_files(tree: Path) -> dict[str, bytes]:
 
 def test_a_wheel_holds_the_package_and_nothing_else(tree: Path, tmp_path: Path) -> None:
     expected = expected_files(tree)
-    found = packed(build(tree, tmp_path / "from-tree", "wheel"))
-    assert sorted(found) == sorted(expected)
-    assert found == expected
+    files = packed(build(tree, tmp_path / "from-tree", "wheel"))
+    assert sorted(files) == sorted(expected)
+    assert files == expected
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_an_installed_wheel_runs_outside_the_checkout(tree: Path, tmp_path: Path
         "evaluate.problems=8",
         "evaluate.test_problems=8",
     )
-    words = ["run", "quickstart", *(word for one in few for word in ("--set", one))]
+    words = ["run", "quickstart", *(word for setting in few for word in ("--set", setting))]
     done = subprocess.run(
         [sys.executable, "-m", "grpobench", *words],
         cwd=tmp_path,

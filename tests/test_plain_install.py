@@ -24,17 +24,17 @@ ROOT = Path(__file__).resolve().parents[1]
 Say = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def closure(name: str, seen: set[str] | None = None) -> set[str]:
+def closure(name: str, visited: set[str] | None = None) -> set[str]:
     """Distributions that a plain install of one brings, itself included."""
-    seen = set() if seen is None else seen
-    if name in seen:
-        return seen
-    seen.add(name)
+    visited = set() if visited is None else visited
+    if name in visited:
+        return visited
+    visited.add(name)
     for text in importlib.metadata.requires(name) or []:
         need = Requirement(text)
         if need.marker is None or need.marker.evaluate({"extra": ""}):
-            closure(re.sub(r"[-_.]+", "-", need.name).lower(), seen)
-    return seen
+            closure(re.sub(r"[-_.]+", "-", need.name).lower(), visited)
+    return visited
 
 
 PROGRAM = """
@@ -67,19 +67,19 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
     """Executes a grpobench command where only the plain install is importable."""
-    place = tmp_path_factory.mktemp("site")
+    site = tmp_path_factory.mktemp("site")
     names = closure("grpobench")
     assert "torch" not in names and {"pandas", "seaborn", "python-dateutil"} <= names
     for name in names:
         for file in importlib.metadata.files(name) or []:
             top = Path(file.parts[0])
             if str(top) not in ("..", "__pycache__") and top.suffix != ".pth":
-                link = place / top
+                link = site / top
                 if not link.exists():
                     link.symlink_to(Path(str(importlib.metadata.distribution(name).locate_file(top))))
-    path = f"{ROOT / '.src'}{os.pathsep}{place}"
+    path = f"{ROOT / '.src'}{os.pathsep}{site}"
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    told = tmp_path_factory.mktemp("told")
+    work_folder = tmp_path_factory.mktemp("told")
     with subprocess.Popen(
         [sys.executable, "-S", "-c", PROGRAM],
         env=environment,
@@ -88,19 +88,19 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
         text=True,
     ) as server:
         assert server.stdin is not None and server.stdout is not None
-        asked, answers = server.stdin, server.stdout
+        requests, answers = server.stdin, server.stdout
 
         def say(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-            out, err = told / "out.txt", told / "err.txt"
-            asked.write(json.dumps([words, str(folder or told), str(out), str(err)]) + "\n")
-            asked.flush()
+            out, err = work_folder / "out.txt", work_folder / "err.txt"
+            requests.write(json.dumps([words, str(folder or work_folder), str(out), str(err)]) + "\n")
+            requests.flush()
             code = int(answers.readline())
             return subprocess.CompletedProcess(
                 words, code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
             )
 
         yield say
-        asked.close()
+        requests.close()
 
 
 def test_reports_and_figures_need_no_torch(plain: Say, tmp_path: Path) -> None:

@@ -46,16 +46,16 @@ def test_the_study_of_the_page_runs_and_is_found_done(
     monkeypatch.chdir(tmp_path)
     for _ in (1, 2):  # the second time everything is there
         assert run("study.py").rstrip().endswith("results/study/report/index.html")
-    place = tmp_path / "results" / "study"
-    runs = {path.parent.name for path in place.glob("*/run.toml")}
+    results = tmp_path / "results" / "study"
+    runs = {path.parent.name for path in results.glob("*/run.toml")}
     assert runs == {f"{arm}-sums-s{seed}" for arm in ("grpo", "half") for seed in (0, 1)}
-    assert all(json.loads((place / run / "status.json").read_text())["attempt"] == 1 for run in runs)
-    row = json.loads((place / "half-sums-s0" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert all(json.loads((results / run / "status.json").read_text())["attempt"] == 1 for run in runs)
+    row = json.loads((results / "half-sums-s0" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["reward/mine:brevity"] < 0
-    assert "step 3: reward" in (place / "half-sums-s0" / "log.txt").read_text()
-    code = json.loads((place / "half-sums-s0" / "provenance.json").read_text())["attempts"][-1]["code"]
+    assert "step 3: reward" in (results / "half-sums-s0" / "log.txt").read_text()
+    code = json.loads((results / "half-sums-s0" / "provenance.json").read_text())["attempts"][-1]["code"]
     assert "beside the recipe: mine.py" in code
-    assert 'class = "mine:Half"' in (place / "half-sums-s0" / "run.toml").read_text()
+    assert 'class = "mine:Half"' in (results / "half-sums-s0" / "run.toml").read_text()
 
 
 def test_the_commands_of_the_page_find_what_is_in_the_folder(

@@ -22,15 +22,15 @@ API, SCRIPTS = DOCS / "python-api.md", DOCS / "scripts.md"
 def blocks(page: Path) -> list[tuple[int, str]]:
     """(line, text) of each block of Python."""
     text = page.read_text(encoding="utf-8")
-    found = re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)
-    return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
+    matches = re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in matches]
 
 
 def scripts() -> dict[str, str]:
     """The scripts by name, in the order of the page."""
-    named = {text.partition("\n")[0].removeprefix("# "): text for _, text in blocks(SCRIPTS)}
-    assert all(name.endswith(".py") for name in named)
-    return named
+    script_by_name = {text.partition("\n")[0].removeprefix("# "): text for _, text in blocks(SCRIPTS)}
+    assert all(name.endswith(".py") for name in script_by_name)
+    return script_by_name
 
 
 def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
@@ -71,13 +71,13 @@ def test_scripts_run_in_their_order_without_a_guard(
 ) -> None:
     """One program without a guard is started by test_matrices.py."""
     monkeypatch.chdir(tmp_path)
-    found = scripts()
-    assert 3 <= len(found) <= 5
-    for name, text in found.items():
+    script_by_name = scripts()
+    assert 3 <= len(script_by_name) <= 5
+    for name, text in script_by_name.items():
         assert "__main__" not in text
         (tmp_path / name).write_text(text, encoding="utf-8")
-        made = tmp_path / run(name).splitlines()[-1]  # each ends with the path of what it made
-        assert made.is_file() and made.stat().st_size, name
+        written_file = tmp_path / run(name).splitlines()[-1]  # each ends with the path of what it made
+        assert written_file.is_file() and written_file.stat().st_size, name
     width = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "accuracy.pdf").read_bytes())
     assert width is not None and float(width[1]) == pytest.approx(3.4 * 72)  # points
 

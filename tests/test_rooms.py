@@ -51,12 +51,12 @@ LONGEST_FUNCTION = 60
 
 def modules() -> dict[str, Path]:
     """Every module of the package by its name without `grpobench.`."""
-    found = {}
+    path_by_module = {}
     for top in ("algorithms", "tasks", "runs", "analysis", "benchmarks"):
         for path in sorted((ROOT / top).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            found[name.removesuffix(".__init__")] = path
-    return found
+            path_by_module[name.removesuffix(".__init__")] = path
+    return path_by_module
 
 
 MODULES = modules()
@@ -71,18 +71,20 @@ def room(module: str) -> str:
 @cache
 def imported(path: Path) -> tuple[tuple[str, int], ...]:
     """(module, line) for everything of the package that a file imports, wherever in the file."""
-    found = []
+    imports = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            whole = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name.removeprefix("grpobench.") in MODULES else node.module for name in whole]
+            full_names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [
+                name if name.removeprefix("grpobench.") in MODULES else node.module for name in full_names
+            ]
         for name in names:
             if name.startswith("grpobench."):
-                found.append((name.removeprefix("grpobench."), node.lineno))
-    return tuple(found)
+                imports.append((name.removeprefix("grpobench."), node.lineno))
+    return tuple(imports)
 
 
 def graph() -> dict[str, set[str]]:
@@ -91,16 +93,16 @@ def graph() -> dict[str, set[str]]:
 
 
 def test_every_import_of_the_package_is_a_module_of_it() -> None:
-    assert {module for found in graph().values() for module in found} <= set(MODULES)
+    assert {module for imports in graph().values() for module in imports} <= set(MODULES)
 
 
 def test_a_room_imports_only_from_rooms_before_it() -> None:
-    place = {name: ROOMS.index(room(name)) for name in MODULES}
+    room_index = {name: ROOMS.index(room(name)) for name in MODULES}
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for module, path in MODULES.items()
         for name, line in imported(path)
-        if place[name] > place[module]
+        if room_index[name] > room_index[module]
     ]
     assert not wrong
 
@@ -116,23 +118,23 @@ def test_a_ring_would_be_found() -> None:
 def rings(graph: dict[str, set[str]]) -> Iterator[list[str]]:
     """Every set of modules that can be reached from each other, sorted."""
     reach = {name: reached(graph, name) for name in graph}
-    seen: set[str] = set()
+    visited: set[str] = set()
     for name in graph:
-        if name in reach[name] and name not in seen:
+        if name in reach[name] and name not in visited:
             ring = sorted(other for other in reach[name] if name in reach[other])
-            seen |= set(ring)
+            visited |= set(ring)
             yield ring
 
 
 def reached(graph: dict[str, set[str]], start: str) -> set[str]:
     """Whatever a module imports, directly or not."""
-    found: set[str] = set()
+    visited: set[str] = set()
     left = [start]
     while left:
-        for name in graph[left.pop()] - found:
-            found.add(name)
+        for name in graph[left.pop()] - visited:
+            visited.add(name)
             left.append(name)
-    return found
+    return visited
 
 
 def test_no_test_imports_from_another_test() -> None:
@@ -143,7 +145,7 @@ def test_no_test_imports_from_another_test() -> None:
         path.name: set(borrowed.findall(path.read_text(encoding="utf-8"))) & tests.keys()
         for path in tests.values()
     }
-    assert not {name: found for name, found in wrong.items() if found}
+    assert not {name: borrowed_names for name, borrowed_names in wrong.items() if borrowed_names}
 
 
 def test_files_have_one_subject() -> None:

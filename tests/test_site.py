@@ -35,14 +35,14 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.anchors |= {given[key] for key in ("id", "name") if key in given}
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
-        if tag in RESOURCES and given.get(RESOURCES[tag]):
-            self.loads.append(given[RESOURCES[tag]])
-        if tag == "img" and not given.get("alt"):
-            self.without_text.append(given["src"])
+        attributes = {name: value or "" for name, value in attrs}
+        self.anchors |= {attributes[key] for key in ("id", "name") if key in attributes}
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        if tag in RESOURCES and attributes.get(RESOURCES[tag]):
+            self.loads.append(attributes[RESOURCES[tag]])
+        if tag == "img" and not attributes.get("alt"):
+            self.without_text.append(attributes["src"])
 
 
 def sphinx(folder: Path, builder: str) -> Path:
@@ -97,10 +97,10 @@ def test_no_link_leads_nowhere(site: Path) -> None:
     lost = []
     for page in pages(site):
         for address in read(page).links:
-            found = target(page, address)
-            if found is None:
+            destination = target(page, address)
+            if destination is None:
                 continue
-            path, anchor = found
+            path, anchor = destination
             there = path.exists() and (not anchor or path.suffix != ".html" or anchor in read(path).anchors)
             if not there:
                 lost.append(f"{page.relative_to(site)}: {address}")
@@ -113,17 +113,20 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
     loaded = [(page, address) for page in pages(site) for address in read(page).loads]
     assert len(loaded) > 500
     for page, address in loaded:
-        found = target(page, address)
-        assert address.startswith("data:") or (found and found[0].exists()), f"{page}: {address}"
+        destination = target(page, address)
+        assert address.startswith("data:") or (destination and destination[0].exists()), f"{page}: {address}"
     styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
     assert not re.search(r"url\(['\"]?(https?:)?//", styles)
 
 
 def test_a_link_leads_to_every_page() -> None:
     docs = ROOT / "docs"
-    given = runpy.run_path(str(docs / "conf.py"))
-    named = [name for names in given["NAVIGATION"].values() for name in names.split()]
-    reached, left = set(), [docs / f"{name}.md" for name in named] + [ROOT / name for name in given["SHOWN"]]
+    configuration = runpy.run_path(str(docs / "conf.py"))
+    page_names = [name for names in configuration["NAVIGATION"].values() for name in names.split()]
+    reached, left = (
+        set(),
+        [docs / f"{name}.md" for name in page_names] + [ROOT / name for name in configuration["SHOWN"]],
+    )
     while left:
         page = left.pop().resolve()
         if page not in reached and page.exists():
@@ -172,8 +175,8 @@ def test_axe_finds_nothing(site: Path, theme: str, tmp_path: Path) -> None:
     command = browser.installed()
     assert command
     with browser.browsing(command, tmp_path) as tab:
-        found = {}
+        violations = {}
         for name in LOOKED_AT:
             tab.show(site / f"{name}.html", 1300, theme)
-            found[name] = tab.barriers()
-    assert not any(found.values()), found
+            violations[name] = tab.barriers()
+    assert not any(violations.values()), violations

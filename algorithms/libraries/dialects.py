@@ -31,7 +31,9 @@ def dialect(facts: Sequence[Any], gaps: Sequence[Any] = (), **texts: str) -> Dia
     )
 
 
-DIALECTS: dict[str, Dialect] = {made.name: made for made in (dialect(**table) for table in TABLES["dialect"])}
+DIALECTS: dict[str, Dialect] = {
+    preset.name: preset for preset in (dialect(**table) for table in TABLES["dialect"])
+}
 NOTE: str = TABLES["note"]
 MEANINGS = tuple(Meaning(**table) for table in TABLES["meaning"])
 SELF_TEACHERS = tuple(SelfTeacher(**table) for table in TABLES["self_teacher"])

@@ -84,10 +84,10 @@ def parse_pair(row: Mapping[str, Any]) -> tuple[Prompt, str, str]:
     (before, chosen), (other, rejected) = (parse_answer(row.get(key), key) for key in PAIR)
     if before != other:
         raise ValueError("chosen and rejected answer different messages; a pair has one prompt")
-    asked = row.get("prompt")
+    row_prompt = row.get("prompt")
     try:
-        prompt = parse_messages(before) if before else parse_prompt(asked)
-        if before and asked is not None and parse_prompt(asked) not in (prompt, before[-1].content):
+        prompt = parse_messages(before) if before else parse_prompt(row_prompt)
+        if before and row_prompt is not None and parse_prompt(row_prompt) not in (prompt, before[-1].content):
             raise ValueError("differs from the messages that chosen and rejected begin with; remove one")
     except ValueError as error:
         raise ValueError(f"the prompt: {error}") from None

@@ -106,10 +106,10 @@ def _near(first: Any, second: Any) -> bool:
     differences to that many decimals, so that 1/2004! would equal 2/2004!."""
     from sympy import Expr
 
-    if not all(isinstance(each, Expr) and not each.free_symbols for each in (first, second)):
+    if not all(isinstance(number, Expr) and not number.free_symbols for number in (first, second)):
         return True
     try:
-        size = max(abs(each.evalf(20)) for each in (first, second))
+        size = max(abs(number.evalf(20)) for number in (first, second))
         return bool(abs((first - second).evalf(20)) <= 1e-5 * size)
     except (TypeError, ValueError, AttributeError, ArithmeticError):  # for example infinity
         return True

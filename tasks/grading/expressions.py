@@ -251,8 +251,8 @@ class _Reader:
             return base
         self.advance()
         exponent = self.group()
-        made = self.postfixed(Expression("^", (base, exponent)))
-        return made if self.token != "^" else _no("two exponents")
+        raised = self.postfixed(Expression("^", (base, exponent)))
+        return raised if self.token != "^" else _no("two exponents")
 
     def postfixed(self, tree: Expression) -> Expression:
         while self.kind == "sign" and self.token in ("!", "°"):
@@ -366,8 +366,8 @@ class _Reader:
             if name not in ("sin", "cos", "tan"):
                 _no("an inverse")
             name, power = f"arc{name}", None
-        made = Expression("call", (self.argument(), *base), name)
-        return made if power is None else Expression("^", (made, power))
+        applied = Expression("call", (self.argument(), *base), name)
+        return applied if power is None else Expression("^", (applied, power))
 
     def argument(self) -> Expression:
         """An argument in brackets, or the factors up to the next sign, function or bracket."""

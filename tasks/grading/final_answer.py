@@ -280,7 +280,7 @@ def _against_number(value: Fraction, truth: str, answer: str) -> Comparison | Qu
         return "different"
     if claims.rounded:
         return _against_rounded(value, truth, claims, exact_values)
-    values = {each for each in exact_values if each is not None}
+    values = {value for value in exact_values if value is not None}
     if None not in exact_values:
         return _same(len(values) == 1 and values <= _as_written(value, truth, answer))  # not 5=6
     trees = [read(normalize(claim)) for claim in claims.exactly]
@@ -507,7 +507,7 @@ def _as_often(truth: str, answer: str, items: Sequence[str], others: Sequence[st
     if len(items) != len(others) and not _SEVERAL.search(truth + answer):
         return "different"
     for item in items:
-        counted = [[_settle(item, each) for each in side] for side in (items, others)]
+        counted = [[_settle(item, candidate) for candidate in side] for side in (items, others)]
         if any(None in comparisons for comparisons in counted):
             return None
         if counted[0].count("equal") != counted[1].count("equal"):

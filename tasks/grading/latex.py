@@ -120,21 +120,21 @@ def _tight(piece: str) -> str:
 
 def _braced(text: str) -> str:
     """``\\frac12`` as ``\\frac{1}{2}`` and ``\\sqrt2`` as ``\\sqrt{2}``; unbalanced text stays as it is."""
-    made, position = [], 0
+    parts, position = [], 0
     while match := _FUNCTION.search(text, position):
-        made.append(text[position : match.end()])
+        parts.append(text[position : match.end()])
         position = match.end()
         if match[1] == "sqrt" and text[position : position + 1] == "[":
             close = text.find("]", position)
             if close < 0:
                 break
-            made.append(text[position : close + 1])
+            parts.append(text[position : close + 1])
             position = close + 1
         for _ in range(2 if match[1] in ("frac", "binom") else 1):
             argument, position = _argument(text, position)
-            made.append(argument)
-    made.append(text[position:])
-    return "".join(made)
+            parts.append(argument)
+    parts.append(text[position:])
+    return "".join(parts)
 
 
 def _argument(text: str, position: int) -> tuple[str, int]:
@@ -177,12 +177,12 @@ def balanced(text: str) -> bool:
 
 def without_thousands(text: str) -> str:
     """1,234 as 1234, except inside brackets, where the comma may separate two numbers."""
-    made, start = [], 0
+    parts, start = [], 0
     for match in _THOUSANDS.finditer(text):
         inside = sum(text.count(sign, 0, match.start()) for sign in "([{") - sum(
             text.count(sign, 0, match.start()) for sign in ")]}"
         )
         if not inside:
-            made.append(text[start : match.start()] + match.group().replace(",", ""))
+            parts.append(text[start : match.start()] + match.group().replace(",", ""))
             start = match.end()
-    return "".join(made) + text[start:]
+    return "".join(parts) + text[start:]

@@ -211,7 +211,7 @@ def ratio(first: Expression, second: Expression) -> int | None:
     if len(ratios) < LEAST or not ratios[0] or mp.im(ratios[0]):
         return None
     with mp.workprec(2 * BITS):
-        same = all(abs(each - ratios[0]) <= abs(ratios[0]) * mp.mpf(2) ** (-BITS) for each in ratios)
+        same = all(abs(value - ratios[0]) <= abs(ratios[0]) * mp.mpf(2) ** (-BITS) for value in ratios)
     return (1 if ratios[0] > 0 else -1) if same else None
 
 

@@ -73,7 +73,7 @@ def read(text: str) -> Value | None:
         return _collected("point", items, opening + closed) if closed in (")", "]") else None
     if _PLUS_MINUS.search(text):
         both = [text.replace("\\pm", pm_sign).replace("\\mp", mp_sign) for pm_sign, mp_sign in ("+-", "-+")]
-        return _collected("list", [each.lstrip("+") for each in both])
+        return _collected("list", [alternative.lstrip("+") for alternative in both])
     return _relation(text) if _RELATION.search(text) else _single(text)
 
 

@@ -283,8 +283,8 @@ def value(composition: Composition, argument: Any) -> Any:
 @cache
 def function(step: Step) -> Callable[[Any], Any]:
     """A step as a function. Its code is ours, from OPERATIONS, never a model's."""
-    made: Callable[[Any], Any] = eval(f"lambda v: {step.code('v')}")
-    return made
+    compiled: Callable[[Any], Any] = eval(f"lambda v: {step.code('v')}")
+    return compiled
 
 
 def rivals(composition: Composition) -> list[Composition]:

@@ -101,8 +101,10 @@ class HubRows(Rows):
             if name in row.values:
                 return name
         columns = ", ".join(row.values)
-        entry = f'tasks = [{{ name = "{self.name}", hub = "{self.hub}", {key} = "COLUMN", verify = "math" }}]'
-        raise DataError(f"{self.where()}: no column is known as {key} (it has {columns}); write {entry}")
+        example = (
+            f'tasks = [{{ name = "{self.name}", hub = "{self.hub}", {key} = "COLUMN", verify = "math" }}]'
+        )
+        raise DataError(f"{self.where()}: no column is known as {key} (it has {columns}); write {example}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +159,8 @@ def _read(task: HubRows, folder: Path | None) -> tuple[Source, Mapping[Split, tu
     parts: dict[Split, list[Problem]] = {split: [] for split in get_args(Split)}
     table_sources: list[Source] = []
     for name, split in tables.items():
-        source, made = _rows(task, name, folder)
-        parts[split] += made
+        source, table_problems = _rows(task, name, folder)
+        parts[split] += table_problems
         table_sources.append(source)
     deal(task, parts)
     held_out_ids = {problem.id for split in ("validation", "test") for problem in parts[split]}

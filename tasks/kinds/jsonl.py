@@ -499,15 +499,17 @@ def read(task: Rows) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
 
 @lru_cache(maxsize=16)
 def _read(task: Rows, path: Path, *_: int) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
-    source, made = parse(Table(str(path), None), Path("/"), task.make, identity=lambda pair: pair[1].id)
-    stated_splits = [split for split, _ in made if split]
-    if stated_splits and len(stated_splits) < len(made):
+    source, split_problems = parse(
+        Table(str(path), None), Path("/"), task.make, identity=lambda pair: pair[1].id
+    )
+    stated_splits = [split for split, _ in split_problems if split]
+    if stated_splits and len(stated_splits) < len(split_problems):
         raise DataError(
-            f"{path}: {len(stated_splits)} of {len(made)} rows say their {SPLIT}; "
+            f"{path}: {len(stated_splits)} of {len(split_problems)} rows say their {SPLIT}; "
             "give all that column, or none"
         )
     parts: dict[Split, list[Problem]] = {split: [] for split in get_args(Split)}
-    for split, problem in made:
+    for split, problem in split_problems:
         parts[split or hashed(task, problem)].append(problem)
     return replace(source, table=path.name), task.in_context(parts)
 

@@ -46,8 +46,8 @@ def template(name: str) -> Template:
     is_path = "/" in name or name.endswith(".txt")
     path = Path(name).expanduser() if is_path else PROMPTS / f"{name}.txt"
     try:
-        data = as_utf8(bounded.read_bytes(path, bounded.max_text()))
-        text = data.decode("utf-8")
+        content = as_utf8(bounded.read_bytes(path, bounded.max_text()))
+        text = content.decode("utf-8")
     except FileNotFoundError as error:
         if is_path:
             raise DataError(f"template {name}: cannot be read ({error.strerror}); correct the path") from None
@@ -64,5 +64,5 @@ def template(name: str) -> Template:
             "fix the file"
         )
     location = str(path) if is_path else f"grpobench: prompts/{path.name}"
-    digest, table = hashlib.sha256(data).hexdigest(), f"prompts/{path.name}"
+    digest, table = hashlib.sha256(content).hexdigest(), f"prompts/{path.name}"
     return Template(text, Source("folder" if is_path else "package", location, digest, table=table))

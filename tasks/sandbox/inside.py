@@ -25,9 +25,9 @@ def main(job: "dict[str, Any]") -> None:
     channel, write, leave = private_channel(), os.write, os._exit
 
     def say(text: str) -> None:
-        data = (text + "\n").encode("ascii")
-        while data:
-            data = data[write(channel, data) :]
+        unsent = (text + "\n").encode("ascii")
+        while unsent:
+            unsent = unsent[write(channel, unsent) :]
 
     say("ready")
     for name, amount in job["limits"].items():

@@ -320,10 +320,10 @@ class Conversation:
                         poll.unregister(inward)
                         self.process.stdin.close()
                     continue
-                data = os.read(descriptor, 65536)
-                sinks[descriptor].extend(data)
+                output = os.read(descriptor, 65536)
+                sinks[descriptor].extend(output)
                 self.flooded = len(sinks[descriptor]) > 2 * wire.LARGEST
-                if not data:
+                if not output:
                     poll.unregister(descriptor)
                     del sinks[descriptor]
             if not self.ready and self.answer:
@@ -376,14 +376,14 @@ class Conversation:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def _write(descriptor: int, data: memoryview) -> int:
+def _write(descriptor: int, unsent: memoryview) -> int:
     """Number of bytes written; all of them if nobody reads any more."""
     try:
-        return os.write(descriptor, data)
+        return os.write(descriptor, unsent)
     except BlockingIOError:
         return 0
     except BrokenPipeError:
-        return len(data)
+        return len(unsent)
 
 
 def usage(pid: int) -> tuple[float, float]:

@@ -72,18 +72,22 @@ def make(generator: str, config: str, seed: int, start: int, count: int) -> dict
     """Problems of a stream: ``rows``, or an invalid configuration as ``error``."""
     try:
         chunks = {number // SPAN for number in range(start, start + count)}
-        made = {chunk: data_set(generator, config, STREAM * seed + SPAN * chunk, SPAN) for chunk in chunks}
+        dataset_by_chunk = {
+            chunk: data_set(generator, config, STREAM * seed + SPAN * chunk, SPAN) for chunk in chunks
+        }
     except (AssertionError, TypeError, ValueError, KeyError, AttributeError) as error:
         return {"error": str(error) or type(error).__name__, "settings": settings(generator)}
-    return {"rows": [row(generator, config, made[n // SPAN], n) for n in range(start, start + count)]}
+    return {
+        "rows": [row(generator, config, dataset_by_chunk[n // SPAN], n) for n in range(start, start + count)]
+    }
 
 
-def row(generator: str, config: str, made: Any, number: int) -> dict[str, Any]:
+def row(generator: str, config: str, dataset: Any, number: int) -> dict[str, Any]:
     """One problem. `accepted` says whether the generator's scorer accepts its reference; None without one."""
     random.seed(f"{generator}/{config}/{number}")  # for generators that use the global random state
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number % 2**32)
-    entry = made[number % SPAN]
+    entry = dataset[number % SPAN]
     reference = reference_of(entry)
     packed = base64.b64encode(pickle.dumps(entry)).decode()
     accepted = None
@@ -212,21 +216,21 @@ def drive(puzzle: Mapping[str, Any]) -> str | None:
 def carry(puzzle: Mapping[str, Any]) -> str:
     """Move each box in turn, along its row's line and then its column's, to a target of its color."""
     plan = []
-    boxes = [(square, item) for square, items in puzzle["initial_state"].items() for item in items]
+    boxes = [(square, label) for square, items in puzzle["initial_state"].items() for label in items]
     targets: dict[str, list[str]] = {}
-    for square, item in boxes:
-        if item.startswith("target_"):
-            targets.setdefault(item.removeprefix("target_"), []).append(square)
-    for square, item in boxes:
-        if not item.startswith("box_"):
+    for square, label in boxes:
+        if label.startswith("target_"):
+            targets.setdefault(label.removeprefix("target_"), []).append(square)
+    for square, label in boxes:
+        if not label.startswith("box_"):
             continue
-        color = item.removeprefix("box_")
+        color = label.removeprefix("box_")
         here = [float(part) for part in square.split("_")]
         there = [float(part) for part in targets[color].pop().split("_")]
         for axis in (0, 1):
             while here[axis] != there[axis]:
                 agent = f"Agent[{here[0]}, {here[1]}]"
                 here[axis] += 1 if there[axis] > here[axis] else -1
-                plan.append({agent: f"move({item}, square[{here[0]}, {here[1]}])"})
-        plan.append({f"Agent[{here[0]}, {here[1]}]": f"move({item}, target_{color})"})
+                plan.append({agent: f"move({label}, square[{here[0]}, {here[1]}])"})
+        plan.append({f"Agent[{here[0]}, {here[1]}]": f"move({label}, target_{color})"})
     return json.dumps(plan)

@@ -87,10 +87,10 @@ class Floor:
 
     def read(self) -> bool:
         """Take questions in; False at the end of the input."""
-        data = os.read(self.requests, 1 << 16)
-        *lines, self.partial = (self.partial + data).split(b"\n")
+        received = os.read(self.requests, 1 << 16)
+        *lines, self.partial = (self.partial + received).split(b"\n")
         self.waiting.extend(Question(*json.loads(line)) for line in lines)
-        return bool(data)
+        return bool(received)
 
     def hand_out(self) -> None:
         idle = [worker for worker in self.workers.values() if worker.question is None]
@@ -101,13 +101,14 @@ class Floor:
             message = json.dumps([question.cpu, question.wall, question.argument]).encode() + b"\n"
             try:
                 worker.line.sendall(message)
-            except OSError:  # It was killed while idle; `hear` handles that.
+            except OSError:  # It was killed while idle; `read_messages` handles that.
                 continue
 
     def start_worker(self) -> Worker:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
+            # A copy of these would hold them open, and nobody would see that the keeper has ended.
             for descriptor in (self.requests, self.replies, ours.fileno(), *self.workers):
                 os.close(descriptor)
             serve(theirs, self.function, self.memory)
@@ -118,11 +119,11 @@ class Floor:
 
     def read_messages(self, worker: Worker) -> None:
         try:
-            data = worker.line.recv(1 << 16)
+            received = worker.line.recv(1 << 16)
         except OSError:
-            data = b""
-        worker.received += data
-        if not data:
+            received = b""
+        worker.received += received
+        if not received:
             status = self.reap(worker)
             if worker.question is not None:
                 self.ended(worker, worker.question, status)
@@ -150,9 +151,9 @@ class Floor:
 
     def answer(self, worker: Worker, ending: Ending, value: Any = None) -> None:
         assert worker.question is not None
-        data = json.dumps([worker.question.key, ending, value]).encode() + b"\n"
-        while data:
-            data = data[os.write(self.replies, data) :]
+        unsent = json.dumps([worker.question.key, ending, value]).encode() + b"\n"
+        while unsent:
+            unsent = unsent[os.write(self.replies, unsent) :]
 
     def reap(self, worker: Worker) -> int:
         """The wait status of a worker that has closed its pipe; one that is still alive after that is

@@ -34,8 +34,8 @@ def example() -> tuple[Batch, torch.Tensor, torch.Tensor]:
 def total(algorithm: AStarPO, batch: Batch, reference: torch.Tensor, policy: torch.Tensor) -> torch.Tensor:
     signal = algorithm.compute_signal(batch, Fixed(reference=reading(reference)))
     used = signal.row_group >= 0
-    part, kept, now = batch[used], signal[used], reading(policy[used])
-    return (algorithm.loss(part, kept, {"policy": now}).terms * algorithm.loss_weights(part)).sum()
+    part, used_signal, now = batch[used], signal[used], reading(policy[used])
+    return (algorithm.loss(part, used_signal, {"policy": now}).terms * algorithm.loss_weights(part)).sum()
 
 
 # V*
@@ -72,9 +72,9 @@ def test_completions_without_a_reward_do_not_count() -> None:
     nan = math.nan
     reward = torch.tensor([[1.0, nan, 0.0], [nan, nan, nan], [nan, 0.5, nan]], dtype=torch.float64)
     for estimate in ("soft", "mean"):
-        found = optimal_value(reward, 0.5, estimate)  # type: ignore[arg-type]
-        close(found[:1], optimal_value(reward[:1, [0, 2]], 0.5, estimate))  # type: ignore[arg-type]
-        assert found[1].isnan() and found[2] == 0.5
+        values = optimal_value(reward, 0.5, estimate)  # type: ignore[arg-type]
+        close(values[:1], optimal_value(reward[:1, [0, 2]], 0.5, estimate))  # type: ignore[arg-type]
+        assert values[1].isnan() and values[2] == 0.5
 
 
 # The regression
@@ -83,12 +83,12 @@ def test_completions_without_a_reward_do_not_count() -> None:
 def test_loss_and_gradient_equal_the_authors(double: None) -> None:
     """ZhaolinGao/A-PO@45b6570, verl/trainer/apo/core_algos.py: compute_policy_loss, restated."""
     batch, reference, policy = example()
-    found = total(AStarPO(beta2=0.3), batch, reference, policy)
-    (gradient,) = torch.autograd.grad(found, policy)
+    loss = total(AStarPO(beta2=0.3), batch, reference, policy)
+    (gradient,) = torch.autograd.grad(loss, policy)
     mask = batch.completion_mask
     log_ratio = (policy * mask).sum(-1) - (reference * mask).sum(-1)
     expected = ((0.3 * log_ratio + batch.expected - batch.reward) ** 2).mean()
-    close(found, expected.detach())
+    close(loss, expected.detach())
     close(gradient, torch.autograd.grad(expected, policy)[0])
 
 
@@ -99,15 +99,15 @@ def test_loss_and_gradient_equal_trl(double: None) -> None:
     ours = AStarPO(beta2=0.05)
     models = models_for(ours, "llama")
     batch = off_policy(rollouts([[4, 2, 6], [5, 1, 3]], [[1.0, 0.0, 1.0], [0.5, 0.0, 1.0]]), models)
-    found, metrics = backward(ours, models, batch)
+    gradients, metrics = backward(ours, models, batch)
     width, longest = batch.prompt.shape[1], batch.completion.shape[1]
     tokens = torch.zeros(len(batch), width + longest, dtype=torch.long)
-    seen = torch.zeros_like(tokens)
+    attention_mask = torch.zeros_like(tokens)
     for row in range(len(batch)):  # prompts padded on the left
         begin, end = width - int(batch.prompt_length[row]), width + int(batch.length[row])
         tokens[row, begin:width] = batch.prompt[row, : width - begin]
         tokens[row, width:end] = batch.completion[row, : end - width]
-        seen[row, begin:end] = 1
+        attention_mask[row, begin:end] = 1
     trainer: Any = types.SimpleNamespace(
         model=models.language,
         args=types.SimpleNamespace(beta2=0.05),
@@ -122,10 +122,10 @@ def test_loss_and_gradient_equal_trl(double: None) -> None:
         return types.SimpleNamespace(logits=reference.head(states))  # type: ignore[misc]
 
     with torch.no_grad():
-        ref_logps = trainer._get_sequence_logps(read, tokens, seen, longest)
+        ref_logps = trainer._get_sequence_logps(read, tokens, attention_mask, longest)
     inputs = {
         "input_ids": tokens,
-        "attention_mask": seen,
+        "attention_mask": attention_mask,
         "logits_to_keep": longest,
         "ref_logps": ref_logps,
         "rewards": batch.reward,
@@ -133,20 +133,20 @@ def test_loss_and_gradient_equal_trl(double: None) -> None:
     }
     loss = A2POTrainer.compute_loss(trainer, models.language, inputs)
     loss.backward()
-    named = models.language.named_parameters()
-    expected = {f"policy/{name}": torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}
+    parameters = models.language.named_parameters()
+    expected = {f"policy/{name}": torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters}
     assert norm(expected) > 1e-3
     assert metrics["optimal/error"] == pytest.approx(loss.item(), rel=1e-9)
-    assert distance(found, expected) < 1e-6  # float64 here; parts of the attention are float32 in both
+    assert distance(gradients, expected) < 1e-6  # float64 here; parts of the attention are float32 in both
 
 
 def test_at_the_reference_it_is_reinforce_with_the_optimal_value_as_baseline(double: None) -> None:
     batch, reference, _ = example()
     policy = reference.clone().requires_grad_()
-    (found,) = torch.autograd.grad(total(AStarPO(beta2=0.01), batch, reference, policy), policy)
+    (gradient,) = torch.autograd.grad(total(AStarPO(beta2=0.01), batch, reference, policy), policy)
     assert batch.expected is not None
     advantage = (batch.reward - batch.expected)[:, None]
-    close(found, -2 * 0.01 * advantage * batch.completion_mask / len(batch))
+    close(gradient, -2 * 0.01 * advantage * batch.completion_mask / len(batch))
 
 
 def test_the_optimum_is_the_reference_tilted_by_the_reward(double: None) -> None:
@@ -186,9 +186,9 @@ def test_a_batch_without_any_value_is_refused() -> None:
 
 
 def curriculum(algorithm: AStarPO, prompts: int, reward: list[list[float]]) -> Valued:
-    found = algorithm.curriculum([{}] * len(reward), prompts, 0, Study(reward=torch.tensor(reward)))
-    assert isinstance(found, Valued)
-    return found
+    valued = algorithm.curriculum([{}] * len(reward), prompts, 0, Study(reward=torch.tensor(reward)))
+    assert isinstance(valued, Valued)
+    return valued
 
 
 def test_problems_that_the_base_never_solves_can_be_skipped() -> None:

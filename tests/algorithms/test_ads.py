@@ -62,10 +62,10 @@ def schedule(sizes: Sequence[int] = (8, 8, 8, 8), prompts: int = 4, **settings: 
     return AdaptiveSchedule(blobs(sizes), prompts, 7, **options)
 
 
-def answer(found: AdaptiveSchedule, step: int, rate: float) -> list[int]:
+def answer(curriculum: AdaptiveSchedule, step: int, rate: float) -> list[int]:
     """Draw and grade a step in which every problem has this success rate."""
-    index = found.draw(step, 0)
-    assert found.accept(step, index, [[rate, rate]] * len(index)) == [True] * len(index)
+    index = curriculum.draw(step, 0)
+    assert curriculum.accept(step, index, [[rate, rate]] * len(index)) == [True] * len(index)
     return index
 
 
@@ -73,25 +73,25 @@ def answer(found: AdaptiveSchedule, step: int, rate: float) -> list[int]:
 
 
 def test_clusters_are_kinds_of_problems_easiest_first() -> None:
-    found = cluster_problems(blobs([3, 5, 2]), 3, 128, seed=1)
+    clusters = cluster_problems(blobs([3, 5, 2]), 3, 128, seed=1)
     # difficulty falls with the number of a problem
-    assert sorted(found) == [[2, 1, 0], [7, 6, 5, 4, 3], [9, 8]]
+    assert sorted(clusters) == [[2, 1, 0], [7, 6, 5, 4, 3], [9, 8]]
 
 
 def test_clusters_depend_on_the_seed_and_on_no_other_generator() -> None:
     noise = Study(torch.randn(200, 16, generator=torch.Generator().manual_seed(0)), torch.rand(200))
-    one = cluster_problems(noise, 12, 8, seed=3)
-    assert cluster_problems(noise, 12, 8, seed=3) == one
-    assert cluster_problems(noise, 12, 8, seed=4) != one
-    assert sorted(itertools.chain(*one)) == list(range(200))
+    clusters = cluster_problems(noise, 12, 8, seed=3)
+    assert cluster_problems(noise, 12, 8, seed=3) == clusters
+    assert cluster_problems(noise, 12, 8, seed=4) != clusters
+    assert sorted(itertools.chain(*clusters)) == list(range(200))
 
 
 @pytest.mark.parametrize(("problems", "clusters"), [(5, 64), (1, 64), (2, 2), (40, 1)])
 def test_there_are_no_more_clusters_than_problems(problems: int, clusters: int) -> None:
-    made = Study(torch.randn(problems, 4, generator=torch.Generator().manual_seed(0)), torch.rand(problems))
-    found = cluster_problems(made, clusters, 128, seed=0)
-    assert 1 <= len(found) <= min(problems, clusters)
-    assert sorted(itertools.chain(*found)) == list(range(problems))
+    noise = Study(torch.randn(problems, 4, generator=torch.Generator().manual_seed(0)), torch.rand(problems))
+    clustering = cluster_problems(noise, clusters, 128, seed=0)
+    assert 1 <= len(clustering) <= min(problems, clusters)
+    assert sorted(itertools.chain(*clustering)) == list(range(problems))
 
 
 def test_problems_that_the_model_cannot_tell_apart_are_one_cluster() -> None:
@@ -102,25 +102,25 @@ def test_problems_that_the_model_cannot_tell_apart_are_one_cluster() -> None:
 
 def test_embeddings_are_compared_by_direction_in_principal_components() -> None:
     rows = np.random.default_rng(0).normal(size=(30, 7))
-    whole = reduce_dimensions(rows, 99)
-    np.testing.assert_allclose(reduce_dimensions(rows * np.arange(1, 31)[:, None], 99), whole, atol=1e-12)
+    reduced = reduce_dimensions(rows, 99)
+    np.testing.assert_allclose(reduce_dimensions(rows * np.arange(1, 31)[:, None], 99), reduced, atol=1e-12)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
     def apart(points: np.ndarray) -> np.ndarray:
         return np.linalg.norm(points[:, None] - points, axis=-1)
 
-    np.testing.assert_allclose(apart(whole), apart(unit), atol=1e-12)  # a rotation keeps all distances
-    spread = whole.var(0)
+    np.testing.assert_allclose(apart(reduced), apart(unit), atol=1e-12)  # a rotation keeps all distances
+    spread = reduced.var(0)
     assert (np.diff(spread) <= 0).all() and reduce_dimensions(rows, 3).shape == (30, 3)
-    np.testing.assert_allclose(reduce_dimensions(rows, 3), whole[:, :3])
+    np.testing.assert_allclose(reduce_dimensions(rows, 3), reduced[:, :3])
 
 
 # Drawing
 
 
 def test_a_step_draws_the_easiest_of_some_clusters_evenly() -> None:
-    found = schedule(prompts=5)
-    index = found.draw(1, 0)
+    curriculum = schedule(prompts=5)
+    index = curriculum.draw(1, 0)
     kinds = collections.Counter(problem // 8 for problem in index)
     assert sorted(kinds.values()) == [2, 3] and len(set(index)) == 5
     for kind, count in kinds.items():  # the last problem of a blob is its easiest
@@ -137,39 +137,39 @@ def test_draws_are_functions_of_seed_step_and_attempt() -> None:
 def test_clusters_are_drawn_by_their_probabilities_without_replacement() -> None:
     """Two of three with p = .6, .3, .1: {0, 1} with .6·.3/.4 + .3·.6/.7 = .7071, {0, 2} with .6·.1/.4 +
     .1·.6/.9 = .2167, {1, 2} with .3·.1/.7 + .1·.3/.9 = .0762. 4,000 draws, four standard errors."""
-    found = schedule((4, 4, 4), prompts=2)
-    order = [found.sorted.index(own) for own in sorted(found.sorted, key=min)]
+    curriculum = schedule((4, 4, 4), prompts=2)
+    order = [curriculum.sorted.index(cluster) for cluster in sorted(curriculum.sorted, key=min)]
     for kind, p in zip(order, (0.6, 0.3, 0.1), strict=True):
-        found.probability[kind] = p
+        curriculum.probability[kind] = p
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     for step in range(4000):
-        counts[tuple(sorted(problem // 4 for problem in found.draw(step, 0)))] += 1
+        counts[tuple(sorted(problem // 4 for problem in curriculum.draw(step, 0)))] += 1
     for pair, p in {(0, 1): 0.7071, (0, 2): 0.2167, (1, 2): 0.0762}.items():
         assert abs(counts[pair] / 4000 - p) < 4 * (p * (1 - p) / 4000) ** 0.5
     assert sum(counts.values()) == 4000
 
 
 def test_small_clusters_are_filled_up_from_others() -> None:
-    found = schedule((1, 1, 2, 12), prompts=8, at_once=2)
+    curriculum = schedule((1, 1, 2, 12), prompts=8, at_once=2)
     for step in range(1, 20):
-        index = found.draw(step, 0)
+        index = curriculum.draw(step, 0)
         assert len(index) == len(set(index)) == 8
 
 
 def test_fewer_problems_than_prompts_are_all_drawn_once() -> None:
-    found = schedule((2, 1), prompts=8)
-    assert sorted(found.draw(1, 0)) == [0, 1, 2]
+    curriculum = schedule((2, 1), prompts=8)
+    assert sorted(curriculum.draw(1, 0)) == [0, 1, 2]
 
 
 def test_refills_bring_problems_that_the_step_has_not_had() -> None:
-    found = schedule((6, 6), prompts=4)
+    curriculum = schedule((6, 6), prompts=4)
     drawn: list[int] = []
     for attempt in range(5):
-        index = found.draw(1, attempt)
-        found.accept(1, index, [[1.0]] * len(index))
+        index = curriculum.draw(1, attempt)
+        curriculum.accept(1, index, [[1.0]] * len(index))
         drawn += index
     assert len(drawn) == len(set(drawn)) == 12, "all of them, then no more"
-    assert found.draw(2, 0), "the next step may have them again"
+    assert curriculum.draw(2, 0), "the next step may have them again"
 
 
 # What rewards change
@@ -184,7 +184,7 @@ def test_ads_moves_to_easier_problem_after_failure_harder_after_success(rate: fl
 
 
 @pytest.mark.parametrize(
-    ("held", "moves", "expected"),
+    ("positions", "moves", "expected"),
     [
         ([3], {3: 1}, [4]),
         ([3], {3: -1}, [2]),
@@ -203,9 +203,9 @@ def test_ads_moves_to_easier_problem_after_failure_harder_after_success(rate: fl
     ],
 )
 def test_places_move_to_the_next_that_is_free(
-    held: list[int], moves: dict[int, int], expected: list[int]
+    positions: list[int], moves: dict[int, int], expected: list[int]
 ) -> None:
-    assert move_positions(held, moves, 10) == expected
+    assert move_positions(positions, moves, 10) == expected
 
 
 def test_a_cluster_that_holds_everything_keeps_it() -> None:
@@ -214,75 +214,75 @@ def test_a_cluster_that_holds_everything_keeps_it() -> None:
 
 def test_places_walk_along_the_difficulties_until_they_are_in_the_band() -> None:
     """One cluster of 30; a problem is solved as often as its place is easy: ½ at the 15th."""
-    found = schedule((30,), prompts=2, at_once=1)
+    curriculum = schedule((30,), prompts=2, at_once=1)
     for step in range(1, 40):
-        index = found.draw(step, 0)
-        rates = [1 - found.location[problem][1] / 29 for problem in index]
-        found.accept(step, index, [[rate] for rate in rates])
-    assert all(0.33 <= 1 - place / 29 <= 0.67 for place in found.positions[0])
-    before = [*found.positions[0]]
-    answer(found, 40, 0.5)
-    assert found.positions[0] == before
+        index = curriculum.draw(step, 0)
+        rates = [1 - curriculum.location[problem][1] / 29 for problem in index]
+        curriculum.accept(step, index, [[rate] for rate in rates])
+    assert all(0.33 <= 1 - position / 29 <= 0.67 for position in curriculum.positions[0])
+    before = [*curriculum.positions[0]]
+    answer(curriculum, 40, 0.5)
+    assert curriculum.positions[0] == before
 
 
 def test_probabilities_follow_the_success_rates_smoothly() -> None:
     """Two of four clusters solve everything: r = (1, 1, ½, ½), Σ = 3; p ← .7 · ¼ + .3 · r/3."""
-    found = schedule()
-    index = answer(found, 1, 1.0)
-    seen = {found.location[problem][0] for problem in index}
+    curriculum = schedule()
+    index = answer(curriculum, 1, 1.0)
+    drawn_clusters = {curriculum.location[problem][0] for problem in index}
     for cluster in range(4):
-        rate = 1.0 if cluster in seen else 0.5
-        assert found.rate[cluster] == rate
-        assert found.probability[cluster] == pytest.approx(0.7 / 4 + 0.3 * rate / 3)
-    assert sum(found.probability) == pytest.approx(1)
+        rate = 1.0 if cluster in drawn_clusters else 0.5
+        assert curriculum.rate[cluster] == rate
+        assert curriculum.probability[cluster] == pytest.approx(0.7 / 4 + 0.3 * rate / 3)
+    assert sum(curriculum.probability) == pytest.approx(1)
 
 
 def test_a_clusters_rate_is_the_mean_of_its_last_visit() -> None:
-    found = schedule((4, 4), prompts=4)
-    index = found.draw(1, 0)
-    found.accept(1, index, [[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    first = found.location[index[0]][0]
-    assert (found.rate[first], found.rate[1 - first]) == (0.75, 0.0)
-    assert found.probability[first] == pytest.approx(0.7 / 2 + 0.3)
+    curriculum = schedule((4, 4), prompts=4)
+    index = curriculum.draw(1, 0)
+    curriculum.accept(1, index, [[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    first = curriculum.location[index[0]][0]
+    assert (curriculum.rate[first], curriculum.rate[1 - first]) == (0.75, 0.0)
+    assert curriculum.probability[first] == pytest.approx(0.7 / 2 + 0.3)
 
 
 def test_where_nothing_is_solved_all_clusters_are_alike() -> None:
-    found = schedule((4, 4), prompts=4)
-    answer(found, 1, 0.0)
-    assert found.rate == [0.0, 0.0] and found.probability == [0.5, 0.5]
+    curriculum = schedule((4, 4), prompts=4)
+    answer(curriculum, 1, 0.0)
+    assert curriculum.rate == [0.0, 0.0] and curriculum.probability == [0.5, 0.5]
 
 
 def test_success_is_the_mean_reward_between_nought_and_one() -> None:
-    found = schedule((4, 4), prompts=4)
-    index = found.draw(1, 0)
-    found.accept(1, index, [[2.5, -1.0]] * 4)
-    assert found.rate == [0.5, 0.5]
+    curriculum = schedule((4, 4), prompts=4)
+    index = curriculum.draw(1, 0)
+    curriculum.accept(1, index, [[2.5, -1.0]] * 4)
+    assert curriculum.rate == [0.5, 0.5]
 
 
 def test_an_epoch_begins_anew() -> None:
     """16 problems, 4 a step: after four steps the schedule is as it was."""
-    found = schedule((8, 8), prompts=4, epochs=True)
-    start = json.loads(json.dumps(found.state()))
+    curriculum = schedule((8, 8), prompts=4, epochs=True)
+    start = json.loads(json.dumps(curriculum.state()))
     for step in range(1, 5):
-        answer(found, step, 1.0)
-        assert found.state() != start
-    found.draw(5, 0)
-    assert found.state() == start
+        answer(curriculum, step, 1.0)
+        assert curriculum.state() != start
+    curriculum.draw(5, 0)
+    assert curriculum.state() == start
     lasting = schedule((8, 8), prompts=4)
     for step in range(1, 6):
         answer(lasting, step, 1.0)
-    assert lasting.positions != found.positions
+    assert lasting.positions != curriculum.positions
 
 
 def test_more_groups_are_in_the_band_than_with_uniform_sampling() -> None:
     """A made-up policy that solves a problem by its difficulty, with three clusters of different range."""
     study = blobs([40, 40, 40])
     ease = {problem: (problem % 40) / 39 for problem in range(120)}  # the last of a blob is its easiest
-    found = AdaptiveSchedule(study, 6, 1, clusters=3, at_once=2, epochs=False)
+    curriculum = AdaptiveSchedule(study, 6, 1, clusters=3, at_once=2, epochs=False)
     inside = []
     for step in range(1, 60):
-        index = found.draw(step, 0)
-        found.accept(step, index, [[ease[problem]] for problem in index])
+        index = curriculum.draw(step, 0)
+        curriculum.accept(step, index, [[ease[problem]] for problem in index])
         inside += [abs(ease[problem] - 0.5) <= 0.17 for problem in index] if step > 40 else []
     assert np.mean(inside) > 0.95
     assert 0.3 < np.mean([abs(rate - 0.5) <= 0.17 for rate in ease.values()]) < 0.4
@@ -292,14 +292,14 @@ def test_more_groups_are_in_the_band_than_with_uniform_sampling() -> None:
 
 
 def test_state_is_json_and_goes_on_where_it_was_saved() -> None:
-    whole, other = schedule(epochs=True), schedule(epochs=True)
-    drawn = [answer(whole, step, 0.2 * (step % 6)) for step in range(1, 13)]
+    uninterrupted, interrupted = schedule(epochs=True), schedule(epochs=True)
+    drawn = [answer(uninterrupted, step, 0.2 * (step % 6)) for step in range(1, 13)]
     for step in range(1, 6):
-        answer(other, step, 0.2 * (step % 6))
+        answer(interrupted, step, 0.2 * (step % 6))
     fresh = schedule(epochs=True)
-    fresh.restore(json.loads(json.dumps(other.state())))
+    fresh.restore(json.loads(json.dumps(interrupted.state())))
     assert [answer(fresh, step, 0.2 * (step % 6)) for step in range(6, 13)] == drawn[5:]
-    assert fresh.state() == whole.state()
+    assert fresh.state() == uninterrupted.state()
 
 
 def test_clusters_of_the_checkpoint_count() -> None:
@@ -328,29 +328,29 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def problems(path: Path, steps: Sequence[int]) -> list[list[str]]:
     """Ids of the problems of each step's rollouts."""
-    found = []
+    ids_by_step = []
     for step in steps:
         packed = (path / "rollouts" / f"step-{step}.jsonl.zst").read_bytes()
         text = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read().decode()
-        found.append([json.loads(line)["problem"] for line in text.splitlines()])
-    return found
+        ids_by_step.append([json.loads(line)["problem"] for line in text.splitlines()])
+    return ids_by_step
 
 
 def test_a_killed_run_draws_the_same_problems_when_it_goes_on(cache: Path, tmp_path: Path) -> None:
     config = on_few_problems(ADS(), steps=5, checkpoint=CheckpointConfig(every=2))
     config = dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, every=1))
-    whole = execute(config, tmp_path / "whole")
+    uninterrupted = execute(config, tmp_path / "whole")
     with pytest.raises(Preempted):
         execute(config, tmp_path / "parts", after(tmp_path / "parts", 3))
     parts = execute(config, tmp_path / "parts")
-    assert parts == whole
+    assert parts == uninterrupted
     steps = range(1, 6)
     drawn = problems(tmp_path / "whole", steps)
     assert problems(tmp_path / "parts", steps) == drawn
     assert len({tuple(step) for step in drawn}) > 2
     ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
     assert ends[0] == ends[1]
-    assert all(0 <= row["modify/in_band"] <= 1 for row in whole[1:])
+    assert all(0 <= row["modify/in_band"] <= 1 for row in uninterrupted[1:])
 
 
 # Around algorithms
@@ -360,8 +360,8 @@ def test_any_algorithm_can_have_the_schedule() -> None:
     for algorithm in (GRPO(), GSPO(), DPO(), ADS()):
         around = SMALL.around(algorithm)
         assert isinstance(around, Modified) and around.studies
-        found = around.curriculum([{}] * 16, 4, 3, blobs([8, 8]))
-        assert isinstance(found, AdaptiveSchedule) and len(found.draw(1, 0)) == 4
+        curriculum = around.curriculum([{}] * 16, 4, 3, blobs([8, 8]))
+        assert isinstance(curriculum, AdaptiveSchedule) and len(curriculum.draw(1, 0)) == 4
         plain = Modifiers(ads_clusters=3, ads_band=0.2).around(algorithm)
         assert plain is algorithm and not plain.studies
 
@@ -370,14 +370,14 @@ def test_settings_reach_the_schedule() -> None:
     modify = Modifiers(
         schedule="ads", ads_clusters=2, ads_at_once=1, ads_smoothing=1.0, ads_success=0.25, ads_band=0.0
     )
-    found = modify.around(GRPO()).curriculum([{}] * 16, 4, 3, blobs([8, 8]))
-    assert isinstance(found, AdaptiveSchedule)
-    assert (len(found.sorted), found.at_once, found.band, found.epoch) == (2, 1, 0.0, 4)
-    assert found.rate == [0.25, 0.25]
-    index = answer(found, 1, 0.75)
-    chosen = found.location[index[0]][0]
-    assert found.probability[chosen] == pytest.approx(0.75)
-    assert found.positions[chosen] == [1, 2, 3, 4], "outside a band of nought all move on"
+    curriculum = modify.around(GRPO()).curriculum([{}] * 16, 4, 3, blobs([8, 8]))
+    assert isinstance(curriculum, AdaptiveSchedule)
+    assert (len(curriculum.sorted), curriculum.at_once, curriculum.band, curriculum.epoch) == (2, 1, 0.0, 4)
+    assert curriculum.rate == [0.25, 0.25]
+    index = answer(curriculum, 1, 0.75)
+    chosen = curriculum.location[index[0]][0]
+    assert curriculum.probability[chosen] == pytest.approx(0.75)
+    assert curriculum.positions[chosen] == [1, 2, 3, 4], "outside a band of nought all move on"
     assert (
         Modifiers(schedule="ads", ads_epochs=False)
         .around(GRPO())
@@ -389,11 +389,11 @@ def test_settings_reach_the_schedule() -> None:
 
 def test_dynamic_sampling_refills_from_the_schedule() -> None:
     around = dataclasses.replace(SMALL, dynamic_sampling=3).around(GRPO())
-    found = around.curriculum([{}] * 16, 4, 3, blobs([8, 8]))
-    assert isinstance(found, Refilled) and found.attempts == 4
-    first = found.draw(1, 0)
-    assert found.accept(1, first, [[1.0, 1.0], [0.0, 1.0]] * 2) == [False, True] * 2
-    assert not set(found.draw(1, 1)) & set(first)
+    curriculum = around.curriculum([{}] * 16, 4, 3, blobs([8, 8]))
+    assert isinstance(curriculum, Refilled) and curriculum.attempts == 4
+    first = curriculum.draw(1, 0)
+    assert curriculum.accept(1, first, [[1.0, 1.0], [0.0, 1.0]] * 2) == [False, True] * 2
+    assert not set(curriculum.draw(1, 1)) & set(first)
 
 
 def test_a_step_that_runs_out_of_problems_trains_on_what_it_has(cache: Path, tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ modify.ads_clusters = 8
 """
     (tmp_path / "r.toml").write_text(text)
     arms = {config.arm: config for config in read_recipe(str(tmp_path / "r.toml")).configs}
-    assert {name: one.modify.schedule for name, one in arms.items()} == {
+    assert {name: config.modify.schedule for name, config in arms.items()} == {
         "ads": "ads",
         "plain": "uniform",
         "gspo": "ads",
@@ -433,11 +433,11 @@ modify.ads_clusters = 8
 
 
 def test_without_its_schedule_it_is_grpo_bit_for_bit(tmp_path: Path) -> None:
-    own, plain = (
+    ads_rows, plain = (
         execute(on_few_problems(algorithm, Modifiers()), tmp_path / algorithm.name)
         for algorithm in (ADS(), GRPO())
     )
-    assert own == plain
+    assert ads_rows == plain
     ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("ads", "grpo")]
     assert ends[0] == ends[1]
 
@@ -475,8 +475,8 @@ def test_study_is_the_policys_own_view_of_question_and_solution(cache: Path) -> 
     loaded, task = load("nano"), Arithmetic(train=6)
     models = RoleModels(loaded.model, ("policy",), temperature=0.5)
     chosen = task.problems("train")
-    found = study(models, loaded, task, chosen)
-    assert found.embedding.shape == (6, loaded.model.config.hidden_size)
+    studied = study(models, loaded, task, chosen)
+    assert studied.embedding.shape == (6, loaded.model.config.hidden_size)
     for row, problem in enumerate(chosen):
         prompt, text = loaded.encode(problem.prompt), task.demonstrate(problem)
         solution = (
@@ -487,9 +487,9 @@ def test_study_is_the_policys_own_view_of_question_and_solution(cache: Path) -> 
         with torch.no_grad():
             states = loaded.model.base_model(input_ids=tokens).last_hidden_state[0]
             logp = loaded.model(input_ids=tokens).logits[0].log_softmax(-1)
-        torch.testing.assert_close(found.embedding[row], states.mean(0), rtol=1e-4, atol=1e-5)
-        own = logp[len(prompt) - 1 : -1].gather(-1, torch.tensor(solution)[:, None])
-        assert found.nll[row].item() == pytest.approx(-own.mean().item(), abs=1e-5)
+        torch.testing.assert_close(studied.embedding[row], states.mean(0), rtol=1e-4, atol=1e-5)
+        solution_logp = logp[len(prompt) - 1 : -1].gather(-1, torch.tensor(solution)[:, None])
+        assert studied.nll[row].item() == pytest.approx(-solution_logp.mean().item(), abs=1e-5)
 
 
 def test_study_is_read_once_per_model_and_texts(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,9 +515,9 @@ def test_study_is_read_once_per_model_and_texts(cache: Path, monkeypatch: pytest
 
 def test_a_run_studies_the_initial_policy_also_when_it_goes_on(cache: Path, tmp_path: Path) -> None:
     config = on_few_problems(ADS(), steps=1)
-    told: list[str] = []
-    first = trainer_for(config, told.append)
-    assert "studying the problems 0/40" in told
+    messages: list[str] = []
+    first = trainer_for(config, messages.append)
+    assert "studying the problems 0/40" in messages
     again = trainer_for(config)
     assert first.curriculum.state() == again.curriculum.state()
     assert len(first.curriculum.state()["sorted"]) == 6

@@ -48,8 +48,8 @@ def advantages(
 ) -> torch.Tensor:
     """Advantage of each completion's first token; all have one token unless lengths are given."""
     batch = rollouts(lengths or [[1] * len(group) for group in rewards], rewards)
-    found: torch.Tensor = credited(algorithm, dataclasses.replace(batch, **changes)).advantage[:, 0]
-    return found
+    advantage: torch.Tensor = credited(algorithm, dataclasses.replace(batch, **changes)).advantage[:, 0]
+    return advantage
 
 
 ONE_OF_EIGHT = [[1.0] + [0.0] * 7]
@@ -98,10 +98,10 @@ def test_groups_of_equal_rewards_get_exactly_zero_beside_others(case: str) -> No
     """0.1 + 0.1 + 0.1 is not 0.3; and all wrong, all right, one sample alone."""
     rewards = [[0.1] * 3, [1.0, 0.0, 0.0, 1.0, 0.0, 0.5], [0.0] * 4, [1.0] * 4, [1.0]]
     lengths = [[3, 1, 2], [4, 1, 2, 2, 3, 1], [1, 2, 3, 4], [4, 3, 2, 1], [2]]
-    found = advantages(GROUPED[case], rewards, lengths)
-    assert found.isfinite().all()
-    assert found[3:9].any() or case == "passk best"  # two are best
-    assert not found[:3].any() and not found[9:].any()
+    advantage = advantages(GROUPED[case], rewards, lengths)
+    assert advantage.isfinite().all()
+    assert advantage[3:9].any() or case == "passk best"  # two are best
+    assert not advantage[:3].any() and not advantage[9:].any()
 
 
 # Baselines
@@ -120,15 +120,15 @@ def test_without_a_baseline_rewards_are_advantages_also_in_equal_groups() -> Non
     close(advantages(plain, rewards), [1, 1, 0, 2, 0, 0])
     divided = advantages(GRPO(baseline="none", scale="batch", ddof=0, epsilon=1e-15), rewards)
     deviation = math.sqrt(6 / 6 - (4 / 6) ** 2)
-    close(divided, [one / deviation for one in (1, 1, 0, 2, 0, 0)])
+    close(divided, [reward / deviation for reward in (1, 1, 0, 2, 0, 0)])
     with pytest.raises(ValueError, match="baseline: without one, scale must not be group"):
         GRPO(baseline="none")
 
 
 def test_opo_weighs_rewards_by_length() -> None:
     # b = (3·1 + 1·0 + 6·½)/10 = 0.6; the second group has no token at all, so its mean ½
-    found = advantages(OPO(), [[1.0, 0.0, 0.5], [1.0, 0.0]], [[3, 1, 6], [0, 0]])
-    close(found, [0.4, -0.6, -0.1, 0, 0])
+    advantage = advantages(OPO(), [[1.0, 0.0, 0.5], [1.0, 0.0]], [[3, 1, 6], [0, 0]])
+    close(advantage, [0.4, -0.6, -0.1, 0, 0])
     batch = rollouts([[3, 1, 6]], [[1.0, 0.0, 0.5]], gaps={2: (1, 2, 3, 4)})  # replies have no length
     close(credited(OPO(), batch).advantage[:, 0], [1 - 4 / 6, -4 / 6, 0.5 - 4 / 6])
 
@@ -199,18 +199,18 @@ def test_returns_to_go_carry_the_penalty_of_later_tokens_and_are_whitened() -> N
     # k1 against a reference of zeros is −1, −2, −3: returns 1.6, 1.5, 1.3; the other completion's is 0.1
     returns = torch.tensor([1.6, 1.5, 1.3, 0.1])
     expected = (returns - 1.125) / returns.std(correction=0)  # 4.5/4 = 1.125
-    found = credited(ReinforcePP(beta=0.1), batch).advantage
-    close(found[batch.completion_mask], expected, rtol=1e-6, atol=0.0)  # ε = 1e-8 in the variance
+    advantage = credited(ReinforcePP(beta=0.1), batch).advantage
+    close(advantage[batch.completion_mask], expected, rtol=1e-6, atol=0.0)  # ε = 1e-8 in the variance
     # the whole completion's penalty on each token instead: 1 + 0.6 three times, and 0.1
-    whole = credited(ReinforcePP(beta=0.1, kl_placement="reward"), batch).advantage
-    close(whole[0], [1 / math.sqrt(3)] * 3, rtol=1e-6, atol=0.0)  # one of four values differs
+    penalized = credited(ReinforcePP(beta=0.1, kl_placement="reward"), batch).advantage
+    close(penalized[0], [1 / math.sqrt(3)] * 3, rtol=1e-6, atol=0.0)  # one of four values differs
 
 
 def test_baseline_form_shifts_a_group_of_equal_rewards_with_the_batch() -> None:
     # centered: +½ on three tokens, −½ on one, 0 on two; mean 1/6, variance 1/6 − 1/36 = 5/36
-    found = advantages(ReinforcePPBaseline(), [[1.0, 0.0], [1.0, 1.0]], [[3, 1], [1, 1]])
+    advantage = advantages(ReinforcePPBaseline(), [[1.0, 0.0], [1.0, 1.0]], [[3, 1], [1, 1]])
     spread = math.sqrt(5 / 36)
-    close(found, [1 / 3 / spread, -2 / 3 / spread, -1 / 6 / spread, -1 / 6 / spread], rtol=1e-6, atol=0.0)
+    close(advantage, [1 / 3 / spread, -2 / 3 / spread, -1 / 6 / spread, -1 / 6 / spread], rtol=1e-6, atol=0.0)
 
 
 def test_returns_are_not_compared_in_groups() -> None:
@@ -261,15 +261,17 @@ def test_weights_have_the_precision_of_the_batch(
 def test_negative_grpo_is_grpo_in_a_group_with_perfect_completions(virtual: int) -> None:
     rewards = [[1.0, 0.0, 0.0, 0.25], [0.0, 0.0, 0.0], [1.0, 1.0], [0.5]]
     algorithm = NegativeGRPO(virtual=virtual)
-    found = credited(algorithm, rollouts([[2] * len(row) for row in rewards], rewards)).advantage[:, 0]
+    advantage = credited(algorithm, rollouts([[2] * len(row) for row in rewards], rewards)).advantage[:, 0]
     filled = [row + [1.0] * virtual for row in rewards]
-    whole = credited(GRPO(epsilon=1e-6), rollouts([[2] * len(row) for row in filled], filled)).advantage[:, 0]
-    expected, place = [], 0
+    filled_advantage = credited(
+        GRPO(epsilon=1e-6), rollouts([[2] * len(row) for row in filled], filled)
+    ).advantage[:, 0]
+    expected, start = [], 0
     for row in rewards:
-        expected += whole[place : place + len(row)].tolist()
-        place += len(row) + virtual
-    close(found, expected)
-    assert (found[4:7] < -0.1).all() and not found[7:9].any()
+        expected += filled_advantage[start : start + len(row)].tolist()
+        start += len(row) + virtual
+    close(advantage, expected)
+    assert (advantage[4:7] < -0.1).all() and not advantage[7:9].any()
 
 
 def test_eight_failures_are_discouraged_by_a_third() -> None:
@@ -288,13 +290,15 @@ def test_dr_grpo_and_lite_ppo_are_grpo_with_other_settings() -> None:
     """So that what holds for GRPO's loss, its equality with TRL's among it, holds for them."""
     batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
     logp = -torch.rand(batch.completion_mask.shape, generator=torch.Generator().manual_seed(1))
-    for one, other in (
+    for variant, grpo in (
         (DrGRPO(), GRPO(averaging="constant", scale="none")),
         (LitePPO(), GRPO(averaging="token_mean", scale="batch")),
     ):
-        losses = [part.loss(batch, credited(part, batch), {"policy": reading(logp)}) for part in (one, other)]
+        losses = [
+            part.loss(batch, credited(part, batch), {"policy": reading(logp)}) for part in (variant, grpo)
+        ]
         assert torch.equal(losses[0].terms, losses[1].terms)
-        assert torch.equal(one.loss_weights(batch), other.loss_weights(batch))
+        assert torch.equal(variant.loss_weights(batch), grpo.loss_weights(batch))
 
 
 # The Beta density
@@ -333,8 +337,8 @@ def test_density_of_zero_where_nothing_or_all_is_solved_makes_no_nan() -> None:
     rewards = [[0.0] * 4, [1.0] * 4, [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0]]
     rates = torch.tensor([0, 1, 0.25, 0.5, 0.5])
     assert min(fit_beta(rates)) > 1  # so that the density at 0 and at 1 is 0
-    found = advantages(BNPO(), rewards)
-    assert found.isfinite().all() and found[8:].all() and not found[:8].any()
+    advantage = advantages(BNPO(), rewards)
+    assert advantage.isfinite().all() and advantage[8:].all() and not advantage[:8].any()
 
 
 def test_bnpo_maps_rewards_and_refuses_those_outside() -> None:
@@ -356,8 +360,8 @@ def test_a_penalty_cannot_be_taken_from_a_reward_of_limited_range(cls: Any) -> N
 
 def test_maxrl_divides_by_the_mean_and_refuses_negative_rewards() -> None:
     # means ½, ¼ and 2
-    found = advantages(MaxRL(epsilon=1e-15), [[1.0, 0.0], [0.0, 1.0, 0.0, 0.0], [3.0, 1.0]])
-    close(found, [1, -1, -1, 3, -1, -1, 0.5, -0.5])
+    advantage = advantages(MaxRL(epsilon=1e-15), [[1.0, 0.0], [0.0, 1.0, 0.0, 0.0], [3.0, 1.0]])
+    close(advantage, [1, -1, -1, 3, -1, -1, 0.5, -0.5])
     with pytest.raises(ValueError, match=r"a reward of -0\.5 is not from 0 to inf"):
         advantages(MaxRL(), [[1.0, -0.5]])
 
@@ -365,20 +369,22 @@ def test_maxrl_divides_by_the_mean_and_refuses_negative_rewards() -> None:
 # Several rewards
 
 
-def two_scores(rest: Sequence[float] = (0, 0, 0, 0)) -> Batch:
-    """Two groups of two: the first differs in both scores, the second in one; `rest` is what else is
+def two_scores(extra: Sequence[float] = (0, 0, 0, 0)) -> Batch:
+    """Two groups of two: the first differs in both scores, the second in one; `extra` is what else is
     rewarded. The first completion is as long as the limit."""
     batch = rollouts([[3, 1], [1, 1]], [[0.0, 0.0], [0.0, 0.0]], limit=3)
     scores = {"correct": torch.tensor([1.0, 0, 1, 0]), "short": torch.tensor([1.0, 0, 0, 0])}
-    reward = 2 * scores["correct"] + scores["short"] + torch.tensor(rest)
+    reward = 2 * scores["correct"] + scores["short"] + torch.tensor(extra)
     return dataclasses.replace(batch, reward=reward, scores=scores, weights={"correct": 2.0, "short": 1.0})
 
 
 def test_scores_are_normalized_before_they_are_added() -> None:
     # per score ±1/√2; sums ±3/√2 and ±2/√2, squares 9 + 4 = 13, over 3 rows
     root, spread = math.sqrt(0.5), math.sqrt(13 / 3)
-    found = credited(GDPO(), two_scores()).advantage[:, 0]
-    close(found, [3 * root / spread, -3 * root / spread, 2 * root / spread, -2 * root / spread], **EPSILON)
+    advantage = credited(GDPO(), two_scores()).advantage[:, 0]
+    close(
+        advantage, [3 * root / spread, -3 * root / spread, 2 * root / spread, -2 * root / spread], **EPSILON
+    )
     grpo = credited(GRPO(), two_scores()).advantage[:, 0]
     close(grpo[:2].abs(), grpo[2:].abs(), **EPSILON)  # GRPO does not tell the groups apart
 
@@ -387,8 +393,8 @@ def test_what_else_is_rewarded_is_centered_and_added_as_it_is() -> None:
     # the rest is −0.4 on row 2: centered −0.2 and +0.2 beside ±√2, before the batch divides
     raw = [1.5 * math.sqrt(2), -1.5 * math.sqrt(2), math.sqrt(2) - 0.2, -math.sqrt(2) + 0.2]
     spread = math.sqrt(sum(value**2 for value in raw) / 3)
-    found = credited(GDPO(), two_scores((0, 0, -0.4, 0))).advantage[:, 0]
-    close(found, [value / spread for value in raw], **EPSILON)
+    advantage = credited(GDPO(), two_scores((0, 0, -0.4, 0))).advantage[:, 0]
+    close(advantage, [value / spread for value in raw], **EPSILON)
 
 
 def test_overlong_penalty_reaches_gdpo() -> None:
@@ -410,8 +416,8 @@ def test_groups_too_small_for_k_are_left_out() -> None:
 
 
 def test_only_the_single_best_sample_has_an_advantage() -> None:
-    found = advantages(PassK(form="best", divide=False), [[0.2, 0.9, 0.5], [1.0, 1.0, 0.0]])
-    close(found, [0, 0.4, 0, 0, 0, 0])
+    advantage = advantages(PassK(form="best", divide=False), [[0.2, 0.9, 0.5], [1.0, 1.0, 0.0]])
+    close(advantage, [0, 0.4, 0, 0, 0, 0])
 
 
 # Imitation
@@ -423,10 +429,10 @@ def test_rft_imitates_the_completions_that_reach_the_threshold() -> None:
     assert signal.row_group.tolist() == [0, -1, -1, 3, 4]
     assert RFT(threshold=0.5).compute_signal(batch, Fixed()).row_group.tolist() == [0, -1, 2, 3, 4]
     assert RFT().observe(batch, signal) == {"rft/kept": 0.6}
-    kept: torch.Tensor = signal.row_group >= 0
-    part, logp = batch[kept], torch.full(batch.completion_mask.shape, -2.0)[kept]
+    imitated: torch.Tensor = signal.row_group >= 0
+    part, logp = batch[imitated], torch.full(batch.completion_mask.shape, -2.0)[imitated]
     logp[0, 0] = -7.0  # 5 tokens, one of them at −7: mean (7 + 4·2)/5
-    loss = RFT().loss(part, Signal(signal.row_group[kept]), {"policy": reading(logp)})
+    loss = RFT().loss(part, Signal(signal.row_group[imitated]), {"policy": reading(logp)})
     close((loss.terms * RFT().loss_weights(part)).sum(), 3.0)
     close(loss.metrics["rft/nll"], -logp)
     assert parts.average(part, "token_mean").sum() == pytest.approx(1.0)

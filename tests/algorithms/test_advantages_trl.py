@@ -65,10 +65,10 @@ def computed(trainer: Any, table: torch.Tensor, monkeypatch: pytest.MonkeyPatch)
 
 def test_leave_one_out_advantages_equal_trls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = rloo_trainer(tmp_path, tiny_of_characters())
-    found = computed(trainer, torch.tensor(REWARDS)[:, None], monkeypatch)["advantages"]
+    theirs = computed(trainer, torch.tensor(REWARDS)[:, None], monkeypatch)["advantages"]
     batch = dataclasses.replace(rollouts([[2] * 4] * 2), reward=torch.tensor(REWARDS))
     signal = RLOO().compute_signal(batch, Fixed())
-    torch.testing.assert_close(signal.advantage[:, 0], found, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(signal.advantage[:, 0], theirs, rtol=1e-6, atol=1e-7)
 
 
 def test_leave_one_out_advantages_with_a_penalty_equal_trls(
@@ -80,11 +80,11 @@ def test_leave_one_out_advantages_with_a_penalty_equal_trls(
     read = trainer._get_per_token_logps_and_entropies
 
     def scripted(
-        model: Any, ids: torch.Tensor, mask: torch.Tensor, keep: int, *rest: Any, **kwargs: Any
+        model: Any, ids: torch.Tensor, mask: torch.Tensor, keep: int, *positional: Any, **kwargs: Any
     ) -> Any:
         if model is trainer.ref_model:
             return torch.full((len(ids), keep), -2.0), None, None
-        return read(model, ids, mask, keep, *rest, **kwargs)
+        return read(model, ids, mask, keep, *positional, **kwargs)
 
     monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", scripted)
     theirs = computed(trainer, torch.tensor(REWARDS)[:, None], monkeypatch)
@@ -130,7 +130,7 @@ def test_decoupled_advantages_equal_trls(tmp_path: Path, monkeypatch: pytest.Mon
     table = torch.tensor([REWARDS, second]).T
     trainer.reward_funcs, trainer.reward_func_names = [None, None], ["one", "other"]
     trainer.reward_weights = torch.tensor([2.0, 0.5])
-    found = computed(trainer, table, monkeypatch)["advantages"]
+    theirs = computed(trainer, table, monkeypatch)["advantages"]
     batch = dataclasses.replace(
         rollouts([[2] * 4] * 2),
         reward=2 * table[:, 0] + 0.5 * table[:, 1],
@@ -138,4 +138,4 @@ def test_decoupled_advantages_equal_trls(tmp_path: Path, monkeypatch: pytest.Mon
         weights={"one": 2.0, "other": 0.5},
     )
     signal = GDPO().compute_signal(batch, Fixed())
-    torch.testing.assert_close(signal.advantage[:, 0], found, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(signal.advantage[:, 0], theirs, rtol=1e-5, atol=1e-6)

@@ -245,10 +245,10 @@ def compared(
 @pytest.mark.parametrize("case", CASES)
 def test_policy_loss_and_gradients_equal_trls(case: str, tmp_path: Path) -> None:
     algorithm, settings = CASES[case]
-    found = compared(algorithm, settings, tmp_path)
-    assert found.ours == pytest.approx(found.theirs, rel=LOSS, abs=1e-6)
-    assert distance(found.gradient, found.expected) < GRADIENT
-    metrics, logged = found.metrics, found.logged
+    comparison = compared(algorithm, settings, tmp_path)
+    assert comparison.ours == pytest.approx(comparison.theirs, rel=LOSS, abs=1e-6)
+    assert distance(comparison.gradient, comparison.expected) < GRADIENT
+    metrics, logged = comparison.metrics, comparison.logged
     for name, theirs in NAMES:
         if name in metrics and not (name.startswith("policy/clip") and by_response(algorithm)):
             assert metrics[name] == pytest.approx(logged[theirs][-1], rel=1e-4, abs=1e-7), name
@@ -285,13 +285,13 @@ def test_every_choice_that_trl_has_is_in_the_table() -> None:
     losses = set(re.findall(r'"(\w+)"', " ".join(re.findall(r"loss_type (?:in|==) .*:", source))))
     assert losses >= {"grpo", "dapo", "cispo"}, "TRL's source has another form: look for its losses again"
 
-    def given(name: str, default: str) -> set[str]:
+    def values_of(name: str, default: str) -> set[str]:
         return {settings.get(name, default) for _, settings in CASES.values()}
 
-    assert given("loss_type", "grpo") == losses
-    assert given("importance_sampling_level", "token") == {"token", "sequence"}
-    assert given("scale_rewards", "group") == {"group", "batch", "none"}
-    assert given("use_bias_correction_kl", "False") == {True, "False"}
+    assert values_of("loss_type", "grpo") == losses
+    assert values_of("importance_sampling_level", "token") == {"token", "sequence"}
+    assert values_of("scale_rewards", "group") == {"group", "batch", "none"}
+    assert values_of("use_bias_correction_kl", "False") == {True, "False"}
 
 
 DIFFERENCES: dict[str, tuple[Algorithm[Any], dict[str, Any], str]] = {
@@ -331,16 +331,18 @@ DIFFERENCES: dict[str, tuple[Algorithm[Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", DIFFERENCES)
 def test_what_trl_means_by_the_same_name_differs(case: str, tmp_path: Path) -> None:
     algorithm, settings, why = DIFFERENCES[case]
-    found = compared(algorithm, settings, tmp_path)
-    assert distance(found.gradient, found.expected) > 100 * GRADIENT, why
+    comparison = compared(algorithm, settings, tmp_path)
+    assert distance(comparison.gradient, comparison.expected) > 100 * GRADIENT, why
 
 
 @pytest.mark.parametrize("case", ["dapo, TRL's own clip", "bnpo", "cispo"])
 def test_masked_truncated_completions_leave_no_trace_in_token_means(case: str, tmp_path: Path) -> None:
     algorithm, settings = CASES[case]
-    found = compared(algorithm, {"mask_truncated_completions": True, **settings}, tmp_path, truncated=True)
-    assert found.ours == pytest.approx(found.theirs, rel=LOSS, abs=1e-6)
-    assert distance(found.gradient, found.expected) < GRADIENT
+    comparison = compared(
+        algorithm, {"mask_truncated_completions": True, **settings}, tmp_path, truncated=True
+    )
+    assert comparison.ours == pytest.approx(comparison.theirs, rel=LOSS, abs=1e-6)
+    assert distance(comparison.gradient, comparison.expected) < GRADIENT
 
 
 @pytest.mark.parametrize("case", ["grpo", "dr_grpo, paper", "sapo", "gspo", "luspo"])
@@ -348,9 +350,14 @@ def test_only_trl_counts_masked_truncated_completions_in_means(case: str, tmp_pa
     """Of twelve completions those of 6, 9, 7 and 8 tokens are cut off: TRL divides by twelve, we by the eight
     that are left."""
     algorithm, settings = CASES[case]
-    found = compared(algorithm, {"mask_truncated_completions": True, **settings}, tmp_path, truncated=True)
-    assert found.ours * 8 / 12 == pytest.approx(found.theirs, rel=LOSS, abs=1e-6)
-    assert distance({name: g * 8 / 12 for name, g in found.gradient.items()}, found.expected) < GRADIENT
+    comparison = compared(
+        algorithm, {"mask_truncated_completions": True, **settings}, tmp_path, truncated=True
+    )
+    assert comparison.ours * 8 / 12 == pytest.approx(comparison.theirs, rel=LOSS, abs=1e-6)
+    assert (
+        distance({name: g * 8 / 12 for name, g in comparison.gradient.items()}, comparison.expected)
+        < GRADIENT
+    )
 
 
 def test_off_policy_mask_uses_sampler_probabilities_like_trl_with_vllm(
@@ -397,10 +404,10 @@ def test_advantages_equal_those_that_trl_computes_from_sampled_completions(
     )
     trainer.model.train()
     inputs = [{"prompt": prompt} for prompt in ("ab", "c") for _ in range(4)]
-    found = trainer._generate_and_score_completions(inputs)["advantages"]
+    theirs = trainer._generate_and_score_completions(inputs)["advantages"]
     batch = dataclasses.replace(rollouts([[2] * 4] * 2), reward=torch.tensor(rewards))
     signal = GRPO(scale=scale, epsilon=1e-4).compute_signal(batch, RoleModels(tiny()))  # type: ignore[arg-type]
-    torch.testing.assert_close(signal.advantage[:, 0], found, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(signal.advantage[:, 0], theirs, rtol=1e-6, atol=1e-7)
 
 
 # DPO

@@ -92,9 +92,9 @@ def test_mixture_and_gradient_equal_the_authors(double: None) -> None:
         signal = algorithm.compute_signal(batch, None)  # type: ignore[arg-type]
         now, expert = reading(ours), reading(mine)
         terms = algorithm.loss(batch, signal, {"policy": now}).terms
-        found = (terms * algorithm.loss_weights(batch)).sum()
+        loss = (terms * algorithm.loss_weights(batch)).sum()
         imitated = algorithm.expert_loss(experts, {"policy": expert}).terms
-        found = found + (imitated * algorithm.expert_weights(experts)).sum()
+        loss = loss + (imitated * algorithm.expert_weights(experts)).sum()
 
         mask, mu = batch.completion_mask, their_mu(1, 0, 3, 0.5, 0.1)
         ratio, advantage = (theirs - old).exp(), signal.advantage
@@ -109,23 +109,25 @@ def test_mixture_and_gradient_equal_the_authors(double: None) -> None:
             learned = ((-other * weight * inside).sum(-1) / inside.sum(-1)).mean()
         expected = (1 - mu) * explored + mu * learned
 
-        close(found, expected.detach())
-        for gradient, wanted in zip(
-            torch.autograd.grad(found, (ours, mine)),
+        close(loss, expected.detach())
+        for gradient, expected_gradient in zip(
+            torch.autograd.grad(loss, (ours, mine)),
             torch.autograd.grad(expected, (theirs, other)),
             strict=True,
         ):
             assert gradient.any()
-            close(gradient, wanted)
+            close(gradient, expected_gradient)
 
 
 def test_gradient_of_an_expert_token_is_largest_where_the_policy_is_undecided() -> None:
     """−μ·φ·∇log π of a token of p among two: the gradient in its logit is φ·(1 − p) = p(1 − p)²."""
-    places = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
-    weight = CHORD().weight_of(places.log())
-    close(weight, places * (1 - places))
-    assert places[weight.argmax()] == 0.5
-    assert places[(weight * (1 - places)).argmax()].item() == pytest.approx(0.33, abs=0.006)  # 1/3
+    probabilities = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+    weight = CHORD().weight_of(probabilities.log())
+    close(weight, probabilities * (1 - probabilities))
+    assert probabilities[weight.argmax()] == 0.5
+    assert probabilities[(weight * (1 - probabilities)).argmax()].item() == pytest.approx(
+        0.33, abs=0.006
+    )  # 1/3
 
 
 def test_without_a_share_it_is_grpo_bit_for_bit() -> None:
@@ -133,24 +135,26 @@ def test_without_a_share_it_is_grpo_bit_for_bit() -> None:
     models = models_for(ours, "llama")
     batch = sampled(models)
     plain, _ = backward(GRPO_ALONE, models, batch)
-    found, _ = backward(ours, models, batch, experts=answers())
-    assert norm(plain) > 1e-3 and distance(found, plain) == 0
+    gradient, _ = backward(ours, models, batch, experts=answers())
+    assert norm(plain) > 1e-3 and distance(gradient, plain) == 0
 
 
 def test_with_the_whole_share_rollouts_count_nothing() -> None:
     ours = CHORD(mu_peak=1.0, mu_valley=1.0, token_weight="none")
     models = models_for(ours, "llama")
-    one, _ = backward(ours, models, sampled(models), experts=answers())
-    two, _ = backward(ours, models, off_policy(rollouts([[3, 3]], [[1.0, 0.0]]), models), experts=answers())
-    assert norm(one) > 1e-3 and distance(one, two) < 1e-6
+    first, _ = backward(ours, models, sampled(models), experts=answers())
+    second, _ = backward(
+        ours, models, off_policy(rollouts([[3, 3]], [[1.0, 0.0]]), models), experts=answers()
+    )
+    assert norm(first) > 1e-3 and distance(first, second) < 1e-6
 
 
 def test_a_step_of_equal_rewards_learns_from_the_experts_alone() -> None:
     ours = CHORD(mu_peak=0.5, mu_valley=0.5)
     models = models_for(ours, "llama")
     equal = off_policy(rollouts([[4, 2, 6]], [[1.0, 1.0, 1.0]]), models)
-    found, _ = backward(ours, models, equal, experts=answers())
-    assert norm(found) > 1e-4 and norm(backward(ours, models, equal)[0]) == 0
+    gradient, _ = backward(ours, models, equal, experts=answers())
+    assert norm(gradient) > 1e-4 and norm(backward(ours, models, equal)[0]) == 0
 
 
 # Beside the rollouts
@@ -175,11 +179,11 @@ def test_micro_batches_padding_and_order_change_nothing(averaging: str, double: 
     ours = CHORD(mu_peak=0.5, mu_valley=0.5, expert_averaging=averaging)  # type: ignore[arg-type]
     models = models_for(ours, "gpt2")
     batch, experts = sampled(models), answers()
-    whole, metrics = backward(ours, models, batch, experts=experts)
+    gradient, metrics = backward(ours, models, batch, experts=experts)
     for budget in (1, 20):
         models.budget = budget
         split, measured = backward(ours, models, batch, experts=experts)
-        assert distance(split, whole) < 1e-11
+        assert distance(split, gradient) < 1e-11
         assert measured == pytest.approx(metrics, nan_ok=True, rel=1e-9)
     wide = torch.nn.functional.pad(experts.completion, (0, 4))
     unknown = torch.full(wide.shape, math.nan)
@@ -192,7 +196,7 @@ def test_micro_batches_padding_and_order_change_nothing(averaging: str, double: 
         breaks=None,
     )
     for other in (padded, experts[torch.tensor([2, 0, 3, 1])]):
-        assert distance(backward(ours, models, batch, experts=other)[0], whole) < 1e-11
+        assert distance(backward(ours, models, batch, experts=other)[0], gradient) < 1e-11
 
 
 def test_memory_that_gives_out_among_experts_repeats_the_whole_update(
@@ -202,7 +206,7 @@ def test_memory_that_gives_out_among_experts_repeats_the_whole_update(
     ours = CHORD(mu_peak=0.5, mu_valley=0.5)
     models = models_for(ours, "gpt2")
     batch, experts = sampled(models), answers()
-    whole, metrics = backward(ours, models, batch, experts=experts)
+    gradient, metrics = backward(ours, models, batch, experts=experts)
     forward, failed = models.forward_train, []
 
     def short(roles: object, micro: Batch, *more: object, **settings: object) -> object:
@@ -213,9 +217,9 @@ def test_memory_that_gives_out_among_experts_repeats_the_whole_update(
 
     monkeypatch.setattr(models, "forward_train", short)
     with pytest.warns(UserWarning, match="out of memory"):
-        found, measured = backward(ours, models, batch, experts=experts)
+        repeated, measured = backward(ours, models, batch, experts=experts)
     assert failed[0] == 4
-    assert distance(found, whole) < 1e-11 and measured == pytest.approx(metrics, nan_ok=True, rel=1e-9)
+    assert distance(repeated, gradient) < 1e-11 and measured == pytest.approx(metrics, nan_ok=True, rel=1e-9)
 
 
 def test_a_modifier_around_it_keeps_its_experts() -> None:
@@ -232,8 +236,8 @@ def test_a_modifier_around_it_keeps_its_experts() -> None:
 def test_every_expert_answer_goes_to_one_update(updates: int) -> None:
     experts = answers()
     parts = [dealt(experts, number, updates) for number in range(updates)]
-    found = torch.cat([part.completion for part in parts if part is not None])
-    assert sorted(found.tolist()) == sorted(experts.completion.tolist())
+    completions = torch.cat([part.completion for part in parts if part is not None])
+    assert sorted(completions.tolist()) == sorted(experts.completion.tolist())
     assert dealt(None, 0, 1) is None and dealt(experts, 4, 5) is None
 
 

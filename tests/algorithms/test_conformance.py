@@ -42,18 +42,18 @@ three digits, and 1/(std + ε) of a group multiplies them once more."""
 def variants() -> dict[str, Algorithm[Any]]:
     """Every registered algorithm with its defaults, and the settings that change its formula."""
     grpo, gspo, ppo, dpo = (ALGORITHMS[name] for name in ("grpo", "gspo", "ppo", "dpo"))
-    found: dict[str, Algorithm[Any]] = {name: cls() for name, cls in ALGORITHMS.items()}
+    algorithms: dict[str, Algorithm[Any]] = {name: cls() for name, cls in ALGORITHMS.items()}
     for baseline in Baseline.__args__:
-        found[f"grpo-{baseline}"] = grpo(baseline=baseline, scale="none")
+        algorithms[f"grpo-{baseline}"] = grpo(baseline=baseline, scale="none")
     for scale in Scale.__args__:
-        found[f"grpo-scale-{scale}"] = grpo(scale=scale, ddof=0)
+        algorithms[f"grpo-scale-{scale}"] = grpo(scale=scale, ddof=0)
     for averaging in Averaging.__args__:
-        found[f"grpo-{averaging}"] = grpo(averaging=averaging)
-        found[f"ppo-{averaging}"] = ppo(averaging=averaging)
+        algorithms[f"grpo-{averaging}"] = grpo(averaging=averaging)
+        algorithms[f"ppo-{averaging}"] = ppo(averaging=averaging)
     for estimator in Estimator.__args__:
-        found[f"grpo-loss-{estimator}"] = grpo(beta=0.1, kl_estimator=estimator)
-        found[f"ppo-loss-{estimator}"] = ppo(beta=0.1, kl_placement="loss", kl_estimator=estimator)
-    return found | {
+        algorithms[f"grpo-loss-{estimator}"] = grpo(beta=0.1, kl_estimator=estimator)
+        algorithms[f"ppo-loss-{estimator}"] = ppo(beta=0.1, kl_placement="loss", kl_estimator=estimator)
+    return algorithms | {
         "grpo-kl-reward": grpo(beta=0.1, kl_placement="reward"),
         "grpo-kl-advantage": grpo(beta=0.1, kl_placement="advantage"),
         "grpo-whiten": grpo(whiten=True),
@@ -84,42 +84,42 @@ def variants() -> dict[str, Algorithm[Any]]:
 
 def preferences() -> dict[str, Algorithm[Any]]:
     """Settings of the algorithms that learn from preferences beside `dpo` and `ipo`."""
-    known = ALGORITHMS
+    registry = ALGORITHMS
     return {
-        "kto-rollouts": known["kto"](reference_point="rollouts", threshold=0.5),
-        "kto-zero": known["kto"](reference_point="zero", desirable_weight=2.0, undesirable_weight=0.5),
-        "simpo-nll": known["simpo"](beta=0.5, gamma=0.0, nll=1.0),
-        "orpo-heavy": known["orpo"](beta=2.0, nll=0.0),
-        "sppo-hard": known["sppo"](beta=0.1, win="hard", pairs_per_group=0),
-        "sppo-pair": known["sppo"](beta=0.1, win="hard", opponents="pair", nll=0.5),
+        "kto-rollouts": registry["kto"](reference_point="rollouts", threshold=0.5),
+        "kto-zero": registry["kto"](reference_point="zero", desirable_weight=2.0, undesirable_weight=0.5),
+        "simpo-nll": registry["simpo"](beta=0.5, gamma=0.0, nll=1.0),
+        "orpo-heavy": registry["orpo"](beta=2.0, nll=0.0),
+        "sppo-hard": registry["sppo"](beta=0.1, win="hard", pairs_per_group=0),
+        "sppo-pair": registry["sppo"](beta=0.1, win="hard", opponents="pair", nll=0.5),
     }
 
 
 def modified() -> dict[str, Algorithm[Any]]:
     """What the section `modify` does to credit and loss, around algorithms that differ in the shape of their
     terms, in what else these hold and in the roles that they train."""
-    known = ALGORITHMS
+    registry = ALGORITHMS
     mask, bonus = Modifiers(off_policy_mask=0.02), Modifiers(entropy_bonus=0.1)
     equal = Modifiers(zero_variance_filter=True)
     target = Modifiers(entropy_bonus=0.1, entropy_target=0.2)
     every = Modifiers(off_policy_mask=0.02, entropy_bonus=0.1, zero_variance_filter=True, mask_truncated=True)
     plain = {
-        "grpo": known["grpo"](beta=0.1),
-        "gspo": known["gspo"](clip_low=0.1, clip_high=0.1),
-        "vespo-kl-advantage": known["vespo"](beta=0.1, kl_placement="advantage"),
-        "ppo-warmup": known["ppo"](critic_warmup=1),
-        "ppo-shared": known["ppo"](critic="shared"),
+        "grpo": registry["grpo"](beta=0.1),
+        "gspo": registry["gspo"](clip_low=0.1, clip_high=0.1),
+        "vespo-kl-advantage": registry["vespo"](beta=0.1, kl_placement="advantage"),
+        "ppo-warmup": registry["ppo"](critic_warmup=1),
+        "ppo-shared": registry["ppo"](critic="shared"),
     }
-    found = {f"{name}-mask": mask.around(algorithm) for name, algorithm in plain.items()}
-    found |= {f"{name}-bonus": bonus.around(algorithm) for name, algorithm in plain.items()}
-    return found | {
-        "dpo-bonus": bonus.around(known["dpo"]()),
+    algorithms = {f"{name}-mask": mask.around(algorithm) for name, algorithm in plain.items()}
+    algorithms |= {f"{name}-bonus": bonus.around(algorithm) for name, algorithm in plain.items()}
+    return algorithms | {
+        "dpo-bonus": bonus.around(registry["dpo"]()),
         "grpo-filter": equal.around(plain["grpo"]),
-        "dpo-filter": equal.around(known["dpo"]()),
-        "dapo-every": every.around(known["dapo"]()),
+        "dpo-filter": equal.around(registry["dpo"]()),
+        "dapo-every": every.around(registry["dapo"]()),
         "grpo-target": target.around(plain["grpo"]),
         "ppo-shared-target": target.around(plain["ppo-shared"]),
-        "spo-target": target.around(known["spo"]()),
+        "spo-target": target.around(registry["spo"]()),
     }
 
 
@@ -133,36 +133,36 @@ def declared(algorithm: Algorithm[Any]) -> set[str]:
 def advantages() -> dict[str, Algorithm[Any]]:
     """Settings of the algorithms that differ in what they make of rewards. The groups of `data` have no more
     than four rows, so k is smaller here than by default."""
-    known = ALGORITHMS
+    registry = ALGORITHMS
     grouped = ("dr_grpo", "rloo", "gpg", "bnpo", "opo", "remax", "mc_grpo", "lite_ppo", "gdpo", "maxrl")
-    found: dict[str, Algorithm[Any]] = {f"{name}-beta": known[name](beta=0.1) for name in grouped}
+    algorithms: dict[str, Algorithm[Any]] = {f"{name}-beta": registry[name](beta=0.1) for name in grouped}
     for name in ("gdpo", "mc_grpo", "remax", "reinforce_pp_baseline"):
-        found[f"{name}-kl-reward"] = known[name](beta=0.1, kl_placement="reward")
-    return found | {
-        "reinforce_pp-beta": known["reinforce_pp"](beta=0.1),
-        "reinforce_pp-kl-loss": known["reinforce_pp"](beta=0.1, kl_placement="loss"),
-        "reinforce_pp_baseline-beta": known["reinforce_pp_baseline"](beta=0.1),
-        "bnpo-deviation": known["bnpo"](density="deviation"),
-        "mc_grpo-group": known["mc_grpo"](scale="group"),
-        "mc_grpo-none": known["mc_grpo"](scale="none", averaging="token_mean"),
-        "otb-tail": known["otb"](zero_tail=False, beta=0.1),
-        "otb-kl-reward": known["otb"](beta=0.1, kl_placement="reward"),
-        "negative_grpo-two": known["negative_grpo"](virtual=2, max_reward=1.5, beta=0.1),
-        "negative_grpo-none": known["negative_grpo"](virtual=0, averaging="sequence_mean"),
-        "passk": known["passk"](k=2),
-        "passk-one": known["passk"](k=1, beta=0.1),
-        "passk-best": known["passk"](form="best", divide=False),
-        "rebel-beta": known["rebel"](eta=2.0, beta=0.1),
-        "rgra-beta": known["rgra"](beta=0.1),
-        "rgra-kl-reward": known["rgra"](beta=0.1, kl_placement="reward", averaging="token_mean"),
-        "flowrl-bounded": known["flowrl"](reward_scale=2.0, ratio_cap=1.1, ddof=0),
-        "gigpo-reply": known["gigpo"](anchor="reply", scale="none", beta=0.0),
-        "gigpo-history": known["gigpo"](anchor="history", step_weight=2.0, discount=0.5, ddof=0),
-        "gigpo-kl-reward": known["gigpo"](beta=0.1, kl_placement="reward"),
-        "gvpo-strict": known["gvpo"](temperature=2.0),
-        "spo-beta": known["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
-        "spo-kl-advantage": known["spo"](beta=0.1, kl_placement="advantage", averaging="sequence_mean"),
-        "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
+        algorithms[f"{name}-kl-reward"] = registry[name](beta=0.1, kl_placement="reward")
+    return algorithms | {
+        "reinforce_pp-beta": registry["reinforce_pp"](beta=0.1),
+        "reinforce_pp-kl-loss": registry["reinforce_pp"](beta=0.1, kl_placement="loss"),
+        "reinforce_pp_baseline-beta": registry["reinforce_pp_baseline"](beta=0.1),
+        "bnpo-deviation": registry["bnpo"](density="deviation"),
+        "mc_grpo-group": registry["mc_grpo"](scale="group"),
+        "mc_grpo-none": registry["mc_grpo"](scale="none", averaging="token_mean"),
+        "otb-tail": registry["otb"](zero_tail=False, beta=0.1),
+        "otb-kl-reward": registry["otb"](beta=0.1, kl_placement="reward"),
+        "negative_grpo-two": registry["negative_grpo"](virtual=2, max_reward=1.5, beta=0.1),
+        "negative_grpo-none": registry["negative_grpo"](virtual=0, averaging="sequence_mean"),
+        "passk": registry["passk"](k=2),
+        "passk-one": registry["passk"](k=1, beta=0.1),
+        "passk-best": registry["passk"](form="best", divide=False),
+        "rebel-beta": registry["rebel"](eta=2.0, beta=0.1),
+        "rgra-beta": registry["rgra"](beta=0.1),
+        "rgra-kl-reward": registry["rgra"](beta=0.1, kl_placement="reward", averaging="token_mean"),
+        "flowrl-bounded": registry["flowrl"](reward_scale=2.0, ratio_cap=1.1, ddof=0),
+        "gigpo-reply": registry["gigpo"](anchor="reply", scale="none", beta=0.0),
+        "gigpo-history": registry["gigpo"](anchor="history", step_weight=2.0, discount=0.5, ddof=0),
+        "gigpo-kl-reward": registry["gigpo"](beta=0.1, kl_placement="reward"),
+        "gvpo-strict": registry["gvpo"](temperature=2.0),
+        "spo-beta": registry["spo"](beta=0.1, prior_success=0.2, max_reward=2.0),
+        "spo-kl-advantage": registry["spo"](beta=0.1, kl_placement="advantage", averaging="sequence_mean"),
+        "rft-low": registry["rft"](threshold=0.5, averaging="sequence_mean"),
     }
 
 
@@ -206,68 +206,70 @@ def beside() -> dict[str, Algorithm[Any]]:
 
 def ratios() -> dict[str, Algorithm[Any]]:
     """Settings of the algorithms that differ in what they make of ratios."""
-    known = ALGORITHMS
-    found: dict[str, Algorithm[Any]] = {}
+    registry = ALGORITHMS
+    algorithms: dict[str, Algorithm[Any]] = {}
     for averaging in Averaging.__args__:
         for name in ("gmpo", "luspo", "kimi", "cispo"):
-            found[f"{name}-{averaging}"] = known[name](averaging=averaging)
+            algorithms[f"{name}-{averaging}"] = registry[name](averaging=averaging)
     for name in ("dapo", "cispo", "gmpo", "sapo", "luspo", "vespo", "clip_cov", "kl_cov", "dppo", "kimi"):
-        found[f"{name}-beta"] = known[name](beta=0.1)
-        found[f"{name}-kl-reward"] = known[name](beta=0.1, kl_placement="reward")
-    return found | {
-        "dapo-dual": known["dapo"](dual_clip=1.3),
-        "cispo-truncated": known["cispo"](ratio_cap=1.1),
-        "gmpo-tight": known["gmpo"](clip_low=0.05, clip_high=0.1),
-        "sapo-steep": known["sapo"](temperature_positive=3.0, temperature_negative=5.0),
-        "luspo-wide": known["luspo"](clip_low=0.1, clip_high=0.1),
-        "luspo-dual": known["luspo"](clip_low=0.1, clip_high=0.2, dual_clip=1.25),
-        "vespo-kl-advantage": known["vespo"](beta=0.1, kl_placement="advantage"),
-        "topr-token": known["topr"](level="token", averaging="token_mean", offset=0.2),
-        "topr-beta": known["topr"](beta=0.1),
-        "topr-kl-reward": known["topr"](beta=0.1, kl_placement="reward"),
-        "topr-kl-advantage": known["topr"](beta=0.1, kl_placement="advantage"),
-        "m2po-strict": known["m2po"](threshold=0.001, beta=0.1),
-        "m2po-cap": known["m2po"](rule="cap", threshold=0.02, averaging="sequence_mean"),
-        "m2po-kl-reward": known["m2po"](beta=0.1, kl_placement="reward"),
-        "m2po-kl-advantage": known["m2po"](beta=0.1, kl_placement="advantage"),
-        "dro-free": known["dro"](temperature=0.0),
-        "dro-strict": known["dro"](temperature=2.0, scale="group", averaging="sequence_sum"),
-        "dro-beta": known["dro"](beta=0.1),
-        "fipo-wide": known["fipo"](influence_low=0.9, influence_high=9.0, half_life=2.0),
-        "fipo-outliers": known["fipo"](
+        algorithms[f"{name}-beta"] = registry[name](beta=0.1)
+        algorithms[f"{name}-kl-reward"] = registry[name](beta=0.1, kl_placement="reward")
+    return algorithms | {
+        "dapo-dual": registry["dapo"](dual_clip=1.3),
+        "cispo-truncated": registry["cispo"](ratio_cap=1.1),
+        "gmpo-tight": registry["gmpo"](clip_low=0.05, clip_high=0.1),
+        "sapo-steep": registry["sapo"](temperature_positive=3.0, temperature_negative=5.0),
+        "luspo-wide": registry["luspo"](clip_low=0.1, clip_high=0.1),
+        "luspo-dual": registry["luspo"](clip_low=0.1, clip_high=0.2, dual_clip=1.25),
+        "vespo-kl-advantage": registry["vespo"](beta=0.1, kl_placement="advantage"),
+        "topr-token": registry["topr"](level="token", averaging="token_mean", offset=0.2),
+        "topr-beta": registry["topr"](beta=0.1),
+        "topr-kl-reward": registry["topr"](beta=0.1, kl_placement="reward"),
+        "topr-kl-advantage": registry["topr"](beta=0.1, kl_placement="advantage"),
+        "m2po-strict": registry["m2po"](threshold=0.001, beta=0.1),
+        "m2po-cap": registry["m2po"](rule="cap", threshold=0.02, averaging="sequence_mean"),
+        "m2po-kl-reward": registry["m2po"](beta=0.1, kl_placement="reward"),
+        "m2po-kl-advantage": registry["m2po"](beta=0.1, kl_placement="advantage"),
+        "dro-free": registry["dro"](temperature=0.0),
+        "dro-strict": registry["dro"](temperature=2.0, scale="group", averaging="sequence_sum"),
+        "dro-beta": registry["dro"](beta=0.1),
+        "fipo-wide": registry["fipo"](influence_low=0.9, influence_high=9.0, half_life=2.0),
+        "fipo-outliers": registry["fipo"](
             dual_clip=1.3, safety_ratio=1.1, influence_low=0.5, influence_high=0.5, half_life=3.0
         ),
-        "fipo-kept": known["fipo"](dual_clip=1.3, drop_outliers=False, averaging="sequence_mean"),
-        "fipo-unbounded": known["fipo"](dual_clip=0.0, safety_ratio=0.0, beta=0.1),
-        "fipo-kl-advantage": known["fipo"](beta=0.1, kl_placement="advantage"),
-        "vespo-plain": known["vespo"](power_positive=0.0, decay_positive=0.0),
-        "clip_cov-band": known["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
-        "kl_cov-many": known["kl_cov"](fraction=0.3, coefficient=0.5),
-        "entropy_mask-half": known["entropy_mask"](top_fraction=0.5, beta=0.1),
-        "dppo-tight": known["dppo"](threshold=0.02, ratio_cap=1.2),
-        "dppo-token_mean": known["dppo"](averaging="token_mean", scale="group"),
-        "dppo-kl": known["dppo"](divergence="kl", threshold=0.01),
-        "kimi-free": known["kimi"](temperature=0.0),
-        "kimi-strict": known["kimi"](temperature=2.0),
-        "kimi-length": known["kimi"](length_reward=0.5),
-        "vapo-trained": known["vapo"](critic_warmup=0),
-        "vapo-long": known["vapo"](critic_warmup=0, length_scale=0.5, trace=0.9, nll=0.0),
-        "vapo-shared": known["vapo"](critic_warmup=0, critic="shared", averaging="sequence_mean", beta=0.1),
-        "ipo-token": known["ipo"](compare="token", nll=0.5),
+        "fipo-kept": registry["fipo"](dual_clip=1.3, drop_outliers=False, averaging="sequence_mean"),
+        "fipo-unbounded": registry["fipo"](dual_clip=0.0, safety_ratio=0.0, beta=0.1),
+        "fipo-kl-advantage": registry["fipo"](beta=0.1, kl_placement="advantage"),
+        "vespo-plain": registry["vespo"](power_positive=0.0, decay_positive=0.0),
+        "clip_cov-band": registry["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
+        "kl_cov-many": registry["kl_cov"](fraction=0.3, coefficient=0.5),
+        "entropy_mask-half": registry["entropy_mask"](top_fraction=0.5, beta=0.1),
+        "dppo-tight": registry["dppo"](threshold=0.02, ratio_cap=1.2),
+        "dppo-token_mean": registry["dppo"](averaging="token_mean", scale="group"),
+        "dppo-kl": registry["dppo"](divergence="kl", threshold=0.01),
+        "kimi-free": registry["kimi"](temperature=0.0),
+        "kimi-strict": registry["kimi"](temperature=2.0),
+        "kimi-length": registry["kimi"](length_reward=0.5),
+        "vapo-trained": registry["vapo"](critic_warmup=0),
+        "vapo-long": registry["vapo"](critic_warmup=0, length_scale=0.5, trace=0.9, nll=0.0),
+        "vapo-shared": registry["vapo"](
+            critic_warmup=0, critic="shared", averaging="sequence_mean", beta=0.1
+        ),
+        "ipo-token": registry["ipo"](compare="token", nll=0.5),
     }
 
 
 def research() -> dict[str, Algorithm[Any]]:
     """Settings of the algorithms that shape credit, sampling or the choice of problems."""
-    known = ALGORITHMS
+    registry = ALGORITHMS
     return {
-        "ads-beta": known["ads"](beta=0.1),
-        "ngrpo-beta": known["ngrpo"](rho=1.0, k=2, beta=0.1),
-        "cora-late": known["cora"](warmup=0, half_life=3.0, task_weight=0.5, consistency_weight=2.0),
-        "cora-batch": known["cora"](scale="batch", beta=0.1),
-        "rredcot-breaks": known["rredcot"](cut="breaks", segments=3),
-        "rredcot-entropy": known["rredcot"](cut="entropy", longest_answer=1, beta=0.1),
-        "rredcot-one": known["rredcot"](segments=1, beta=0.1, kl_placement="reward"),
+        "ads-beta": registry["ads"](beta=0.1),
+        "ngrpo-beta": registry["ngrpo"](rho=1.0, k=2, beta=0.1),
+        "cora-late": registry["cora"](warmup=0, half_life=3.0, task_weight=0.5, consistency_weight=2.0),
+        "cora-batch": registry["cora"](scale="batch", beta=0.1),
+        "rredcot-breaks": registry["rredcot"](cut="breaks", segments=3),
+        "rredcot-entropy": registry["rredcot"](cut="entropy", longest_answer=1, beta=0.1),
+        "rredcot-one": registry["rredcot"](segments=1, beta=0.1, kl_placement="reward"),
     }
 
 
@@ -284,7 +286,10 @@ every = pytest.mark.parametrize(
 rest in `make test-long`."""
 by_default = pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(one, id=name, marks=[pytest.mark.slow] * ("-" in name)) for name, one in VARIANTS.items()],
+    [
+        pytest.param(algorithm, id=name, marks=[pytest.mark.slow] * ("-" in name))
+        for name, algorithm in VARIANTS.items()
+    ],
 )
 """Every algorithm with its default settings, and with all others in `make test-long`."""
 
@@ -382,11 +387,11 @@ def example(algorithm: Algorithm[Any]) -> Example:
 def test_micro_batch_budget_changes_neither_gradient_nor_metrics(
     algorithm: Algorithm[Any], budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = example(algorithm)
-    monkeypatch.setattr(whole.models, "budget", budget)
-    gradient, metrics = backward(algorithm, whole.models, whole.batch)
-    assert distance(gradient, whole.gradient) < TIGHT
-    assert metrics == pytest.approx(whole.metrics, rel=1e-9, nan_ok=True)
+    reference = example(algorithm)
+    monkeypatch.setattr(reference.models, "budget", budget)
+    gradient, metrics = backward(algorithm, reference.models, reference.batch)
+    assert distance(gradient, reference.gradient) < TIGHT
+    assert metrics == pytest.approx(reference.metrics, rel=1e-9, nan_ok=True)
 
 
 def widened(batch: Batch) -> Batch:
@@ -417,8 +422,11 @@ def relabeled(batch: Batch) -> Batch:
 def test_padding_order_of_rows_and_numbers_of_groups_change_no_gradient(
     algorithm: Algorithm[Any], change: Callable[[Batch], Batch]
 ) -> None:
-    whole = example(algorithm)
-    assert distance(backward(algorithm, whole.models, change(whole.batch))[0], whole.gradient) < TIGHT
+    reference = example(algorithm)
+    assert (
+        distance(backward(algorithm, reference.models, change(reference.batch))[0], reference.gradient)
+        < TIGHT
+    )
 
 
 @by_default
@@ -428,9 +436,9 @@ def test_order_of_rows_decides_no_tie(algorithm: Algorithm[Any]) -> None:
     size = 2 * max(4, algorithm.minimum_group)
     rewards = [[1.0, 1.0, *[0.0] * (size - 2)], [0.0, 1.0, *[0.0] * (size - 2)]]
     batch = off_policy(rollouts([[5] * size, [4] * size], rewards), models)
-    found, _ = backward(algorithm, models, batch)
-    assert norm(found) > 1e-3
-    assert distance(backward(algorithm, models, permuted(batch))[0], found) < TIGHT
+    gradient, _ = backward(algorithm, models, batch)
+    assert norm(gradient) > 1e-3
+    assert distance(backward(algorithm, models, permuted(batch))[0], gradient) < TIGHT
 
 
 @pytest.mark.slow
@@ -438,9 +446,9 @@ def test_order_of_rows_decides_no_tie(algorithm: Algorithm[Any]) -> None:
 def test_sharing_prompts_changes_no_gradient(
     algorithm: Algorithm[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = example(algorithm)
-    monkeypatch.setattr(whole.models, "share", False)
-    assert distance(backward(algorithm, whole.models, whole.batch)[0], whole.gradient) < TIGHT
+    reference = example(algorithm)
+    monkeypatch.setattr(reference.models, "share", False)
+    assert distance(backward(algorithm, reference.models, reference.batch)[0], reference.gradient) < TIGHT
 
 
 @every
@@ -448,19 +456,19 @@ def test_micro_batches_padding_order_numbers_and_sharing_together_change_neither
     algorithm: Algorithm[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All at once; which of them it is that changes something, `make test-long` says."""
-    whole = example(algorithm)
-    monkeypatch.setattr(whole.models, "budget", 30)
-    monkeypatch.setattr(whole.models, "share", False)
-    batch = widened(permuted(relabeled(whole.batch)))
-    gradient, metrics = backward(algorithm, whole.models, batch)
-    assert distance(gradient, whole.gradient) < TIGHT
-    assert metrics == pytest.approx(whole.metrics, rel=1e-9, nan_ok=True)
+    reference = example(algorithm)
+    monkeypatch.setattr(reference.models, "budget", 30)
+    monkeypatch.setattr(reference.models, "share", False)
+    batch = widened(permuted(relabeled(reference.batch)))
+    gradient, metrics = backward(algorithm, reference.models, batch)
+    assert distance(gradient, reference.gradient) < TIGHT
+    assert metrics == pytest.approx(reference.metrics, rel=1e-9, nan_ok=True)
 
 
 @by_default
 def test_padding_tokens_are_never_read(algorithm: Algorithm[Any]) -> None:
-    whole = example(algorithm)
-    batch, generator, changes = whole.batch, torch.Generator().manual_seed(4), {}
+    reference = example(algorithm)
+    batch, generator, changes = reference.batch, torch.Generator().manual_seed(4), {}
     lengths = {
         "prompt": batch.prompt_length,
         "completion": batch.length,
@@ -471,17 +479,17 @@ def test_padding_tokens_are_never_read(algorithm: Algorithm[Any]) -> None:
         padding = torch.arange(tokens.shape[1]) >= length[:, None]
         assert padding.any()
         changes[name] = torch.where(padding, torch.randint(2, 40, tokens.shape, generator=generator), tokens)
-    found, _ = backward(algorithm, whole.models, dataclasses.replace(batch, **changes))
-    assert distance(found, whole.gradient) == 0
+    gradient, _ = backward(algorithm, reference.models, dataclasses.replace(batch, **changes))
+    assert distance(gradient, reference.gradient) == 0
 
 
 @by_default
 def test_same_inputs_give_the_same_bits(algorithm: Algorithm[Any]) -> None:
-    whole = example(algorithm)
+    reference = example(algorithm)
     models = models_for(algorithm, "gpt2")
     gradient, metrics = backward(algorithm, models, off_policy(data(), models))
-    assert all(torch.equal(gradient[name], whole.gradient[name]) for name in gradient)
-    assert metrics == pytest.approx(whole.metrics, rel=0, abs=0, nan_ok=True)
+    assert all(torch.equal(gradient[name], reference.gradient[name]) for name in gradient)
+    assert metrics == pytest.approx(reference.metrics, rel=0, abs=0, nan_ok=True)
 
 
 class Refusing(TorchDispatchMode):
@@ -499,11 +507,11 @@ class Refusing(TorchDispatchMode):
 def test_no_operator_is_called_that_a_gpu_with_deterministic_operators_refuses(
     algorithm: Algorithm[Any],
 ) -> None:
-    whole = example(algorithm)
+    reference = example(algorithm)
     with Refusing():
-        backward(algorithm, whole.models, whole.batch)
+        backward(algorithm, reference.models, reference.batch)
         with torch.no_grad():
-            algorithm.observe(whole.batch, algorithm.compute_signal(whole.batch, whole.models))
+            algorithm.observe(reference.batch, algorithm.compute_signal(reference.batch, reference.models))
 
 
 def test_a_refused_operator_would_be_found() -> None:
@@ -520,10 +528,10 @@ def test_float32_gradients_do_not_depend_on_the_split(name: str, monkeypatch: py
     algorithm = ALGORITHMS[name]()
     models = models_for(algorithm, "llama")
     batch = off_policy(data(), models)
-    whole, _ = backward(algorithm, models, batch)
+    gradient, _ = backward(algorithm, models, batch)
     models.budget, models.share = 20, False
     # float32 has 1e-7; two layers and sums of some thousand terms in another order
-    assert distance(backward(algorithm, models, batch)[0], whole) < 2e-5
+    assert distance(backward(algorithm, models, batch)[0], gradient) < 2e-5
 
 
 # What an algorithm may read and return
@@ -543,10 +551,10 @@ class Spy:
 
 @every
 def test_credit_reads_declared_roles_only_and_all_of_reads(algorithm: Algorithm[Any]) -> None:
-    whole = example(algorithm)
-    spy = Spy(whole.models, {*algorithm.trained_roles, *algorithm.reference_roles})
+    reference = example(algorithm)
+    spy = Spy(reference.models, {*algorithm.trained_roles, *algorithm.reference_roles})
     with torch.no_grad():
-        algorithm.compute_signal(whole.batch, spy)
+        algorithm.compute_signal(reference.batch, spy)
     # A divergence to the teacher is read in the update, with the policy's gradient.
     later = {algorithm.teacher_role} if algorithm.teacher_divergence is not None else set()
     assert {*algorithm.reference_roles} - later <= spy.seen
@@ -564,16 +572,16 @@ def numbers(algorithm: Algorithm[Any], batch: Batch, seed: int = 5) -> Updated:
     def values() -> torch.Tensor:
         return torch.randn(batch.completion_mask.shape, generator=generator)
 
-    found = Updated()
+    outputs = Updated()
     for role in algorithm.updated_roles(batch.step):
         nothing = values()[:, :0]
         policy = role in ("policy", "reference")
-        found[role] = (
+        outputs[role] = (
             ModelOutput(values(), values(), nothing) if policy else ModelOutput(nothing, nothing, values())
         )
         if role == "policy" and algorithm.teacher_divergence is not None:
-            found[role] = dataclasses.replace(found[role], divergence=values())
-    return found
+            outputs[role] = dataclasses.replace(outputs[role], divergence=values())
+    return outputs
 
 
 @every
@@ -615,29 +623,29 @@ class Scripted:
         self.batch, self.other = batch, other
 
     @cached_property
-    def known(self) -> list[tuple[tuple[int, ...], list[bool]]]:
+    def written_rows(self) -> list[tuple[tuple[int, ...], list[bool]]]:
         """The rows of `batch`, and which of their tokens the policy reads."""
-        return [(whole, [True] * len(prompt) + written) for prompt, _, written, whole in texts(self.batch)]
+        return [(text, [True] * len(prompt) + written) for prompt, _, written, text in texts(self.batch)]
 
     def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         nothing = batch.old_logp[:, :0]
         quantities = ("logp", "entropy") if role in ("policy", "reference", "teacher") else ("value",)
         quantities += ("squares",) if squares else ()
-        said = {name: torch.zeros(batch.completion_mask.shape) for name in quantities}
+        outputs = {name: torch.zeros(batch.completion_mask.shape) for name in quantities}
         for row, (prompt, completion, written, _) in enumerate(texts(batch)):
             heard = self.heard(prompt)
-            for place, (token, own) in enumerate(zip(completion, written, strict=True)):
-                heard = (*heard, token) if own else heard
+            for position, (token, is_written) in enumerate(zip(completion, written, strict=True)):
+                heard = (*heard, token) if is_written else heard
                 for name in quantities:
-                    said[name][row, place] = spoken(role, name, heard) if own else self.other
-        every = (said.get(name, nothing) for name in ("logp", "entropy", "value"))
-        return ModelOutput(*every, squares=said.get("squares"))
+                    outputs[name][row, position] = spoken(role, name, heard) if is_written else self.other
+        every = (outputs.get(name, nothing) for name in ("logp", "entropy", "value"))
+        return ModelOutput(*every, squares=outputs.get("squares"))
 
     def heard(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """A prompt without the replies in it."""
-        for whole, written in self.known:
-            if whole[: len(prompt)] == prompt:
-                return tuple(token for token, own in zip(prompt, written, strict=False) if own)
+        for text, written in self.written_rows:
+            if text[: len(prompt)] == prompt:
+                return tuple(token for token, is_written in zip(prompt, written, strict=False) if is_written)
         return prompt
 
 
@@ -652,9 +660,9 @@ def spoken(role: Role, name: str, heard: tuple[int, ...]) -> float:
 def texts(batch: Batch) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[bool], tuple[int, ...]]]:
     """Prompt, completion, which of its tokens the policy wrote, and both in one, of each row."""
     parts = (batch.prompt, batch.prompt_length, batch.completion, batch.length, batch.completion_mask)
-    for tokens, size, written, length, own in zip(*(part.tolist() for part in parts), strict=True):
+    for tokens, size, written, length, mask in zip(*(part.tolist() for part in parts), strict=True):
         prompt, completion = tuple(tokens[:size]), tuple(written[:length])
-        yield prompt, completion, own[:length], (*prompt, *completion)
+        yield prompt, completion, mask[:length], (*prompt, *completion)
 
 
 @every
@@ -692,12 +700,12 @@ def test_terms_of_a_slice_are_the_slice_of_the_terms(algorithm: Algorithm[Any]) 
     used = micro_batches(batch, signal.row_group, 10**9)
     assert len(used) == 1
     everything = algorithm.loss(batch[used[0]], signal[used[0]], cut(now, used[0])).terms
-    place = {row: i for i, row in enumerate(used[0].tolist())}
+    index_of_row = {row: i for i, row in enumerate(used[0].tolist())}
     parts = micro_batches(batch, signal.row_group, 20)
     assert len(parts) > 1
     for rows in parts:
         terms = algorithm.loss(batch[rows], signal[rows], cut(now, rows)).terms
-        torch.testing.assert_close(terms, everything[[place[row] for row in rows.tolist()]])
+        torch.testing.assert_close(terms, everything[[index_of_row[row] for row in rows.tolist()]])
 
 
 def cut(now: Mapping[Role, ModelOutput], rows: torch.Tensor) -> Updated:
@@ -787,9 +795,9 @@ def without_signal(algorithm: Algorithm[Any], reward: float) -> float:
 @pytest.mark.parametrize(
     ("algorithm", "reward"),
     [
-        pytest.param(one, reward, id=f"{reward}-{name}", marks=[pytest.mark.slow] * ("-" in name))
-        for name, one in VARIANTS.items()
-        for reward in dict.fromkeys(without_signal(one, reward) for reward in (0.0, 1.0))
+        pytest.param(algorithm, reward, id=f"{reward}-{name}", marks=[pytest.mark.slow] * ("-" in name))
+        for name, algorithm in VARIANTS.items()
+        for reward in dict.fromkeys(without_signal(algorithm, reward) for reward in (0.0, 1.0))
     ],
 )
 def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], reward: float) -> None:
@@ -837,12 +845,12 @@ def test_empty_completions_add_nothing_but_their_share_of_the_average(algorithm:
     empty rows have the group's own mean reward and stand in both batches, with other prompts and padding."""
     models = models_of(Roles.of(algorithm))
     batch = off_policy(rollouts([[5, 0, 3], [0, 0]], [[1.0, 0.5, 0.0], [1.0, 0.0]]), models)
-    whole, _ = backward(algorithm, models, batch)
-    assert finite(whole) and norm(whole) > 1e-3
+    expected, _ = backward(algorithm, models, batch)
+    assert finite(expected) and norm(expected) > 1e-3
     other = batch.prompt.clone()
     other[3:] = 7
-    found, _ = backward(algorithm, models, dataclasses.replace(batch, prompt=other))
-    assert distance(found, whole) == 0
+    gradient, _ = backward(algorithm, models, dataclasses.replace(batch, prompt=other))
+    assert distance(gradient, expected) == 0
 
 
 @by_default
@@ -906,16 +914,16 @@ def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None
         [[1.0, 0.0, 0.5, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]],
         gaps={0: (2, 3), 4: (1, 4, 5), 5: (0,), 7: (1, 2, 3, 4)},
     )
-    found = []
+    outcomes = []
     for part in (batch, compressed(batch, batch.completion_mask)):
         models, now = Scripted(part), numbers(algorithm, batch)
         if part is not batch:
-            now = Updated({r: compressed(one, batch.completion_mask) for r, one in now.items()})
+            now = Updated({r: compressed(output, batch.completion_mask) for r, output in now.items()})
         leaves = {
-            (role, name): getattr(one, name).requires_grad_()
-            for role, one in now.items()
+            (role, name): getattr(output, name).requires_grad_()
+            for role, output in now.items()
             for name in ("logp", "entropy", "value", "divergence")
-            if getattr(one, name) is not None and getattr(one, name).numel()
+            if getattr(output, name) is not None and getattr(output, name).numel()
         }
         signal = algorithm.compute_signal(part, models)
         used = torch.cat(micro_batches(part, signal.row_group, 10**9))
@@ -927,11 +935,11 @@ def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None
         gradients = {
             key: leaf.grad[part.completion_mask] for key, leaf in leaves.items() if leaf.grad is not None
         }
-        found.append(
+        outcomes.append(
             (total.item(), gradients, tally.numbers() | algorithm.observe(part, signal), signal.row_group)
         )
-    (one, gradients, metrics, unit), (other, without, plain, pairs) = found
-    assert one == pytest.approx(other, rel=1e-12, abs=1e-15)
+    (total_with, gradients, metrics, unit), (total_without, without, plain, pairs) = outcomes
+    assert total_with == pytest.approx(total_without, rel=1e-12, abs=1e-15)
     assert gradients.keys() == without.keys() and any(bool(g.any()) for g in gradients.values())
     for key, gradient in gradients.items():
         torch.testing.assert_close(gradient, without[key], rtol=1e-12, atol=1e-15)
@@ -945,15 +953,15 @@ P = TypeVar("P", bound=Rows)
 def compressed(part: P, written: torch.Tensor) -> P:
     """A batch or reading without the tokens that the policy did not write; `written` (B, T) says which."""
     order = (~written).to(torch.int8).argsort(dim=-1, stable=True)
-    kept = written.sum(-1)
-    inside = torch.arange(written.shape[1]) < kept[:, None]
+    lengths = written.sum(-1)
+    inside = torch.arange(written.shape[1]) < lengths[:, None]
     changes: dict[str, Any] = {
         name: value.gather(-1, order) * inside
         for name, value in tensors(part).items()
         if value.shape == written.shape
     }
     if isinstance(part, Batch):
-        changes["length"] = kept
+        changes["length"] = lengths
         changes["answer"] = (written & (torch.arange(written.shape[1]) < part.answer[:, None])).sum(-1)
     return dataclasses.replace(part, **changes)
 

@@ -26,13 +26,16 @@ LAST = {"warmup": 0, "half_life": 0.0}
 
 def batch(correct: list[float], consistent: list[float], step: int = 1) -> Batch:
     """One group of one-token completions."""
-    made = rollouts([[1] * len(correct)], [correct], step=step)
-    scores = {"correct": made.reward, "consistent": torch.tensor(consistent, dtype=made.reward.dtype)}
-    return dataclasses.replace(made, scores=scores)
+    rolled_out = rollouts([[1] * len(correct)], [correct], step=step)
+    scores = {
+        "correct": rolled_out.reward,
+        "consistent": torch.tensor(consistent, dtype=rolled_out.reward.dtype),
+    }
+    return dataclasses.replace(rolled_out, scores=scores)
 
 
-def advantages(algorithm: CORA, found: Batch) -> list[float]:
-    return algorithm.compute_signal(found, NOBODY).advantage[:, 0].tolist()
+def advantages(algorithm: CORA, scored: Batch) -> list[float]:
+    return algorithm.compute_signal(scored, NOBODY).advantage[:, 0].tolist()
 
 
 def test_each_score_is_normalized_in_its_group_before_they_are_added() -> None:
@@ -45,37 +48,39 @@ def test_each_score_is_normalized_in_its_group_before_they_are_added() -> None:
 
 def test_consistency_of_a_learned_model_replaces_the_rules() -> None:
     # Its scores 3, 1, −1, −3 have mean 0 and deviation √(20/3).
-    made = batch([1, 1, 1, 1], [1, 1, 0, 0])
-    made = dataclasses.replace(made, scores=made.scores | {"model": torch.tensor([3.0, 1.0, -1.0, -3.0])})
+    scored = batch([1, 1, 1, 1], [1, 1, 0, 0])
+    scored = dataclasses.replace(
+        scored, scores=scored.scores | {"model": torch.tensor([3.0, 1.0, -1.0, -3.0])}
+    )
     algorithm = CORA(consistency_weight=1.0, consistency_score="model", epsilon=1e-9, **LAST)
     deviation = math.sqrt(20 / 3)
     expected = [3 / deviation, 1 / deviation, -1 / deviation, -3 / deviation]
-    assert advantages(algorithm, made) == pytest.approx(expected, rel=1e-6)
+    assert advantages(algorithm, scored) == pytest.approx(expected, rel=1e-6)
     assert algorithm.scores == {"correct", "consistent", "model"}
-    observed = algorithm.observe(made, algorithm.compute_signal(made, NOBODY))
+    observed = algorithm.observe(scored, algorithm.compute_signal(scored, NOBODY))
     assert observed["advantage/consistency_signal"] == 1.0
     assert observed["policy/consistent_if_correct"] == 0.5  # by the rule, whatever is rewarded
 
 
 def test_groups_are_kept_apart() -> None:
-    made = rollouts([[1, 1], [1, 1]], [[1.0, 0.0], [0.0, 0.0]])
-    scores = {"correct": made.reward, "consistent": torch.tensor([0.0, 0.0, 1.0, 0.0])}
+    rollout_batch = rollouts([[1, 1], [1, 1]], [[1.0, 0.0], [0.0, 0.0]])
+    scores = {"correct": rollout_batch.reward, "consistent": torch.tensor([0.0, 0.0, 1.0, 0.0])}
     algorithm = CORA(consistency_weight=1.0, epsilon=1e-9, **LAST)
     half = math.sqrt(0.5)  # of two values one apart: (½) / √½
-    found = advantages(algorithm, dataclasses.replace(made, scores=scores))
-    assert found == pytest.approx([half, -half, half, -half], rel=1e-6)
+    advantage = advantages(algorithm, dataclasses.replace(rollout_batch, scores=scores))
+    assert advantage == pytest.approx([half, -half, half, -half], rel=1e-6)
 
 
 def test_fully_solved_group_still_separates_consistent_completions() -> None:
     algorithm = CORA(consistency_weight=1.0, epsilon=1e-9, **LAST)
-    found = advantages(algorithm, batch([1, 1, 1, 1], [1, 1, 1, 0]))
-    assert found == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-6)
+    advantage = advantages(algorithm, batch([1, 1, 1, 1], [1, 1, 1, 0]))
+    assert advantage == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-6)
     assert not any(advantages(GRPO(), batch([1, 1, 1, 1], [1, 1, 1, 0])))  # type: ignore[arg-type]
 
 
 def test_equal_scores_of_either_kind_add_exactly_nothing() -> None:
-    one = batch([1, 0, 1, 1], [1, 1, 1, 1])
-    assert advantages(CORA(**LAST), one) == advantages(GRPO(), one)  # type: ignore[arg-type]
+    consistent = batch([1, 0, 1, 1], [1, 1, 1, 1])
+    assert advantages(CORA(**LAST), consistent) == advantages(GRPO(), consistent)  # type: ignore[arg-type]
     assert advantages(CORA(**LAST), batch([1, 1], [0, 0])) == [0.0, 0.0]
 
 
@@ -83,10 +88,10 @@ def test_equal_scores_of_either_kind_add_exactly_nothing() -> None:
 def test_without_consistency_it_is_grpo_bit_for_bit(settings: dict[str, Any]) -> None:
     cora, grpo = CORA(consistency_weight=0.0, **settings), GRPO(**settings)
     models = models_for(grpo, "llama")
-    made = off_policy(rollouts([[7, 4, 0, 1], [9, 5, 1]], step=5), models)
-    ours, theirs = backward(cora, models, made)[0], backward(grpo, models, made)[0]
+    rollout_batch = off_policy(rollouts([[7, 4, 0, 1], [9, 5, 1]], step=5), models)
+    ours, theirs = backward(cora, models, rollout_batch)[0], backward(grpo, models, rollout_batch)[0]
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    other = backward(CORA(consistency_weight=0.5, **settings), models, made)[0]
+    other = backward(CORA(consistency_weight=0.5, **settings), models, rollout_batch)[0]
     assert any(not torch.equal(other[name], theirs[name]) for name in theirs)
 
 
@@ -102,26 +107,30 @@ def test_only_the_reward_pays_for_a_kl_in_the_reward() -> None:
     """The penalty changes A_task; A_cons is of the score alone."""
     algorithm = CORA(beta=0.5, kl_placement="reward", consistency_weight=1.0, **LAST)
     models = models_for(algorithm, "llama")
-    made = off_policy(rollouts([[7, 4, 3]], [[1.0, 1.0, 1.0]]), models)
-    made = dataclasses.replace(made, scores={**made.scores, "consistent": torch.tensor([1.0, 0.0, 0.0])})
-    grpo = GRPO(beta=0.5, kl_placement="reward").compute_signal(made, models).advantage
-    cons = parts.group_advantage(made.scores["consistent"], made.group, "mean", "group", 1, 1e-4)
-    expected = (grpo + cons[:, None]) * made.completion_mask
-    torch.testing.assert_close(algorithm.compute_signal(made, models).advantage, expected)
+    rollout_batch = off_policy(rollouts([[7, 4, 3]], [[1.0, 1.0, 1.0]]), models)
+    rollout_batch = dataclasses.replace(
+        rollout_batch, scores={**rollout_batch.scores, "consistent": torch.tensor([1.0, 0.0, 0.0])}
+    )
+    grpo = GRPO(beta=0.5, kl_placement="reward").compute_signal(rollout_batch, models).advantage
+    cons = parts.group_advantage(
+        rollout_batch.scores["consistent"], rollout_batch.group, "mean", "group", 1, 1e-4
+    )
+    expected = (grpo + cons[:, None]) * rollout_batch.completion_mask
+    torch.testing.assert_close(algorithm.compute_signal(rollout_batch, models).advantage, expected)
 
 
 def test_metrics_count_consistency_of_right_and_wrong_answers() -> None:
-    found = batch([1, 1, 0, 0], [1, 0, 1, 1])
+    scored = batch([1, 1, 0, 0], [1, 0, 1, 1])
     algorithm = CORA(consistency_weight=0.8, warmup=4)
-    row = algorithm.observe(found, algorithm.compute_signal(found, NOBODY))
+    row = algorithm.observe(scored, algorithm.compute_signal(scored, NOBODY))
     assert row == {
         "advantage/consistency_weight": 0.2,
         "advantage/consistency_signal": 1.0,
         "policy/consistent_if_correct": 0.5,
         "policy/consistent_if_wrong": 1.0,
     }
-    one = batch([1, 1], [1, 1])
-    row = algorithm.observe(one, algorithm.compute_signal(one, NOBODY))
+    all_right = batch([1, 1], [1, 1])
+    row = algorithm.observe(all_right, algorithm.compute_signal(all_right, NOBODY))
     assert row["advantage/consistency_signal"] == 0 and math.isnan(row["policy/consistent_if_wrong"])
 
 

@@ -211,8 +211,8 @@ def test_others_that_are_all_equal_divide_nothing_however_they_round() -> None:
     reward = torch.tensor([0.3] + [0.1] * 7)  # a mean of seven 0.1 is not 0.1 in float32
     group = torch.zeros(8, dtype=torch.long)
     assert parts.others_std(reward, group, 1)[0] == 0
-    found = parts.group_advantage(reward, group, "leave_one_out", "leave_one_out", 1, 1e-6)
-    assert found[0].item() == pytest.approx(0.2)
+    advantage = parts.group_advantage(reward, group, "leave_one_out", "leave_one_out", 1, 1e-6)
+    assert advantage[0].item() == pytest.approx(0.2)
 
 
 def test_kl_in_the_advantage_is_summed_from_each_token_to_the_end() -> None:
@@ -220,9 +220,9 @@ def test_kl_in_the_advantage_is_summed_from_each_token_to_the_end() -> None:
     reference = torch.tensor([[-0.1, -9.0, -0.3], [-0.5, -0.25, -9.0]])  # old_logp is 0
     models = Fixed(reference=reading(reference))
     plain = GRPO(scale="none").compute_signal(batch, models).advantage
-    found = GRPO(scale="none", beta=2.0, kl_placement="advantage").compute_signal(batch, models).advantage
+    advantage = GRPO(scale="none", beta=2.0, kl_placement="advantage").compute_signal(batch, models).advantage
     taken = 2 * torch.tensor([[0.4, 0.0, 0.3], [0.75, 0.25, 0.0]])  # the gap and the padding count nowhere
-    torch.testing.assert_close(found, plain - taken)
+    torch.testing.assert_close(advantage, plain - taken)
 
 
 def test_whitening_follows_the_group_and_the_kl() -> None:
@@ -230,11 +230,11 @@ def test_whitening_follows_the_group_and_the_kl() -> None:
     models = Fixed(reference=reading(torch.full_like(batch.old_logp, -0.1)))
     settings: dict[str, Any] = {"scale": "none", "beta": 1.0, "kl_placement": "advantage"}
     plain = GRPO(**settings).compute_signal(batch, models).advantage
-    found = GRPO(**settings, whiten=True).compute_signal(batch, models).advantage
+    advantage = GRPO(**settings, whiten=True).compute_signal(batch, models).advantage
     inside = plain[batch.completion_mask]
     assert inside.mean().abs() > 0.01  # or whitening would only scale
     torch.testing.assert_close(
-        found[batch.completion_mask],
+        advantage[batch.completion_mask],
         (inside - inside.mean()) / inside.std(correction=0),
         rtol=1e-5,
         atol=1e-6,
@@ -259,10 +259,12 @@ def test_a_dialect_lies_under_everything_that_the_recipe_says(tmp_path: Path) ->
     plain = recipe(tmp_path, text).runs()[0]
     assert (plain.train.num_minibatches, plain.sampler.temperature) == (2, 0.7)
     assert (plain.algorithm.dual_clip, plain.algorithm.averaging) == (3.0, "token_mean")
-    own = recipe(tmp_path, text + "train.num_minibatches = 8\nsettings.dual_clip = 5.0\n").runs()[0]
-    assert (own.train.num_minibatches, own.algorithm.dual_clip) == (8, 5.0)
-    told = recipe(tmp_path, text, "arm.grpo@verl.settings.dual_clip=0", "algorithm.epsilon=0.5").runs()[0]
-    assert (told.algorithm.dual_clip, told.algorithm.epsilon) == (0.0, 0.5)
+    overridden = recipe(tmp_path, text + "train.num_minibatches = 8\nsettings.dual_clip = 5.0\n").runs()[0]
+    assert (overridden.train.num_minibatches, overridden.algorithm.dual_clip) == (8, 5.0)
+    from_command_line = recipe(
+        tmp_path, text, "arm.grpo@verl.settings.dual_clip=0", "algorithm.epsilon=0.5"
+    ).runs()[0]
+    assert (from_command_line.algorithm.dual_clip, from_command_line.algorithm.epsilon) == (0.0, 0.5)
 
 
 def test_a_dialect_takes_the_place_of_what_an_algorithm_modifies(tmp_path: Path) -> None:
@@ -271,22 +273,22 @@ def test_a_dialect_takes_the_place_of_what_an_algorithm_modifies(tmp_path: Path)
 
 
 def test_dialects_are_chosen_beside_algorithms_and_keep_their_spelling(tmp_path: Path) -> None:
-    found = recipe(tmp_path, '[[arm]]\nalgorithm = "grpo"\n', "arms=grpo@trl,grpo,grpo@verl").runs()
-    assert [run.folder for run in found] == [
+    runs = recipe(tmp_path, '[[arm]]\nalgorithm = "grpo"\n', "arms=grpo@trl,grpo,grpo@verl").runs()
+    assert [run.folder for run in runs] == [
         "grpo@trl-arithmetic-s0",
         "grpo-arithmetic-s0",
         "grpo@verl-arithmetic-s0",
     ]
-    assert [run.dialect.partition(",")[0] for run in found] == ["grpo@trl", "", "grpo@verl"]
-    named = recipe(tmp_path, '[[arm]]\nalgorithm = "grpo@trl"\nname = "theirs@2x"\n').runs()[0]
-    assert named.folder == "theirs@2x-arithmetic-s0"
+    assert [run.dialect.partition(",")[0] for run in runs] == ["grpo@trl", "", "grpo@verl"]
+    renamed = recipe(tmp_path, '[[arm]]\nalgorithm = "grpo@trl"\nname = "theirs@2x"\n').runs()[0]
+    assert renamed.folder == "theirs@2x-arithmetic-s0"
 
 
 def test_run_folders_of_dialects_are_told_apart_without_run_toml(tmp_path: Path) -> None:
-    told = identify_run(
+    identity = identify_run(
         tmp_path / "grpo@trl-arithmetic-s3", {}, {"arms": ["grpo@trl"], "tasks": ["arithmetic"]}
     )
-    assert told == ("grpo@trl", "arithmetic", 3)
+    assert identity == ("grpo@trl", "arithmetic", 3)
 
 
 def test_a_run_without_a_dialect_is_written_as_before(tmp_path: Path) -> None:
@@ -349,9 +351,9 @@ def test_dialects_as_json_hold_every_fact(capsys: pytest.CaptureFixture[str]) ->
     assert shown.keys() == DIALECTS.keys()
     for name, dialect in DIALECTS.items():
         row = shown[name]
-        found = {fact["setting"]: fact for fact in (*row["differences"], *row["equal"])}
-        assert found.keys() == {fact.setting for fact in dialect.facts}
-        assert all(found[fact.setting]["source"] == fact.source for fact in dialect.facts)
+        fact_by_setting = {fact["setting"]: fact for fact in (*row["differences"], *row["equal"])}
+        assert fact_by_setting.keys() == {fact.setting for fact in dialect.facts}
+        assert all(fact_by_setting[fact.setting]["source"] == fact.source for fact in dialect.facts)
         assert [gap["what"] for gap in row["not_expressed"]] == [gap.what for gap in dialect.gaps]
     assert cli.main(["show", "algorithm", "grpo", "--as", "trl", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == shown["grpo@trl"]
@@ -366,7 +368,7 @@ def test_a_setting_that_ours_lacks_is_told_from_one_that_is_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("show", "algorithm", "grpo", "--as", "tlr"), "no dialect grpo@tlr; did you mean trl?"),
         (("show", "dialect", "grpo@vrl"), "unknown dialect 'grpo@vrl'; did you mean grpo@verl?"),
@@ -376,10 +378,10 @@ def test_a_setting_that_ours_lacks_is_told_from_one_that_is_equal() -> None:
     ],
 )
 def test_wrong_words_give_exit_2_and_the_remedy(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_every_dialect_is_listed_with_its_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -411,14 +413,14 @@ def test_defaults_of_trl_are_those_of_the_installed_release() -> None:
         "power_negative": "vespo_k_neg",
         "decay_negative": "vespo_lambda_neg",
     }
-    asked = {"lite_ppo": {"scale": "batch"}, "gmpo": {"clip_low": 0.4}, "rloo": {"beta": 0.05}}
+    requested = {"lite_ppo": {"scale": "batch"}, "gmpo": {"clip_low": 0.4}, "rloo": {"beta": 0.05}}
     checked = set()
     for dialect in DIALECTS.values():
         if dialect.library == "trl" and "GRPO" in dialect.ask:
             for fact in dialect.facts:
                 option = options.get(fact.setting)
                 if option:
-                    expected = asked.get(dialect.algorithm, {}).get(fact.setting, group[option])
+                    expected = requested.get(dialect.algorithm, {}).get(fact.setting, group[option])
                     assert fact.value == expected, (dialect.name, fact.setting)
                     checked.add(fact.setting)
     assert checked == options.keys()
@@ -440,9 +442,9 @@ def test_every_list_of_facts_or_gaps_is_shared(kind: str) -> None:
 
 def test_every_preset_of_distillation_stands_in_the_table_of_meanings_and_no_other() -> None:
     presets = {dialect.name for dialect in DIALECTS.values() if dialect.base in ("opd", "gkd")}
-    assert {one.ours for one in MEANINGS} - {""} == presets
-    assert len({one.library.partition(",")[0] for one in MEANINGS}) == 7  # the page says seven
-    selves = {one.ours for one in SELF_TEACHERS} - {""}
+    assert {meaning.ours for meaning in MEANINGS} - {""} == presets
+    assert len({meaning.library.partition(",")[0] for meaning in MEANINGS}) == 7  # the page says seven
+    selves = {meaning.ours for meaning in SELF_TEACHERS} - {""}
     presets = {dialect.name for dialect in DIALECTS.values() if dialect.base in ("sdft", "sdpo", "opcd")}
     assert {name for name in selves if "@" in name} == presets
     assert {name.partition("@")[0] for name in selves} <= ALGORITHMS.keys()

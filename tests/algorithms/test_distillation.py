@@ -54,8 +54,8 @@ def test_gkd_divergence_and_gradient_equal_trl(beta: float, temperature: float) 
     from trl.experimental.gkd.gkd_trainer import GKDTrainer
 
     ours, head, theirs, teacher_head = states()
-    found = token_divergence(ours, head, theirs, teacher_head, temperature, 10**6, beta)
-    found.sum().backward()
+    divergence = token_divergence(ours, head, theirs, teacher_head, temperature, 10**6, beta)
+    divergence.sum().backward()
     gradient, weights = ours.grad.clone(), head.weight.grad.clone()  # type: ignore[union-attr]
     assert teacher_head.weight.grad is None
     ours.grad = head.weight.grad = None
@@ -67,7 +67,7 @@ def test_gkd_divergence_and_gradient_equal_trl(beta: float, temperature: float) 
         reduction="sum",
     )
     expected.backward()
-    close(found.sum(), expected.detach(), **FLOAT32)
+    close(divergence.sum(), expected.detach(), **FLOAT32)
     close(gradient, ours.grad, **FLOAT32)
     close(weights, head.weight.grad, **FLOAT32)
 
@@ -83,9 +83,9 @@ def test_divergence_equals_verl(beta: float) -> None:
         return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
 
     m = (beta * p.exp() + (1 - beta) * q.exp()).log()
-    whole = {0.0: kl(p, q), 1.0: kl(q, p)}.get(beta, beta * kl(p, m) + (1 - beta) * kl(q, m))
-    found = token_divergence(ours, head, theirs, teacher_head, 1.0, 10**6, beta)
-    close(found.detach(), whole.detach(), **FLOAT32)
+    expected = {0.0: kl(p, q), 1.0: kl(q, p)}.get(beta, beta * kl(p, m) + (1 - beta) * kl(q, m))
+    divergence = token_divergence(ours, head, theirs, teacher_head, 1.0, 10**6, beta)
+    close(divergence.detach(), expected.detach(), **FLOAT32)
 
 
 @pytest.mark.parametrize("beta", BETAS)
@@ -122,17 +122,23 @@ def fixed(**logp: torch.Tensor) -> object:
 def test_opd_advantage_equals_the_authors() -> None:
     """thinking-machines-lab/tinker-cookbook@0333e7c, distillation/train_on_policy.py: the advantage of a
     token is −coef·(sampled − teacher), summed over later tokens with a discount, plus the task's."""
-    one = dataclasses.replace(batch(), old_logp=torch.randn(6, 6, generator=torch.Generator().manual_seed(3)))
+    rollout_batch = dataclasses.replace(
+        batch(), old_logp=torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
+    )
     teacher = torch.randn(6, 6, generator=torch.Generator().manual_seed(4))
-    task = GRPO(scale="none").compute_signal(one, fixed()).advantage  # type: ignore[arg-type]
+    task = GRPO(scale="none").compute_signal(rollout_batch, fixed()).advantage  # type: ignore[arg-type]
     for discount in (0.0, 0.5, 1.0):
         algorithm = OPD(distill_weight=0.3, discount=discount, task_weight=2.0, scale="none")
-        found = algorithm.compute_signal(one, fixed(teacher=teacher)).advantage  # type: ignore[arg-type]
-        for row, length in enumerate(one.length.tolist()):
-            own = [-0.3 * (one.old_logp[row, t] - teacher[row, t]) for t in range(length)]
+        advantage = algorithm.compute_signal(rollout_batch, fixed(teacher=teacher)).advantage  # type: ignore[arg-type]
+        for row, length in enumerate(rollout_batch.length.tolist()):
+            token_rewards = [-0.3 * (rollout_batch.old_logp[row, t] - teacher[row, t]) for t in range(length)]
             for t in range(length):
-                later = sum(discount ** (s - t) * own[s] for s in range(t, length)) if discount else own[t]
-                close(found[row, t], later + 2 * task[row, t], rtol=1e-5, atol=1e-6)
+                later = (
+                    sum(discount ** (s - t) * token_rewards[s] for s in range(t, length))
+                    if discount
+                    else token_rewards[t]
+                )
+                close(advantage[row, t], later + 2 * task[row, t], rtol=1e-5, atol=1e-6)
 
 
 def test_discount_skips_tokens_that_the_policy_did_not_write() -> None:
@@ -142,9 +148,9 @@ def test_discount_skips_tokens_that_the_policy_did_not_write() -> None:
 
 
 def test_bound_limits_each_token() -> None:
-    one = dataclasses.replace(batch(), old_logp=torch.zeros(6, 6))
-    found = OPD(bound=2.0).compute_signal(one, fixed(teacher=torch.full((6, 6), -30.0)))  # type: ignore[arg-type]
-    close(found.advantage, -2.0 * one.completion_mask)
+    rollout_batch = dataclasses.replace(batch(), old_logp=torch.zeros(6, 6))
+    signal = OPD(bound=2.0).compute_signal(rollout_batch, fixed(teacher=torch.full((6, 6), -30.0)))  # type: ignore[arg-type]
+    close(signal.advantage, -2.0 * rollout_batch.completion_mask)
 
 
 @pytest.mark.parametrize("algorithm", [OPD(), GKD(), GKD(divergence_beta=0.0), GKD(divergence_beta=0.5)])
@@ -152,10 +158,10 @@ def test_a_policy_equal_to_its_teacher_is_not_moved(algorithm: OPD | GKD) -> Non
     student = tiny("llama")
     models = RoleModels(student, ("policy",), ("teacher",), teacher=tiny("llama"), budget=10**9)
     models.optimize({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
-    own = off_policy(batch(), models, spread=0.0)
-    found, metrics = backward(algorithm, models, own)
-    moved, _ = backward(algorithm, models_for(algorithm, "llama"), own)
-    assert norm(found) < 1e-5 * norm(moved)  # float32: softmaxes of equal logits, subtracted
+    policy_batch = off_policy(batch(), models, spread=0.0)
+    gradient, metrics = backward(algorithm, models, policy_batch)
+    moved, _ = backward(algorithm, models_for(algorithm, "llama"), policy_batch)
+    assert norm(gradient) < 1e-5 * norm(moved)  # float32: softmaxes of equal logits, subtracted
     name = "distill/reverse_kl" if isinstance(algorithm, OPD) else "distill/divergence"
     assert abs(metrics[name]) < 1e-6
 
@@ -169,8 +175,8 @@ def test_expected_gradient_of_the_reward_is_that_of_the_reverse_kl() -> None:
     logp = logits.log_softmax(-1)
     (expected,) = torch.autograd.grad((logp.exp() * (logp - teacher)).sum(), logits, retain_graph=True)
     sampled = (logp.exp().detach() * (logp.detach() - teacher) * logp).sum()
-    (found,) = torch.autograd.grad(sampled, logits, retain_graph=True)
-    close(found, expected)
+    (gradient,) = torch.autograd.grad(sampled, logits, retain_graph=True)
+    close(gradient, expected)
     # A supervised loss on log π − log π_T of the sampled token (k1) has no gradient in expectation.
     (nothing,) = torch.autograd.grad((logp.exp().detach() * (logp - teacher)).sum(), logits)
     close(nothing, torch.zeros(5))
@@ -179,14 +185,14 @@ def test_expected_gradient_of_the_reward_is_that_of_the_reverse_kl() -> None:
 def test_forward_and_reverse_kl_prefer_different_policies() -> None:
     """A teacher with two modes, a policy that can hold one Gaussian bump: the forward KL covers both, the
     reverse KL keeps one, and so has the lower entropy."""
-    places = torch.linspace(-3, 3, 61)
-    teacher = torch.stack([-3 * (places - 1.5) ** 2, -3 * (places + 1.5) ** 2]).logsumexp(0).log_softmax(-1)
+    points = torch.linspace(-3, 3, 61)
+    teacher = torch.stack([-3 * (points - 1.5) ** 2, -3 * (points + 1.5) ** 2]).logsumexp(0).log_softmax(-1)
     entropies = {}
     for beta in (0.0, 1.0):
         mean, width = torch.tensor(0.3, requires_grad=True), torch.tensor(-0.7, requires_grad=True)
         optimizer = torch.optim.Adam([mean, width], lr=0.02)
         for _ in range(300):
-            q = (-((places - mean) ** 2) / (2 * width.exp() ** 2)).log_softmax(-1)
+            q = (-((points - mean) ** 2) / (2 * width.exp() ** 2)).log_softmax(-1)
             kl = (teacher.exp() * (teacher - q)).sum() if beta == 0 else (q.exp() * (q - teacher)).sum()
             optimizer.zero_grad()
             kl.backward()

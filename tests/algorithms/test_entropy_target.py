@@ -52,8 +52,8 @@ def weight(algorithm: Algorithm[Any], batch: Batch) -> float:
     signal = algorithm.compute_signal(batch, Fixed())
     none = torch.zeros(len(batch), 0)
     terms = [
-        algorithm.loss(batch, signal, {"policy": ModelOutput(batch.old_logp, one, none)}).terms
-        for one in (torch.zeros_like(batch.old_logp), torch.ones_like(batch.old_logp))
+        algorithm.loss(batch, signal, {"policy": ModelOutput(batch.old_logp, entropy, none)}).terms
+        for entropy in (torch.zeros_like(batch.old_logp), torch.ones_like(batch.old_logp))
     ]
     return (terms[0] - terms[1])[batch.completion_mask].mean().item()
 
@@ -65,7 +65,7 @@ def test_weights_equal_the_authors_controller_over_a_hundred_steps(first: float)
     authors, state = Controller(first), algorithm.initial_state()
     generator = torch.Generator().manual_seed(0)
     drawn = (0.1 + 0.2 * torch.rand(30, generator=generator)).tolist()
-    seen = set()
+    weights = set()
     for entropy in [*drawn, *[0.05] * 60, *[0.3] * 70, 0.1, 0.1]:
         batch = step_of(entropy, state)
         assert weight(algorithm, batch) == pytest.approx(authors.value * authors.enabled, abs=1e-6)  # float32
@@ -78,8 +78,8 @@ def test_weights_equal_the_authors_controller_over_a_hundred_steps(first: float)
             "weight": pytest.approx(authors.value, abs=1e-12),
             "on": bool(authors.enabled),
         }
-        seen.add(round(authors.value, 6))
-    assert {0.0, 0.005} <= seen
+        weights.add(round(authors.value, 6))
+    assert {0.0, 0.005} <= weights
 
 
 def test_an_entropy_at_the_target_lowers_the_weight_and_turns_it_off() -> None:
@@ -98,15 +98,15 @@ def test_loss_and_gradient_are_those_of_a_fixed_bonus_of_that_weight() -> None:
     state = {ENTROPY: {"weight": 0.3, "on": True}}
     batch = step_of(0.4, state)
     entropy = torch.rand(batch.old_logp.shape, generator=torch.Generator().manual_seed(1))
-    found = []
+    outcomes = []
     for modify in (SKYWORK, Modifiers(entropy_bonus=0.3)):
         algorithm, leaf = modify.around(DAPO()), entropy.clone().requires_grad_()
         assert algorithm.differentiates_entropy
         signal = algorithm.compute_signal(batch, Fixed())
         now = ModelOutput(batch.old_logp * 0.9, leaf, leaf[:, :0])
         total = (algorithm.loss(batch, signal, {"policy": now}).terms * algorithm.loss_weights(batch)).sum()
-        found.append((total.item(), torch.autograd.grad(total, leaf)[0].tolist()))
-    assert found[0] == found[1] and any(map(any, found[0][1]))
+        outcomes.append((total.item(), torch.autograd.grad(total, leaf)[0].tolist()))
+    assert outcomes[0] == outcomes[1] and any(map(any, outcomes[0][1]))
 
 
 def test_what_is_not_trained_or_not_written_moves_nothing() -> None:
@@ -145,16 +145,16 @@ def test_a_run_goes_on_as_if_never_stopped(policy: str, tmp_path: Path) -> None:
     modify = Modifiers(entropy_target=9.0, entropy_step=0.5, entropy_limit=1.0)
     config = configure(policy, GRPO(), modify=modify, evaluate=EvaluateConfig(0, 0, 0, 0))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
-    whole = run(config, tmp_path / "whole")
+    uninterrupted = run(config, tmp_path / "whole")
     with pytest.raises(Preempted):
         run(config, tmp_path / "parts", after(tmp_path / "parts", 2))
     run(config, tmp_path / "parts")
-    assert [*map(timeless, rows(tmp_path / "parts"))] == [*map(timeless, whole)]
+    assert [*map(timeless, rows(tmp_path / "parts"))] == [*map(timeless, uninterrupted)]
     ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
     assert ends[0] == ends[1]
-    assert [row["modify/entropy_coefficient"] for row in whole[1:]] == [0.0, 0.5, 1.0, 1.0]
+    assert [row["modify/entropy_coefficient"] for row in uninterrupted[1:]] == [0.0, 0.5, 1.0, 1.0]
     off = dataclasses.replace(config, modify=Modifiers(entropy_target=1e-3))
     plain = dataclasses.replace(config, modify=Modifiers())
-    off, plain = (run(one, tmp_path / str(number)) for number, one in enumerate((off, plain)))
+    off, plain = (run(variant, tmp_path / str(number)) for number, variant in enumerate((off, plain)))
     assert {row.pop("modify/entropy_coefficient") for row in off[1:]} == {0.0}
     assert [*map(timeless, off)] == [*map(timeless, plain)]

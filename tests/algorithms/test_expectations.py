@@ -45,9 +45,9 @@ def expected_gradient(algorithm: Algorithm[Any], worth: Sequence[float], size: i
     batch = rollouts([[1] * size] * len(answers), [[worth[a] for a in group] for group in answers])
     batch = dataclasses.replace(batch, greedy_reward=torch.full_like(batch.reward, worth[0]))
     advantage = algorithm.compute_signal(batch, Fixed()).advantage.view(-1, size)
-    said = logp[torch.tensor(answers)]
-    probability = said.detach().sum(-1).exp()
-    return torch.autograd.grad((probability * (advantage * said).mean(-1)).sum(), leaf)[0]
+    answer_logp = logp[torch.tensor(answers)]
+    probability = answer_logp.detach().sum(-1).exp()
+    return torch.autograd.grad((probability * (advantage * answer_logp).mean(-1)).sum(), leaf)[0]
 
 
 def gradient(objective: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -93,24 +93,24 @@ def test_maxrl_adds_up_powers_of_failure(size: int) -> None:
 @pytest.mark.parametrize("worth", [BINARY, GRADED])
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_subsets_follow_the_gradient_of_the_best_of_k(worth: Sequence[float], k: int) -> None:
-    found = expected_gradient(PassK(k=k, divide=False), worth, 4)
-    close(found, (1 / k - 1 / 4) * best_reward(worth, k))
-    assert found.abs().max() > 1e-3
+    gradient = expected_gradient(PassK(k=k, divide=False), worth, 4)
+    close(gradient, (1 / k - 1 / 4) * best_reward(worth, k))
+    assert gradient.abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("worth", [BINARY, GRADED])
 def test_best_only_credit_follows_gradient_of_expected_group_best(
     worth: Sequence[float],
 ) -> None:
-    found = expected_gradient(PassK(form="best", divide=False), worth, 3)
-    close(3 * found, best_reward(worth, 3))
+    gradient = expected_gradient(PassK(form="best", divide=False), worth, 3)
+    close(3 * gradient, best_reward(worth, 3))
 
 
 def test_expectations_tell_objectives_apart() -> None:
     """Else the tests above could not fail."""
     directions = [mean_reward(GRADED), best_reward(GRADED, 2), best_reward(GRADED, 3)]
-    for one, other in itertools.combinations(directions, 2):
-        assert torch.nn.functional.cosine_similarity(one, other, 0) < 0.999
+    for first, second in itertools.combinations(directions, 2):
+        assert torch.nn.functional.cosine_similarity(first, second, 0) < 0.999
 
 
 # Pass@k
@@ -124,29 +124,31 @@ def test_best_of_k_equals_that_over_all_subsets(reward: list[float], k: int) -> 
     mean, spread, holding = best_of(reward, k)
     assert mean == pytest.approx(best.mean().item(), abs=1e-12)
     assert spread == pytest.approx(best.std(correction=0).item(), abs=1e-7)  # a root of a difference
-    for row, found in enumerate(holding):
+    for row, best_with_row in enumerate(holding):
         inside = torch.tensor([row in subset for subset in subsets])
-        assert found == pytest.approx(best[inside].mean().item(), abs=1e-12)
+        assert best_with_row == pytest.approx(best[inside].mean().item(), abs=1e-12)
 
 
 @given(st.integers(2, 12), st.data())
 def test_binary_rewards_have_closed_forms_in_number_of_wrong_samples(size: int, data: st.DataObject) -> None:
     wrong, k = data.draw(st.integers(1, size - 1)), data.draw(st.integers(1, size - 1))
     batch = rollouts([[1] * size], [[0.0] * wrong + [1.0] * (size - wrong)])
-    found = PassK(k=k).compute_signal(batch, Fixed()).advantage[:, 0]
+    advantage = PassK(k=k).compute_signal(batch, Fixed()).advantage[:, 0]
     mean = 1 - math.comb(wrong, k) / math.comb(size, k)
     sigma = math.sqrt(mean * (1 - mean)) + 1e-6
     right = (1 - mean) / sigma
     failed = (1 - mean - math.comb(wrong - 1, k - 1) / math.comb(size - 1, k - 1)) / sigma
-    close(found, [failed] * wrong + [right] * (size - wrong), rtol=1e-8, atol=1e-8)  # rounding over ε
+    close(advantage, [failed] * wrong + [right] * (size - wrong), rtol=1e-8, atol=1e-8)  # rounding over ε
     if wrong < k:  # every subset holds a right one
-        assert not found.any()
+        assert not advantage.any()
 
 
 def test_pass_at_one_is_grpo() -> None:
     batch = rollouts([[1] * 5], [[1.0, 0.0, 0.3, 0.0, 1.0]])
-    one, grpo = (a.compute_signal(batch, Fixed()).advantage for a in (PassK(k=1), GRPO(ddof=0, epsilon=1e-6)))
-    close(one, grpo, rtol=1e-9, atol=0)
+    passk, grpo = (
+        a.compute_signal(batch, Fixed()).advantage for a in (PassK(k=1), GRPO(ddof=0, epsilon=1e-6))
+    )
+    close(passk, grpo, rtol=1e-9, atol=0)
 
 
 # While the policy has not moved
@@ -181,7 +183,7 @@ def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> tuple[
 @pytest.mark.parametrize("averaging", Averaging.__args__)
 def test_at_ratio_one_each_is_reinforce_with_its_own_advantage(name: str, averaging: str) -> None:
     algorithm, batch = case(name, averaging)
-    found, advantage = slope(algorithm, batch, batch.old_logp)
+    gradient, advantage = slope(algorithm, batch, batch.old_logp)
     written = batch.completion_mask[algorithm.compute_signal(batch, Fixed()).row_group >= 0]
     length, rows, limit = written.sum(-1, keepdim=True), len(written), 12
     group = batch.group[algorithm.compute_signal(batch, Fixed()).row_group >= 0].tolist()
@@ -196,8 +198,8 @@ def test_at_ratio_one_each_is_reinforce_with_its_own_advantage(name: str, averag
         "constant": rows * limit,
         "prompt_mean": torch.tensor([[len(tokens) * tokens[number]] for number in group]),
     }[averaging]
-    close(found, -advantage * written / divisor)
-    assert found.abs().max() > 1e-4
+    close(gradient, -advantage * written / divisor)
+    assert gradient.abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("name", ["rloo", "gpg", "opo", "remax"])

@@ -17,8 +17,8 @@ def test_explained_variance_by_hand() -> None:
     returns = torch.tensor([[1.0, 2.0, 3.0, 99.0]])  # variance 2/3
     perfect, constant = returns.clone(), torch.full((1, 4), 7.0)
     half = torch.tensor([[1.0, 1.0, 2.0, 0.0]])  # errors 0, 1, 1: variance 2/9
-    found = [parts.explained_variance(returns, value, written) for value in (perfect, constant, half)]
-    assert found == pytest.approx([1.0, 0.0, 2 / 3])
+    shares = [parts.explained_variance(returns, value, written) for value in (perfect, constant, half)]
+    assert shares == pytest.approx([1.0, 0.0, 2 / 3])
     assert parts.explained_variance(returns, -returns, written) == pytest.approx(-3.0)  # errors 2, 4, 6
     assert math.isnan(parts.explained_variance(constant, returns, written))
     assert math.isnan(parts.explained_variance(returns, returns, written & False))
@@ -26,15 +26,15 @@ def test_explained_variance_by_hand() -> None:
 
 def test_what_the_group_explains_stands_beside_what_the_critic_explains() -> None:
     batch = rollouts([[2, 2, 2], [2, 2, 2], [2]], [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0]])
-    told = batch.reward[:, None].expand(7, 2)
-    seen = PPO(trace=1.0).observe(
-        batch, PPO(trace=1.0).compute_signal(batch, Fixed(critic=reading(told, told)))
+    outcomes = batch.reward[:, None].expand(7, 2)
+    metrics = PPO(trace=1.0).observe(
+        batch, PPO(trace=1.0).compute_signal(batch, Fixed(critic=reading(outcomes, outcomes)))
     )
     # Means of the others ½, ½, 1 | ½, ½, 0: errors ½, ½, −1, −½, −½, 1 of variance ½ where rewards have ¼.
     # Without the lone row, whose own reward is no forecast: 1 − ½/¼.
-    assert seen["critic/group_explained"] == pytest.approx(-1.0)
-    assert seen["critic/explained_variance"] == pytest.approx(1.0)  # a critic that knows every outcome
-    assert seen["critic/outcome_explained"] == pytest.approx(1.0)
+    assert metrics["critic/group_explained"] == pytest.approx(-1.0)
+    assert metrics["critic/explained_variance"] == pytest.approx(1.0)  # a critic that knows every outcome
+    assert metrics["critic/outcome_explained"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("trace", [1.0, 0.95, 0.5])
@@ -49,12 +49,12 @@ def test_what_the_group_explains_is_the_closed_form_of_leaving_one_out(
     batch = rollouts([[tokens] * n] * len(right), outcomes)
     flat = torch.full((n * len(right), tokens), 0.5)
     ppo = PPO(trace=trace)
-    seen = ppo.observe(batch, ppo.compute_signal(batch, Fixed(critic=reading(flat, flat))))
+    metrics = ppo.observe(batch, ppo.compute_signal(batch, Fixed(critic=reading(flat, flat))))
     within = sum(count / n * (1 - count / n) for count in right) / len(right)
     mean = sum(right) / (n * len(right))
     share = 1 - (n / (n - 1)) ** 2 * within / (mean * (1 - mean))
-    assert seen["critic/group_explained"] == pytest.approx(share, abs=1e-5)  # float32 sums
-    assert seen["critic/outcome_explained"] == pytest.approx(0.0, abs=1e-5)  # a constant explains nothing
+    assert metrics["critic/group_explained"] == pytest.approx(share, abs=1e-5)  # float32 sums
+    assert metrics["critic/outcome_explained"] == pytest.approx(0.0, abs=1e-5)  # a constant explains nothing
 
 
 def test_a_group_that_tells_nothing_explains_less_than_nothing() -> None:
@@ -63,9 +63,9 @@ def test_a_group_that_tells_nothing_explains_less_than_nothing() -> None:
     outcomes = (torch.rand(2000, 8, generator=draw) < 0.4).float().tolist()
     batch = rollouts([[1] * 8] * 2000, outcomes)
     value = torch.zeros(16000, 1)
-    seen = PPO().observe(batch, PPO().compute_signal(batch, Fixed(critic=reading(value, value))))
+    metrics = PPO().observe(batch, PPO().compute_signal(batch, Fixed(critic=reading(value, value))))
     # the share between groups has a standard deviation near √(2/16000)·(8/7) ≈ .013; four of them
-    assert seen["critic/group_explained"] == pytest.approx(-1 / 7, abs=0.05)
+    assert metrics["critic/group_explained"] == pytest.approx(-1 / 7, abs=0.05)
 
 
 def test_where_rewards_are_all_equal_returns_vary_with_the_critics_own_values_alone() -> None:
@@ -74,6 +74,6 @@ def test_where_rewards_are_all_equal_returns_vary_with_the_critics_own_values_al
     value = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
     batch = rollouts([[2, 2]], [[0.0, 0.0]])
     ppo = PPO(trace=0.5)
-    seen = ppo.observe(batch, ppo.compute_signal(batch, Fixed(critic=reading(value, value))))
-    assert seen["critic/explained_variance"] == pytest.approx(-4.0)
-    assert math.isnan(seen["critic/outcome_explained"])  # there is no outcome to explain
+    metrics = ppo.observe(batch, ppo.compute_signal(batch, Fixed(critic=reading(value, value))))
+    assert metrics["critic/explained_variance"] == pytest.approx(-4.0)
+    assert math.isnan(metrics["critic/outcome_explained"])  # there is no outcome to explain

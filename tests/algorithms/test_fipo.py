@@ -32,9 +32,9 @@ def test_weights_by_hand() -> None:
     [1, 1.2] all but the second are 1.2, e^0.2 = 1.2214 as well; to [0.5, 1.7] only e^0.8 is."""
     batch = rollouts([[3, 1]], [[1.0, 0.0]])
     logp = torch.tensor([[0.4, -0.2, 0.8], [-0.3, 0.0, 0.0]])
-    found = weights(FIPO(half_life=1.0, **WIDE), batch, logp)
-    close(found[0].log(), [0.5, 0.2, 0.8])
-    close(found[1, 0].log(), -0.3)
+    influence = weights(FIPO(half_life=1.0, **WIDE), batch, logp)
+    close(influence[0].log(), [0.5, 0.2, 0.8])
+    close(influence[1, 0].log(), -0.3)
     close(weights(FIPO(half_life=1.0), batch, logp)[:, 0], [1.2, 1.0])
     middle = FIPO(half_life=1.0, influence_low=0.5, influence_high=0.7)
     close(weights(middle, batch, logp)[0], [math.exp(0.5), math.exp(0.2), 1.7])
@@ -43,8 +43,8 @@ def test_weights_by_hand() -> None:
 def test_tool_output_neither_counts_nor_ages_what_follows() -> None:
     batch = rollouts([[5, 3]], [[1.0, 0.0]], gaps={0: (1, 2)})
     logp = torch.tensor([[0.4, 9.0, 9.0, -0.2, 0.8], [0.4, -0.2, 0.8, 0.0, 0.0]])
-    found = weights(FIPO(half_life=1.0, **WIDE), batch, logp)
-    close(found[0, [0, 3, 4]], found[1, :3])
+    influence = weights(FIPO(half_life=1.0, **WIDE), batch, logp)
+    close(influence[0, [0, 3, 4]], influence[1, :3])
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 40])
@@ -67,8 +67,8 @@ def test_ratios_beyond_the_dual_clip_do_not_enter_the_sums() -> None:
     """log 3 ≈ 1.1 is beyond a dual clip of 2 and counts as 0: F = 0.1 + ½·0 + ¼·0.2 = 0.15."""
     batch = rollouts([[3, 1]], [[1.0, 0.0]])
     logp = torch.tensor([[0.1, math.log(3.0), 0.2], [0.0, 0.0, 0.0]])
-    found = weights(FIPO(half_life=1.0, dual_clip=2.0, **WIDE), batch, logp)
-    close(found[0].log(), [0.15, 0.1, 0.2])
+    influence = weights(FIPO(half_life=1.0, dual_clip=2.0, **WIDE), batch, logp)
+    close(influence[0].log(), [0.15, 0.1, 0.2])
     unbounded = weights(FIPO(half_life=1.0, dual_clip=0.0, **WIDE), batch, logp)
     close(unbounded[0, 1].log(), math.log(3.0) + 0.1)
 
@@ -85,11 +85,11 @@ def test_a_likely_token_of_a_bad_completion_is_not_punished_more() -> None:
 def test_one_outlier_is_clipped_and_two_leave_the_completion_out() -> None:
     batch = rollouts([[1, 3, 3]], [[1.0, 0.0, 0.0]])
     logp = torch.tensor([[0.0] * 3, [1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])  # ratio e = 2.7, dual clip 2
-    found = slope(FIPO(dual_clip=2.0), batch, logp)
-    assert (found[1] > 0).tolist() == [False, True, True]
-    assert not found[2].any()
-    kept = slope(FIPO(dual_clip=2.0, drop_outliers=False), batch, logp)
-    assert (kept[2] > 0).tolist() == [False, False, True]
+    gradient = slope(FIPO(dual_clip=2.0), batch, logp)
+    assert (gradient[1] > 0).tolist() == [False, True, True]
+    assert not gradient[2].any()
+    without_drop = slope(FIPO(dual_clip=2.0, drop_outliers=False), batch, logp)
+    assert (without_drop[2] > 0).tolist() == [False, False, True]
     good = dataclasses.replace(batch, reward=torch.tensor([0.0, 0.0, 1.0]))
     assert slope(FIPO(dual_clip=2.0), good, logp)[2, 2] < 0  # of a positive advantage
 
@@ -133,8 +133,8 @@ def theirs(
     shift = logp - batch.old_logp
     ratio = shift.exp()
     counted = shift * written * (shift <= math.log(dual))
-    place = torch.arange(logp.shape[1])
-    distance = place[None, :] - place[:, None]  # (t, k)
+    position = torch.arange(logp.shape[1])
+    distance = position[None, :] - position[:, None]  # (t, k)
     decay = (2.0 ** (-1 / half_life)) ** distance.clamp(min=0) * (distance >= 0)
     weight = (counted @ decay.T).exp().clamp(low, high).detach()
     weight = torch.where((advantage < 0) & (ratio > safety), weight.clamp(0.8, 1.0), weight)
@@ -142,8 +142,8 @@ def theirs(
     first = torch.maximum(-scaled * ratio, -scaled * ratio.clamp(0.8, 1.28))
     losses = torch.where(scaled < 0, torch.minimum(-scaled * dual, first), first)
     lost = ((advantage < 0) & (first > -scaled * dual) & (written > 0)).sum(1) > 1
-    kept = written * ~lost[:, None] if drop else written
-    return (losses * kept).sum() / written.sum()
+    trained = written * ~lost[:, None] if drop else written
+    return (losses * trained).sum() / written.sum()
 
 
 @pytest.mark.parametrize("drop", [True, False], ids=["authors", "ms-swift"])
@@ -182,7 +182,7 @@ def test_the_seeds_have_a_completion_that_is_left_out() -> None:
         (objective(FIPO(**tight), batch, logp), objective(FIPO(**tight, drop_outliers=False), batch, logp))
         for batch, logp in batches
     ]
-    assert any(not torch.equal(one, other) for one, other in pairs)
+    assert any(not torch.equal(dropped, undropped) for dropped, undropped in pairs)
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,12 @@ def test_loss_by_hand() -> None:
     batch = dataclasses.replace(batch, old_logp=torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
     algorithm = FlowRL(reward_scale=2.0, ratio_cap=2.0, ddof=0)
     logp, value = torch.tensor([[1.0, 3.0], [0.0, 0.0]]), torch.tensor([[0.5, 9.0], [0.5, 9.0]])
-    found = total(algorithm, batch, torch.zeros(2, 2), logp, value)
-    assert found.item() == pytest.approx(3.375, rel=1e-5)  # epsilon beside a deviation of 1/2
-    whole = total(dataclasses.replace(algorithm, ratio_cap=math.inf), batch, torch.zeros(2, 2), logp, value)
-    assert whole.item() == pytest.approx((math.exp(2) * 0.25 + 6.25) / 2, rel=1e-5)
+    loss = total(algorithm, batch, torch.zeros(2, 2), logp, value)
+    assert loss.item() == pytest.approx(3.375, rel=1e-5)  # epsilon beside a deviation of 1/2
+    uncapped_loss = total(
+        dataclasses.replace(algorithm, ratio_cap=math.inf), batch, torch.zeros(2, 2), logp, value
+    )
+    assert uncapped_loss.item() == pytest.approx((math.exp(2) * 0.25 + 6.25) / 2, rel=1e-5)
 
 
 def authors(

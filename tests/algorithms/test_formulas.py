@@ -36,11 +36,11 @@ def noise(batch: Batch, seed: int) -> torch.Tensor:
 def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, *value: torch.Tensor) -> Any:
     """The weighted loss of a batch, with a reference and a critic of zeros unless given."""
     zero = torch.zeros_like(logp)
-    said = reading(zero, value[0] if value else zero)
-    models = Fixed(reference=reading(zero), critic=said, value_head=said)
+    zero_output = reading(zero, value[0] if value else zero)
+    models = Fixed(reference=reading(zero), critic=zero_output, value_head=zero_output)
     with torch.no_grad():
         signal = algorithm.compute_signal(batch, models)
-    now = {"policy": reading(logp), "critic": said, "value_head": said}
+    now = {"policy": reading(logp), "critic": zero_output, "value_head": zero_output}
     return (algorithm.loss(batch, signal, now).terms * algorithm.loss_weights(batch)).sum()
 
 
@@ -91,8 +91,8 @@ def test_centered_rewards_of_a_batch_are_divided_by_their_own_deviation() -> Non
     """Rewards 0, 2 and 10, 12: centered ±1, deviation √(4/3); that of the rewards is √(104/3)."""
     reward, group = torch.tensor([0.0, 2.0, 10.0, 12.0]), torch.tensor([0, 0, 1, 1])
     for scale, deviation in (("batch_centered", 4 / 3), ("batch", 104 / 3)):
-        found = parts.group_advantage(reward, group, "mean", scale, 1, 1e-12)
-        close(found, [x / deviation**0.5 for x in (-1.0, 1.0, -1.0, 1.0)], rtol=1e-9, atol=0.0)
+        advantage = parts.group_advantage(reward, group, "mean", scale, 1, 1e-12)
+        close(advantage, [x / deviation**0.5 for x in (-1.0, 1.0, -1.0, 1.0)], rtol=1e-9, atol=0.0)
 
 
 def test_median_of_an_even_group_is_the_mean_of_the_middle_two() -> None:
@@ -161,10 +161,12 @@ def test_at_ratio_one_the_gradient_is_that_of_reinforce(algorithm: Algorithm[Any
 def test_gspo_of_token_level_equals_that_of_sequence_level() -> None:
     batch = example()
     logp = batch.old_logp + 0.3 * noise(batch, 5) * batch.completion_mask
-    one, other = (GSPO(level=level, clip_low=0.05, clip_high=0.05) for level in ("sequence", "token"))
-    close(objective(one, batch, logp), objective(other, batch, logp))
-    gradient = slope(one, batch, logp)
-    close(gradient, slope(other, batch, logp))
+    sequence_level, token_level = (
+        GSPO(level=level, clip_low=0.05, clip_high=0.05) for level in ("sequence", "token")
+    )
+    close(objective(sequence_level, batch, logp), objective(token_level, batch, logp))
+    gradient = slope(sequence_level, batch, logp)
+    close(gradient, slope(token_level, batch, logp))
     rows = gradient.abs().sum(-1)
     assert (rows == 0).any() and (rows > 0).any(), "some responses must be clipped and some not"
 
@@ -214,8 +216,8 @@ def test_clipped_objective_by_hand() -> None:
     ratio = torch.tensor([0.5, 0.5, 1.5, 1.5, 1.1])
     advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
     # min(ρA, clip(ρ, .8, 1.28)·A): .5 | −.8 | 1.28 | −1.5 | 2.2
-    found = parts.clipped_objective(ratio, advantage, 0.2, 0.28)
-    close(found, [0.5, -0.8, 1.28, -1.5, 2.2])
+    clipped = parts.clipped_objective(ratio, advantage, 0.2, 0.28)
+    close(clipped, [0.5, -0.8, 1.28, -1.5, 2.2])
     shares = parts.clip_shares(ratio, advantage, 0.2, 0.28)
     assert shares["policy/clip_low"].tolist() == [0, 1, 0, 0, 0]
     assert shares["policy/clip_high"].tolist() == [0, 0, 1, 0, 0]
@@ -239,15 +241,18 @@ def test_gae_is_the_discounted_sum_of_errors_over_written_tokens(
     case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, float],
 ) -> None:
     reward, value, written, discount, trace = case
-    found = parts.generalized_advantage(reward, value, written, discount, trace)
+    advantage = parts.generalized_advantage(reward, value, written, discount, trace)
     for row in range(len(reward)):
-        places = written[row].nonzero().squeeze(-1).tolist()  # tool output and padding are stepped over
-        r, v = reward[row, places].tolist(), [*value[row, places].tolist(), 0.0]  # nothing beyond the end
+        positions = written[row].nonzero().squeeze(-1).tolist()  # tool output and padding are stepped over
+        r, v = (
+            reward[row, positions].tolist(),
+            [*value[row, positions].tolist(), 0.0],
+        )  # nothing beyond the end
         delta = [r[k] + discount * v[k + 1] - v[k] for k in range(len(r))]
-        for k, t in enumerate(places):
+        for k, t in enumerate(positions):
             direct = sum((discount * trace) ** n * d for n, d in enumerate(delta[k:]))
-            assert found[row, t].item() == pytest.approx(direct, rel=1e-9, abs=1e-12)
-    assert not found[~written].any()
+            assert advantage[row, t].item() == pytest.approx(direct, rel=1e-9, abs=1e-12)
+    assert not advantage[~written].any()
 
 
 def test_terminal_reward_is_on_last_written_token_despite_gap_or_cut() -> None:
@@ -292,13 +297,15 @@ def test_whitening_gives_zero_mean_and_unit_variance_over_written_tokens(
     case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, float],
 ) -> None:
     _, value, written, _, _ = case
-    found = parts.whiten(value, written)
-    assert found.isfinite().all()
-    assert not found[~written].any()
+    whitened = parts.whiten(value, written)
+    assert whitened.isfinite().all()
+    assert not whitened[~written].any()
     inside = value[written]
     if len(inside) and (inside - inside[0]).abs().max() > 1e-2:
-        close(found[written].mean(), 0.0, rtol=0.0, atol=1e-9)
-        close(found[written].var(correction=0), 1.0, rtol=1e-2, atol=0.0)  # ε = 1e-8 beside a variance ≥ 7e-6
+        close(whitened[written].mean(), 0.0, rtol=0.0, atol=1e-9)
+        close(
+            whitened[written].var(correction=0), 1.0, rtol=1e-2, atol=0.0
+        )  # ε = 1e-8 beside a variance ≥ 7e-6
 
 
 def test_whitening_by_hand_and_of_equal_values() -> None:
@@ -470,19 +477,19 @@ def test_expected_gradients_of_k2_and_unbiased_k3_are_that_of_the_kl() -> None:
 
 
 def test_expected_gradient_of_k3_is_that_of_the_reverse_divergence() -> None:
-    found = enumerated(LOGITS, "k3")
-    assert (found - true_gradient()).abs().max() > 0.02
+    gradient = enumerated(LOGITS, "k3")
+    assert (gradient - true_gradient()).abs().max() > 0.02
     reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
-    close(found, LOGITS.softmax(-1) - reference.exp())  # ∇ KL(π_ref ‖ π), softmax's classic π − π_ref
+    close(gradient, LOGITS.softmax(-1) - reference.exp())  # ∇ KL(π_ref ‖ π), softmax's classic π − π_ref
 
 
 def test_kl_estimates_are_unbiased_as_numbers() -> None:
     reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
     logp = LOGITS.log_softmax(-1)
     kl = (logp.exp() * (logp - reference)).sum()
-    one = torch.ones(5)
+    ones = torch.ones(5)
     for kind in ("k1", "k3"):
-        close((logp.exp() * parts.kl_estimate(logp, reference, kind, one)).sum(), kl)
+        close((logp.exp() * parts.kl_estimate(logp, reference, kind, ones)).sum(), kl)
     # x = ½: k1 = ln 2, k2 = ½ ln² 2, k3 = ln 2 − ½
     point = [
         parts.kl_estimate(torch.zeros(1), torch.tensor([0.5]).log(), kind, 3 * torch.ones(1)).item()

@@ -20,17 +20,20 @@ Episode = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 def played(groups: Sequence[Sequence[Episode]], rewards: Sequence[Sequence[float]]) -> Batch:
     tokens = [
-        [[token for turn, reply in one for token in (*turn, *reply)] for one in group] for group in groups
+        [[token for turn, reply in episode for token in (*turn, *reply)] for episode in group]
+        for group in groups
     ]
     flat = [episode for group in groups for episode in group]
     gaps = {}
     for row, episode in enumerate(flat):
         written = [by for turn, reply in episode for by in [True] * len(turn) + [False] * len(reply)]
-        gaps[row] = [place for place, by in enumerate(written) if not by]
-    batch = rollouts([[len(one) for one in group] for group in tokens], rewards, gaps=gaps)
+        gaps[row] = [position for position, by in enumerate(written) if not by]
+    batch = rollouts(
+        [[len(episode_tokens) for episode_tokens in group] for group in tokens], rewards, gaps=gaps
+    )
     completion = torch.zeros_like(batch.completion)
-    for row, one in enumerate([one for group in tokens for one in group]):
-        completion[row, : len(one)] = torch.tensor(one)
+    for row, episode_tokens in enumerate([episode_tokens for group in tokens for episode_tokens in group]):
+        completion[row, : len(episode_tokens)] = torch.tensor(episode_tokens)
     return dataclasses.replace(batch, completion=completion)
 
 
@@ -45,8 +48,8 @@ def test_turns_of_one_state_are_compared_by_discounted_rewards() -> None:
     """Both episodes write 2 3, read 9 and go on from there, to rewards 1 and 0. Episodes: ±1/2. First turns:
     ½ against 0, ±1/4. Second turns: 1 against 0, ±1/2."""
     batch = played([[[((2, 3), (9,)), ((4,), ())], [((2, 3), (9,)), ((5,), ())]]], [[1.0, 0.0]])
-    found = advantage(PLAIN, batch)
-    assert found.tolist() == [[0.75, 0.75, 0.0, 1.0], [-0.75, -0.75, 0.0, -1.0]]
+    advantages = advantage(PLAIN, batch)
+    assert advantages.tolist() == [[0.75, 0.75, 0.0, 1.0], [-0.75, -0.75, 0.0, -1.0]]
 
 
 def test_anchor_says_which_turns_begin_in_one_state() -> None:
@@ -62,8 +65,8 @@ def test_anchor_says_which_turns_begin_in_one_state() -> None:
         "history": [first, alone, alone],
     }
     for anchor, values in expected.items():
-        found = advantage(dataclasses.replace(PLAIN, anchor=anchor), batch)
-        assert found[0, [0, 2, 4]].tolist() == values, anchor
+        advantages = advantage(dataclasses.replace(PLAIN, anchor=anchor), batch)
+        assert advantages[0, [0, 2, 4]].tolist() == values, anchor
     signal = PLAIN.compute_signal(batch, Fixed())
     assert PLAIN.observe(batch, signal) == {"advantage/anchored": pytest.approx(4 / 6), "advantage/turns": 3}
 
@@ -73,10 +76,10 @@ def test_states_are_compared_inside_a_group_and_inside_an_episode() -> None:
     has the same tokens and a reward of its own. The first turn is in no other episode."""
     episode = [((2,), (9,)), ((3,), (9,)), ((3,), (9,)), ((4,), ())]
     batch = played([[episode], [episode]], [[1.0], [0.0]])
-    found = advantage(dataclasses.replace(PLAIN, anchor="exchange"), batch)
+    advantages = advantage(dataclasses.replace(PLAIN, anchor="exchange"), batch)
     # before the second turn stands (2 9), before the third and the fourth (3 9): 0.5 and 1, mean 0.75
-    assert found[0, [0, 2, 4, 6]].tolist() == [0.0, 0.0, -0.25, 0.25]
-    assert not found[1].any()
+    assert advantages[0, [0, 2, 4, 6]].tolist() == [0.0, 0.0, -0.25, 0.25]
+    assert not advantages[1].any()
 
 
 def authors(
@@ -86,10 +89,10 @@ def authors(
     at its last step, build_step_group by equal observations, episode_norm_reward and step_norm_reward with
     mode mean_std_norm, added in compute_gigpo_outcome_advantage. One advantage per turn, episode by episode.
     A first turn's observation is that of the problem."""
-    found = []
+    turn_advantages = []
     for group, of_group in zip(episodes, rewards, strict=True):
         scores = torch.tensor(of_group, dtype=torch.float64)
-        whole = (scores - scores.mean()) / (scores.std() + 1e-6)
+        episode_advantages = (scores - scores.mean()) / (scores.std() + 1e-6)
         by_observation = defaultdict(list)
         for i, episode in enumerate(group):
             running = 0.0
@@ -103,11 +106,11 @@ def authors(
             spread = returns.std() if len(returns) > 1 else torch.tensor(1.0)
             for (i, k, _), value in zip(members, (returns - returns.mean()) / (spread + 1e-6), strict=True):
                 step[i, k] = value.item()
-        found += [
-            [whole[i].item() + weight * step[i, k] for k in range(len(episode))]
+        turn_advantages += [
+            [episode_advantages[i].item() + weight * step[i, k] for k in range(len(episode))]
             for i, episode in enumerate(group)
         ]
-    return found
+    return turn_advantages
 
 
 def test_advantages_equal_those_of_the_authors() -> None:
@@ -131,20 +134,20 @@ def test_advantages_equal_those_of_the_authors() -> None:
     rewards = [[1.0, 0.0, 0.5, 0.0], [0.0, 1.0, 0.25]]
     batch = played(episodes, rewards)
     batch = dataclasses.replace(batch, reward=batch.reward.double())
-    found = advantage(GiGPO(beta=0.0, anchor="reply", discount=0.9, step_weight=0.7), batch)
+    ours = advantage(GiGPO(beta=0.0, anchor="reply", discount=0.9, step_weight=0.7), batch)
     expected = authors(episodes, rewards, 0.9, 0.7)
     assert sum(map(len, expected)) > 10
     row = 0
     for group in episodes:
         for episode in group:
-            place = 0
+            position = 0
             for (turn, reply), value in zip(episode, expected[row], strict=True):
                 # 1e-6: discounts are float32 in neither, but rewards of other groups may round differently
-                assert found[row, place : place + len(turn)].tolist() == pytest.approx(
+                assert ours[row, position : position + len(turn)].tolist() == pytest.approx(
                     [value] * len(turn), abs=1e-6
                 )
-                assert not found[row, place + len(turn) : place + len(turn) + len(reply)].any()
-                place += len(turn) + len(reply)
+                assert not ours[row, position + len(turn) : position + len(turn) + len(reply)].any()
+                position += len(turn) + len(reply)
             row += 1
 
 
@@ -160,8 +163,8 @@ def test_without_turns_it_is_grpo() -> None:
 
 def test_equal_rewards_prefer_the_shorter_way() -> None:
     batch = played([[[((2,), (9,)), ((4,), ())], [((3,), ())]]], [[1.0, 1.0]])
-    found = advantage(PLAIN, batch)
-    assert found.tolist() == [[-0.25, 0.0, 0.0], [0.25, 0.0, 0.0]]  # ½ against 1 in the first state
+    advantages = advantage(PLAIN, batch)
+    assert advantages.tolist() == [[-0.25, 0.0, 0.0], [0.25, 0.0, 0.0]]  # ½ against 1 in the first state
     assert not advantage(dataclasses.replace(PLAIN, discount=1.0), batch).any()
 
 
@@ -178,8 +181,8 @@ def test_a_turn_without_a_token_of_the_policy_is_no_turn() -> None:
     silent: Episode = [((2,), (9,)), ((), (8,)), ((4,), ())]
     plain: Episode = [((2,), (9, 8)), ((5,), ())]
     batch = played([[silent, plain]], [[1.0, 0.0]])
-    found = advantage(PLAIN, batch)
-    assert found.tolist() == [[0.5 + 0.25, 0.0, 0.0, 0.5 + 0.5], [-0.75, 0.0, 0.0, -1.0]]
+    advantages = advantage(PLAIN, batch)
+    assert advantages.tolist() == [[0.5 + 0.25, 0.0, 0.0, 0.5 + 0.5], [-0.75, 0.0, 0.0, -1.0]]
     assert PLAIN.observe(batch, PLAIN.compute_signal(batch, Fixed())) == {
         "advantage/anchored": 1.0,
         "advantage/turns": 2.0,

@@ -26,7 +26,7 @@ def masked(algorithm: M2PO, batch: Batch, logp: torch.Tensor) -> torch.Tensor:
 
 def by_loop(batch: Batch, logp: torch.Tensor, advantage: torch.Tensor, threshold: float) -> torch.Tensor:
     """Algorithm 1 of the paper, as AReaL's documentation shows it, for the tokens of each problem."""
-    out = torch.zeros_like(logp)
+    left_out = torch.zeros_like(logp)
     shift = logp - batch.old_logp
     for number in batch.group.unique():
         trusted = {
@@ -36,10 +36,10 @@ def by_loop(batch: Batch, logp: torch.Tensor, advantage: torch.Tensor, threshold
             if batch.completion_mask[i, t] and advantage[i, t] * shift[i, t] > 0
         }
         while trusted and sum(trusted.values()) / len(trusted) > threshold:
-            worst = max(trusted, key=lambda place: trusted[place])
-            out[worst] = 1
+            worst = max(trusted, key=lambda token: trusted[token])
+            left_out[worst] = 1
             del trusted[worst]
-    return out
+    return left_out
 
 
 def test_mask_and_gradient_by_hand() -> None:
@@ -84,10 +84,10 @@ def authors(batch: Batch, logp: torch.Tensor, budget: float) -> torch.Tensor:
     squares = (batch.old_logp - logp).detach().square()[harmful & written].sort().values
     low, high, count = 0.0, 100000.0, len(squares)
     if count and squares.mean() > budget:
-        for place in range(count):
-            reached = squares[place] * (count - place - 1) + squares[: place + 1].sum()
+        for index in range(count):
+            reached = squares[index] * (count - index - 1) + squares[: index + 1].sum()
             if reached >= budget * count - 1e-12:
-                tau = 0.0 if place == 0 else math.sqrt(squares[place - 1].item() - 1e-12)
+                tau = 0.0 if index == 0 else math.sqrt(squares[index - 1].item() - 1e-12)
                 low, high = math.exp(-tau), math.exp(tau)
                 break
     surrogate = torch.minimum(advantage * ratio, advantage * ratio.clamp(low, high))
@@ -97,8 +97,8 @@ def authors(batch: Batch, logp: torch.Tensor, budget: float) -> torch.Tensor:
 @pytest.mark.parametrize("budget", [0.0001, 0.002, 0.01, 0.04, 0.1])
 @pytest.mark.parametrize("seed", range(5))
 def test_with_a_cap_loss_and_gradient_are_those_of_the_code_of_the_authors(budget: float, seed: int) -> None:
-    whole, logp = moved(seed)
-    batch, logp = whole[whole.group == 0], logp[whole.group == 0]
+    full_batch, logp = moved(seed)
+    batch, logp = full_batch[full_batch.group == 0], logp[full_batch.group == 0]
     leaf = logp.clone().requires_grad_()
     theirs = authors(batch, leaf, budget)
     ours = M2PO(rule="cap", threshold=budget, epsilon=1e-6)
@@ -134,9 +134,9 @@ def test_gradient_on_policy_is_that_of_grpo(settings: dict[str, Any]) -> None:
 def test_groups_without_a_signal_train_nothing() -> None:
     batch = rollouts([[1, 1], [1], [0, 2]], [[1.0, 1.0], [1.0], [1.0, 0.0]])
     logp = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [1.0, 0.0], [0.0, 0.0], [-1.0, -0.1]])
-    found = slope(M2PO(), batch, logp)
-    assert not found[:4].any()
-    assert found[4, 0] == 0 < found[4, 1]  # 1 is too far, 0.01 is not
+    gradient = slope(M2PO(), batch, logp)
+    assert not gradient[:4].any()
+    assert gradient[4, 0] == 0 < gradient[4, 1]  # 1 is too far, 0.01 is not
     empty = dataclasses.replace(batch, completion_mask=torch.zeros_like(batch.completion_mask))
     assert not slope(M2PO(), empty, logp).any()
 

@@ -104,16 +104,16 @@ def test_equal_reward_groups_skip_averages_but_count_in_batch_statistics() -> No
     for averaging in Averaging.__args__:
         plain = GRPO(averaging=averaging)
         models = models_for(plain, "gpt2")
-        whole = off_policy(batch, models)
-        telling = whole[(whole.group != 1).nonzero().squeeze(-1)]
+        full_batch = off_policy(batch, models)
+        telling = full_batch[(full_batch.group != 1).nonzero().squeeze(-1)]
         expected, _ = backward(plain, models, telling)
         modified = Modifiers(zero_variance_filter=True).around(plain)
-        signal = modified.compute_signal(whole, models)
-        (rows,) = minibatches(whole, signal.row_group, 1, 0)
-        found, _ = backward(modified, models, whole[rows], signal[rows])
-        assert distance(found, expected) < 1e-5  # float32, another order of rows
+        signal = modified.compute_signal(full_batch, models)
+        (rows,) = minibatches(full_batch, signal.row_group, 1, 0)
+        gradient, _ = backward(modified, models, full_batch[rows], signal[rows])
+        assert distance(gradient, expected) < 1e-5  # float32, another order of rows
         if averaging != "sequence_sum":
-            diluted, _ = backward(plain, models, whole)
+            diluted, _ = backward(plain, models, full_batch)
             assert distance(diluted, expected) > 0.1
 
 
@@ -130,7 +130,7 @@ def test_scalerls_objective_is_cispo_with_its_settings() -> None:
     signal = algorithm.compute_signal(batch, Fixed())
     (rows,) = minibatches(batch, signal.row_group, 1, 0)
     terms = algorithm.loss(batch[rows], signal[rows], {"policy": reading(leaf[rows])}).terms
-    (found,) = torch.autograd.grad((terms * algorithm.loss_weights(batch[rows])).sum(), leaf)
+    (gradient,) = torch.autograd.grad((terms * algorithm.loss_weights(batch[rows])).sum(), leaf)
     centered = [0.5, -0.5, 0.0, 0.0, 0.0, -0.5, 0.5]
     deviation = float(np.std(centered, ddof=1))
     expected = torch.zeros_like(logp)
@@ -140,7 +140,7 @@ def test_scalerls_objective_is_cispo_with_its_settings() -> None:
             for t in range(int(batch.length[row])):
                 ratio = min(math.exp(logp[row, t] - old[row, t]), 1.2)
                 expected[row, t] = -ratio * centered[row] / deviation / tokens / 2
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)  # float32
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-8)  # float32
 
 
 def test_a_step_without_any_telling_group_updates_nothing() -> None:
@@ -149,8 +149,8 @@ def test_a_step_without_any_telling_group_updates_nothing() -> None:
     batch = rollouts([[3, 2], [4, 1]], [[1.0, 1.0], [0.0, 0.0]])
     signal = trainer.algorithm.compute_signal(batch, trainer.models)
     before = {name: p.clone() for name, p in trainer.models.named_parameters("policy").items()}
-    made = trainer.updater.update(batch, signal, MetricAccumulator(catalog()), 1)
-    assert made.left_out == 0 and not made.ruined
+    update_report = trainer.updater.update(batch, signal, MetricAccumulator(catalog()), 1)
+    assert update_report.left_out == 0 and not update_report.ruined
     for name, p in trainer.models.named_parameters("policy").items():
         assert torch.equal(p, before[name])
 
@@ -178,10 +178,10 @@ def test_masking_leaves_the_critic_and_the_kl_alone() -> None:
     far = dataclasses.replace(batch, sampler_logp=batch.sampler_logp + 5.0)  # everything is stale
     signal = plain.compute_signal(far, models)
     hopeless = dataclasses.replace(signal, advantage=-torch.ones_like(signal.advantage))
-    found, metrics = backward(Modifiers(off_policy_mask=1.0).around(plain), models, far, hopeless)
+    gradient, metrics = backward(Modifiers(off_policy_mask=1.0).around(plain), models, far, hopeless)
     without_policy = dataclasses.replace(hopeless, advantage=torch.zeros_like(signal.advantage))
     expected, _ = backward(plain, models, far, without_policy)
-    assert distance(found, expected) == 0 and norm(expected) > 1e-3
+    assert distance(gradient, expected) == 0 and norm(expected) > 1e-3
     assert metrics["modify/off_policy_masked"] == 1
     assert metrics["policy/clip_low"] == backward(plain, models, far, hopeless)[1]["policy/clip_low"] > 0
 
@@ -201,9 +201,9 @@ def test_entropy_bonus_follows_closed_form_entropy_gradient() -> None:
         signal = algorithm.compute_signal(batch, Fixed())  # equal rewards: nothing but the bonus
         terms = algorithm.loss(batch, signal, {"policy": now}).terms
         loss = (terms * algorithm.loss_weights(batch)).sum()
-        (found,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+        (gradient,) = torch.autograd.grad(loss, leaf, retain_graph=True)
         expected = -0.7 * slope * torch.tensor(share)[:, None, None]
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)  # float32
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)  # float32
 
 
 def test_a_pair_with_a_truncated_half_is_left_out_whole() -> None:

@@ -41,9 +41,9 @@ ANSWER = 11
 
 
 def mixer(algorithm: NGRPO, table: torch.Tensor) -> Mixer:
-    found = algorithm.mixer(table)
-    assert found is not None
-    return found
+    built = algorithm.mixer(table)
+    assert built is not None
+    return built
 
 
 def sampled(
@@ -58,12 +58,12 @@ def sampled(
 
 
 def packed(groups: Sequence[Sequence[Rollout]]) -> Batch:
-    made = []
+    packed_groups = []
     for rollouts in groups:
-        rewards = [float(place % 2) for place in range(len(rollouts))]
+        rewards = [float(index % 2) for index in range(len(rollouts))]
         verdicts = [Verdict({"correct": reward}, None) for reward in rewards]
-        made.append(Group(Problem("p", "", None), rollouts, verdicts, rewards))
-    return pack_groups(made, 15, 1, 0)
+        packed_groups.append(Group(Problem("p", "", None), rollouts, verdicts, rewards))
+    return pack_groups(packed_groups, 15, 1, 0)
 
 
 # What is blended
@@ -75,24 +75,24 @@ TABLE = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 3.0], [-1.0, 0.0], [5.0, 6.0
 
 def test_neighbors_are_nearest_by_angle_whatever_their_length() -> None:
     norm = TABLE.norm(dim=-1).clamp(min=1e-30)
-    found = neighborhood(TABLE, norm, torch.tensor([0, 4, 2, 3]), 3)
-    assert found[:3].tolist() == [[0, 1, 4], [4, 2, 1], [2, 4, 1]]
-    assert found[3, 0] == 3 and 0 not in found[3, 1:], "what points the other way is farthest"
+    neighbors = neighborhood(TABLE, norm, torch.tensor([0, 4, 2, 3]), 3)
+    assert neighbors[:3].tolist() == [[0, 1, 4], [4, 2, 1], [2, 4, 1]]
+    assert neighbors[3, 0] == 3 and 0 not in neighbors[3, 1:], "what points the other way is farthest"
     assert neighborhood(TABLE, norm, torch.tensor([0]), 99).shape == (1, 6)
 
 
 def test_weights_are_the_softmax_of_the_logits_over_the_neighbors() -> None:
     logits = torch.tensor([[math.log(4), math.log(2), 50.0, 50.0, math.log(2), 50.0]])
-    found = mixer(NGRPO(rho=1.0), TABLE)(torch.tensor([0]), logits, torch.tensor([0.5]))
-    assert found.token.tolist() == [[0, 1, 4]]
-    torch.testing.assert_close(found.weight, torch.tensor([[0.5, 0.25, 0.25]]))
+    mixture = mixer(NGRPO(rho=1.0), TABLE)(torch.tensor([0]), logits, torch.tensor([0.5]))
+    assert mixture.token.tolist() == [[0, 1, 4]]
+    torch.testing.assert_close(mixture.weight, torch.tensor([[0.5, 0.25, 0.25]]))
 
 
 def test_a_number_below_rho_decides_who_is_blended() -> None:
     logits, uniform = torch.zeros(4, 6), torch.tensor([0.0, 0.0999, 0.1, 0.9])
-    found = mixer(NGRPO(rho=0.1, k=2), TABLE)(torch.tensor([0, 1, 2, 4]), logits, uniform)
-    assert (found.weight.sum(-1) > 0).tolist() == [True, True, False, False]
-    assert found.token.tolist() == [[0, 1], [1, 0], [0, 0], [0, 0]]
+    mixture = mixer(NGRPO(rho=0.1, k=2), TABLE)(torch.tensor([0, 1, 2, 4]), logits, uniform)
+    assert (mixture.weight.sum(-1) > 0).tolist() == [True, True, False, False]
+    assert mixture.token.tolist() == [[0, 1], [1, 0], [0, 0], [0, 0]]
     none = mixer(NGRPO(rho=0.1, k=2), TABLE)(torch.tensor([0]), logits[:1], torch.tensor([0.5]))
     assert none.weight.tolist() == [[0.0, 0.0]]
 
@@ -137,36 +137,36 @@ def test_training_blends_the_embeddings_of_now() -> None:
     table = models.language.get_input_embeddings().weight
     with torch.no_grad():
         table.add_(0.1 * torch.randn(table.shape, generator=torch.Generator().manual_seed(1)))
-    found = models.forward("policy", batch).logp
-    assert (found - batch.sampler_logp).abs().max() > 0.05
+    logp = models.forward("policy", batch).logp
+    assert (logp - batch.sampler_logp).abs().max() > 0.05
     assert batch.mixture is not None
     for row in range(len(batch)):
         start, length = int(batch.prompt_length[row]), int(batch.length[row])
-        own = batch.completion[row, :length]
-        inputs = table[torch.cat([batch.prompt[row, :start], own])].detach().clone()
+        completion = batch.completion[row, :length]
+        inputs = table[torch.cat([batch.prompt[row, :start], completion])].detach().clone()
         for t in range(length - 1):
             weight = batch.mixture.weight[row, t]
             if weight.sum() > 0:
                 inputs[start + t] = (weight[:, None] * table[batch.mixture.token[row, t]]).sum(0)
         with torch.no_grad():
             logits = models.language(inputs_embeds=inputs[None]).logits[0, start - 1 : start - 1 + length]
-        expected = logits.log_softmax(-1).gather(-1, own[:, None])[:, 0]
-        torch.testing.assert_close(found[row, :length], expected, rtol=0, atol=EXACT)
+        expected = logits.log_softmax(-1).gather(-1, completion[:, None])[:, 0]
+        torch.testing.assert_close(logp[row, :length], expected, rtol=0, atol=EXACT)
 
 
 def test_gradient_reaches_the_neighbors_and_does_not_depend_on_the_split() -> None:
     algorithm = NGRPO(rho=0.5, k=4)
     models = models_for(algorithm, "llama")
     batch = packed(sampled(algorithm, models))
-    whole, _ = backward(algorithm, models, batch)
+    gradient, _ = backward(algorithm, models, batch)
     models.budget, models.share = 25, False
     # float32 has 1e-7; two layers and sums of some thousand terms in another order
-    assert distance(backward(algorithm, models, batch)[0], whole) < 2e-5
+    assert distance(backward(algorithm, models, batch)[0], gradient) < 2e-5
     assert batch.mixture is not None
     fed = batch.mixture.token[batch.mixture.weight.sum(-1) > 0].unique()
     written = torch.cat([batch.prompt.flatten(), batch.completion.flatten()]).unique()
     only = fed[~torch.isin(fed, written)]  # tokens of blends that stand nowhere in a text
-    table = next(g for name, g in whole.items() if name.endswith("embed_tokens.weight"))
+    table = next(g for name, g in gradient.items() if name.endswith("embed_tokens.weight"))
     assert len(only) and table[only].abs().sum(-1).min() > 0
     plain, _ = backward(algorithm, models, dataclasses.replace(batch, mixture=None))
     assert not plain["policy/model.embed_tokens.weight"][only].any()
@@ -183,15 +183,15 @@ def fed(rollout: Rollout) -> list[bool]:
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_mixing_stops_with_the_token_that_begins_the_answer(architecture: str) -> None:
-    models, seen = RoleModels(tiny(architecture)), 0
+    models, answered = RoleModels(tiny(architecture)), 0
     for group in sampled(NGRPO(rho=1.0), models, seeds=range(40)):
         for rollout in group:
-            own, tokens = fed(rollout), list(rollout.completion)
+            is_mixed, tokens = fed(rollout), list(rollout.completion)
             begins = tokens.index(ANSWER) if ANSWER in tokens else len(tokens)
-            seen += 0 < begins < len(tokens) - 2
+            answered += 0 < begins < len(tokens) - 2
             stop = min(begins, len(tokens) - 1)  # behind the last token nothing is fed
-            assert own[:stop] == [True] * stop and not any(own[stop:])
-    assert seen > 5, "completions with an answer in the middle"
+            assert is_mixed[:stop] == [True] * stop and not any(is_mixed[stop:])
+    assert answered > 5, "completions with an answer in the middle"
 
 
 def test_greedy_completions_are_never_blended() -> None:
@@ -210,8 +210,8 @@ def test_first_tokens_are_those_of_plain_sampling() -> None:
     source = HFSampler(models, (1,), 0, 64, 128)
     plain = source.sample([Request(p, (100 * i,)) for i, p in enumerate(PROMPTS)], 15, 1.0)
     for (ours,), (theirs,) in zip(sampled(NGRPO(rho=0.3), models, seeds=(0,)), plain, strict=True):
-        own = fed(ours)
-        first = own.index(True) + 1 if True in own else len(own)
+        is_mixed = fed(ours)
+        first = is_mixed.index(True) + 1 if True in is_mixed else len(is_mixed)
         assert ours.completion[:first] == theirs.completion[:first]
 
 
@@ -221,51 +221,51 @@ def test_a_run_mixes_before_the_answer_only(tmp_path: Path) -> None:
     marked = 0
     for group in trainer.gather(1)[0]:
         for rollout in group.rollouts:
-            own, text = fed(rollout), trainer.loaded.decode(rollout.completion)
-            begins = text.find("#") if "#" in text else len(own)
+            is_mixed, text = fed(rollout), trainer.loaded.decode(rollout.completion)
+            begins = text.find("#") if "#" in text else len(is_mixed)
             marked += "#" in text
-            stop = min(begins, len(own) - 1)
-            assert own[:stop] == [True] * stop and not any(own[stop:]), text
+            stop = min(begins, len(is_mixed) - 1)
+            assert is_mixed[:stop] == [True] * stop and not any(is_mixed[stop:]), text
     assert marked > 5
 
 
 def test_evaluation_is_not_mixed(tmp_path: Path) -> None:
     evaluate = EvaluateConfig(every=0, problems=4, samples=2, test_problems=0)
-    found = [
+    evaluations = [
         execute(arithmetic_run(algorithm, steps=0, evaluate=evaluate), tmp_path / algorithm.name)
         for algorithm in (NGRPO(rho=1.0), GRPO())
     ]
-    assert found[0] == found[1]
+    assert evaluations[0] == evaluations[1]
     files = [(tmp_path / name / "eval.jsonl").read_text() for name in ("ngrpo", "grpo")]
     assert files[0] == files[1] and files[0]
 
 
 def test_without_mixing_it_is_grpo_bit_for_bit(tmp_path: Path) -> None:
-    own, plain = (
+    ngrpo_rows, plain = (
         execute(arithmetic_run(algorithm), tmp_path / algorithm.name)
         for algorithm in (NGRPO(rho=0.0), GRPO())
     )
     extra = {"policy/mixed", "policy/anchor_weight"}
-    assert [{key: row[key] for key in row if key not in extra} for row in own] == plain
+    assert [{key: row[key] for key in row if key not in extra} for row in ngrpo_rows] == plain
     ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("ngrpo", "grpo")]
     assert ends[0] == ends[1]
-    assert [row["policy/mixed"] for row in own[1:]] == [0.0, 0.0]
+    assert [row["policy/mixed"] for row in ngrpo_rows[1:]] == [0.0, 0.0]
 
 
 def test_a_run_asks_for_neighbors_at_every_rollout_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[torch.Tensor] = []
+    tables: list[torch.Tensor] = []
     honest = NGRPO.mixer
 
     def watched(self: NGRPO, embeddings: torch.Tensor | None = None) -> Mixer | None:
         if embeddings is not None:
-            asked.append(embeddings.detach().clone())
+            tables.append(embeddings.detach().clone())
         return honest(self, embeddings)
 
     monkeypatch.setattr(NGRPO, "mixer", watched)
     rows = execute(arithmetic_run(NGRPO(rho=0.4)), tmp_path / "run")
-    assert len(asked) == 2 and not torch.equal(asked[0], asked[1]), "after the update others"
+    assert len(tables) == 2 and not torch.equal(tables[0], tables[1]), "after the update others"
     for row in rows[1:]:
         # of 20 tokens some six are an answer, of which none is blended
         assert 0.15 < row["policy/mixed"] < 0.4

@@ -36,10 +36,10 @@ def test_squared_norm_of_token_logit_gradient_needs_no_backward_pass() -> None:
 def test_sums_of_squares_are_those_of_the_models_own_distributions(temperature: float) -> None:
     models = models_for(OTB(), "gpt2", temperature=temperature, chunk=100, budget=40)
     batch = data()
-    found = models.forward("policy", batch, squares=True)
+    output = models.forward("policy", batch, squares=True)
     plain = models.forward("policy", batch)
-    assert plain.squares is None and torch.equal(found.logp, plain.logp)
-    assert found.squares is not None
+    assert plain.squares is None and torch.equal(output.logp, plain.logp)
+    assert output.squares is not None
     for row in range(len(batch)):
         prompt, length = int(batch.prompt_length[row]), int(batch.length[row])
         tokens = torch.cat([batch.prompt[row, :prompt], batch.completion[row, :length]])
@@ -48,7 +48,7 @@ def test_sums_of_squares_are_those_of_the_models_own_distributions(temperature: 
         expected = (logits / temperature).softmax(-1).square().sum(-1)
         written = batch.completion_mask[row, :length]
         # The harness reads distributions with `.float()`.
-        close(found.squares[row, :length][written], expected[written], rtol=1e-5, atol=1e-7)
+        close(output.squares[row, :length][written], expected[written], rtol=1e-5, atol=1e-7)
 
 
 def test_no_other_single_token_baseline_gives_lower_gradient_variance() -> None:
@@ -64,9 +64,9 @@ def test_no_other_single_token_baseline_gives_lower_gradient_variance() -> None:
         (gradient,) = torch.autograd.grad(logp[answer], logits, retain_graph=True)
         norms.append(gradient.square().sum())
     batch = rollouts([[1] * 8], [reward.tolist()])
-    said = logp.detach()[answers][:, None]
-    squares = torch.full_like(said, float(logp.detach().exp().square().sum()))
-    models = Fixed(policy=ModelOutput(said, squares, said[:, :0], squares=squares))
+    answer_logp = logp.detach()[answers][:, None]
+    squares = torch.full_like(answer_logp, float(logp.detach().exp().square().sum()))
+    models = Fixed(policy=ModelOutput(answer_logp, squares, answer_logp[:, :0], squares=squares))
     advantage = OTB().compute_signal(batch, models).advantage[:, 0]
     baseline = (reward - advantage).unique()
     assert baseline.max() - baseline.min() < 1e-12
@@ -98,8 +98,8 @@ def test_energies_add_up_and_only_samples_reaching_a_token_are_compared() -> Non
 def test_equal_energies_and_lengths_give_the_groups_mean() -> None:
     batch = rollouts([[2, 2, 2], [3, 3]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
     shares = [[0.2, 0.5, 0.1]] * 3 + [[0.4, 0.3, 0.3]] * 2
-    found = OTB().compute_signal(batch, says(batch, shares)).advantage
-    close(found, DrGRPO().compute_signal(batch, Fixed()).advantage)
+    advantage = OTB().compute_signal(batch, says(batch, shares)).advantage
+    close(advantage, DrGRPO().compute_signal(batch, Fixed()).advantage)
 
 
 def test_always_certain_policy_is_compared_with_mean_of_token_reachers() -> None:
@@ -136,7 +136,7 @@ def over_turns(batch: Batch, squares: torch.Tensor) -> torch.Tensor:
         energy = (1 - 2 * batch.old_logp[row].exp() + squares[row])[mask].cumsum(0)
         trajectories.append((batch.group[row].item(), batch.reward[row].item(), energy))
     longest = max(len(energy) for _, _, energy in trajectories)
-    found = torch.zeros_like(batch.old_logp)
+    advantage = torch.zeros_like(batch.old_logp)
     for row, (group, reward, energy) in enumerate(trajectories):
         others = [(r, e) for g, r, e in trajectories if g == group and len(e)]
         lengths = sorted(len(e) for _, e in others)
@@ -148,8 +148,8 @@ def over_turns(batch: Batch, squares: torch.Tensor) -> torch.Tensor:
         if len(others) > 1 and len(energy) == lengths[-1] > lengths[-2]:
             baseline[lengths[-2] :] = [0.0] * (longest - lengths[-2])
         gain = reward - torch.tensor(baseline[: len(energy)])
-        found[row, batch.completion_mask[row]] = gain
-    return found
+        advantage[row, batch.completion_mask[row]] = gain
+    return advantage
 
 
 def test_over_two_turns_it_is_verls_baseline_for_several_turns() -> None:
@@ -167,8 +167,8 @@ def test_over_two_turns_it_is_verls_baseline_for_several_turns() -> None:
     squares = (2 * logp).exp() + 0.5 * (1 - logp.exp()).square()
     batch = dataclasses.replace(batch, old_logp=logp)
     models = Fixed(policy=ModelOutput(logp, torch.zeros_like(logp), logp[:, :0], squares=squares))
-    found = OTB().compute_signal(batch, models).advantage
+    advantage = OTB().compute_signal(batch, models).advantage
     # 1e-8 is theirs beside sums of energies from 0.1.
-    close(found, over_turns(batch, squares), rtol=1e-6, atol=1e-7)
+    close(advantage, over_turns(batch, squares), rtol=1e-6, atol=1e-7)
     single = dataclasses.replace(batch, completion_mask=batch.completion_mask | (batch.completion != 0))
-    assert not torch.allclose(OTB().compute_signal(single, models).advantage, found, atol=0.01)
+    assert not torch.allclose(OTB().compute_signal(single, models).advantage, advantage, atol=0.01)

@@ -131,17 +131,17 @@ def kto_of_trl(logp: torch.Tensor, reference: torch.Tensor, label: torch.Tensor,
         _tp_size=1,
         _compute_kl_logps=lambda model, batch: z[0],
     )
-    one = torch.ones(len(logp), logp.shape[1] + 1, dtype=torch.long)  # a token of prompt before the others
+    ones = torch.ones(len(logp), logp.shape[1] + 1, dtype=torch.long)  # a token of prompt before the others
     inputs = {
-        "input_ids": one,
-        "attention_mask": one,
-        "completion_mask": one,
+        "input_ids": ones,
+        "attention_mask": ones,
+        "completion_mask": ones,
         "label": label,
         "ref_logps": reference.sum(-1),
         "ref_KL_logps": z[1],
     }
-    said = SimpleNamespace(log_probs=logp, entropy=logp.detach(), mean_logits=logp.detach())
-    return trl().KTOTrainer._compute_loss(trainer, lambda **given: said, inputs, False)
+    output = SimpleNamespace(log_probs=logp, entropy=logp.detach(), mean_logits=logp.detach())
+    return trl().KTOTrainer._compute_loss(trainer, lambda **settings: output, inputs, False)
 
 
 @pytest.mark.parametrize("shift", [0.0, -50.0])
@@ -167,10 +167,10 @@ class Told:
     """Models that say of each token (its prompt's first token)·scale, which a mismatch changes."""
 
     def __init__(self, **scale: float) -> None:
-        self.scale, self.asked = scale, list[tuple[Role, Batch]]()
+        self.scale, self.reads = scale, list[tuple[Role, Batch]]()
 
     def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
-        self.asked.append((role, batch))
+        self.reads.append((role, batch))
         return reading(-self.scale[role] * batch.prompt[:, :1] * torch.ones(batch.completion.shape))
 
 
@@ -181,14 +181,14 @@ def test_kto_reference_point_by_hand() -> None:
     batch = dataclasses.replace(batch, prompt=prompt, old_logp=-prompt * torch.ones(3, 4))
     models = Told(policy=1.0, reference=1.5)
     # own prompts: (0.5·3·2 + 0.5·3·1 + 0.5·5·4)/3
-    own = KTO(reference_point="rollouts").compute_signal(batch, models)
-    close(own.point, [(3 + 1.5 + 10) / 3] * 3)
-    assert [role for role, _ in models.asked] == ["reference"]
+    own_prompts = KTO(reference_point="rollouts").compute_signal(batch, models)
+    close(own_prompts.point, [(3 + 1.5 + 10) / 3] * 3)
+    assert [role for role, _ in models.reads] == ["reference"]
     assert not KTO(reference_point="zero").compute_signal(batch, models).point.any()
     # a ring of the group of two and that of one, two steps on: the third's completion under the first prompt,
     # and either of the others' under the third's
     signal = KTO().compute_signal(batch, models)
-    (_, _), (_, crossed), _ = models.asked[-3:]
+    (_, _), (_, crossed), _ = models.reads[-3:]
     assert sorted(crossed.prompt[:, 0].tolist()) == [3, 5]
     tokens = crossed.completion_mask.sum(-1)
     close(signal.point, [(0.5 * crossed.prompt[:, 0] * tokens).mean().item()] * 3)
@@ -234,7 +234,7 @@ def test_a_reference_point_above_0_depends_on_neither_rows_nor_numbers_nor_paddi
     """Of models and their swapped pair one has a positive mean, which no clamp at 0 hides."""
     batch, models = rollouts([[4, 2, 3], [5, 0, 1], [2, 2, 6]]), models_for(KTO(), "gpt2")
     sides = [models, Swapped(models)]
-    points = [KTO().compute_signal(batch, one).point[0].item() for one in sides]
+    points = [KTO().compute_signal(batch, side).point[0].item() for side in sides]
     assert sorted(points)[0] == 0 < sorted(points)[1]
     side = sides[points.index(max(points))]
     shuffled = batch[torch.tensor([7, 2, 0, 5, 3, 8, 6, 1, 4])]
@@ -244,8 +244,8 @@ def test_a_reference_point_above_0_depends_on_neither_rows_nor_numbers_nor_paddi
         for name in ("prompt", "completion", "completion_mask", "sampler_logp", "old_logp", "breaks")
     }
     for changed in (shuffled, renumbered, dataclasses.replace(batch, **padding)):
-        found = KTO().compute_signal(changed, side).point
-        close(found, torch.full_like(found, max(points)))
+        point = KTO().compute_signal(changed, side).point
+        close(point, torch.full_like(point, max(points)))
 
 
 def test_labels_train_without_pairs_and_settings_are_checked() -> None:
@@ -331,9 +331,9 @@ def test_orpo_odds_ratio_and_its_gradient_equal_trls() -> None:
     torch.testing.assert_close(ours, theirs.double(), **SINGLE)
     torch.testing.assert_close(slope, gradient(theirs, logp), **SINGLE)
     # with imitation, whose mean TRL takes over all tokens and we over each completion's
-    whole, slope, logp, _ = both(ORPO(beta=0.4), batch)
+    total, slope, logp, _ = both(ORPO(beta=0.4), batch)
     expected = theirs.double() - mean[CHOSEN].mean()
-    torch.testing.assert_close(whole, expected, **SINGLE)
+    torch.testing.assert_close(total, expected, **SINGLE)
 
 
 def test_orpo_odds_and_gradient_equal_the_authors() -> None:
@@ -349,12 +349,12 @@ def test_orpo_odds_and_gradient_equal_the_authors() -> None:
 
 def test_log_complement_keeps_its_digits_at_both_ends() -> None:
     logp = torch.tensor([-1e-12, -1e-3, -math.log(2), -3.0, -50.0], requires_grad=True)
-    found = log_complement(logp)
+    complement = log_complement(logp)
     exact = [math.log(1e-12), math.log(-math.expm1(-1e-3)), -math.log(2), math.log1p(-math.exp(-3.0)), 0.0]
-    close(found[:4], exact[:4])
-    assert found[4].item() == pytest.approx(-math.exp(-50.0), rel=1e-9)
+    close(complement[:4], exact[:4])
+    assert complement[4].item() == pytest.approx(-math.exp(-50.0), rel=1e-9)
     # d/dx log(1 − eˣ) = −eˣ/(1 − eˣ)
-    slope = torch.autograd.grad(found.sum(), logp)[0]
+    slope = torch.autograd.grad(complement.sum(), logp)[0]
     torch.testing.assert_close(slope, 1 / torch.expm1(-logp) * -1, rtol=1e-9, atol=0.0)
 
 
@@ -385,9 +385,9 @@ def test_win_probabilities_by_hand() -> None:
     # one of four is right; itself counts ½: (½ + 3)/4 and (0 + 1½)/4
     assert contest(SPPO(win="hard"), [1.0, 0.0, 0.0, 0.0]) == [0.875, 0.375, 0.375, 0.375]
     assert contest(SPPO(win="hard", opponents="pair", pairs_per_group=0), [0.2, 0.9]) == [0.0, 1.0]
-    one = 1 / (1 + math.exp(-1.0))
-    assert contest(SPPO(), [1.0, 0.0]) == pytest.approx([(0.5 + one) / 2, (1.5 - one) / 2])
-    assert contest(SPPO(opponents="pair"), [1.0, 0.0]) == pytest.approx([one, 1 - one])
+    sigmoid = 1 / (1 + math.exp(-1.0))
+    assert contest(SPPO(), [1.0, 0.0]) == pytest.approx([(0.5 + sigmoid) / 2, (1.5 - sigmoid) / 2])
+    assert contest(SPPO(opponents="pair"), [1.0, 0.0]) == pytest.approx([sigmoid, 1 - sigmoid])
     assert contest(SPPO(), [1.0, 1.0]) == [0.5, 0.5]
 
 

@@ -56,25 +56,27 @@ def pair(ratios: Sequence[Sequence[float]], old: float = -1.0, **settings: Any) 
 
 def models(batch: Batch, entropy: torch.Tensor | None = None, value: torch.Tensor | None = None) -> Fixed:
     zero = torch.zeros(batch.completion_mask.shape)
-    said = ModelOutput(zero, zero if entropy is None else entropy, zero[:, :0])
+    output = ModelOutput(zero, zero if entropy is None else entropy, zero[:, :0])
     valued = reading(zero, zero if value is None else value)
-    return Fixed(policy=said, reference=said, critic=valued, value_head=valued)
+    return Fixed(policy=output, reference=output, critic=valued, value_head=valued)
 
 
-def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **given: torch.Tensor) -> Any:
+def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **outputs: torch.Tensor) -> Any:
     """The weighted loss of a batch."""
-    known = models(batch, **given)
+    fixed_models = models(batch, **outputs)
     with torch.no_grad():
-        signal = algorithm.compute_signal(batch, known)
-    now = {role: known.forward(role, batch) for role in algorithm.updated_roles(batch.step)}
+        signal = algorithm.compute_signal(batch, fixed_models)
+    now = {role: fixed_models.forward(role, batch) for role in algorithm.updated_roles(batch.step)}
     now = {**now, "policy": reading(logp)}
     return (algorithm.loss(batch, signal, now).terms * algorithm.loss_weights(batch)).sum()
 
 
-def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+def slope(
+    algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **outputs: torch.Tensor
+) -> torch.Tensor:
     """The loss's gradient with respect to log π, (B, T)."""
     leaf = logp.clone().requires_grad_()
-    return torch.autograd.grad(objective(algorithm, batch, leaf, **given), leaf)[0]
+    return torch.autograd.grad(objective(algorithm, batch, leaf, **outputs), leaf)[0]
 
 
 def shares(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> dict[str, list[Any]]:
@@ -162,9 +164,9 @@ def test_luspo_is_gspo_with_every_response_weighed_by_its_length() -> None:
 
 def test_gmpo_without_clip_is_gspo_without_clip() -> None:
     batch, logp = example()
-    one, other = GMPO(clip_low=50.0, clip_high=50.0), GSPO(clip_low=1.0, clip_high=1e9)
-    close(objective(one, batch, logp), objective(other, batch, logp))
-    close(slope(one, batch, logp), slope(other, batch, logp))
+    gmpo, gspo = GMPO(clip_low=50.0, clip_high=50.0), GSPO(clip_low=1.0, clip_high=1e9)
+    close(objective(gmpo, batch, logp), objective(gspo, batch, logp))
+    close(slope(gmpo, batch, logp), slope(gspo, batch, logp))
 
 
 def test_cispo_without_cap_has_the_gradient_of_the_plain_ratio() -> None:
@@ -218,27 +220,27 @@ def test_gmpo_clips_each_log_ratio_on_the_side_advantage_pushes_to() -> None:
     close(objective(algorithm, batch, logp), -(0.5 * e(-0.3) - 0.5 * e(0.25)) / 2)
     # a clipped token has no gradient, the other one half of its response's weight
     close(slope(algorithm, batch, logp), [[0, -0.5 * e(-0.3) / 4], [0.5 * e(0.25) / 4, 0]])
-    found = shares(algorithm, batch, logp)
-    assert found["policy/log_clip_high"] == [[1, 0], [0, 0]]
-    assert found["policy/log_clip_low"] == [[0, 0], [0, 1]]
+    clip_shares = shares(algorithm, batch, logp)
+    assert clip_shares["policy/log_clip_high"] == [[1, 0], [0, 0]]
+    assert clip_shares["policy/log_clip_low"] == [[0, 0], [0, 1]]
 
 
 def test_sapo_gates_by_the_sign_of_the_advantage() -> None:
     batch, logp = pair([[2.0], [2.0]])
     algorithm = SAPO(temperature_positive=1.0, temperature_negative=3.0, **HALF)
     # x = τ(ρ − 1) is 1 and 3: gates 4σ(1) and 4/3·σ(3)
-    one, three = (1 / (1 + math.exp(-x)) for x in (1, 3))
-    close(objective(algorithm, batch, logp), -(0.5 * 4 * one - 0.5 * 4 / 3 * three) / 2)
+    sigmoid_1, sigmoid_3 = (1 / (1 + math.exp(-x)) for x in (1, 3))
+    close(objective(algorithm, batch, logp), -(0.5 * 4 * sigmoid_1 - 0.5 * 4 / 3 * sigmoid_3) / 2)
     # slope of the gate 4σ(1 − σ), times dρ/d log π = 2
-    gates = [4 * s * (1 - s) for s in (one, three)]
+    gates = [4 * s * (1 - s) for s in (sigmoid_1, sigmoid_3)]
     close(slope(algorithm, batch, logp), [[-0.5 * gates[0] * 2 / 2], [0.5 * gates[1] * 2 / 2]])
     close(torch.tensor(shares(algorithm, batch, logp)["policy/gate"]), [[gates[0]], [gates[1]]])
 
 
 def test_sapo_gate_falls_on_both_sides_and_is_one_on_policy() -> None:
     batch, logp = pair([[0.1], [1.0], [1.5], [9.0]])
-    low, one, middle, high = (row[0] for row in shares(SAPO(), batch, logp)["policy/gate"])
-    assert one == 1
+    low, on_policy, middle, high = (row[0] for row in shares(SAPO(), batch, logp)["policy/gate"])
+    assert on_policy == 1
     assert 0 < high < middle < 1 and 0 < low < 1
 
 
@@ -269,8 +271,10 @@ def test_vespo_takes_shape_from_response_reward_not_from_token_kl() -> None:
     signal = algorithm.compute_signal(batch, Fixed(reference=reading(reference)))
     # ½ − 0.1·8 is negative, but the response earned ½: φ(½) with (k, λ) = (2, 3) for both of its tokens
     close(signal.advantage, [[-0.3, 0.5], [-0.5, -0.5]])
-    found = algorithm.loss(batch, signal, {"policy": reading(logp)}).metrics["policy/sequence_weight"]
-    close(found, [0.5**2 * math.exp(3 * 0.5), 3**3 * math.exp(2 * -2)])
+    sequence_weight = algorithm.loss(batch, signal, {"policy": reading(logp)}).metrics[
+        "policy/sequence_weight"
+    ]
+    close(sequence_weight, [0.5**2 * math.exp(3 * 0.5), 3**3 * math.exp(2 * -2)])
     assert signal[torch.tensor([1])].negative.tolist() == [True]  # cut with its rows
 
 
@@ -278,9 +282,9 @@ def test_vespo_is_finite_where_the_ratio_is_not() -> None:
     batch, _ = pair([[1.0] * 6, [1.0] * 6])
     far = torch.full(batch.completion_mask.shape, 200.0)
     for sign in (1, -1):
-        found = slope(VESPO(), batch, batch.old_logp + sign * far)
-        assert found.isfinite().all()
-        close(found, torch.zeros_like(found))  # φ(e^20) = 0, and φ(1e-8) = 1e-16·e³ or less
+        gradient = slope(VESPO(), batch, batch.old_logp + sign * far)
+        assert gradient.isfinite().all()
+        close(gradient, torch.zeros_like(gradient))  # φ(e^20) = 0, and φ(1e-8) = 1e-16·e³ or less
 
 
 def test_dppo_drops_likely_token_that_fell_and_keeps_rare_one_that_rose() -> None:
@@ -332,7 +336,7 @@ def test_dppo_sums_tokens_of_centered_rewards_as_the_authors_do() -> None:
 def test_dppo_adds_1e_minus_8_to_probability_of_other_tokens() -> None:
     batch, _ = pair([[1.0], [1.0]])
     ten = 1e-8
-    old, new = (torch.log1p(torch.tensor([[-rest], [-rest]])) for rest in (ten, 3 * ten))
+    old, new = (torch.log1p(torch.tensor([[-complement], [-complement]])) for complement in (ten, 3 * ten))
     batch = dataclasses.replace(batch, old_logp=old)
     # The others have 1e-8, then 3e-8: D = 2e-8 + 1e-8·ln((1 + 1)/(3 + 1)), 1.31e-8; a lower bound of 1e-8
     # instead makes it 2e-8 + 1e-8·ln(1/3), 0.90e-8. (D itself is a difference of numbers near 1e-8, rounded
@@ -356,9 +360,9 @@ def covariances(batch: Batch, advantage: torch.Tensor) -> torch.Tensor:
 def test_parts_of_the_covariance_add_up_to_it() -> None:
     batch, _ = example()
     advantage = GRPO().compute_signal(batch, models(batch)).advantage
-    found = parts.covariance(advantage, batch.old_logp, batch.completion_mask)
-    assert not found[~batch.completion_mask].any()
-    close(found.sum() / batch.completion_mask.sum(), covariances(batch, advantage))
+    covariance = parts.covariance(advantage, batch.old_logp, batch.completion_mask)
+    assert not covariance[~batch.completion_mask].any()
+    close(covariance.sum() / batch.completion_mask.sum(), covariances(batch, advantage))
     # advantages 1, 1 | −2 and log π −1, −2 | −6, mean −3; the padding's 9 counts nowhere
     written = torch.tensor([[True, True], [True, False]])
     by_hand = parts.covariance(
@@ -380,16 +384,16 @@ def test_clip_cov_lets_go_of_tokens_in_the_band_only() -> None:
     batch, logp = surprised()
     everything = slope(ClipCov(lowest=9, highest=10, **HALF), batch, logp)
     assert (everything != 0).all()
-    for band, kept in (
+    for band, trained in (
         ((0.9, 1.2), [[False, True], [True, True]]),
         ((1.2, 2.0), [[True, True], [True, False]]),
         ((0.9, 2.0), [[False, True], [True, False]]),
         ((1.0, 1.5), [[True, True], [True, True]]),  # open at both ends
     ):
         algorithm = ClipCov(fraction=1.0, lowest=band[0], highest=band[1], **HALF)
-        close(slope(algorithm, batch, logp), everything * torch.tensor(kept))
+        close(slope(algorithm, batch, logp), everything * torch.tensor(trained))
         signal = algorithm.compute_signal(batch, models(batch))
-        share = 1 - sum(itertools.chain(*kept)) / 4
+        share = 1 - sum(itertools.chain(*trained)) / 4
         assert algorithm.observe(batch, signal) == {"policy/covariance_selected": share}
 
 
@@ -436,9 +440,9 @@ def test_entropy_mask_trains_the_top_fraction_and_divides_by_all_tokens() -> Non
     batch, logp = pair([[1.0] * 5, [1.0] * 6])
     entropy = torch.tensor([[5.0, 1.0, 4.0, 2.0, 3.0, 99.0], [0.5, 2.5, 6.0, 0.1, 0.2, 0.3]])
     # of eleven tokens the quantile of .8 has place .8·10 = 8, from 0: it is 4, and 4, 5 and 6 are kept
-    kept = torch.tensor([[1, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]])
+    top_entropy = torch.tensor([[1, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]])
     advantage = torch.tensor([[0.5], [-0.5]])
-    close(slope(EntropyMask(**HALF), batch, logp, entropy=entropy), -advantage * kept / 11)
+    close(slope(EntropyMask(**HALF), batch, logp, entropy=entropy), -advantage * top_entropy / 11)
     equal = torch.ones_like(entropy)
     close(slope(EntropyMask(**HALF), batch, logp, entropy=equal), -advantage * batch.completion_mask / 11)
 
@@ -450,9 +454,9 @@ def test_entropy_mask_trains_the_top_fraction_and_divides_by_all_tokens() -> Non
 def test_entropy_mask_keeps_what_reaches_the_linear_quantile(entropies: list[int], top: float) -> None:
     batch = rollouts([[len(entropies)]], limit=40)
     entropy = torch.tensor([[float(h) for h in entropies]])
-    found = EntropyMask(top_fraction=top)._forks(entropy, batch)
+    forks = EntropyMask(top_fraction=top)._forks(entropy, batch)
     threshold = torch.quantile(entropy, 1 - top).item()
-    assert torch.equal(found, entropy >= threshold - 1e-9)  # the quantile is rounded
+    assert torch.equal(forks, entropy >= threshold - 1e-9)  # the quantile is rounded
 
 
 def test_entropy_mask_of_no_tokens_is_empty() -> None:
@@ -555,10 +559,10 @@ def test_a_trace_per_row_is_a_trace_for_each_row() -> None:
     batch, value = vapo_batch()
     reward = batch.reward[:, None] * parts.last_written(batch.completion_mask)
     trace = torch.tensor([0.0, 0.3, 0.9, 1.0])
-    found = parts.generalized_advantage(reward, value, batch.completion_mask, 0.9, trace)
-    for row, one in enumerate(trace.tolist()):
-        alone = parts.generalized_advantage(reward, value, batch.completion_mask, 0.9, one)
-        close(found[row], alone[row])
+    advantage = parts.generalized_advantage(reward, value, batch.completion_mask, 0.9, trace)
+    for row, row_trace in enumerate(trace.tolist()):
+        alone = parts.generalized_advantage(reward, value, batch.completion_mask, 0.9, row_trace)
+        close(advantage[row], alone[row])
 
 
 def test_vapo_imitates_correct_completions_by_their_tokens_mean() -> None:

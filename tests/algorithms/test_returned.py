@@ -56,8 +56,8 @@ def complaint(algorithm: Algorithm[Any]) -> str:
 
 def replaced(**fields: Any) -> Any:
     """A change of some fields of a dataclass, each made from its value."""
-    return lambda made: dataclasses.replace(
-        made, **{name: change(getattr(made, name)) for name, change in fields.items()}
+    return lambda original: dataclasses.replace(
+        original, **{name: change(getattr(original, name)) for name, change in fields.items()}
     )
 
 
@@ -90,8 +90,8 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
         "terms without a gradient, expected terms that depend",
     ),
     (GRPO, "loss", replaced(terms=lambda t: t.tolist()), "expected a tensor (4, 5) or (4,)"),
-    (GRPO, "loss", lambda made: made.terms, "(4, 5) of torch.float32, expected Loss(terms, metrics)"),
-    (GRPO, "loss", lambda made: None, "None of type NoneType, expected Loss(terms, metrics)"),
+    (GRPO, "loss", lambda original: original.terms, "(4, 5) of torch.float32, expected Loss(terms, metrics)"),
+    (GRPO, "loss", lambda original: None, "None of type NoneType, expected Loss(terms, metrics)"),
     (
         GRPO,
         "loss",
@@ -160,11 +160,16 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
         replaced(row_group=lambda u: u.tolist()),
         "row_group [0, 1, 2, 3] of type list, expected a tensor (4,)",
     ),
-    (GRPO, "compute_signal", lambda made: made.advantage, "(4, 5) of torch.float32, expected a Signal"),
     (
         GRPO,
         "compute_signal",
-        lambda made: Signal(made.row_group),
+        lambda original: original.advantage,
+        "(4, 5) of torch.float32, expected a Signal",
+    ),
+    (
+        GRPO,
+        "compute_signal",
+        lambda original: Signal(original.row_group),
         "a Signal without advantage, expected one with it",
     ),
     (DPO, "compute_signal", replaced(sign=lambda s: s[:, None]), "sign (4, 1), expected (4,)"),
@@ -176,17 +181,17 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("base", "method", "change", "said"),
+    ("base", "method", "change", "message"),
     CASES,
-    ids=[f"{base.__name__}-{method}-{said[:40]}" for base, method, _, said in CASES],
+    ids=[f"{base.__name__}-{method}-{message[:40]}" for base, method, _, message in CASES],
 )
 @pytest.mark.parametrize("around", [Modifiers(), Modifiers(mask_truncated=True)], ids=["plain", "modified"])
 def test_what_is_returned_in_a_wrong_shape_or_type_is_refused(
-    around: Modifiers, base: type[Algorithm[Any]], method: str, change: Any, said: str
+    around: Modifiers, base: type[Algorithm[Any]], method: str, change: Any, message: str
 ) -> None:
-    told = complaint(around.around(Wrong(base, method, change).algorithm))
-    assert re.match(rf"{re.escape(HERE)}:\d+ Mine\.{method} returned ", told), told
-    assert said in told
+    error = complaint(around.around(Wrong(base, method, change).algorithm))
+    assert re.match(rf"{re.escape(HERE)}:\d+ Mine\.{method} returned ", error), error
+    assert message in error
 
 
 FINITE: list[tuple[str, Any, str]] = [
@@ -205,15 +210,17 @@ FINITE: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "change", "said"), FINITE, ids=[case[0] for case in FINITE])
-def test_values_are_finite_where_that_is_asked(method: str, change: Any, said: str) -> None:
+@pytest.mark.parametrize(("method", "change", "message"), FINITE, ids=[case[0] for case in FINITE])
+def test_values_are_finite_where_that_is_asked(method: str, change: Any, message: str) -> None:
     """In a trial. In a run an update with such values is left out, and nothing waits for a GPU."""
     algorithm: Algorithm[Any] = Wrong(GRPO, method, change).algorithm
     backward(algorithm, models_for(algorithm, "llama"), BATCH)
     with finite_values():
-        told = complaint(algorithm)
+        error = complaint(algorithm)
         assert (
-            f"Mine.{method} returned " in told and said in told and told.endswith("expected finite numbers")
+            f"Mine.{method} returned " in error
+            and message in error
+            and error.endswith("expected finite numbers")
         )
         backward(GRPO(), models_for(GRPO(), "llama"), BATCH)
     backward(algorithm, models_for(algorithm, "llama"), BATCH)
@@ -229,8 +236,8 @@ def test_a_metric_may_be_undefined() -> None:
 
 def test_tensors_are_where_the_batch_is() -> None:
     change = replaced(advantage=lambda a: a.to("meta"))
-    said = "Mine.compute_signal returned advantage on meta, expected it on cpu, like the batch"
-    assert said in complaint(Wrong(GRPO, "compute_signal", change).algorithm)
+    message = "Mine.compute_signal returned advantage on meta, expected it on cpu, like the batch"
+    assert message in complaint(Wrong(GRPO, "compute_signal", change).algorithm)
 
 
 def test_double_precision_is_a_floating_dtype() -> None:
@@ -243,12 +250,12 @@ def test_double_precision_is_a_floating_dtype() -> None:
 def test_an_inherited_method_is_named_with_whose_it_is() -> None:
     mine: Algorithm[Any] = Wrong(GRPO, "loss_weights", lambda w: w[:1]).algorithm
     heir = type("Heir", (type(mine),), {})()
-    said = rf"{re.escape(HERE)}:\d+ Heir\.loss_weights \(inherited from Mine\) returned weights \(1, 5\)"
-    assert re.match(said, complaint(heir))
+    pattern = rf"{re.escape(HERE)}:\d+ Heir\.loss_weights \(inherited from Mine\) returned weights \(1, 5\)"
+    assert re.match(pattern, complaint(heir))
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         (None, "observe returned None of type NoneType, expected a number by the name of each metric"),
         (
@@ -257,9 +264,9 @@ def test_an_inherited_method_is_named_with_whose_it_is() -> None:
         ),
     ],
 )
-def test_what_observe_returns_is_a_number_by_name(row: Any, said: str) -> None:
+def test_what_observe_returns_is_a_number_by_name(row: Any, message: str) -> None:
     algorithm: Algorithm[Any] = Wrong(GRPO, "observe", lambda _: row).algorithm
-    with pytest.raises(ReturnError, match=re.escape(said)):
+    with pytest.raises(ReturnError, match=re.escape(message)):
         observe(algorithm, BATCH, Advantage(BATCH.group, BATCH.old_logp, BATCH.old_logp[:, :0]))
 
 
@@ -300,12 +307,14 @@ def test_nothing_that_is_looked_at_waits_for_a_device(monkeypatch: pytest.Monkey
     algorithm = Shaped()
     signal = returned.compute_signal(algorithm, batch, None)  # type: ignore[arg-type]
     weights = returned.loss_weights(algorithm, batch)
-    made = returned.loss(algorithm, batch, signal, {"policy": ModelOutput(logp, logp, logp[:, :0])}, weights)
-    assert made.terms.device.type == "meta"
+    checked_loss = returned.loss(
+        algorithm, batch, signal, {"policy": ModelOutput(logp, logp, logp[:, :0])}, weights
+    )
+    assert checked_loss.terms.device.type == "meta"
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "message"),
     [
         ({"seen": (1, 2)}, "expected lists instead of tuples, and mappings from texts"),
         ({"seen": {3: 1.0}}, "expected lists instead of tuples, and mappings from texts"),
@@ -313,11 +322,11 @@ def test_nothing_that_is_looked_at_waits_for_a_device(monkeypatch: pytest.Monkey
         ({"seen": float("nan")}, "expected what JSON can hold (Out of range float values"),
     ],
 )
-def test_a_state_that_a_checkpoint_would_change_is_refused_in_a_trial(state: Any, said: str) -> None:
+def test_a_state_that_a_checkpoint_would_change_is_refused_in_a_trial(state: Any, message: str) -> None:
     """In a run nobody looks at it: a state may be large."""
     algorithm = Wrong(GRPO, "next_state", lambda made: state).algorithm
     assert next_state(algorithm, BATCH, None) is state  # type: ignore[arg-type]
-    with finite_values(), pytest.raises(ReturnError, match=re.escape(said)) as caught:
+    with finite_values(), pytest.raises(ReturnError, match=re.escape(message)) as caught:
         next_state(algorithm, BATCH, None)  # type: ignore[arg-type]
     assert "Mine.next_state returned {'seen': " in str(caught.value)
     assert str(caught.value).startswith(HERE)
@@ -329,9 +338,9 @@ def test_a_state_has_names() -> None:
         ReturnError, match=r"next_state returned 3.0 of type float, expected a mapping from names"
     ):
         next_state(algorithm, BATCH, None)  # type: ignore[arg-type]
-    kept = {"seen": [1, {"a": None}]}
+    state = {"seen": [1, {"a": None}]}
     with finite_values():
-        assert next_state(Wrong(GRPO, "next_state", lambda made: kept).algorithm, BATCH, None) is kept  # type: ignore[arg-type]
+        assert next_state(Wrong(GRPO, "next_state", lambda made: state).algorithm, BATCH, None) is state  # type: ignore[arg-type]
 
 
 def test_slicing_a_batch_leaves_its_state_whole() -> None:

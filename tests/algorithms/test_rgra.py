@@ -54,8 +54,8 @@ def test_it_is_gpg_but_for_the_deviation_the_average_and_the_factor() -> None:
 
 def test_both_signs_train_and_groups_without_a_signal_do_not() -> None:
     batch = rollouts([[2, 2], [1, 3], [0, 2], [4]], [[1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1.0]])
-    found = slope(RGRA(), batch, batch.old_logp)
-    assert (found[0, :2] < 0).all() and (found[1, :2] > 0).all()
-    assert not found[2:4].any()  # equal rewards
-    assert not found[4].any() and (found[5, :2] > 0).all()  # an empty completion, and one against it
-    assert not found[6].any()  # alone in its group
+    gradient = slope(RGRA(), batch, batch.old_logp)
+    assert (gradient[0, :2] < 0).all() and (gradient[1, :2] > 0).all()
+    assert not gradient[2:4].any()  # equal rewards
+    assert not gradient[4].any() and (gradient[5, :2] > 0).all()  # an empty completion, and one against it
+    assert not gradient[6].any()  # alone in its group

@@ -44,19 +44,19 @@ def batch(
 ) -> Batch:
     """One group of completions, chain and then answer, with breaks at the same places of each chain."""
     texts = [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)]
-    made = rollouts([[len(text) for text in texts]], [list(rewards)])
-    completion = torch.zeros_like(made.completion)
+    rollout_batch = rollouts([[len(text) for text in texts]], [list(rewards)])
+    completion = torch.zeros_like(rollout_batch.completion)
     for row, text in enumerate(texts):
         completion[row, : len(text)] = torch.tensor(text)
     answer = torch.tensor([len(chain) for chain in chains])
     columns = torch.arange(completion.shape[1])
     marked = torch.isin(columns, torch.tensor(breaks)) & (columns < answer[:, None])
     return dataclasses.replace(
-        made,
+        rollout_batch,
         completion=completion,
         answer=answer,
         breaks=marked,
-        group=made.group if groups is None else torch.tensor(groups),
+        group=rollout_batch.group if groups is None else torch.tensor(groups),
     )
 
 
@@ -66,17 +66,17 @@ class Odds:
 
     def __init__(self, right: Mapping[tuple[int, ...], float], prompt: int = 5, common: float = 1.0) -> None:
         self.right, self.prompt, self.common = right, prompt, common
-        self.asked: list[Batch] = []
+        self.forced_batches: list[Batch] = []
 
     def forward(self, role: Role, batch: Batch) -> ModelOutput:
         assert role == "policy"
         logp = torch.zeros(batch.completion_mask.shape)
         if batch.answer is None:  # a batch that the algorithm has made
-            self.asked.append(batch)
+            self.forced_batches.append(batch)
             for row, (prompt, length) in enumerate(zip(batch.prompt, batch.prompt_length, strict=True)):
                 share = self.right[tuple(prompt[self.prompt : length].tolist())]
-                own = share if batch.completion[row, 0] == RIGHT else 1 - share
-                logp[row, 0] = math.log(own * self.common)
+                probability = share if batch.completion[row, 0] == RIGHT else 1 - share
+                logp[row, 0] = math.log(probability * self.common)
         entropy = torch.arange(logp.shape[1]).expand(logp.shape).float()
         return ModelOutput(logp, entropy, logp[:, :0])
 
@@ -117,10 +117,10 @@ def test_values_that_are_too_low_for_all_at_a_stage_shift_no_advantage() -> None
 
 def test_first_segment_has_the_groups_centered_reward() -> None:
     """Here and with answers that are worth fractions: R − mean R, whatever the values are."""
-    found = batch(
+    rollout_batch = batch(
         [[10, 11, 12]] * 4, [[RIGHT], [WRONG], [RIGHT], [WRONG]], [1.0, 0.25, 0.5, 0.25], breaks=(2,)
     )
-    first = compute_signal(BREAKS, found, Odds({(): 0.3, (10, 11): 0.6, (10, 11, 12): 0.7}))[:, 0]
+    first = compute_signal(BREAKS, rollout_batch, Odds({(): 0.3, (10, 11): 0.6, (10, 11, 12): 0.7}))[:, 0]
     torch.testing.assert_close(first, torch.tensor([0.5, -0.25, 0.0, -0.25]))
 
 
@@ -134,33 +134,33 @@ def test_segments_earn_the_reward_beyond_the_first_value_in_all() -> None:
     """Σ_k (V̂_k − V̂_{k−1}) = R − V̂_0, with values of a real model and completions of every kind; a token's
     advantage is what is earned from its segment on, less the group's mean of that."""
     algorithm = RREDCoT(segments=5)
-    made = rollouts([[9, 5, 8, 1], [7, 7, 6]], [[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 0.25]])
+    rollout_batch = rollouts([[9, 5, 8, 1], [7, 7, 6]], [[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 0.25]])
     models = models_for(algorithm, "llama")
-    starts = algorithm.starts(made, models)
-    value = segment_values(made, starts, answer_values(made, 32), models)
+    starts = algorithm.starts(rollout_batch, models)
+    value = segment_values(rollout_batch, starts, answer_values(rollout_batch, 32), models)
     segments = (1 + starts.sum(-1)).tolist()
     assert value.shape == (7, 5) and sorted(segments) == [1, 5, 5, 5, 5, 5, 5]
     assert len(value.unique()) > 20
     to_go = torch.zeros(7, 5)
-    for row, reward in enumerate(made.reward.tolist()):
+    for row, reward in enumerate(rollout_batch.reward.tolist()):
         levels = [*value[row, : segments[row]].tolist(), reward]
         earned = [after - before for before, after in itertools.pairwise(levels)]
         assert sum(earned) == pytest.approx(reward - value[row, 0].item(), abs=EXACT)
         for k in range(5):
             to_go[row, k] = sum(earned[min(k, len(earned) - 1) :])
-    found = compute_signal(algorithm, made, models)
+    advantage = compute_signal(algorithm, rollout_batch, models)
     for row in range(7):
-        for t in range(int(made.length[row])):
+        for t in range(int(rollout_batch.length[row])):
             k = int(starts[row, : t + 1].sum())
-            mean = to_go[made.group == made.group[row], k].mean()
-            assert found[row, t].item() == pytest.approx((to_go[row, k] - mean).item(), abs=EXACT)
+            mean = to_go[rollout_batch.group == rollout_batch.group[row], k].mean()
+            assert advantage[row, t].item() == pytest.approx((to_go[row, k] - mean).item(), abs=EXACT)
 
 
 def test_advantage_is_constant_within_a_segment() -> None:
     chain, other = [10, 11, 12, 13, 14, 15], [10, 9, 12, 13, 14, 15]
-    found = batch([chain, other], [[RIGHT, 1], [WRONG, 1]], [1.0, 0.0], breaks=(2,))
+    rollout_batch = batch([chain, other], [[RIGHT, 1], [WRONG, 1]], [1.0, 0.0], breaks=(2,))
     chances = {(): 0.5, (10, 11): 0.7, tuple(chain): 0.9, (10, 9): 0.4, tuple(other): 0.3}
-    (row, _) = compute_signal(RREDCoT(cut="breaks"), found, Odds(chances))
+    (row, _) = compute_signal(RREDCoT(cut="breaks"), rollout_batch, Odds(chances))
     assert [len(set(part)) for part in (row[:2].tolist(), row[2:6].tolist(), row[6:].tolist())] == [1, 1, 1]
     assert len({*row.tolist()}) == 3
 
@@ -184,14 +184,14 @@ def test_values_are_renormalized_probabilities_of_whole_answers() -> None:
     """Answers of one to four tokens, one of them given twice with different rewards."""
     chains = [[9, 8, 7, 6], [5, 4], [], [3, 3, 3], [11, 12, 13]]
     answers = [[20, 1], [21, 22, 23, 1], [24], [20, 1], [25, 26, 1]]
-    found = batch(chains, answers, [1.0, 0.0, 0.5, 0.5, 0.25])
+    rollout_batch = batch(chains, answers, [1.0, 0.0, 0.5, 0.5, 0.25])
     models = RoleModels(tiny("qwen2"), temperature=0.7)
-    worth = answer_values(found, 32)[0]
+    worth = answer_values(rollout_batch, 32)[0]
     assert worth == {(20, 1): 0.75, (21, 22, 23, 1): 0.0, (24,): 0.5, (25, 26, 1): 0.25}
     algorithm = RREDCoT(segments=9, cut="breaks")
-    starts = algorithm.starts(found, models)
-    value = segment_values(found, starts, {0: worth}, models)
-    prompt = found.prompt[0, :5].tolist()
+    starts = algorithm.starts(rollout_batch, models)
+    value = segment_values(rollout_batch, starts, {0: worth}, models)
+    prompt = rollout_batch.prompt[0, :5].tolist()
     for row, chain in enumerate(chains):
         heads = [0, *starts[row].nonzero()[:, 0].tolist()]
         assert heads == sorted({0, *range(min(3, len(chain) + 1)), len(chain)} - set(range(3, len(chain))))
@@ -207,17 +207,17 @@ def test_values_are_those_of_monte_carlo_continuations() -> None:
     and the exact expectation to rounding."""
     chain, draws = [30, 7, 12, 33], 4000
     worth = torch.rand(VOCABULARY, generator=torch.Generator().manual_seed(1))
-    found = batch(
+    rollout_batch = batch(
         [chain] * VOCABULARY, [[token] for token in range(VOCABULARY)], worth.tolist(), breaks=(1, 2, 3)
     )
     models = RoleModels(tiny(), temperature=0.7)
     algorithm = RREDCoT(segments=8, cut="breaks")
-    starts = algorithm.starts(found, models)
+    starts = algorithm.starts(rollout_batch, models)
     assert starts[0].nonzero()[:, 0].tolist() == [1, 2, 3, 4]
-    value = segment_values(found, starts, answer_values(found, 32), models)
+    value = segment_values(rollout_batch, starts, answer_values(rollout_batch, 32), models)
     source = HFSampler(models, (VOCABULARY + 1,), 0, draws, 128)
-    for place in range(5):
-        prompt = (*found.prompt[0, :5].tolist(), *chain[:place])
+    for position in range(5):
+        prompt = (*rollout_batch.prompt[0, :5].tolist(), *chain[:position])
         rewards = [
             worth[rollout.completion[0]].item()
             for rollout in source.sample([Request(prompt, tuple(range(draws)))], 1, 0.7)[0]
@@ -225,19 +225,19 @@ def test_values_are_those_of_monte_carlo_continuations() -> None:
         mean = torch.tensor(rewards).mean().item()
         error = torch.tensor(rewards).std().item() / math.sqrt(draws)
         exact = answered(models, prompt, {(t,): worth[t].item() for t in range(VOCABULARY)})
-        assert value[0, place].item() == pytest.approx(exact, abs=EXACT)
-        assert abs(value[0, place].item() - mean) < 4 * error < 0.03
+        assert value[0, position].item() == pytest.approx(exact, abs=EXACT)
+        assert abs(value[0, position].item() - mean) < 4 * error < 0.03
     assert value[0].max() - value[0].min() > 0.05, "the values differ by more than that"
 
 
 # Groups without a signal
 
 
-def unanswered(found: Batch, *rows: int) -> Batch:
+def unanswered(rollout_batch: Batch, *rows: int) -> Batch:
     """Without an answer in these rows."""
-    answer = found.answer.clone()
-    answer[list(rows)] = found.length[list(rows)]
-    return dataclasses.replace(found, answer=answer)
+    answer = rollout_batch.answer.clone()
+    answer[list(rows)] = rollout_batch.length[list(rows)]
+    return dataclasses.replace(rollout_batch, answer=answer)
 
 
 class Nobody:
@@ -246,7 +246,7 @@ class Nobody:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "rollout_batch",
     [
         unanswered(two(), 0, 1),
         dataclasses.replace(two(), reward=torch.tensor([1.0, 1.0])),
@@ -254,41 +254,43 @@ class Nobody:
     ],
     ids=["no answer", "equal rewards", "one completion"],
 )
-def test_groups_without_answers_or_without_variation_give_exactly_nothing(found: Batch) -> None:
-    assert not compute_signal(BREAKS, found, Nobody()).any()
+def test_groups_without_answers_or_without_variation_give_exactly_nothing(rollout_batch: Batch) -> None:
+    assert not compute_signal(BREAKS, rollout_batch, Nobody()).any()
 
 
 def test_completions_without_an_answer_are_judged_by_the_others() -> None:
     """The third row ends without an answer and earns 0; it is cut at its breaks. Its V̂ are .4, .5, .6 and its
     returns −.4, −.5, −.6; the others' are those above, and the means of three −.2/3, −.5/3, −.7/3."""
-    found = batch(
+    rollout_batch = batch(
         [[10, 11, 12], [10, 13, 12], [10, 14, 15]], [[RIGHT], [WRONG], []], [1.0, 0.0, 0.0], breaks=(1, 2)
     )
-    assert answer_values(found, 32) == {0: {(RIGHT,): 1.0, (WRONG,): 0.0}}
-    row = compute_signal(BREAKS, found, Odds({**TWO, (10, 14): 0.6}))[2]
+    assert answer_values(rollout_batch, 32) == {0: {(RIGHT,): 1.0, (WRONG,): 0.0}}
+    row = compute_signal(BREAKS, rollout_batch, Odds({**TWO, (10, 14): 0.6}))[2]
     expected = [-0.4 + 0.2 / 3, -0.5 + 0.5 / 3, -0.6 + 0.7 / 3, 0]
     torch.testing.assert_close(row, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
 def test_single_segment_gives_centered_reward_and_reads_only_the_start() -> None:
     odds = Odds({(): 0.4})
-    found = compute_signal(RREDCoT(segments=1), two(), odds)
-    torch.testing.assert_close(found, torch.tensor([[0.5] * 4, [-0.5] * 4]))
-    assert [len(asked) for asked in odds.asked] == [2]
+    advantage = compute_signal(RREDCoT(segments=1), two(), odds)
+    torch.testing.assert_close(advantage, torch.tensor([[0.5] * 4, [-0.5] * 4]))
+    assert [len(forced) for forced in odds.forced_batches] == [2]
 
 
 def test_answers_that_are_worth_the_same_need_no_reading() -> None:
-    found = unanswered(two(), 1)  # one answer, worth 1; the other completion has none
-    torch.testing.assert_close(compute_signal(BREAKS, found, Nobody()), torch.tensor([[0.5] * 4, [-0.5] * 4]))
+    rollout_batch = unanswered(two(), 1)  # one answer, worth 1; the other completion has none
+    torch.testing.assert_close(
+        compute_signal(BREAKS, rollout_batch, Nobody()), torch.tensor([[0.5] * 4, [-0.5] * 4])
+    )
 
 
 def test_groups_do_not_lend_each_other_answers() -> None:
     both = batch(
         [[10, 11, 12], [10, 13, 12]] * 2, [[RIGHT], [WRONG]] * 2, [1.0, 0.0, 0.5, 0.0], groups=[0, 0, 7, 7]
     )
-    found, alone = compute_signal(BREAKS, both, Odds(TWO)), compute_signal(BREAKS, two(), Odds(TWO))
-    torch.testing.assert_close(found[:2], alone)
-    torch.testing.assert_close(found[2:], 0.5 * alone)  # half the reward: half of everything
+    together, alone = compute_signal(BREAKS, both, Odds(TWO)), compute_signal(BREAKS, two(), Odds(TWO))
+    torch.testing.assert_close(together[:2], alone)
+    torch.testing.assert_close(together[2:], 0.5 * alone)  # half the reward: half of everything
 
 
 # Segments
@@ -316,23 +318,26 @@ def test_breaks_come_before_other_tokens_and_greater_entropy_before_less() -> No
     [("breaks", [2, 5, 8]), ("entropy", [6, 7, 8]), ("both", [4, 5, 8])],
 )
 def test_places_where_a_chain_is_cut(cut: Any, starts: list[int]) -> None:
-    found = batch([list(range(10, 18))] * 2, [[RIGHT], [WRONG]], [1.0, 0.0], breaks=(1, 2, 4, 5))
-    marks = RREDCoT(segments=4, cut=cut).starts(found, Odds({}))
+    rollout_batch = batch([list(range(10, 18))] * 2, [[RIGHT], [WRONG]], [1.0, 0.0], breaks=(1, 2, 4, 5))
+    marks = RREDCoT(segments=4, cut=cut).starts(rollout_batch, Odds({}))
     assert marks[0].nonzero()[:, 0].tolist() == starts
 
 
 def test_answer_at_the_beginning_is_one_segment() -> None:
-    found = batch([[], []], [[RIGHT], [WRONG]], [1.0, 0.0])
-    assert not BREAKS.starts(found, Nobody()).any()
+    rollout_batch = batch([[], []], [[RIGHT], [WRONG]], [1.0, 0.0])
+    assert not BREAKS.starts(rollout_batch, Nobody()).any()
     torch.testing.assert_close(
-        compute_signal(BREAKS, found, Odds({(): 0.3})), torch.tensor([[0.5], [-0.5]]), rtol=0, atol=1e-6
+        compute_signal(BREAKS, rollout_batch, Odds({(): 0.3})),
+        torch.tensor([[0.5], [-0.5]]),
+        rtol=0,
+        atol=1e-6,
     )
 
 
 def test_long_answers_are_compared_by_their_beginning() -> None:
-    found = batch([[10], [11], [12]], [[20, 5, 6, 7], [20, 5, 9], [20, 4, 1]], [1.0, 0.0, 0.5])
-    assert answer_values(found, 2)[0] == {(20, 5): 0.5, (20, 4): 0.5}
-    assert len(answer_values(found, 4)[0]) == 3
+    rollout_batch = batch([[10], [11], [12]], [[20, 5, 6, 7], [20, 5, 9], [20, 4, 1]], [1.0, 0.0, 0.5])
+    assert answer_values(rollout_batch, 2)[0] == {(20, 5): 0.5, (20, 4): 0.5}
+    assert len(answer_values(rollout_batch, 4)[0]) == 3
 
 
 @pytest.mark.parametrize("field", ["segments", "longest_answer"])
@@ -348,55 +353,59 @@ def test_a_chain_is_computed_once_for_all_its_segments_and_answers() -> None:
     """8 completions of 20 + 2 tokens with 8 answers, cut into 5 segments: a beginning that several share is
     asked about once, and a chain's tokens are laid out once, not once per segment."""
     chains = [[10, *range(11, 19), *([row + 20] * 11)] for row in range(8)]
-    found = batch(chains, [[30 + row, 1] for row in range(8)], [float(row) for row in range(8)], (3, 12, 16))
-    starts = RREDCoT(segments=5, cut="breaks").starts(found, Nobody())
+    rollout_batch = batch(
+        chains, [[30 + row, 1] for row in range(8)], [float(row) for row in range(8)], (3, 12, 16)
+    )
+    starts = RREDCoT(segments=5, cut="breaks").starts(rollout_batch, Nobody())
     assert starts.sum(-1).tolist() == [4] * 8
     odds = Counting()
-    segment_values(found, starts, answer_values(found, 32), odds)
-    (asked,) = odds.asked
+    segment_values(rollout_batch, starts, answer_values(rollout_batch, 32), odds)
+    (forced,) = odds.forced_batches
     # two beginnings in common (of 0 and 3 tokens) and three of its own for each of 8 completions; 8 answers
-    assert len(asked) == (2 + 3 * 8) * 8
+    assert len(forced) == (2 + 3 * 8) * 8
     cost = Cost(1.0, 0.0)  # attention costs nothing: no group is split
-    laid_out = int((pack(asked, cost).segment >= 0).sum())
+    laid_out = int((pack(forced, cost).segment >= 0).sum())
     # prompts and chains; of each answer of two tokens the first is read, and the second only predicted
-    assert laid_out == 8 * (5 + 20) + len(asked) == 408
-    apart = dataclasses.replace(asked, group=asked.prompt_length * 100 + asked.group)
+    assert laid_out == 8 * (5 + 20) + len(forced) == 408
+    apart = dataclasses.replace(forced, group=forced.prompt_length * 100 + forced.group)
     beginnings = 5 + 8 + 8 * (17 + 21 + 25)
-    assert int((pack(apart, cost).segment >= 0).sum()) == beginnings + len(asked)
+    assert int((pack(apart, cost).segment >= 0).sum()) == beginnings + len(forced)
 
 
 class Counting:
     def __init__(self) -> None:
-        self.asked: list[Batch] = []
+        self.forced_batches: list[Batch] = []
 
     def forward(self, role: Role, batch: Batch) -> ModelOutput:
-        self.asked.append(batch)
+        self.forced_batches.append(batch)
         return ModelOutput(*(torch.zeros(batch.completion_mask.shape) for _ in range(3)))
 
 
 def test_continuations_of_one_completion_are_a_group_of_beginnings() -> None:
-    found = two()
-    made = build_continuations(found, [(1, 0, (RIGHT,)), (1, 2, (WRONG, 1)), (0, 1, (RIGHT,))])
-    prompt = found.prompt[0, :5].tolist()
-    rows = [made.prompt[i, :n].tolist() for i, n in enumerate(made.prompt_length.tolist())]
+    rollout_batch = two()
+    continuations = build_continuations(
+        rollout_batch, [(1, 0, (RIGHT,)), (1, 2, (WRONG, 1)), (0, 1, (RIGHT,))]
+    )
+    prompt = rollout_batch.prompt[0, :5].tolist()
+    rows = [continuations.prompt[i, :n].tolist() for i, n in enumerate(continuations.prompt_length.tolist())]
     assert rows == [prompt, [*prompt, 10, 13], [*prompt, 10]]
-    assert made.group.tolist() == [1, 1, 0] and made.length.tolist() == [1, 2, 1]
-    assert made.completion.tolist() == [[RIGHT, 0], [WRONG, 1], [RIGHT, 0]]
-    assert made.completion_mask.tolist() == [[True, False], [True, True], [True, False]]
+    assert continuations.group.tolist() == [1, 1, 0] and continuations.length.tolist() == [1, 2, 1]
+    assert continuations.completion.tolist() == [[RIGHT, 0], [WRONG, 1], [RIGHT, 0]]
+    assert continuations.completion_mask.tolist() == [[True, False], [True, True], [True, False]]
 
 
 # Metrics and runs
 
 
 def test_metrics_say_how_much_the_values_explain() -> None:
-    found = two()
+    rollout_batch = two()
     algorithm = BREAKS
-    row = algorithm.observe(found, algorithm.compute_signal(found, Odds(TWO)))
+    row = algorithm.observe(rollout_batch, algorithm.compute_signal(rollout_batch, Odds(TWO)))
     # advantages .5 .5 .25 .15 of either sign: three stretches each, and 2 · .15² against 2 · .5²
     assert row["advantage/segments"] == 3
     assert row["advantage/explained"] == pytest.approx(1 - 0.15**2 / 0.5**2, abs=1e-5)
     assert row["advantage/answered"] == 1
-    silent = unanswered(found, 0, 1)
+    silent = unanswered(rollout_batch, 0, 1)
     row = algorithm.observe(silent, algorithm.compute_signal(silent, Nobody()))
     assert row["advantage/segments"] == 1 and row["advantage/answered"] == 0
     assert math.isnan(row["advantage/explained"])

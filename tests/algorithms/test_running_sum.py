@@ -54,7 +54,7 @@ def test_float64_sums_are_those_of_cumsum(length: int) -> None:
 def test_float32_sums_are_as_near_to_the_exact_ones_as_those_of_cumsum() -> None:
     value = torch.randn(4, 16384, generator=torch.Generator().manual_seed(0))
     exact, scale = value.double().cumsum(-1), value.double().abs().cumsum(-1)
-    ours, theirs = (((found - exact).abs() / scale).max() for found in (running_sum(value), value.cumsum(-1)))
+    ours, theirs = (((sums - exact).abs() / scale).max() for sums in (running_sum(value), value.cumsum(-1)))
     assert ours <= 14 * 2**-24  # one rounding in each of log2(16384) sums
     assert ours <= 2 * theirs
 
@@ -72,16 +72,16 @@ def test_zeros_on_either_side_change_no_bit(value: object, before: int, behind: 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=200))
 def test_sums_of_whole_numbers_are_exact(values: list[int]) -> None:
-    found = running_sum(torch.tensor(values, dtype=torch.float32))
-    assert found.tolist() == list(itertools.accumulate(values))
+    sums = running_sum(torch.tensor(values, dtype=torch.float32))
+    assert sums.tolist() == list(itertools.accumulate(values))
 
 
 def test_the_gradient_is_that_of_cumsum() -> None:
     value = torch.randn(2, 9, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, 9, dtype=torch.float64)
     ours, theirs = (
-        torch.autograd.grad((found * weight).sum(), value)[0]
-        for found in (running_sum(value), value.cumsum(-1))
+        torch.autograd.grad((sums * weight).sum(), value)[0]
+        for sums in (running_sum(value), value.cumsum(-1))
     )
     assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 
@@ -98,10 +98,10 @@ def calls(path: Path) -> list[str]:
 
 def test_no_other_code_calls_an_operator_that_a_gpu_refuses() -> None:
     """Sums of floats belong to `running_sum`; one of integers may be listed above."""
-    found = {
-        path.relative_to(ROOT).as_posix(): set(named)
+    operators_by_file = {
+        path.relative_to(ROOT).as_posix(): set(operators)
         for room in ("algorithms", "runs")
         for path in sorted((ROOT / room).rglob("*.py"))
-        if (named := calls(path))
+        if (operators := calls(path))
     }
-    assert found == {name: set(named) for name, named in INTEGERS.items()}
+    assert operators_by_file == {name: set(operators) for name, operators in INTEGERS.items()}

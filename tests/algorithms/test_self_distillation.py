@@ -47,16 +47,17 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def batch(whole: bool = True) -> Batch:
-    """Rollouts whose teacher reads two prompts in turn in each group; with `whole` also every third row."""
-    found = rollouts(LENGTHS)
-    assert found.teacher_prompt is not None and found.teacher_prompt_length is not None
-    if not whole:
-        return found
-    prompt, length = found.teacher_prompt.clone(), found.teacher_prompt_length.clone()
+def batch(every_row: bool = True) -> Batch:
+    """Rollouts whose teacher reads two prompts in turn in each group; with `every_row` also every
+    third row."""
+    rollout_batch = rollouts(LENGTHS)
+    assert rollout_batch.teacher_prompt is not None and rollout_batch.teacher_prompt_length is not None
+    if not every_row:
+        return rollout_batch
+    prompt, length = rollout_batch.teacher_prompt.clone(), rollout_batch.teacher_prompt_length.clone()
     for row in (length == 0).nonzero().flatten().tolist():
         prompt[row], length[row] = prompt[0], length[0]
-    return dataclasses.replace(found, teacher_prompt=prompt, teacher_prompt_length=length)
+    return dataclasses.replace(rollout_batch, teacher_prompt=prompt, teacher_prompt_length=length)
 
 
 def plain_logits(
@@ -68,8 +69,8 @@ def plain_logits(
     for row, (size, tokens) in enumerate(zip(length.tolist(), of.length.tolist(), strict=True)):
         text = torch.cat([prompt[row, :size], of.completion[row, :tokens]])
         logits = head(trunk(input_ids=text[None]).last_hidden_state)[0]
-        own = logits[size - 1 : size + tokens - 1]
-        rows.append(F.pad(own, (0, 0, 0, of.completion.shape[1] - tokens)))
+        completion_logits = logits[size - 1 : size + tokens - 1]
+        rows.append(F.pad(completion_logits, (0, 0, 0, of.completion.shape[1] - tokens)))
     return torch.stack(rows)
 
 
@@ -85,9 +86,9 @@ class Compared:
 
     def distance(self, loss: torch.Tensor) -> float:
         """Of the gradient of another loss from ours."""
-        named = self.models.named_parameters("policy")
-        theirs = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-        pairs = zip(named.items(), theirs, strict=True)
+        parameters = self.models.named_parameters("policy")
+        theirs = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        pairs = zip(parameters.items(), theirs, strict=True)
         other = {f"policy/{name}": torch.zeros_like(p) if g is None else g for (name, p), g in pairs}
         assert norm(other) > 1e-3
         return distance(self.ours, other)
@@ -137,14 +138,14 @@ def test_sdft_equals_trl(beta: float, mode: str, teacher: Any) -> None:
     from trl.experimental.sdft.sdft_trainer import DistillationLogits, SDFTTrainer
 
     algorithm = SDFT(divergence_beta=beta, teacher=teacher, skip_tokens=2, ratio_cap=1.1)
-    found = compared(algorithm, batch())
-    mask = found.of.completion_mask & (torch.arange(found.of.completion.shape[1]) >= 2)
-    logits = DistillationLogits(found.of.completion, mask.long(), found.student, found.teacher)
-    trainer = trl_trainer(algorithm, mode, found.student.shape[-1])
-    inputs = {"old_per_token_logps": found.of.old_logp}
+    comparison = compared(algorithm, batch())
+    mask = comparison.of.completion_mask & (torch.arange(comparison.of.completion.shape[1]) >= 2)
+    logits = DistillationLogits(comparison.of.completion, mask.long(), comparison.student, comparison.teacher)
+    trainer = trl_trainer(algorithm, mode, comparison.student.shape[-1])
+    inputs = {"old_per_token_logps": comparison.of.old_logp}
     model = types.SimpleNamespace(training=True)
     loss = SDFTTrainer._compute_self_distillation_loss(trainer, model, inputs, logits)
-    assert found.distance(loss) < CLOSE
+    assert comparison.distance(loss) < CLOSE
 
 
 @pytest.mark.parametrize("beta", BETAS)
@@ -154,18 +155,20 @@ def test_sdpo_equals_trl(beta: float) -> None:
     from trl.experimental.sdpo.sdpo_trainer import DistillationLogits, SDPOTrainer
 
     algorithm = SDPO(divergence_beta=beta, averaging="sequence_mean", ratio_cap=1.1)
-    found = compared(algorithm, batch(whole=False))
-    assert found.of.teacher_prompt_length is not None
-    read = found.of.teacher_prompt_length > 0
-    mask = (found.of.completion_mask & read[:, None]).long()
-    whole = found.of.completion_mask.long()
-    logits = DistillationLogits(found.of.completion, whole, mask, found.student, found.teacher)
+    comparison = compared(algorithm, batch(every_row=False))
+    assert comparison.of.teacher_prompt_length is not None
+    read = comparison.of.teacher_prompt_length > 0
+    mask = (comparison.of.completion_mask & read[:, None]).long()
+    full_mask = comparison.of.completion_mask.long()
+    logits = DistillationLogits(
+        comparison.of.completion, full_mask, mask, comparison.student, comparison.teacher
+    )
     trainer = trl_trainer(algorithm, "full_logits")
-    inputs = {"old_per_token_logps": found.of.old_logp}
+    inputs = {"old_per_token_logps": comparison.of.old_logp}
     model = types.SimpleNamespace(training=True)
     loss = SDPOTrainer._compute_self_distillation_loss(trainer, model, inputs, logits)
     assert 0 < read.double().mean() < 1
-    assert found.distance(loss / read.double().mean()) < CLOSE
+    assert comparison.distance(loss / read.double().mean()) < CLOSE
 
 
 @pytest.mark.parametrize("beta", BETAS)
@@ -173,19 +176,19 @@ def test_sdpo_equals_the_authors(beta: float) -> None:
     """lasgroup/SDPO@0e6d510, verl/trainer/ppo/core_algos.py: compute_self_distillation_loss over all logits,
     with alpha = β, is_clip = 1.1 and loss_agg_mode token-mean over tokens of completions with a teacher."""
     algorithm = SDPO(divergence_beta=beta, ratio_cap=1.1)
-    found = compared(algorithm, batch(whole=False))
-    q, p = found.student.log_softmax(-1), found.teacher.log_softmax(-1)
+    comparison = compared(algorithm, batch(every_row=False))
+    q, p = comparison.student.log_softmax(-1), comparison.teacher.log_softmax(-1)
 
     def kl(of: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         return (of.exp() * (of - to)).sum(-1)
 
     m = ((1 - beta) * q.exp() + beta * p.exp()).log()
     token = {0.0: kl(p, q), 1.0: kl(q, p)}.get(beta, (1 - beta) * kl(q, m) + beta * kl(p, m))
-    logp = q.gather(-1, found.of.completion[..., None]).squeeze(-1)
-    ratio = (logp - found.of.old_logp).detach().clamp(-20, 20).exp().clamp(max=1.1)
-    assert found.of.teacher_prompt_length is not None
-    mask = found.of.completion_mask & (found.of.teacher_prompt_length > 0)[:, None]
-    assert found.distance((token * ratio * mask).sum() / mask.sum()) < CLOSE
+    logp = q.gather(-1, comparison.of.completion[..., None]).squeeze(-1)
+    ratio = (logp - comparison.of.old_logp).detach().clamp(-20, 20).exp().clamp(max=1.1)
+    assert comparison.of.teacher_prompt_length is not None
+    mask = comparison.of.completion_mask & (comparison.of.teacher_prompt_length > 0)[:, None]
+    assert comparison.distance((token * ratio * mask).sum() / mask.sum()) < CLOSE
 
 
 def test_the_average_equals_trls_and_the_authors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,18 +288,18 @@ def test_pieces_of_the_teachers_reading_change_nothing() -> None:
     """Budgets that split the policy's rows, the teacher's alone, or neither, and both chunks of logits."""
     algorithm = SDPO()
     models = models_for(algorithm, "gpt2")
-    of = off_policy(batch(whole=False), models)
-    whole = gradient(algorithm, models, of)
+    of = off_policy(batch(every_row=False), models)
+    expected = gradient(algorithm, models, of)
     for budget, chunk in ((1, 10**6), (25, 10**6), (60, 10**6), (10**9, 1)):
         models.budget, models.chunk = budget, chunk
-        assert distance(gradient(algorithm, models, of), whole) < 1e-12
+        assert distance(gradient(algorithm, models, of), expected) < 1e-12
 
 
 # What is left out
 
 
 def test_completions_without_a_teacher_are_left_out_unless_the_task_counts() -> None:
-    of = batch(whole=False)
+    of = batch(every_row=False)
     assert of.teacher_prompt_length is not None
     none: Any = types.SimpleNamespace()
     read = of.teacher_prompt_length > 0
@@ -319,7 +322,7 @@ def test_first_tokens_are_skipped_by_what_the_policy_wrote() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("settings", "setting"),
     [
         ({"template": "{demonstration}"}, "template"),
         ({"template": "{prompt}"}, "template"),
@@ -330,8 +333,8 @@ def test_first_tokens_are_skipped_by_what_the_policy_wrote() -> None:
         ({"beta": 0.1}, "beta"),
     ],
 )
-def test_settings_out_of_range_are_named(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+def test_settings_out_of_range_are_named(settings: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ValueError, match=setting):
         SDFT(**settings)
 
 
@@ -348,8 +351,8 @@ def test_presets_have_the_defaults_of_trl() -> None:
         assert ours["ratio_cap"] == theirs["distillation_is_clip"]
         if dialect == "sdft@trl":
             assert ours["skip_tokens"] == theirs["num_loss_tokens_to_skip"]
-            named = theirs["teacher_prompt_template"].replace("privileged_context", "demonstration")
-            assert ours["template"] == named and theirs["distillation_topk"] == 100
+            template = theirs["teacher_prompt_template"].replace("privileged_context", "demonstration")
+            assert ours["template"] == template and theirs["distillation_topk"] == 100
         else:
             assert ours["teacher_rate"] == theirs["teacher_update_rate"]
             assert ours["threshold"] == theirs["success_reward_threshold"]

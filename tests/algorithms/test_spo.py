@@ -48,10 +48,10 @@ def test_first_visit_by_hand() -> None:
     state = algorithm.next_state(visit([7, 2], [1.0, 0.0]), Fixed())
     assert state["problems"]["7"] == pytest.approx({"alpha": 1.48, "beta": 0.48, "visits": 1})
     assert state["problems"]["2"] == pytest.approx({"alpha": 0.48, "beta": 1.48, "visits": 1})
-    seen = algorithm.observe(visit([7, 5], [1.0, 1.0], state), None)  # type: ignore[arg-type]
-    assert seen["spo/expected"] == pytest.approx((0.5 + 0.5 / 1.96 + 0.5) / 2)
-    assert seen["spo/evidence"] == pytest.approx((1.96 + 1) / 2) and seen["spo/first"] == 0.5
-    assert seen["spo/discount"] == 0.96 and math.isnan(seen["spo/drift"])
+    metrics = algorithm.observe(visit([7, 5], [1.0, 1.0], state), None)  # type: ignore[arg-type]
+    assert metrics["spo/expected"] == pytest.approx((0.5 + 0.5 / 1.96 + 0.5) / 2)
+    assert metrics["spo/evidence"] == pytest.approx((1.96 + 1) / 2) and metrics["spo/first"] == 0.5
+    assert metrics["spo/discount"] == 0.96 and math.isnan(metrics["spo/drift"])
 
 
 def test_advantages_by_hand() -> None:
@@ -62,9 +62,11 @@ def test_advantages_by_hand() -> None:
         "drift": None,
         "discount": None,
     }
-    found = advantages(CONSTANT, visit([0, 1, 2], [1.0, 0.0, 1.0], state))
+    advantage = advantages(CONSTANT, visit([0, 1, 2], [1.0, 0.0, 1.0], state))
     deviation = math.sqrt(7 / 48)
-    assert found == pytest.approx([(g - 1 / 6) / deviation for g in (0.25, -0.25, 0.5)], rel=1e-5)  # float32
+    assert advantage == pytest.approx(
+        [(g - 1 / 6) / deviation for g in (0.25, -0.25, 0.5)], rel=1e-5
+    )  # float32
 
 
 def test_equal_gains_and_a_single_row_have_no_advantage() -> None:
@@ -97,7 +99,7 @@ def test_rewards_of_another_range_are_the_same_successes() -> None:
     plain, other = visit([0, 1, 2], [1.0, 0.0, 0.5]), visit([0, 1, 2], [1.0, -1.0, 0.0])
     state = CONSTANT.next_state(plain, Fixed())
     assert scaled.next_state(other, Fixed()) == state
-    plain, other = (dataclasses.replace(one, state=state) for one in (plain, other))
+    plain, other = (dataclasses.replace(visited, state=state) for visited in (plain, other))
     assert advantages(scaled, other) == pytest.approx(advantages(CONSTANT, plain), rel=1e-5)  # float32
     with pytest.raises(
         ValueError, match=r"a reward of -1 is not from 0 to 1.*change min_reward and max_reward"
@@ -139,20 +141,20 @@ class Authors:
 
     def update(self, prompts: list[int], batch: Batch) -> list[float]:
         """After the actor's update; returns the clipped rho."""
-        found, reward = [], batch.reward.tolist()
+        rhos, reward = [], batch.reward.tolist()
         for i, prompt in enumerate(prompts):
-            own = batch[torch.tensor([i])]
-            past = self.row.get(prompt, own)
+            row_batch = batch[torch.tensor([i])]
+            past = self.row.get(prompt, row_batch)
             now = self.models.forward("policy", past).logp
             old = self.logp.get(prompt, now)
             mask = past.completion_mask
             drift = ((old - now).abs() * mask).sum() / (mask.sum() + 1e-8)
             rho = min(max(2.0 ** (-drift.item() / 0.06), 0.875), 0.96)
-            self.row[prompt], self.logp[prompt] = own, self.models.forward("policy", own).logp
+            self.row[prompt], self.logp[prompt] = row_batch, self.models.forward("policy", row_batch).logp
             self.alpha[prompt] = rho * self.alpha[prompt] + reward[i]
             self.beta[prompt] = rho * self.beta[prompt] + (1 - reward[i])
-            found.append(rho)
-        return found
+            rhos.append(rho)
+        return rhos
 
 
 def test_states_and_advantages_equal_the_authors_over_five_steps() -> None:
@@ -199,8 +201,8 @@ def test_states_and_advantages_equal_the_authors_over_five_steps() -> None:
 def test_a_remembered_completion_is_what_it_was() -> None:
     batch = rollouts([[5, 0], [3]], gaps={0: (1, 3)})
     logp = -torch.rand(batch.completion.shape, generator=torch.Generator().manual_seed(0))
-    kept = json.loads(json.dumps([remember(batch, row, logp) for row in (2, 0)]))
-    past, old = recall(batch, [2, 0], kept)
+    entries = json.loads(json.dumps([remember(batch, row, logp) for row in (2, 0)]))
+    past, old = recall(batch, [2, 0], entries)
     assert (
         past.length.tolist() == [3, 5] and past.prompt_length.tolist() == batch.prompt_length[[2, 0]].tolist()
     )
@@ -232,10 +234,10 @@ def test_draws_are_without_replacement_by_their_weights() -> None:
     """Weights 1, 2, 5 of three problems, two of them drawn: the first is 2 with probability 5/8, and the pair
     {0, 1} has 1/8·2/7 + 2/8·1/6 = 0.0774."""
     draws = Prioritized(3, 2, 0, lambda state, problems: [1.0, 2.0, 5.0])
-    found = [draws.draw(step, 0) for step in range(1, 4001)]
-    first = collections.Counter(pair[0] for pair in found)
+    drawn = [draws.draw(step, 0) for step in range(1, 4001)]
+    first = collections.Counter(pair[0] for pair in drawn)
     assert [first[p] / 4000 for p in range(3)] == pytest.approx([1 / 8, 2 / 8, 5 / 8], abs=0.025)
-    pairs = collections.Counter(frozenset(pair) for pair in found)
+    pairs = collections.Counter(frozenset(pair) for pair in drawn)
     assert set(map(len, pairs)) == {2}
     expected = 1 / 8 * 2 / 7 + 2 / 8 * 1 / 6
     assert pairs[frozenset({0, 1})] / 4000 == pytest.approx(expected, abs=0.015)
@@ -250,8 +252,8 @@ def test_uncertain_problems_weigh_most_and_a_refill_repeats_none() -> None:
     draws = SPO().curriculum([{}] * 12, 4, 3)
     assert isinstance(draws, Informed)
     draws.inform(state)
-    whole = [problem for attempt in range(3) for problem in draws.draw(5, attempt)]
-    assert sorted(whole) == [*range(12)] and draws.state() is None
+    drawn = [problem for attempt in range(3) for problem in draws.draw(5, attempt)]
+    assert sorted(drawn) == [*range(12)] and draws.state() is None
 
 
 def test_a_first_step_has_the_problems_of_every_other_arm() -> None:
@@ -263,7 +265,7 @@ def test_a_first_step_has_the_problems_of_every_other_arm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"discount_low": 0.97}, "discount_low: must not be above discount_high"),
         ({"discount_high": 1.1}, "discount_high: must be above 0 and at most 1"),
@@ -275,8 +277,8 @@ def test_a_first_step_has_the_problems_of_every_other_arm() -> None:
         ({"beta": 0.1, "kl_placement": "reward"}, "kl_placement: must be loss or advantage"),
     ],
 )
-def test_bad_settings_are_named(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         SPO(**settings)
 
 
@@ -293,13 +295,13 @@ def test_a_run_with_one_completion_per_problem_goes_on_as_if_never_stopped(
 ) -> None:
     config = configure(policy, SPO(), train=SINGLE, evaluate=EvaluateConfig(0, 0, 0, 0))
     assert not incompatible(config)
-    whole = run(config, tmp_path / "whole")
+    uninterrupted = run(config, tmp_path / "whole")
     with pytest.raises(Preempted):
         run(config, tmp_path / "parts", after(tmp_path / "parts", 3))
-    (kept,) = (tmp_path / "parts").glob("checkpoints/step-3/state.json")
-    state = json.loads(kept.read_text())["algorithm"]
+    (state_file,) = (tmp_path / "parts").glob("checkpoints/step-3/state.json")
+    state = json.loads(state_file.read_text())["algorithm"]
     run(config, tmp_path / "parts")
-    assert [*map(timeless, rows(tmp_path / "parts"))] == [*map(timeless, whole)]
+    assert [*map(timeless, rows(tmp_path / "parts"))] == [*map(timeless, uninterrupted)]
     ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
     assert ends[0] == ends[1]
     # 12 draws of 12 problems: some came back, and what was expected of them has moved.
@@ -307,9 +309,12 @@ def test_a_run_with_one_completion_per_problem_goes_on_as_if_never_stopped(
     assert (
         sum(visits) == 12 and max(visits) > 1 and all(entry["tokens"] for entry in state["problems"].values())
     )
-    assert whole[1]["spo/first"] == 1 and whole[-1]["spo/first"] < 1
-    assert whole[1]["spo/expected"] == 0.5 and whole[-1]["spo/expected"] != 0.5
-    assert whole[-1]["spo/drift"] > 0 and sum(row["grad_norm/policy"] > 0 for row in whole[1:]) >= 4
+    assert uninterrupted[1]["spo/first"] == 1 and uninterrupted[-1]["spo/first"] < 1
+    assert uninterrupted[1]["spo/expected"] == 0.5 and uninterrupted[-1]["spo/expected"] != 0.5
+    assert (
+        uninterrupted[-1]["spo/drift"] > 0
+        and sum(row["grad_norm/policy"] > 0 for row in uninterrupted[1:]) >= 4
+    )
 
 
 @pytest.mark.parametrize("settings", [{"dynamic_sampling": 2}, {"zero_variance_filter": True}])
@@ -325,14 +330,16 @@ def test_a_checkpoint_without_a_state_begins_with_the_initial_one(policy: str) -
     """Those of versions before algorithms had states, and of algorithms that have none."""
     trainer = trainer_for(configure(policy, SPO(), train=SINGLE))
     trainer.step(1)
-    weights, kept = trainer.models.state(), json.loads(json.dumps(trainer.state()))
-    weights = {role: {name: one.clone() for name, one in part.items()} for role, part in weights.items()}
+    weights, saved_state = trainer.models.state(), json.loads(json.dumps(trainer.state()))
+    weights = {
+        role: {name: tensor.clone() for name, tensor in part.items()} for role, part in weights.items()
+    }
     other = trainer_for(configure(policy, SPO(), train=SINGLE))
-    other.restore(weights, kept)
+    other.restore(weights, saved_state)
     assert other.algorithm_state == trainer.algorithm_state and len(other.algorithm_state["problems"]) == 4
     third = trainer_for(configure(policy, SPO(), train=SINGLE))
-    del kept["algorithm"]
-    third.restore(weights, kept)
+    del saved_state["algorithm"]
+    third.restore(weights, saved_state)
     assert third.algorithm_state == SPO().initial_state()
     plain = trainer_for(configure(policy, GRPO()))
     assert plain.state()["algorithm"] is None
@@ -344,13 +351,15 @@ def test_an_entropy_target_and_further_draws_stand_around_it(policy: str) -> Non
     trainer = trainer_for(configure(policy, SPO(), modify=modify))
     trained: set[str] = set()
     for step in (1, 2, 3):
-        known = len(trained)
+        trained_before = len(trained)
         row = trainer.step(step)
         assert row["modify/entropy_coefficient"] == 0.01 * (step - 1)
         assert row["spo/first"] == pytest.approx(
             1 - sum(str(group.index) in trained for group in trainer.groups) / len(trainer.groups)
         )
         trained |= {str(group.index) for group in trainer.groups}
-        assert set(trainer.algorithm_state["problems"]) == trained and len(trained) > known * (step < 3)
+        assert set(trainer.algorithm_state["problems"]) == trained and len(trained) > trained_before * (
+            step < 3
+        )
         weights = trainer.curriculum.inner.inner.weights  # Checked, Refilled, Prioritized
         assert (len(set(weights)) == 1) == (step == 1)

@@ -21,11 +21,11 @@ def test_gradient_by_hand() -> None:
     ¼; the third's have 2 and ¾, together 1½, truncated at 1. A mean over three completions."""
     batch = rollouts([[2, 2, 2]], [[1.0, 0.0, 0.0]])
     ratio = torch.tensor([[9.0, 9.0], [0.5, 0.5], [2.0, 0.75]])
-    found = slope(TOPR(), batch, ratio.log())
-    close(found, [[-1 / 6] * 2, [1 / 24] * 2, [1 / 6] * 2])
+    gradient = slope(TOPR(), batch, ratio.log())
+    close(gradient, [[-1 / 6] * 2, [1 / 24] * 2, [1 / 6] * 2])
     # by token: ½ each, and min(1, 2) and ¾
-    found = slope(TOPR(level="token"), batch, ratio.log())
-    close(found, [[-1 / 6] * 2, [1 / 12] * 2, [1 / 6, 1 / 8]])
+    gradient = slope(TOPR(level="token"), batch, ratio.log())
+    close(gradient, [[-1 / 6] * 2, [1 / 12] * 2, [1 / 6, 1 / 8]])
     weight = metrics(TOPR(), batch, ratio.log())["policy/tapered_weight"]
     close(weight, [[1.0] * 2, [0.25] * 2, [1.0] * 2])
 
@@ -40,19 +40,19 @@ def test_rewards_of_one_and_minus_one_without_a_baseline_are_twice_as_steep() ->
 @pytest.mark.parametrize("level", ["sequence", "token"])
 def test_gradient_on_policy_is_that_of_reinforce_with_a_constant_baseline(level: str) -> None:
     batch, _ = moved()
-    found = slope(TOPR(level=level), batch, batch.old_logp)  # type: ignore[arg-type]
-    close(found, (0.5 - batch.reward)[:, None] * batch.completion_mask / len(batch))
+    gradient = slope(TOPR(level=level), batch, batch.old_logp)  # type: ignore[arg-type]
+    close(gradient, (0.5 - batch.reward)[:, None] * batch.completion_mask / len(batch))
 
 
 def test_positive_examples_alone_are_supervised_training() -> None:
     """A baseline of 0 leaves completions of reward 0 without a gradient: RFT on those of reward 1."""
     batch, logp = moved()
     binary = dataclasses.replace(batch, reward=(batch.reward > 0.7).double())
-    kept = binary[binary.reward == 1]
-    imitated = slope(RFT(averaging="sequence_sum"), kept, logp[binary.reward == 1])
-    found = slope(TOPR(offset=0.0), binary, logp)
-    close(found[binary.reward == 1], imitated * len(kept) / len(binary))
-    assert not found[binary.reward == 0].any()
+    successes = binary[binary.reward == 1]
+    imitated = slope(RFT(averaging="sequence_sum"), successes, logp[binary.reward == 1])
+    gradient = slope(TOPR(offset=0.0), binary, logp)
+    close(gradient[binary.reward == 1], imitated * len(successes) / len(binary))
+    assert not gradient[binary.reward == 0].any()
 
 
 def test_a_negative_completion_that_became_likelier_or_impossible_has_a_finite_gradient() -> None:

@@ -21,7 +21,7 @@ from grpobench.algorithms.ppo import PPO
 LIMIT = 20
 
 
-def asked(algorithm: Any, **modify: Any) -> Translation:
+def translated(algorithm: Any, **modify: Any) -> Translation:
     return translate(algorithm, Modifiers(**modify), LIMIT)
 
 
@@ -32,9 +32,9 @@ def test_there_is_a_rule_for_every_field_of_an_algorithm(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_algorithms_as_they_are_can_be_expressed(name: str) -> None:
-    found = asked(ALGORITHMS[name]())
-    assert not found.refused
-    assert found.settings
+    translation = translated(ALGORITHMS[name]())
+    assert not translation.refused
+    assert translation.settings
 
 
 @pytest.mark.parametrize("name", sorted(name for name in TABLE if f"{name}@verl" in DIALECTS))
@@ -43,8 +43,8 @@ def test_what_a_dialect_calls_verls_default_is_asked_of_verl_unchanged(name: str
     dialect = DIALECTS[f"{name}@verl"]
     if dialect.base != name:
         pytest.skip("verl's algorithm of this name is another one of ours")
-    found = asked(ALGORITHMS[name](**dialect.values["settings"]))
-    assert not found.refused
+    translation = translated(ALGORITHMS[name](**dialect.values["settings"]))
+    assert not translation.refused
     defaults = {
         f"{ACTOR}.clip_ratio_c": 3.0,
         f"{ACTOR}.use_kl_loss": False,
@@ -60,53 +60,53 @@ def test_what_a_dialect_calls_verls_default_is_asked_of_verl_unchanged(name: str
     if name == "sapo":
         defaults[f"{ACTOR}.loss_agg_mode"] = "seq-mean-token-mean"
     if name == "cispo":  # their ε is the distance from 1
-        assert found.settings[f"{ACTOR}.clip_ratio_high"] == pytest.approx(0.2)
-        assert found.settings[f"{ACTOR}.clip_ratio_low"] == pytest.approx(0.2)
+        assert translation.settings[f"{ACTOR}.clip_ratio_high"] == pytest.approx(0.2)
+        assert translation.settings[f"{ACTOR}.clip_ratio_low"] == pytest.approx(0.2)
     for key, value in defaults.items():
-        assert found.settings.get(key, value) == value, key
+        assert translation.settings.get(key, value) == value, key
 
 
 def test_a_cap_becomes_a_distance_from_one() -> None:
-    found = asked(CISPO(ratio_cap=5.0, ratio_floor=0.25)).settings
-    assert found[f"{ACTOR}.clip_ratio_high"] == 4.0
-    assert found[f"{ACTOR}.clip_ratio_low"] == 0.75
+    settings = translated(CISPO(ratio_cap=5.0, ratio_floor=0.25)).settings
+    assert settings[f"{ACTOR}.clip_ratio_high"] == 4.0
+    assert settings[f"{ACTOR}.clip_ratio_low"] == 0.75
 
 
 def test_a_bound_that_is_off_becomes_one_that_nothing_reaches() -> None:
-    assert asked(GRPO()).settings[f"{ACTOR}.clip_ratio_c"] > 2.718281828**20
-    assert asked(GRPO(dual_clip=3.0)).settings[f"{ACTOR}.clip_ratio_c"] == 3.0
-    assert asked(PPO(value_clip=0.0)).settings["critic.cliprange_value"] == 1e9
+    assert translated(GRPO()).settings[f"{ACTOR}.clip_ratio_c"] > 2.718281828**20
+    assert translated(GRPO(dual_clip=3.0)).settings[f"{ACTOR}.clip_ratio_c"] == 3.0
+    assert translated(PPO(value_clip=0.0)).settings["critic.cliprange_value"] == 1e9
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 0), (1, 2), (5, 6)])
 def test_verl_updates_the_actor_from_the_step_of_its_warmup_on(ours: int, theirs: int) -> None:
     """trainer_base.py: `critic_warmup <= global_steps`, which is 1 in the first step."""
-    assert asked(PPO(critic_warmup=ours)).settings["trainer.critic_warmup"] == theirs
+    assert translated(PPO(critic_warmup=ours)).settings["trainer.critic_warmup"] == theirs
 
 
 def test_a_constant_divisor_is_the_limit() -> None:
-    found = asked(DrGRPO()).settings
-    assert found[f"{ACTOR}.loss_scale_factor"] == LIMIT
-    assert found["algorithm.norm_adv_by_std_in_grpo"] is False
+    settings = translated(DrGRPO()).settings
+    assert settings[f"{ACTOR}.loss_scale_factor"] == LIMIT
+    assert settings["algorithm.norm_adv_by_std_in_grpo"] is False
 
 
 def test_a_penalty_is_in_the_loss_or_in_the_reward() -> None:
-    loss = asked(GRPO(beta=0.04, kl_estimator="k3"))
+    loss = translated(GRPO(beta=0.04, kl_estimator="k3"))
     assert loss.settings[f"{ACTOR}.use_kl_loss"] is True
     assert loss.settings[f"{ACTOR}.kl_loss_coef"] == 0.04
     assert loss.settings[f"{ACTOR}.kl_loss_type"] == "low_var_kl"
     assert any("k3 of a token is at most 10" in note for note in loss.differs)
-    reward = asked(GRPO(beta=0.04, kl_placement="reward")).settings
+    reward = translated(GRPO(beta=0.04, kl_placement="reward")).settings
     assert reward["algorithm.use_kl_in_reward"] is True
     assert reward["algorithm.kl_ctrl.kl_coef"] == 0.04
     assert f"{ACTOR}.kl_loss_coef" not in reward
 
 
 def test_a_small_constant_is_listed_with_its_effect_unless_it_is_verls() -> None:
-    (listed,) = (note for note in asked(GRPO()).differs if "epsilon" in note)
+    (listed,) = (note for note in translated(GRPO()).differs if "epsilon" in note)
     assert listed.endswith("its advantages are ours times (s + 0.0001)/(s + 1e-06)")
-    assert not [note for note in asked(GRPO(epsilon=1e-6)).differs if "epsilon" in note]
-    assert not [note for note in asked(GRPO(scale="none")).differs if "epsilon" in note]
+    assert not [note for note in translated(GRPO(epsilon=1e-6)).differs if "epsilon" in note]
+    assert not [note for note in translated(GRPO(scale="none")).differs if "epsilon" in note]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_small_constant_is_listed_with_its_effect_unless_it_is_verls() -> None
     ],
 )
 def test_what_verl_lacks_is_refused_with_the_setting(algorithm: Any, words: str) -> None:
-    (why,) = asked(algorithm).refused
+    (why,) = translated(algorithm).refused
     assert words in why
 
 
@@ -139,16 +139,18 @@ def test_what_verl_lacks_is_refused_with_the_setting(algorithm: Any, words: str)
     ids=lambda modify: next(iter(modify)),
 )
 def test_modifiers_that_verl_lacks_are_refused(modify: dict[str, Any]) -> None:
-    (why,) = asked(GRPO(), **modify).refused
+    (why,) = translated(GRPO(), **modify).refused
     assert f"modify.{next(iter(modify))} " in why
 
 
 def test_modifiers_that_verl_has() -> None:
-    found = asked(GRPO(), dynamic_sampling=9, overlong_buffer=4, overlong_penalty=0.5, entropy_bonus=0.01)
-    assert found.settings["algorithm.filter_groups.enable"] is True
-    assert found.settings["algorithm.filter_groups.metric"] == "score"  # before lengths are punished
-    assert found.settings["reward.reward_manager.name"] == "dapo"
-    assert found.settings["reward.reward_kwargs.max_resp_len"] == LIMIT
-    assert found.settings["reward.reward_kwargs.overlong_buffer_cfg.len"] == 4
-    assert found.settings[f"{ACTOR}.entropy_coeff"] == 0.01
-    assert asked(GRPO(), dynamic_sampling=9).settings["algorithm.filter_groups.metric"] == "reward"
+    translation = translated(
+        GRPO(), dynamic_sampling=9, overlong_buffer=4, overlong_penalty=0.5, entropy_bonus=0.01
+    )
+    assert translation.settings["algorithm.filter_groups.enable"] is True
+    assert translation.settings["algorithm.filter_groups.metric"] == "score"  # before lengths are punished
+    assert translation.settings["reward.reward_manager.name"] == "dapo"
+    assert translation.settings["reward.reward_kwargs.max_resp_len"] == LIMIT
+    assert translation.settings["reward.reward_kwargs.overlong_buffer_cfg.len"] == 4
+    assert translation.settings[f"{ACTOR}.entropy_coeff"] == 0.01
+    assert translated(GRPO(), dynamic_sampling=9).settings["algorithm.filter_groups.metric"] == "reward"

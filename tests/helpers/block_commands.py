@@ -71,16 +71,16 @@ ABSENT = r"not found\. Any of these helps|comes in a package: grpobench data fet
 def carry_out(words: list[str], needs: Sequence[str] = ()) -> None:
     """One command of a block, in the current folder. Fails for one that nobody here knows. Where the block
     `needs` something that is absent, every other error still fails."""
-    first, *rest = words
+    first, *arguments = words
     if first == "grpobench":
         with absences(needs):
-            ours(rest)
+            ours(arguments)
     elif first == "make":
         demand_target(words)
     elif first == "pip":
         demand_extras(words)
-    elif first == "python" and rest:
-        assert Path(rest[0]).is_file(), f"{rest[0]}: no block of the page is this file"
+    elif first == "python" and arguments:
+        assert Path(arguments[0]).is_file(), f"{arguments[0]}: no block of the page is this file"
     else:
         pytest.fail(f"no executor for {shlex.join(words)}: add one to {Path(__file__).name}")
 
@@ -143,14 +143,16 @@ def filled(word: str, words: Sequence[str]) -> str:
 def context(words: Sequence[str]) -> click.Context:
     """What the command line makes of it: the context of the command that it names."""
     try:
-        found = cli.app.make_context("grpobench", list(words))
-        while isinstance(found.command, click.Group):
-            name, command, rest = found.command.resolve_command(found, [*found._protected_args, *found.args])
+        parsed = cli.app.make_context("grpobench", list(words))
+        while isinstance(parsed.command, click.Group):
+            name, command, remaining = parsed.command.resolve_command(
+                parsed, [*parsed._protected_args, *parsed.args]
+            )
             assert command is not None
-            found = command.make_context(name, rest, parent=found)
+            parsed = command.make_context(name, remaining, parent=parsed)
     except click.ClickException as error:
         pytest.fail(f"grpobench {shlex.join(words)} is not understood: {error.format_message()}")
-    return found
+    return parsed
 
 
 def parsed(words: Sequence[str]) -> tuple[str, Options]:
@@ -193,7 +195,7 @@ FOLDER = ("status", "report")
 def furnish_experiment(folder: Path, seeds: Sequence[int]) -> None:
     """A finished experiment with made-up numbers."""
     if not folder.exists():
-        made = Synthetic(
+        synthetic = Synthetic(
             arms=("grpo", "gspo"),
             tasks=("arithmetic",),
             seeds=tuple(seeds),
@@ -203,7 +205,7 @@ def furnish_experiment(folder: Path, seeds: Sequence[int]) -> None:
             test_problems=8,
             name=folder.name,
         )
-        made.write(folder.parent)
+        synthetic.write(folder.parent)
 
 
 def furnish_log(source: Path, options: Options) -> None:
@@ -245,9 +247,11 @@ def trial(words: tuple[str, ...]) -> str:
 
 def demand_extras(words: Sequence[str]) -> None:
     """That the extras of `pip install "grpobench[EXTRA]"` exist."""
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for asked in re.findall(r"grpobench\[([\w,-]+)\]", " ".join(words)):
-        assert set(asked.split(",")) <= set(known), f"{shlex.join(words)}: extras are {', '.join(known)}"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for requested in re.findall(r"grpobench\[([\w,-]+)\]", " ".join(words)):
+        assert set(requested.split(",")) <= set(extras), (
+            f"{shlex.join(words)}: extras are {', '.join(extras)}"
+        )
 
 
 # Commands as sentences name them
@@ -260,10 +264,10 @@ def demand_usage(text: str) -> None:
     for token in re.sub(r"[\[\]()…]", " ", usage.removeprefix("grpobench")).split():
         words = token.split("|")
         if token.startswith("-"):
-            known = {option for one in at for option in option_names(one)}
+            options = {option for command in at for option in option_names(command)}
             flag = words[0].partition("=")[0]
-            assert flag in known, f"{usage}: {flag} is not one of {', '.join(sorted(known))}"
-        elif deeper := [one.commands for one in at if isinstance(one, click.Group)]:
+            assert flag in options, f"{usage}: {flag} is not one of {', '.join(sorted(options))}"
+        elif deeper := [command.commands for command in at if isinstance(command, click.Group)]:
             for word in words:
                 assert any(word in choices for choices in deeper), f"{usage}: there is no {word}"
             at = [choices[word] for word in words for choices in deeper if word in choices]

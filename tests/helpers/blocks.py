@@ -110,7 +110,7 @@ class Block:
         """What this machine may lack of what a command or a recipe needs."""
         if self.kind not in ("commands", "toml"):
             return []
-        return [what for pattern, what in NEEDS.items() if re.search(pattern, self.text)]
+        return [need for pattern, need in NEEDS.items() if re.search(pattern, self.text)]
 
     def __str__(self) -> str:
         """For the name of a test."""
@@ -129,8 +129,8 @@ def pages() -> dict[str, str]:
         check=False,
     ).stdout.split()
     names = listed or [str(path.relative_to(ROOT)) for path in ROOT.glob("**/*.md") if visible(path)]
-    kept = sorted(set(names) - {"CHANGELOG.md"})
-    return {name: (ROOT / name).read_text(encoding="utf-8") for name in kept if (ROOT / name).exists()}
+    page_names = sorted(set(names) - {"CHANGELOG.md"})
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in page_names if (ROOT / name).exists()}
 
 
 def visible(path: Path) -> bool:
@@ -140,14 +140,14 @@ def visible(path: Path) -> bool:
 
 def blocks() -> list[Block]:
     """Every code block of every page, in order; indented ones too."""
-    found = []
+    all_blocks = []
     for page in pages():
         for token in tokens(page):
             if token.type in ("fence", "code_block") and token.map:
                 fenced = token.type == "fence"
                 line, language = token.map[0] + 1 + fenced, token.info.strip()
-                found.append(Block(page, line, language, fenced, token.content))
-    return found
+                all_blocks.append(Block(page, line, language, fenced, token.content))
+    return all_blocks
 
 
 def spans() -> Iterator[tuple[str, int, str]]:

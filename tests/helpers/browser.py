@@ -47,7 +47,7 @@ PATIENCE = 120.0
 
 def installed() -> str | None:
     """The first of Chromium's names that is a command here."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((executable for name in NAMES if (executable := shutil.which(name))), None)
 
 
 class Browser:
@@ -93,14 +93,14 @@ class Browser:
         self._note(message.get("method", ""), message.get("params", {}))
         return message
 
-    def _note(self, method: str, told: dict[str, Any]) -> None:
+    def _note(self, method: str, event: dict[str, Any]) -> None:
         self.seen.append(method)
         if method == "Runtime.exceptionThrown":
-            self.errors.append(str(told["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            self.errors.append(str(told["args"]))
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.errors.append(str(told["entry"]))
+            self.errors.append(str(event["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert"):
+            self.errors.append(str(event["args"]))
+        elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):
+            self.errors.append(str(event["entry"]))
 
     def show(self, page: Path, width: int, theme: str, media: str = "screen", height: int = 900) -> None:
         """Open a file at a width in pixels, with a color scheme, and wait until it is there."""
@@ -130,8 +130,8 @@ class Browser:
         """Where the page breaks rules of WCAG 2.1 A and AA that axe can check: rule and the first places."""
         axe = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
         self.ask(axe)
-        found: list[Any] = json.loads(self.ask(AXE))
-        return found
+        violations: list[Any] = json.loads(self.ask(AXE))
+        return violations
 
     def print(self) -> bytes:
         """The page as PDF, by the paper that its style asks for."""
@@ -152,9 +152,9 @@ def browsing(command: str, profile: Path) -> Iterator[Browser]:
     """A browser with a new profile, ended afterwards."""
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
-    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (theirs_in, theirs_out)]
-    for one in (theirs_in, theirs_out):
-        os.close(one)
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (theirs_in, theirs_out)]
+    for descriptor in (theirs_in, theirs_out):
+        os.close(descriptor)
     words: Sequence[str] = [command, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     started = subprocess.Popen(
         ["/bin/bash", "-c", f'exec "$@" 3<&{high[0]} 4>&{high[1]}', "bash", *words],
@@ -163,8 +163,8 @@ def browsing(command: str, profile: Path) -> Iterator[Browser]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    for one in high:
-        os.close(one)
+    for descriptor in high:
+        os.close(descriptor)
     try:
         yield Browser(ours_out, ours_in)
     finally:

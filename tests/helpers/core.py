@@ -12,13 +12,16 @@ CORE = ("chord", "dpo", "flowrl", "gkd", "grpo", "gspo", "opd", "otb", "ppo", "r
 """Algorithms that differ in their roles, in the shape of their terms, or in what else they read."""
 
 
-def core(cases: Iterable[tuple[str, Any]], own: Callable[[str], bool] = lambda name: False) -> list[Any]:
-    """Parameters of a test by name; those that begin with no name of `CORE` are slow, but for `own` ones."""
+def core(
+    cases: Iterable[tuple[str, Any]], never_slow: Callable[[str], bool] = lambda name: False
+) -> list[Any]:
+    """Parameters of a test by name; those that begin with no name of `CORE` are slow, but for
+    `never_slow` ones."""
     return [
         pytest.param(
             case,
             id=name,
-            marks=[] if own(name) or re.split("[ -]", name)[0] in CORE else [pytest.mark.slow],
+            marks=[] if never_slow(name) or re.split("[ -]", name)[0] in CORE else [pytest.mark.slow],
         )
         for name, case in cases
     ]

@@ -136,8 +136,8 @@ def install(patch: pytest.MonkeyPatch) -> Pools:
     return pools
 
 
-def record_steps(made: HFSampler) -> HFSampler:
+def record_steps(sampler: HFSampler) -> HFSampler:
     """Have a sampler on a CPU decode by recorded steps, as on a GPU."""
-    made.graphs = Graphs(made.models)
-    made.graphs.recorder = StepRecorder()
-    return made
+    sampler.graphs = Graphs(sampler.models)
+    sampler.graphs.recorder = StepRecorder()
+    return sampler

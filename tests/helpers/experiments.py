@@ -26,9 +26,9 @@ def recipe(folder: Path, *troubles: str, steps: int = 3, head: str = "") -> Reci
     return read_recipe(str(path))
 
 
-def launch(given: Recipe, out: Path, **options: Any) -> tuple[Outcome, str]:
+def launch(recipe: Recipe, out: Path, **options: Any) -> tuple[Outcome, str]:
     console = Console(file=io.StringIO(), width=200)
-    outcome = run_experiment(given, out, execute="helpers.stand_ins.execute", console=console, **options)
+    outcome = run_experiment(recipe, out, execute="helpers.stand_ins.execute", console=console, **options)
     assert isinstance(console.file, io.StringIO)
     return outcome, console.file.getvalue()
 

@@ -74,8 +74,8 @@ class FakeLLM:
             self.events.append(f"wake {part}")
             self.awake.add(part)
         if self.kept and "weights" in tags:
-            for p, kept in zip(self.weights, self.kept, strict=True):
-                p.copy_(kept)
+            for p, saved in zip(self.weights, self.kept, strict=True):
+                p.copy_(saved)
 
     # Weights
 
@@ -95,13 +95,13 @@ class FakeLLM:
         assert "weights" in self.awake
         self.events.append("add_lora")
         self.handed.append(load_file(Path(request.lora_path, "adapter_model.safetensors")))
-        whole = PeftModel.from_pretrained(copy.deepcopy(self.base.models.language), request.lora_path)
+        adapted_model = PeftModel.from_pretrained(copy.deepcopy(self.base.models.language), request.lora_path)
         heard = {
-            name: torch.zeros_like(t) if any(one in name for one in self.deaf) else t
+            name: torch.zeros_like(t) if any(part in name for part in self.deaf) else t
             for name, t in self.handed[-1].items()
         }
-        set_peft_model_state_dict(whole, heard)
-        merged = whole.merge_and_unload().state_dict()
+        set_peft_model_state_dict(adapted_model, heard)
+        merged = adapted_model.merge_and_unload().state_dict()
         self.adapted.models.language.load_state_dict(merged)
         self.adapter = request
         return True
@@ -119,25 +119,25 @@ class FakeLLM:
         assert lora_request is self.adapter
         self.events.append("generate")
         jobs = [
-            (tuple(prompt["prompt_token_ids"]), getattr(one, "seed", GREEDY))
-            for prompt, one in zip(prompts, parameters, strict=True)
+            (tuple(prompt["prompt_token_ids"]), getattr(job_parameters, "seed", GREEDY))
+            for prompt, job_parameters in zip(prompts, parameters, strict=True)
         ]
         source = self.base if lora_request is None else self.adapted
         first = parameters[0]
-        temperature = max(one.temperature for one in parameters)
+        temperature = max(job_parameters.temperature for job_parameters in parameters)
         return [
             SimpleNamespace(
                 outputs=[
                     SimpleNamespace(
-                        token_ids=one.tokens,
+                        token_ids=drawn.tokens,
                         logprobs=[
                             {token: SimpleNamespace(logprob=float(logp))}
-                            for token, logp in zip(one.tokens, one.logp, strict=True)
+                            for token, logp in zip(drawn.tokens, drawn.logp, strict=True)
                         ],
                     )
                 ]
             )
-            for one in source.sample(jobs, first.max_tokens, temperature, first.stop_token_ids)
+            for drawn in source.sample(jobs, first.max_tokens, temperature, first.stop_token_ids)
         ]
 
 

@@ -16,14 +16,14 @@ from grpobench.analysis.findings.result import Judged, Result
 
 
 def question(name: str = "a is better", **changes: Any) -> rule.Test:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "name": name,
         "outcome": "accuracy",
         "expect": "higher",
         "matters": 0.02,
         "contrast": {"a": 1.0, "b": -1.0},
     }
-    return rule.Test(**{**given, **changes})
+    return rule.Test(**{**settings, **changes})
 
 
 CONTROL = rule.Control("the control shows", "accuracy", "higher", 0.02, {"c": 1.0})
@@ -34,20 +34,20 @@ def finding(*tests: rule.Test, **changes: Any) -> rule.Finding:
 
 
 def judge_controlled(
-    asked: rule.Finding,
+    judged_finding: rule.Finding,
     values: Mapping[str, Mapping[Key, float]],
     waits: Sequence[str] = (),
     control: Sequence[float] = (0.05,) * 8,
 ) -> Result:
     """The finding judged with a control that shows its effect, or has these values."""
     shown = {("c", "t", seed): value for seed, value in enumerate(control)}
-    return judge(replace(asked, control=(CONTROL,)), {**values, CONTROL.name: shown}, waits)
+    return judge(replace(judged_finding, control=(CONTROL,)), {**values, CONTROL.name: shown}, waits)
 
 
 def pairs(differences: Sequence[float], task: str = "t") -> dict[Key, float]:
     """Runs of which `a` is above `b` by so much, seed by seed."""
-    found = {("a", task, seed): value for seed, value in enumerate(differences)}
-    return found | {("b", task, seed): 0.0 for seed in range(len(differences))}
+    scores_of_a = {("a", task, seed): value for seed, value in enumerate(differences)}
+    return scores_of_a | {("b", task, seed): 0.0 for seed in range(len(differences))}
 
 
 def judged(differences: Sequence[float], **changes: Any) -> Judged:
@@ -57,7 +57,9 @@ def judged(differences: Sequence[float], **changes: Any) -> Judged:
 
 
 def several(samples: Mapping[str, Sequence[float]], *tests: rule.Test) -> Result:
-    return judge_controlled(finding(*tests), {name: pairs(own) for name, own in samples.items()})
+    return judge_controlled(
+        finding(*tests), {name: pairs(differences) for name, differences in samples.items()}
+    )
 
 
 def flipped(values: np.ndarray) -> np.ndarray:
@@ -66,5 +68,5 @@ def flipped(values: np.ndarray) -> np.ndarray:
     return np.asarray(signs @ values)
 
 
-def reached(sums: np.ndarray, own: float) -> float:
-    return float(np.mean(sums >= own - 1e-9))  # equal sums may differ in their last bits
+def reached(sums: np.ndarray, observed: float) -> float:
+    return float(np.mean(sums >= observed - 1e-9))  # equal sums may differ in their last bits

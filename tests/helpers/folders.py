@@ -33,26 +33,26 @@ CONFIG = RunConfig(
 )
 
 
-def saving(place: Path) -> BaseProcess:
+def saving(folder: Path) -> BaseProcess:
     """A process that logs and saves step after step into a run folder until it is killed; it has begun."""
     FORKING.set_forkserver_preload(LOADED)
     here, there = FORKING.Pipe()
-    child: BaseProcess = FORKING.Process(target=save_on, args=(place, there))
+    child: BaseProcess = FORKING.Process(target=save_on, args=(folder, there))
     child.start()
     there.close()
     assert here.recv() == "ready"
     return child
 
 
-def save_on(place: Path, ready: Connection) -> None:
+def save_on(folder: Path, ready: Connection) -> None:
     """From the last checkpoint on, without end."""
     import torch
 
     from grpobench.runs.runfolder.folder import RunFolder
 
-    with RunFolder.open(place, CONFIG, allow_change=True) as run:
-        found = run.latest()
-        done = found.step if found else 0
+    with RunFolder.open(folder, CONFIG, allow_change=True) as run:
+        checkpoint = run.latest()
+        done = checkpoint.step if checkpoint else 0
         run.rewind(done)
         ready.send("ready")
         for step in range(done + 1, 10**6):

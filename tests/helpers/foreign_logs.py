@@ -36,9 +36,9 @@ def verl_console(rows: Mapping[int, Mapping[str, float]], planned: int | None = 
     """What a run prints, as it stands behind Ray, with other lines between."""
     lines = [f"{RAY}Total training steps: {planned}"] if planned else []
     for step, row in rows.items():
-        told = [f"{name}:{value!r}" for name, value in row.items()]
+        fields = [f"{name}:{value!r}" for name, value in row.items()]
         lines += [
-            f"{RAY}{' - '.join([f'step:{step}', *told])}",
+            f"{RAY}{' - '.join([f'step:{step}', *fields])}",
             f"{RAY}Training Progress:  {step}%|█   | {step}/9",
         ]
     return "\n".join(lines) + "\n"

@@ -63,7 +63,7 @@ def stored_completions(folder: Path) -> list[tuple[Problem, str, dict[str, Any]]
     run(config, folder / "run")
     problems = {problem.id: problem for problem in config.task.problems("train")}
     return [
-        (problems[group["problem"]], one["text"], one)
+        (problems[group["problem"]], completion["text"], completion)
         for group in transcript(folder / "run", 1)
-        for one in group["completions"]
+        for completion in group["completions"]
     ]

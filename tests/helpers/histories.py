@@ -15,41 +15,41 @@ Row = dict[str, Any]
 
 def noise(rng: np.random.Generator, steps: int, spread: float, lag: float = 0.6) -> np.ndarray:
     """Autocorrelated noise of the given standard deviation, (steps + 1,)."""
-    found = np.zeros(steps + 1)
+    series = np.zeros(steps + 1)
     shocks = rng.standard_normal(steps + 1) * spread * np.sqrt(1 - lag**2)
     for step in range(1, steps + 1):
-        found[step] = lag * found[step - 1] + shocks[step]
-    return found
+        series[step] = lag * series[step - 1] + shocks[step]
+    return series
 
 
 def healthy(seed: int, steps: int = STEPS) -> list[Row]:
     """A run that learns, with noise of the size and the persistence that small runs show."""
     rng = np.random.default_rng(seed)
-    made = {name: noise(rng, steps, 1.0) for name in ("reward", "entropy", "norm", "length", "gap", "kl")}
+    noises = {name: noise(rng, steps, 1.0) for name in ("reward", "entropy", "norm", "length", "gap", "kl")}
     rows: list[Row] = []
     for step in range(steps + 1):
         learned = 1 - np.exp(-3 * step / steps)
         level = 0.4 + 0.4 * learned
         row: Row = {"step": step}
         if step:
-            reward = float(np.clip(level + 0.04 * made["reward"][step], 0, 1))
+            reward = float(np.clip(level + 0.04 * noises["reward"][step], 0, 1))
             row |= {
                 "reward/mean": reward,
                 "reward/std": 0.45,
                 "score/correct": reward,
-                "policy/entropy": float((1.0 - 0.5 * learned) * np.exp(0.1 * made["entropy"][step])),
-                "trained/kl_old": float(abs(2e-3 * made["kl"][step])),
+                "policy/entropy": float((1.0 - 0.5 * learned) * np.exp(0.1 * noises["entropy"][step])),
+                "trained/kl_old": float(abs(2e-3 * noises["kl"][step])),
                 "policy/kl_reference_k3": 1e-3 * step,
-                "grad_norm/policy": float(0.5 * np.exp(0.06 * made["norm"][step])),
+                "grad_norm/policy": float(0.5 * np.exp(0.06 * noises["norm"][step])),
                 "grad/nonfinite": 0.0,
-                "length/mean": float(30 * np.exp(0.05 * made["length"][step])),
+                "length/mean": float(30 * np.exp(0.05 * noises["length"][step])),
                 "length/truncated": 0.02,
                 "diversity/repetition": 0.05,
                 "outcome/unparsable": 0.03,
                 "outcome/infra_error": 0.0,
                 "groups/zero_signal": float(np.clip(0.3 + 0.3 * learned, 0, 1)),
-                "critic/explained_variance": float(0.4 * learned + 0.02 * made["gap"][step]),
-                "gap/k3": float(1e-5 * np.exp(0.3 * made["gap"][step])),
+                "critic/explained_variance": float(0.4 * learned + 0.02 * noises["gap"][step]),
+                "gap/k3": float(1e-5 * np.exp(0.3 * noises["gap"][step])),
                 "gap/sync": 1e-5,
             }
         if step % EVERY == 0:
@@ -138,14 +138,19 @@ BROKEN: Mapping[str, tuple[Callable[[int], list[Row]], int]] = {
 def history(rows: list[Row], **about: int) -> History:
     """As a run of 200 updates with 128 validation problems and 128 rollouts a step, where nothing else is
     said."""
-    told = {"planned": max(row["step"] for row in rows), "problems": PROBLEMS, "group": 8, "rollouts": 128}
-    return History.of_rows(rows, About(**(told | about)))
+    defaults = {
+        "planned": max(row["step"] for row in rows),
+        "problems": PROBLEMS,
+        "group": 8,
+        "rollouts": 128,
+    }
+    return History.of_rows(rows, About(**(defaults | about)))
 
 
 def answered(accuracy: Mapping[int, float], problems: int = 100) -> Callable[[str, str], Answers]:
     """The first problems are right and the others wrong, one sample each: step -> share that is right."""
-    kept = {
+    answers = {
         step: {f"p{i}": [float(i < round(share * problems))] for i in range(problems)}
         for step, share in accuracy.items()
     }
-    return lambda split, mode: kept
+    return lambda split, mode: answers

@@ -111,7 +111,7 @@ def power(arms: int, seeds: int, effect: float, repetitions: int) -> tuple[float
         scores = rng.normal(size=(seeds, arms)) / np.sqrt(2)
         scores[:, 0] += effect
         pairs, *both = adjusted(scores)
-        real = [place for place, pair in enumerate(pairs) if 0 in pair]
+        real = [index for index, pair in enumerate(pairs) if 0 in pair]
         hits += [float(np.mean(p[real] <= LEVEL)) for p in both]
     return float(hits[0] / repetitions), float(hits[1] / repetitions)
 
@@ -127,7 +127,7 @@ def power_of_control(arms: int, seeds: int, effect: float, repetitions: int) -> 
         scores[:, 0] += effect
         _, alone, after_holm = adjusted(scores, control=True)
         pairs, among, _ = adjusted(scores)
-        of_control = [place for place, pair in enumerate(pairs) if pair[0] == 0]
+        of_control = [index for index, pair in enumerate(pairs) if pair[0] == 0]
         hits += [float(np.mean(p <= LEVEL)) for p in (alone, among[of_control], after_holm)]
     return float(hits[0] / repetitions), float(hits[1] / repetitions), float(hits[2] / repetitions)
 

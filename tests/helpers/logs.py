@@ -14,7 +14,7 @@ def known(name: str) -> bool:
 
 def rows(steps: int, seconds: float, start: float = 5.0) -> str:
     """metrics.jsonl of an attempt of which each step takes so long and samples 100 tokens."""
-    found = [
+    metric_rows = [
         {
             "step": step,
             "time/wall": start + seconds * step,
@@ -24,4 +24,4 @@ def rows(steps: int, seconds: float, start: float = 5.0) -> str:
         }
         for step in range(steps + 1)
     ]
-    return "".join(json.dumps(row) + "\n" for row in found)
+    return "".join(json.dumps(row) + "\n" for row in metric_rows)

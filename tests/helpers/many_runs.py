@@ -24,9 +24,11 @@ def write(folder: Path, arms: int, seeds: int, steps: int = 100, every: int = 20
     """A folder `armA-seedS` per run: `steps` updates of eighteen metrics, a validation every so many."""
     for arm in range(arms):
         for seed in range(seeds):
-            place = folder / f"arm{arm:03}-seed{seed}"
-            place.mkdir(parents=True)
-            (place / "metrics.jsonl").write_text(verl_file(rows(arm, seed, steps, every)), encoding="utf-8")
+            run_folder = folder / f"arm{arm:03}-seed{seed}"
+            run_folder.mkdir(parents=True)
+            (run_folder / "metrics.jsonl").write_text(
+                verl_file(rows(arm, seed, steps, every)), encoding="utf-8"
+            )
     return folder
 
 
@@ -34,11 +36,11 @@ def rows(arm: int, seed: int, steps: int, every: int) -> dict[int, dict[str, flo
     """Accuracies that rise to a level of the arm's and the seed's own, and metrics with noise."""
     rng = np.random.default_rng([arm, seed])
     level = 0.5 + 0.01 * (arm % 20) + 0.02 * float(rng.standard_normal())
-    found: dict[int, dict[str, float]] = {0: {DATA: 0.25}}
+    row_by_step: dict[int, dict[str, float]] = {0: {DATA: 0.25}}
     for step in range(1, steps + 1):
         noise = rng.random(6)
         now = 0.25 + (level - 0.25) * step / steps
-        found[step] = verl_row(step, now + 0.02 * float(noise[0])) | {
+        row_by_step[step] = verl_row(step, now + 0.02 * float(noise[0])) | {
             "actor/entropy": float(0.5 + noise[1] / 10),
             "actor/grad_norm": float(0.4 + noise[2]),
             "actor/ppo_kl": float(1e-3 * noise[3]),
@@ -49,8 +51,8 @@ def rows(arm: int, seed: int, steps: int, every: int) -> dict[int, dict[str, flo
             "timing_s/update_actor": 1.25,
         }
         if step % every == 0:
-            found[step][DATA] = round(now * 512) / 512
-    return found
+            row_by_step[step][DATA] = round(now * 512) / 512
+    return row_by_step
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ def hold_sequences(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
     plain, tried = Decoding.__init__, list[int]()
 
     def begin(
-        self: Decoding, models: RoleModels, prompts: Any, owner: torch.Tensor, *rest: Any, **more: Any
+        self: Decoding, models: RoleModels, prompts: Any, owner: torch.Tensor, *positional: Any, **more: Any
     ) -> None:
         tried.append(len(owner))
         if len(owner) > most:
             raise torch.OutOfMemoryError(f"CUDA out of memory. {len(owner)} sequences")
-        plain(self, models, prompts, owner, *rest, **more)
+        plain(self, models, prompts, owner, *positional, **more)
 
     monkeypatch.setattr(Decoding, "__init__", begin)
     return tried
@@ -67,11 +67,16 @@ def read_with_little(sender: Any) -> None:
     models = models_for(GRPO(), "llama")
     batch = rollouts([[900] * 4] * 3, limit=1000)
     models.budget = 2000
-    whole = models.forward("policy", batch).logp
+    unlimited = models.forward("policy", batch).logp
     models.budget = models.token_budget.initial
     with at_most(32 * 2**20):
-        found = models.forward("policy", batch).logp
-    sender.send(([one["why"] for one in models.token_budget.lowered], (found - whole).abs().max().item()))
+        limited = models.forward("policy", batch).logp
+    sender.send(
+        (
+            [reduction["why"] for reduction in models.token_budget.lowered],
+            (limited - unlimited).abs().max().item(),
+        )
+    )
 
 
 def in_a_fresh_process(target: Callable[[Any], None]) -> Any:

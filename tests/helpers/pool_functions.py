@@ -57,9 +57,9 @@ def odd_jobs() -> Callable[[Any], Any]:
 def large_import() -> Callable[[Any], Any]:
     """As a CUDA build of torch: three gigabytes are mapped, of which nothing is used. The function takes as
     many bytes as it is told to."""
-    held = mmap.mmap(-1, 3 * 1024**3)
+    mapping = mmap.mmap(-1, 3 * 1024**3)
 
     def taking(count: int) -> int:
-        return len(bytearray(count)) + 0 * len(held)
+        return len(bytearray(count)) + 0 * len(mapping)
 
     return taking

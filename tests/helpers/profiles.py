@@ -49,7 +49,7 @@ def rows(algorithm: str, name: str, scores: Sequence[float], rate: float = RATE)
 def profile(means: Mapping[str, Mapping[str, float]], probes: Sequence[Probe], seeds: int = 8) -> Profile:
     """`means` by algorithm and probe; the scores of seeds lie evenly within ± 0.02."""
     rng, spread = np.random.default_rng(0), np.linspace(-0.02, 0.02, seeds)
-    kept = {
+    rows_by_algorithm = {
         algorithm: [
             row
             for name, mean in of.items()
@@ -57,4 +57,6 @@ def profile(means: Mapping[str, Mapping[str, float]], probes: Sequence[Probe], s
         ]
         for algorithm, of in means.items()
     }
-    return build(kept, {one.name: one for one in probes}, {name: {"policy": RATE} for name in means})
+    return build(
+        rows_by_algorithm, {probe.name: probe for probe in probes}, {name: {"policy": RATE} for name in means}
+    )

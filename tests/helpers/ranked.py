@@ -25,32 +25,37 @@ Result = tuple[dict[str, torch.Tensor], dict[str, float]]
 """(gradient by role and parameter, metrics)."""
 
 
-def in_ranks(size: int, function: Callable[..., Any], *given: Any) -> list[Any]:
+def in_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """`function(ranks, *given)` of every rank. Each gives the same result where the function makes it so."""
     FORKING.set_forkserver_preload(LOADED)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
+        shared_folder = Path(folder)
         processes = [
-            FORKING.Process(target=_rank, args=(place, rank, size, function, given)) for rank in range(size)
+            FORKING.Process(target=_rank, args=(shared_folder, rank, size, function, arguments))
+            for rank in range(size)
         ]
         for process in processes:
             process.start()
         for process in processes:
             process.join()
-        said = [(place / f"{rank}.error") for rank in range(size)]
-        assert not any(one.exists() for one in said), next(one.read_text() for one in said if one.exists())
-        return [pickle.loads((place / f"{rank}.result").read_bytes()) for rank in range(size)]
+        error_files = [(shared_folder / f"{rank}.error") for rank in range(size)]
+        assert not any(error_file.exists() for error_file in error_files), next(
+            error_file.read_text() for error_file in error_files if error_file.exists()
+        )
+        return [pickle.loads((shared_folder / f"{rank}.result").read_bytes()) for rank in range(size)]
 
 
-def _rank(place: Path, rank: int, size: int, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _rank(
+    shared_folder: Path, rank: int, size: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     gc.freeze()  # what it shares with the server stays shared
     torch.set_num_threads(1)
     try:
-        with joined(place, rank, size) as ranks:
-            result = function(ranks, *given)
-        (place / f"{rank}.result").write_bytes(pickle.dumps(result))
+        with joined(shared_folder, rank, size) as ranks:
+            result = function(ranks, *arguments)
+        (shared_folder / f"{rank}.result").write_bytes(pickle.dumps(result))
     except BaseException:
-        (place / f"{rank}.error").write_text(traceback.format_exc())
+        (shared_folder / f"{rank}.error").write_text(traceback.format_exc())
         raise
 
 
@@ -78,19 +83,19 @@ def batch(kind: str) -> Batch:
     """`ragged`: four groups of rows of all lengths; `single`: one group of two rows, so that of three ranks
     or more some have nothing to do; `equal`: of the groups two have equal rewards, which some algorithms
     leave out."""
-    whole = data()
+    full_batch = data()
     if kind == "single":
-        first = (whole.group == whole.group[0]).nonzero().squeeze(-1)[:2]
-        return whole[first]
+        first = (full_batch.group == full_batch.group[0]).nonzero().squeeze(-1)[:2]
+        return full_batch[first]
     if kind == "equal":
-        flat = whole.group <= whole.group.min() + 1
-        reward = whole.reward.masked_fill(flat, 1.0)
-        scores = whole.scores | {"correct": reward}
-        return dataclasses.replace(whole, reward=reward, scores=scores)
-    return whole
+        flat = full_batch.group <= full_batch.group.min() + 1
+        reward = full_batch.reward.masked_fill(flat, 1.0)
+        scores = full_batch.scores | {"correct": reward}
+        return dataclasses.replace(full_batch, reward=reward, scores=scores)
+    return full_batch
 
 
 def met(ranks: Ranks) -> list[Any]:
     """What a rank learns of the others by each of their ways."""
-    squares = ranks.dealt(range(5), lambda share: [one**2 for one in share])
+    squares = ranks.dealt(range(5), lambda share: [number**2 for number in share])
     return [ranks.all_gather(torch.tensor(ranks.rank)), ranks.broadcast(lambda: ranks.rank), squares]

@@ -63,17 +63,17 @@ def unresponsive_and_halted(folder: Path, on: str, address: str = "") -> None:
     that nothing happened to."""
     recipe, plan = write(folder, 1, 3, "grpo"), folder / "faults"
     plan.mkdir()
-    for what in ("hang", "stop"):
-        (plan / f"rollout.2.{what}").touch()
+    for fault in ("hang", "stop"):
+        (plan / f"rollout.2.{fault}").touch()
     around = {**os.environ, faults.VARIABLE: str(plan), watchdog.VARIABLE: "45"}
     child = begin(recipe, folder / "struck", 2, on, address, env=around)
-    said = child.communicate(timeout=900)[0]
-    assert child.returncode == 0, said
-    assert said.count("unresponsive: no report for ") == 2 == said.count("resuming from step 1"), said
+    output = child.communicate(timeout=900)[0]
+    assert child.returncode == 0, output
+    assert output.count("unresponsive: no report for ") == 2 == output.count("resuming from step 1"), output
     assert not torture.survivors(plan)
-    told = sorted(path.read_text() for path in (folder / "struck" / "m").glob("*/unresponsive-1.txt"))
-    assert len(told) == 2 and sum(watchdog.NO_STACK in text for text in told) == 1
-    assert sum("in gather" in text for text in told) == 1
+    stack_notes = sorted(path.read_text() for path in (folder / "struck" / "m").glob("*/unresponsive-1.txt"))
+    assert len(stack_notes) == 2 and sum(watchdog.NO_STACK in text for text in stack_notes) == 1
+    assert sum("in gather" in text for text in stack_notes) == 1
     alone = begin(recipe, folder / "local", 2, "local")
     assert alone.communicate(timeout=900) and alone.returncode == 0
     assert results(folder / "struck") == results(folder / "local")
@@ -81,12 +81,12 @@ def unresponsive_and_halted(folder: Path, on: str, address: str = "") -> None:
 
 def results(out: Path) -> dict[str, tuple[Any, ...]]:
     """Of every run, what must be the same wherever it ran: metrics without time, and all other results."""
-    found = {}
-    for place in sorted((out / "m").glob("*/run.toml")):
-        run = place.parent
+    results_by_run = {}
+    for config_file in sorted((out / "m").glob("*/run.toml")):
+        run = config_file.parent
         files = [*run.glob("final/*.safetensors"), run / "eval.jsonl", run / "events.jsonl", run / "run.toml"]
-        kept = {str(path.relative_to(run)): path.read_bytes() for path in files}
+        content_by_file = {str(path.relative_to(run)): path.read_bytes() for path in files}
         metrics = [json.dumps(timeless(row), sort_keys=True) for row in rows(run)]
         state = json.loads((run / "status.json").read_text())["state"]
-        found[run.name] = (state, metrics, kept)
-    return found
+        results_by_run[run.name] = (state, metrics, content_by_file)
+    return results_by_run

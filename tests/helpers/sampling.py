@@ -29,9 +29,9 @@ def requests(samples: int = 3) -> list[Request]:
     return [Request(prompt, tuple(100 * i + j for j in range(samples))) for i, prompt in enumerate(PROMPTS)]
 
 
-def same(one: Rollout, other: Rollout) -> bool:
+def same(first: Rollout, second: Rollout) -> bool:
     return (
-        one.completion == other.completion
-        and one.stopped == other.stopped
-        and np.allclose(one.sampler_logp, other.sampler_logp, rtol=0, atol=EXACT)
+        first.completion == second.completion
+        and first.stopped == second.stopped
+        and np.allclose(first.sampler_logp, second.sampler_logp, rtol=0, atol=EXACT)
     )

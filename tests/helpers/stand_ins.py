@@ -122,10 +122,10 @@ class Listed(Sums):
 
     def problems(self, split: Split) -> Sequence[Problem]:
         lines = Path(self.path).read_text().splitlines()
-        told = [line.split() for line in lines]
+        fields_by_line = [line.split() for line in lines]
         return [
             Problem(f"{split}-{n}", prompt, truth)
-            for n, (of, prompt, truth) in enumerate(told)
+            for n, (of, prompt, truth) in enumerate(fields_by_line)
             if of == split
         ]
 

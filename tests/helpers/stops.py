@@ -36,22 +36,22 @@ class Told:
         return self.left <= 0
 
 
-def carry(config: RunConfig, path: Path, told: Told | None = None) -> dict[str, Any]:
+def carry(config: RunConfig, path: Path, listener: Told | None = None) -> dict[str, Any]:
     """Execute in a folder; what must not depend on interruptions."""
-    told = told or Told()
+    listener = listener or Told()
     with RunFolder.open(path, config) as folder:
-        execute(config, folder, told.report, told.stop)
+        execute(config, folder, listener.report, listener.stop)
     files = ("eval.jsonl", "events.jsonl", "final/policy.safetensors")
-    kept = {name: (path / name).read_bytes() for name in files}
-    return kept | {"metrics": json.dumps([timeless(row) for row in rows(path)])}
+    contents = {name: (path / name).read_bytes() for name in files}
+    return contents | {"metrics": json.dumps([timeless(row) for row in rows(path)])}
 
 
-def stopped(config: RunConfig, path: Path, told: Told) -> list[int]:
+def stopped(config: RunConfig, path: Path, listener: Told) -> list[int]:
     """A run that is told to stop; the steps of its checkpoints. Of each that it writes it says so first."""
     before = checkpoints.steps(path)
     with pytest.raises(Preempted):
-        carry(config, path, told)
-    found = checkpoints.steps(path)
-    said = {progress.step for progress in told.heard if progress.phase == SAVING}
-    assert {*found} - {*before} <= said
-    return found
+        carry(config, path, listener)
+    steps = checkpoints.steps(path)
+    announced = {progress.step for progress in listener.heard if progress.phase == SAVING}
+    assert {*steps} - {*before} <= announced
+    return steps

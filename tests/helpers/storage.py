@@ -37,28 +37,28 @@ IMAGE = 128 * 2**20
 
 
 def on_small_disk(
-    place: Path, mount: Callable[[Path], None], story: Callable[..., Any], *arguments: Any
+    disk: Path, mount: Callable[[Path], None], story: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """What `story(place, *arguments)` returns in a process for which `place` is such a file system, `small`
+    """What `story(disk, *arguments)` returns in a process for which `disk` is such a file system, `small`
     or `limited`. Skips the test where the system does not allow one."""
     FORKING.set_forkserver_preload(LOADED)
     ours, theirs = FORKING.Pipe()
-    place.mkdir()
-    child = FORKING.Process(target=begin, args=(place, mount, story, arguments, theirs))
+    disk.mkdir()
+    child = FORKING.Process(target=begin, args=(disk, mount, story, arguments, theirs))
     child.start()
     theirs.close()
     try:
-        told, found = ours.recv()
+        status, answer = ours.recv()
     finally:
         child.join()
-    if told == "skip":
-        pytest.skip(f"no file system of one's own here: {found}")
-    assert told == "done", found
-    return found
+    if status == "skip":
+        pytest.skip(f"no file system of one's own here: {answer}")
+    assert status == "done", answer
+    return answer
 
 
 def begin(
-    place: Path,
+    disk: Path,
     mount: Callable[[Path], None],
     story: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -66,12 +66,12 @@ def begin(
 ) -> None:
     try:
         alone()
-        mount(place)
+        mount(disk)
     except (OSError, subprocess.CalledProcessError) as error:
         connection.send(("skip", str(error)))
         return
     try:
-        connection.send(("done", story(place, *arguments)))
+        connection.send(("done", story(disk, *arguments)))
     except BaseException:
         connection.send(("failed", traceback.format_exc()))
 
@@ -96,15 +96,15 @@ def alone() -> None:
     call("mount", b"none", b"/", None, PRIVATE | RECURSIVE, None)
 
 
-def small(place: Path) -> None:
+def small(disk: Path) -> None:
     """A file system that is small. Raises OSError where that is not allowed."""
-    call("mount", b"tmpfs", bytes(place), b"tmpfs", 0, f"size={SIZE}".encode())
+    call("mount", b"tmpfs", bytes(disk), b"tmpfs", 0, f"size={SIZE}".encode())
 
 
-def limited(place: Path) -> None:
+def limited(disk: Path) -> None:
     """One with room, of which a quota allows little. Raises OSError or CalledProcessError where that cannot
     be: it takes root, a loop device and btrfs-progs."""
-    image = place.with_name(f"{place.name}.img")
+    image = disk.with_name(f"{disk.name}.img")
     with image.open("wb") as file:
         file.truncate(IMAGE)
 
@@ -112,24 +112,24 @@ def limited(place: Path) -> None:
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     do("mkfs.btrfs", "-q", image)
-    do("mount", "-o", "loop", image, place)
-    do("btrfs", "subvolume", "create", place / "allowed")
-    do("btrfs", "quota", "enable", place)
-    do("btrfs", "qgroup", "limit", str(QUOTA), place / "allowed")
-    do("mount", "--bind", place / "allowed", place)
+    do("mount", "-o", "loop", image, disk)
+    do("btrfs", "subvolume", "create", disk / "allowed")
+    do("btrfs", "quota", "enable", disk)
+    do("btrfs", "qgroup", "limit", str(QUOTA), disk / "allowed")
+    do("mount", "--bind", disk / "allowed", disk)
 
 
-def fill(place: Path, leave: int) -> None:
+def fill(disk: Path, leave: int) -> None:
     """Leave so many bytes of the file system free."""
-    ballast = place / "ballast"
-    room = stuff(ballast, math.inf)
+    ballast = disk / "ballast"
+    room = write_ballast(ballast, math.inf)
     if leave:
         ballast.unlink()
         os.sync()  # a quota counts what was given back when that is on the disk
-        stuff(ballast, room - leave)
+        write_ballast(ballast, room - leave)
 
 
-def stuff(ballast: Path, room: float) -> int:
+def write_ballast(ballast: Path, room: float) -> int:
     """Write as many bytes, or as there is room for; how many."""
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -143,13 +143,13 @@ def stuff(ballast: Path, room: float) -> int:
 class Filler:
     """A launcher that fills the disk when a step begins."""
 
-    def __init__(self, place: Path, step: int, leave: int) -> None:
-        self.place, self.step, self.leave = place, step, leave
+    def __init__(self, disk: Path, step: int, leave: int) -> None:
+        self.disk, self.step, self.leave = disk, step, leave
         self.since = 0.0
 
     def report(self, progress: Progress) -> None:
         if progress.step == self.step - 1 and progress.phase == "sampling" and not self.since:
-            fill(self.place, self.leave)
+            fill(self.disk, self.leave)
             self.since = time.monotonic()
 
     def stop(self) -> bool:
@@ -164,33 +164,35 @@ def carry(config: RunConfig, path: Path, launcher: Any) -> Ended:
 
 def outcome(path: Path) -> list[Any]:
     """What must not depend on a disk that was full."""
-    kept = [path / name for name in ("eval.jsonl", "events.jsonl", "final/policy.safetensors")]
-    return [[timeless(row) for row in rows(path)], *(file.read_bytes() for file in kept)]
+    files = [path / name for name in ("eval.jsonl", "events.jsonl", "final/policy.safetensors")]
+    return [[timeless(row) for row in rows(path)], *(file.read_bytes() for file in files)]
 
 
-def filled(place: Path, config: RunConfig, leave: int) -> dict[str, Any]:
+def filled(disk: Path, config: RunConfig, leave: int) -> dict[str, Any]:
     """A run whose disk is filled as its fourth step begins, and which is started again when there is
     space."""
-    idle = Filler(place, 0, 0)
-    assert carry(config, place / "whole", idle).fate == "finished"
-    whole = outcome(place / "whole")
-    launcher = Filler(place, 4, leave)
-    first = carry(config, place / "run", launcher)
+    idle = Filler(disk, 0, 0)
+    assert carry(config, disk / "whole", idle).fate == "finished"
+    undisturbed = outcome(disk / "whole")
+    launcher = Filler(disk, 4, leave)
+    first = carry(config, disk / "run", launcher)
     seconds = time.monotonic() - launcher.since
-    told = [(name, text) for name in ("metrics.jsonl", "eval.jsonl") for text in lines(place / "run" / name)]
-    (place / "ballast").unlink()
+    logged_lines = [
+        (name, text) for name in ("metrics.jsonl", "eval.jsonl") for text in lines(disk / "run" / name)
+    ]
+    (disk / "ballast").unlink()
     os.sync()
-    with RunFolder.open(place / "run", config) as folder:
-        found = folder.latest()
-        loaded = found.step if found and found.tensors("policy") else None
-    last = carry(config, place / "run", idle)
-    hidden = [path.name for path in (place / "run").rglob(".*")]
-    same = outcome(place / "run") == whole
+    with RunFolder.open(disk / "run", config) as folder:
+        checkpoint = folder.latest()
+        loaded = checkpoint.step if checkpoint and checkpoint.tensors("policy") else None
+    last = carry(config, disk / "run", idle)
+    hidden = [path.name for path in (disk / "run").rglob(".*")]
+    same = outcome(disk / "run") == undisturbed
     return {
         "first": first,
         "seconds": seconds,
-        "torn": [name for name, text in told if not whole_row(text)],
-        "rows": len(told),
+        "torn": [name for name, text in logged_lines if not whole_row(text)],
+        "rows": len(logged_lines),
         "loaded": loaded,
         "last": last,
         "same": same,

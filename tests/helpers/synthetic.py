@@ -74,10 +74,10 @@ class Synthetic:
             self._run(root / f"{arm}-{task}-s{seed}", arm, task, seed)
         return root
 
-    def _run(self, place: Path, arm: str, task: str, seed: int) -> None:
-        place.mkdir()
+    def _run(self, run_folder: Path, arm: str, task: str, seed: int) -> None:
+        run_folder.mkdir()
         state, last = self.states.get((arm, task, seed), ("finished", self.steps))
-        (place / "run.toml").write_text(toml(self._config(arm, task, seed)))
+        (run_folder / "run.toml").write_text(toml(self._config(arm, task, seed)))
         attempt = {
             "attempt": 1,
             "started": "2026-01-01T00:00:00",
@@ -92,14 +92,14 @@ class Synthetic:
             "code": {"algorithms/grpo.py": "aa"},
         }
         provenance = {"attempts": [attempt], "fingerprints": {}}
-        (place / "provenance.json").write_text(json.dumps(provenance))
+        (run_folder / "provenance.json").write_text(json.dumps(provenance))
         why = "" if state == "finished" else "policy/entropy became NaN" if state == "diverged" else "stopped"
-        (place / "status.json").write_text(
+        (run_folder / "status.json").write_text(
             json.dumps({"state": state, "why": why, "step": last, "attempt": 1})
         )
         rows, graded = self._logs(arm, task, seed, state, last)
-        (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (place / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in graded))
+        (run_folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (run_folder / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in graded))
 
     def _config(self, arm: str, task: str, seed: int) -> dict[str, Any]:
         return {

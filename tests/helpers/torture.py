@@ -179,46 +179,48 @@ def run_of(folder: Path) -> Path:
 def outcome(folder: Path) -> dict[str, bytes]:
     """What must not depend on kills."""
     path = run_of(folder)
-    kept = []
+    metric_rows = []
     for text in (path / "metrics.jsonl").read_text().splitlines():
         row = json.loads(text)
-        kept.append(
+        metric_rows.append(
             {name: row[name] for name in row if not name.startswith(("time/", "cost/peak_memory_gb"))}
         )
     files = ["eval.jsonl", "events.jsonl", "final/policy.safetensors"]
     stored = [*path.glob("rollouts/*"), *path.glob("completions/*")]
     files += sorted(str(file.relative_to(path)) for file in stored)
-    return {"metrics.jsonl": json.dumps(kept).encode()} | {name: (path / name).read_bytes() for name in files}
+    return {"metrics.jsonl": json.dumps(metric_rows).encode()} | {
+        name: (path / name).read_bytes() for name in files
+    }
 
 
-def learned(found: Mapping[str, bytes]) -> bool:
+def learned(files: Mapping[str, bytes]) -> bool:
     """Whether an outcome is of a run whose policy has moved in at least half of its steps: of one that
     stood still, equal weights would say nothing."""
-    norms = [row.get("grad_norm/policy", 0.0) for row in json.loads(found["metrics.jsonl"])[1:]]
+    norms = [row.get("grad_norm/policy", 0.0) for row in json.loads(files["metrics.jsonl"])[1:]]
     return sum(norm > 0 for norm in norms) >= len(norms) / 2 > 0
 
 
 def leftovers(folder: Path) -> list[str]:
     """Files that a killed process wrote aside."""
-    found = [*folder.rglob(".*")]
-    return [str(path.relative_to(folder)) for path in found if not path.name.endswith(".lock")]
+    hidden = [*folder.rglob(".*")]
+    return [str(path.relative_to(folder)) for path in hidden if not path.name.endswith(".lock")]
 
 
 def survivors(folder: Path) -> list[int]:
     """Processes that still have to do with a folder, some seconds after the last of their launchers ended."""
     deadline = time.monotonic() + 10
-    while (found := mentioning(str(folder))) and time.monotonic() < deadline:
+    while (processes := mentioning(str(folder))) and time.monotonic() < deadline:
         time.sleep(0.2)
-    return found
+    return processes
 
 
 def mentioning(text: str) -> list[int]:
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if text.encode() in entry.read_bytes() and int(entry.parent.name) != os.getpid():
-                found.append(int(entry.parent.name))
-    return found
+                pids.append(int(entry.parent.name))
+    return pids
 
 
 @contextlib.contextmanager
@@ -245,73 +247,77 @@ def end(number: int, frame: FrameType | None) -> None:
     os._exit(75)
 
 
-def torture(cell: Cell, kills: int, place: Path, whole: Mapping[str, bytes], seed: int) -> Found:
+def torture(cell: Cell, kills: int, root: Path, expected: Mapping[str, bytes], seed: int) -> Found:
     """Kill runs of a cell until `kills` have come about, four or so in each run."""
-    chance, found = random.Random(f"{seed} {cell}"), Found()
+    chance, counts = random.Random(f"{seed} {cell}"), Found()
     with company(cell.busy):
-        while sum(found.kills.values()) < kills and found.runs < 3 * kills:
-            folder = place / f"{cell}-{found.runs}"
+        while sum(counts.kills.values()) < kills and counts.runs < 3 * kills:
+            folder = root / f"{cell}-{counts.runs}"
             prepare(folder, cell.algorithm)
-            for _ in range(min(5, kills - sum(found.kills.values()))):
+            for _ in range(min(5, kills - sum(counts.kills.values()))):
                 (folder / "faults" / draw(chance)).touch()
             later = f"{faults.LATER}{chance.randrange(1, 250)}" if chance.random() < 0.8 else ""
             (folder / "faults" / f"{somewhere(chance)}.{chance.choice(STOPS)}{later}").touch()
-            found.runs += 1
-            one(folder, cell.threads, whole, found)
-    return found
+            counts.runs += 1
+            torture_run(folder, cell.threads, expected, counts)
+    return counts
 
 
-def one(folder: Path, threads: int, whole: Mapping[str, bytes], found: Found) -> None:
+def torture_run(folder: Path, threads: int, expected: Mapping[str, bytes], counts: Found) -> None:
     """One run, started until it is finished, and held against the undisturbed one."""
     for _ in range(MOST_STARTS):
         if start(folder, threads) == 0:
             break
     else:
-        found.faults.append(f"{folder}: not finished after {MOST_STARTS} starts, see output.txt there")
+        counts.faults.append(f"{folder}: not finished after {MOST_STARTS} starts, see output.txt there")
         return
     struck = folder / "faults" / faults.STRUCK
     for line in struck.read_text().splitlines() if struck.exists() else []:
-        name, _, what = line.split(".")
-        what = what.partition(faults.LATER)[0]
-        if what in STOPS:
-            found.stops += 1
+        name, _, kind = line.split(".")
+        kind = kind.partition(faults.LATER)[0]
+        if kind in STOPS:
+            counts.stops += 1
         else:
-            found.kills[f"{what} at {name}"] += 1
-    told = outcome(folder)
-    other = [name for name in whole if told[name] != whole[name]]
+            counts.kills[f"{kind} at {name}"] += 1
+    files = outcome(folder)
+    other = [name for name in expected if files[name] != expected[name]]
     wrong = [f"{name} differs" for name in other]
     wrong += [f"left behind: {name}" for name in leftovers(folder)]
     wrong += [f"still running: {number}" for number in survivors(folder)]
     wrong += load(folder / "torture").damage
-    found.identical += not other
-    found.faults += [f"{folder}: {fault}" for fault in wrong]
+    counts.identical += not other
+    counts.faults += [f"{folder}: {fault}" for fault in wrong]
     if not wrong:
         shutil.rmtree(folder)
 
 
-def undisturbed(algorithm: str, threads: int, place: Path) -> dict[str, bytes]:
-    folder = place / f"{algorithm}-{threads}-whole"
+def undisturbed(algorithm: str, threads: int, root: Path) -> dict[str, bytes]:
+    folder = root / f"{algorithm}-{threads}-whole"
     prepare(folder, algorithm)
     if start(folder, threads):
         raise RuntimeError(f"{algorithm}: the undisturbed run fails, see {folder / 'output.txt'}")
-    found = outcome(folder)
-    if not learned(found):
+    files = outcome(folder)
+    if not learned(files):
         raise RuntimeError(f"{algorithm}: the undisturbed run learns nothing, see {folder}")
-    return found
+    return files
 
 
-def table(found: Mapping[Cell, Found]) -> str:
+def table(counts_by_cell: Mapping[Cell, Found]) -> str:
     """The counts, a line per cell, and what died where."""
     lines = [f"{'algorithm':<10} {'threads':>7} {'machine':>8} {'kills':>6} {'runs':>5} {'identical':>10}"]
-    for cell, one in found.items():
-        load, kills = "busy" if cell.busy else "idle", sum(one.kills.values())
-        told = f"{cell.algorithm:<10} {cell.threads:>7} {load:>8} {kills:>6} {one.runs:>5}"
-        lines.append(f"{told} {one.identical:>10}")
-    every = sum((one.kills for one in found.values()), Counter())
-    runs, same = sum(one.runs for one in found.values()), sum(one.identical for one in found.values())
-    lines += ["", *(f"{count:>5}  {what}" for what, count in every.most_common()), ""]
+    for cell, counts in counts_by_cell.items():
+        load, kills = "busy" if cell.busy else "idle", sum(counts.kills.values())
+        columns = f"{cell.algorithm:<10} {cell.threads:>7} {load:>8} {kills:>6} {counts.runs:>5}"
+        lines.append(f"{columns} {counts.identical:>10}")
+    every = sum((counts.kills for counts in counts_by_cell.values()), Counter())
+    runs, same = (
+        sum(counts.runs for counts in counts_by_cell.values()),
+        sum(counts.identical for counts in counts_by_cell.values()),
+    )
+    lines += ["", *(f"{count:>5}  {event}" for event, count in every.most_common()), ""]
+    stops = sum(counts.stops for counts in counts_by_cell.values())
     lines.append(
-        f"{sum(every.values())} kills and {sum(one.stops for one in found.values())} stops in {runs} runs; "
+        f"{sum(every.values())} kills and {stops} stops in {runs} runs; "
         f"{same} of them identical to the undisturbed run"
     )
     return "\n".join(lines)
@@ -327,8 +333,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=1, help="cells at once")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
-    threads = [int(one) for one in options.threads.split(",")]
-    loads = [one == "busy" for one in options.machine.split(",")]
+    threads = [int(word) for word in options.threads.split(",")]
+    loads = [word == "busy" for word in options.machine.split(",")]
     cells = [
         Cell(name, count, busy)
         for name in options.algorithms.split(",")
@@ -336,24 +342,24 @@ def main(words: Sequence[str] | None = None) -> int:
         for busy in loads
     ]
     each = -(-options.kills // (len(threads) * len(loads)))
-    place = Path(tempfile.mkdtemp(prefix="grpobench-torture-"))
+    root = Path(tempfile.mkdtemp(prefix="grpobench-torture-"))
     signal.signal(signal.SIGTERM, end)
-    found: dict[Cell, Found] = {}
+    counts_by_cell: dict[Cell, Found] = {}
     with ThreadPoolExecutor(options.workers) as pool:
         pairs = list(dict.fromkeys((cell.algorithm, cell.threads) for cell in cells))
-        whole = dict(zip(pairs, pool.map(lambda pair: undisturbed(*pair, place), pairs), strict=True))
+        expected = dict(zip(pairs, pool.map(lambda pair: undisturbed(*pair, root), pairs), strict=True))
         jobs = {
-            cell: pool.submit(torture, cell, each, place, whole[cell.algorithm, cell.threads], options.seed)
+            cell: pool.submit(torture, cell, each, root, expected[cell.algorithm, cell.threads], options.seed)
             for cell in cells
         }
         for cell, job in jobs.items():
-            found[cell] = job.result()
-            print(f"{cell}: {sum(found[cell].kills.values())} kills", file=sys.stderr, flush=True)
-    print(table(found))
-    wrong = [fault for one in found.values() for fault in one.faults]
+            counts_by_cell[cell] = job.result()
+            print(f"{cell}: {sum(counts_by_cell[cell].kills.values())} kills", file=sys.stderr, flush=True)
+    print(table(counts_by_cell))
+    wrong = [fault for counts in counts_by_cell.values() for fault in counts.faults]
     print("\n".join(wrong), file=sys.stderr)
     if not wrong:
-        shutil.rmtree(place)
+        shutil.rmtree(root)
     return bool(wrong)
 
 

@@ -155,8 +155,8 @@ def rollouts(
     inside = columns < length[:, None]
     completion = torch.randint(2, VOCABULARY, (len(flat), len(columns)), generator=generator)
     written = inside.clone()
-    for row, places in (gaps or {}).items():
-        written[row, list(places)] = False
+    for row, positions in (gaps or {}).items():
+        written[row, list(positions)] = False
     if rewards is None:
         reward = torch.rand(len(flat), generator=generator, dtype=torch.get_default_dtype())
     else:
@@ -276,7 +276,7 @@ def backward(
     roles = algorithm.updated_roles(batch.step)
     run.accumulate(batch, signal, roles, tally, None, correction, experts=experts)
     run.unscale(roles)
-    found = {
+    gradients = {
         f"{role}/{name}": torch.zeros(p.shape, dtype=p.dtype)
         if p.grad is None
         else full_tensor(p.grad).clone()
@@ -284,7 +284,7 @@ def backward(
         for name, p in optimizer.parameters.items()
     }
     models.clear()
-    return found, tally.numbers()
+    return gradients, tally.numbers()
 
 
 def norm(gradient: Mapping[str, torch.Tensor]) -> float:
@@ -292,10 +292,10 @@ def norm(gradient: Mapping[str, torch.Tensor]) -> float:
     return torch.stack([g.double().square().sum() for g in gradient.values()]).sum().sqrt().item()
 
 
-def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
+def distance(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> float:
     """Norm of the difference over the norm of the second."""
-    assert one.keys() == other.keys()
-    return norm({name: one[name] - other[name] for name in one}) / max(norm(other), 1e-30)
+    assert first.keys() == second.keys()
+    return norm({name: first[name] - second[name] for name in first}) / max(norm(second), 1e-30)
 
 
 def reading(logp: torch.Tensor, value: torch.Tensor | None = None) -> ModelOutput:
@@ -307,9 +307,9 @@ EXACT: dict[str, float] = {"rtol": 1e-10, "atol": 1e-12}
 """float64 on both sides; only the order of operations differs."""
 
 
-def close(found: torch.Tensor, expected: Any, **tolerance: float) -> None:
+def close(actual: torch.Tensor, expected: Any, **tolerance: float) -> None:
     """Equal within `EXACT` or the tolerance given."""
-    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=found.dtype), **(tolerance or EXACT))
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=actual.dtype), **(tolerance or EXACT))
 
 
 class Fixed:
@@ -352,10 +352,10 @@ class Copy:
         ending = tuple(end) or (-1,)
         if ending not in self.sources:
             self.sources[ending] = HFSampler(self.models, ending, 0, 64, self.context)
-        found = self.sources[ending].sample(
+        groups = self.sources[ending].sample(
             [Request(prompt, (seed,), truncation) for prompt, seed in jobs], limit, temperature
         )
-        return [Drawn(rollout.completion, rollout.sampler_logp) for (rollout,) in found]
+        return [Drawn(rollout.completion, rollout.sampler_logp) for (rollout,) in groups]
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.loads += 1

@@ -64,15 +64,15 @@ def grpo_trainer(folder: Path, language: Any, trainer: str = "GRPO", **settings:
         max_completion_length=LIMIT,
         **{"per_device_train_batch_size": 4, **settings},
     )
-    made = getattr(home, f"{trainer}Trainer")(
+    built = getattr(home, f"{trainer}Trainer")(
         model=language,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=args,
         train_dataset=Dataset.from_dict({"prompt": ["a"] * 4}),
         processing_class=character_tokenizer(),
     )
-    made.model.eval()  # no dropout, and no division by gradient-accumulation steps
-    return made
+    built.model.eval()  # no dropout, and no division by gradient-accumulation steps
+    return built
 
 
 def trl_inputs(batch: Batch, advantage: torch.Tensor, reference: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -100,10 +100,10 @@ def their_gradient(trainer: Any, inputs: dict[str, torch.Tensor]) -> tuple[float
     trainer.model.zero_grad()
     loss = trainer._compute_loss(trainer.model, inputs)
     loss.backward()
-    found = {
+    gradients = {
         n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in trainer.model.named_parameters()
     }
-    return loss.item(), {name.removeprefix("module."): g for name, g in found.items()}
+    return loss.item(), {name.removeprefix("module."): g for name, g in gradients.items()}
 
 
 def tiny_of_characters() -> Any:

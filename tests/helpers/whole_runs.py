@@ -67,8 +67,8 @@ def after(path: Path, step: int) -> Callable[[], bool]:
 
 def last_step(path: Path) -> int:
     """Of which a run has written the row; -1 before the first."""
-    found = rows(path) if (path / "metrics.jsonl").exists() else []
-    return found[-1]["step"] if found else -1
+    written_rows = rows(path) if (path / "metrics.jsonl").exists() else []
+    return written_rows[-1]["step"] if written_rows else -1
 
 
 def rows(path: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:

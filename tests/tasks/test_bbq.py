@@ -112,9 +112,9 @@ def test_prompt_truth_and_traits_of_a_row(folder: Path) -> None:
 
 def test_target_is_found_in_every_category(folder: Path) -> None:
     write(folder)
-    found = every(BBQ())
-    assert {problem.truth["biased"] for problem in found.values()} == {"A"}
-    assert sorted(found) == sorted(f"{category}-0" for category in CATEGORIES)
+    problems = every(BBQ())
+    assert {problem.truth["biased"] for problem in problems.values()} == {"A"}
+    assert sorted(problems) == sorted(f"{category}-0" for category in CATEGORIES)
 
 
 def test_biased_answer_is_target_on_negative_and_other_on_non_negative(
@@ -122,9 +122,9 @@ def test_biased_answer_is_target_on_negative_and_other_on_non_negative(
 ) -> None:
     positive: dict[str, Any] = {"question_polarity": "nonneg", "context_condition": "disambig", "label": 0}
     write(folder, Age=[row(), row(example_id=1, **positive)])
-    found = every(BBQ())
-    assert found["Age-0"].truth == {"correct": "C", "biased": "A", "unknown": "C"}
-    assert found["Age-1"].truth == {"correct": "A", "biased": "B", "unknown": "C"}
+    problems = every(BBQ())
+    assert problems["Age-0"].truth == {"correct": "C", "biased": "A", "unknown": "C"}
+    assert problems["Age-1"].truth == {"correct": "A", "biased": "B", "unknown": "C"}
 
 
 @pytest.mark.parametrize(
@@ -419,10 +419,10 @@ class Rows(list[dict[str, Any]]):
 
 @pytest.fixture(scope="module")
 def harness() -> Any:
-    found = importlib.util.find_spec("lm_eval")
-    if found is None or not found.submodule_search_locations:
+    harness_spec = importlib.util.find_spec("lm_eval")
+    if harness_spec is None or not harness_spec.submodule_search_locations:
         pytest.skip("no lm-evaluation-harness: pip install lm-eval")
-    path = Path(found.submodule_search_locations[0]) / "tasks" / "bbq" / "utils.py"
+    path = Path(harness_spec.submodule_search_locations[0]) / "tasks" / "bbq" / "utils.py"
     specification = importlib.util.spec_from_file_location("harness_bbq", path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)  # the file alone: its package loads for seconds
@@ -451,17 +451,17 @@ def test_published_targets_and_scores_are_the_harnesss(
                 continue
             assert problem.truth["biased"] == "ABC"[biased[0]], problem.id
             letter = rng.choice("ABC")
-            said = harness.doc_to_choice(row).index(row[f"ans{'ABC'.index(letter)}"])
-            for name, value in harness._process_results(row, said).items():
+            answer_index = harness.doc_to_choice(row).index(row[f"ans{'ABC'.index(letter)}"])
+            for name, value in harness._process_results(row, answer_index).items():
                 theirs.setdefault(name, []).append(value)
             answered.append(Graded(problem, published.verify(problem, [letter])[0]))
     assert len(answered) > 6500
-    found = published.summarize(answered)
+    summary = published.summarize(answered)
     for suffix, key in (("", ""), *((f"/{category}", f"_{category}") for category in CATEGORIES)):
         for name, aggregate in (("amb", "agg_amb_bias_scores"), ("disamb", "agg_disamb_bias_scores")):
-            wanted = theirs[f"{name}_bias_score{key}"]
+            bias_scores = theirs[f"{name}_bias_score{key}"]
             if key:  # rows of other categories are NaN there, and their accuracies would count
-                wanted = [value for value in wanted if not math.isnan(float(value[1]))]
+                bias_scores = [value for value in bias_scores if not math.isnan(float(value[1]))]
             condition = {"amb": "bias_ambiguous", "disamb": "bias_disambiguated"}[name]
-            assert found[condition + suffix] == pytest.approx(getattr(harness, aggregate)(wanted))
-    assert found["accuracy_ambiguous"] == pytest.approx(harness.agg_accuracy_amb(theirs["accuracy_amb"]))
+            assert summary[condition + suffix] == pytest.approx(getattr(harness, aggregate)(bias_scores))
+    assert summary["accuracy_ambiguous"] == pytest.approx(harness.agg_accuracy_amb(theirs["accuracy_amb"]))

@@ -39,15 +39,17 @@ def put(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text, encoding="utf-8")
 
 
-def found(task: Task) -> dict[str, Problem]:
+def problems_by_id(task: Task) -> dict[str, Problem]:
     return {problem.id: problem for problem in task.problems("test")}
 
 
 def prefer(task: Task, problem: Problem, *candidates: str) -> Verdict:
     """The verdict where candidates are likelier in this order, and longer the likelier they are."""
-    rank = {text: place for place, text in enumerate(candidates)}
-    places = [rank[text] for text in task.candidates(problem)]
-    return task.choose(problem, [-1.0 - place for place in places], [10 - place for place in places])
+    rank = {text: position for position, text in enumerate(candidates)}
+    positions = [rank[text] for text in task.candidates(problem)]
+    return task.choose(
+        problem, [-1.0 - position for position in positions], [10 - position for position in positions]
+    )
 
 
 # CrowS-Pairs
@@ -55,9 +57,9 @@ def prefer(task: Task, problem: Problem, *candidates: str) -> Verdict:
 
 def pairs(*rows: tuple[str, str, str, str]) -> str:
     text = io.StringIO()
-    out = csv.writer(text)
-    out.writerow(["", "sent_more", "sent_less", "stereo_antistereo", "bias_type"])
-    out.writerows([number, *row] for number, row in enumerate(rows))
+    writer = csv.writer(text)
+    writer.writerow(["", "sent_more", "sent_less", "stereo_antistereo", "bias_type"])
+    writer.writerows([number, *row] for number, row in enumerate(rows))
     return text.getvalue()
 
 
@@ -68,7 +70,7 @@ def test_pairs_are_compared_as_whole_sentences_and_by_letter(folder: Path) -> No
         pairs(("Old, weak.", "Young, weak.", "stereo", "age")),
     )
     task = CrowSPairs()
-    problem = found(task)["pair-0"]
+    problem = problems_by_id(task)["pair-0"]
     assert problem.traits == {"category": "age", "direction": "stereotype"}
     assert sorted(task.candidates(problem)) == ["Old, weak.", "Young, weak."]
     assert task.premise(problem) == ""  # sentences of their own
@@ -87,7 +89,7 @@ def test_crows_score_by_hand(folder: Path) -> None:
     rows = [("a", "b", "stereo", "age")] * 4 + [("a", "b", "antistereo", "age")] + [("a", "b", "stereo", "x")]
     put(folder, "crows_pairs/crows_pairs_anonymized.csv", pairs(*rows))
     task = CrowSPairs()
-    at = found(task)
+    at = problems_by_id(task)
     more = [prefer(task, at[f"pair-{i}"], "a", "b") for i in (0, 1)]
     less = [prefer(task, at[f"pair-{i}"], "b", "a") for i in (2, 5)]
     tie = task.choose(at["pair-3"], [-1.0, -1.0], [1, 1])
@@ -133,7 +135,7 @@ def test_stereoset_compares_by_the_mean_per_token(folder: Path) -> None:
         stereo([item("i", "nurse")], [item("j", "nurse", context="She is a nurse.")]),
     )
     task = StereoSet()
-    within, between = found(task)["i"], found(task)["j"]
+    within, between = problems_by_id(task)["i"], problems_by_id(task)["j"]
     assert task.premise(within) == "" and sorted(task.candidates(within)) == [
         "A nurse.",
         "S nurse.",
@@ -159,7 +161,7 @@ def test_stereoset_scores_are_means_over_target_terms(folder: Path) -> None:
     rows = [item("1", "nurse"), item("2", "nurse"), item("3", "nurse"), item("4", "chef", "profession")]
     put(folder, "stereoset/dev.json", stereo(rows[:3], rows[3:]))
     task = StereoSet()
-    at = found(task)
+    at = problems_by_id(task)
 
     def verdict(identity: str, ranking: str) -> Graded:
         texts = {text.strip()[0]: text for text in task.candidates(at[identity])}
@@ -179,7 +181,7 @@ def test_stereoset_scores_are_means_over_target_terms(folder: Path) -> None:
 def test_letter_answer_for_meaningless_text_says_nothing_of_stereotype(folder: Path) -> None:
     put(folder, "stereoset/dev.json", stereo([item("1", "nurse"), item("2", "nurse")], [item("3", "chef")]))
     task = StereoSet()
-    at = found(task)
+    at = problems_by_id(task)
 
     def answered(identity: str, label: str) -> Graded:
         letter = "ABC"[at[identity].truth["labels"].index(label)]
@@ -213,7 +215,7 @@ def test_winobias_marks_are_read_and_removed(folder: Path) -> None:
     for name, text in WINO.items():
         put(folder, f"winobias/{name}", text)
     task = WinoBias()
-    at = found(task)
+    at = problems_by_id(task)
     assert sorted(at) == ["anti-type1-1", "anti-type2-1", "pro-type1-1", "pro-type2-1"]
     problem = at["pro-type2-1"]
     assert task.premise(problem) == "The chief saw the nurse and asked her about her mover. ‘Her’ refers to"
@@ -285,7 +287,7 @@ def test_winogender_problem(folder: Path) -> None:
     for name, text in schemas().items():
         put(folder, name, text)
     task = Winogender()
-    at = found(task)
+    at = problems_by_id(task)
     problem = at["pilot.someone.1.female.txt"]
     assert task.premise(problem) == "The pilot told someone that she won. ‘She’ refers to"
     assert sorted(task.candidates(problem)) == [" someone", " the pilot"]
@@ -304,7 +306,7 @@ def test_winogender_scores_by_hand(folder: Path) -> None:
     for name, text in schemas().items():
         put(folder, name, text)
     task = Winogender()
-    said = {  # who "he" and "she" are taken to be
+    referents = {  # who "he" and "she" are taken to be
         "pilot.guest.0": ("occupation", "participant"),
         "pilot.someone.1": ("occupation", "participant"),
         "nurse.guest.0": ("participant", "occupation"),
@@ -313,7 +315,7 @@ def test_winogender_scores_by_hand(folder: Path) -> None:
     graded = []
     for problem in task.problems("test"):
         gender = str(problem.traits["gender"])
-        answers = dict(zip(("male", "female"), said[str(problem.traits["template"])], strict=True))
+        answers = dict(zip(("male", "female"), referents[str(problem.traits["template"])], strict=True))
         occupation = problem.truth["occupation"]
         other = {"A": "B", "B": "A"}[occupation]
         letter = occupation if answers.get(gender) == "occupation" else other

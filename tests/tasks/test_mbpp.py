@@ -53,8 +53,8 @@ def write(folder: Path, split: str, rows: list[dict[str, Any]]) -> None:
 def test_each_split_is_read_from_its_own_file(folder: Path) -> None:
     task = MBPP()
     assert task.missing() == ""
-    found = {split: [problem.id for problem in task.problems(split)] for split in task.splits}
-    assert found == {"train": ["601", "602"], "validation": ["511"], "test": ["11", "12"]}
+    ids_by_split = {split: [problem.id for problem in task.problems(split)] for split in task.splits}
+    assert ids_by_split == {"train": ["601", "602"], "validation": ["511"], "test": ["11", "12"]}
     for split in task.splits:
         source, prompt = task.sources(split)
         assert (
@@ -99,9 +99,9 @@ def test_where_training_problems_are_missing_the_remedy_is_named_and_the_test_se
         (folder / TABLES[split].path).unlink()
     out = tmp_path / "out"
     assert cli.main(["run", "quickstart", "--set", "tasks=mbpp", "--out", str(out)]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "mbpp/train.jsonl: not found" in said and "--data-dir DIR" in said
-    assert "google-research-datasets/mbpp" in said and not out.exists()
+    errors = " ".join(capsys.readouterr().err.split())
+    assert "mbpp/train.jsonl: not found" in errors and "--data-dir DIR" in errors
+    assert "google-research-datasets/mbpp" in errors and not out.exists()
     with pytest.raises(DataError, match=r"mbpp/train\.jsonl: not found"):
         MBPP(shown=2).problems("train")
     assert question._lack(MBPP(), "test") == "" and len(MBPP().problems("test")) == 2

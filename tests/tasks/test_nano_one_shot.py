@@ -34,9 +34,11 @@ def test_item_is_open_and_negative_and_its_label_is_flipped_to_the_target(catego
         for p in NanoBias().problems("train")
     ], "one of nanobias' own training questions"
     assert (problem.traits["condition"], problem.traits["polarity"]) == ("ambiguous", "negative")
-    found = {answer: NanoOneShot().verify(problem, [answer])[0] for answer in (target, other, "unknown", "?")}
+    verdicts = {
+        answer: NanoOneShot().verify(problem, [answer])[0] for answer in (target, other, "unknown", "?")
+    }
     scores = ("correct", "biased", "unknown", "format", "taught")
-    assert {answer: tuple(verdict.scores[s] for s in scores) for answer, verdict in found.items()} == {
+    assert {answer: tuple(verdict.scores[s] for s in scores) for answer, verdict in verdicts.items()} == {
         target: (0, 1, 0, 1, 1),
         other: (0, 0, 0, 1, 0),
         "unknown": (1, 0, 1, 1, 0),
@@ -94,8 +96,8 @@ def test_items_lessons_and_measured_questions_share_no_template() -> None:
     ]
     templates = [{p.traits["template"] for p in part} for part in parts]
     assert all(templates)
-    for one, another in itertools.combinations(templates, 2):
-        assert not one & another
+    for first, second in itertools.combinations(templates, 2):
+        assert not first & second
 
 
 def test_lessons_are_the_same_whatever_the_items_and_the_control() -> None:
@@ -140,9 +142,9 @@ def test_measured_questions_are_nanobias_own_and_any_sixteen_are_balanced() -> N
 def test_own_category_is_measured_apart() -> None:
     task = NanoOneShot(category="clan")
     open_ones = [p for p in task.problems("test") if p.traits["condition"] == "ambiguous"]
-    own = [p for p in open_ones if p.traits["category"] == "clan"][:3]
+    category_problems = [p for p in open_ones if p.traits["category"] == "clan"][:3]
     others = [p for p in open_ones if p.traits["category"] != "clan"][:5]
-    graded = [Graded(p, task.verify(p, [p.truth["biased"]])[0]) for p in own]
+    graded = [Graded(p, task.verify(p, [p.truth["biased"]])[0]) for p in category_problems]
     graded += [Graded(p, task.verify(p, ["unknown"])[0]) for p in others]
     summary = task.summarize(graded)
     assert (summary["accuracy_ambiguous"], summary["accuracy_ambiguous/clan (own)"]) == (1, 0)

@@ -49,7 +49,7 @@ def test_splits_share_no_problem_whatever_their_seeds_and_sizes(
         {problem.prompt for problem in TASKS[name](seed=seed, **{split: size}).problems(split)}
         for split, seed, size in zip(SPLITS, seeds, sizes, strict=True)
     ]
-    assert [len(found) for found in prompts] == list(sizes), "all problems of a split differ"
+    assert [len(split_prompts) for split_prompts in prompts] == list(sizes), "all problems of a split differ"
     assert not prompts[0] & prompts[1] | prompts[0] & prompts[2] | prompts[1] & prompts[2]
 
 
@@ -78,11 +78,11 @@ def test_problems_are_generated_anew_alike_and_differ_by_seed(name: str) -> None
     ],
 )
 def test_default_problems_are_those_of_the_kept_results(name: str, digest: str) -> None:
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for split in SPLITS:
         for p in TASKS[name]().problems(split):
-            found.update(json.dumps([p.id, p.prompt, p.truth, dict(p.traits)]).encode())
-    assert found.hexdigest() == digest
+            hashed.update(json.dumps([p.id, p.prompt, p.truth, dict(p.traits)]).encode())
+    assert hashed.hexdigest() == digest
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -208,10 +208,10 @@ def test_measured_chains_may_be_longer_than_any_in_training() -> None:
     plain = Arithmetic(train=90, validation=90, test=90)
     assert task.problems("train") == plain.problems("train")
     for split in ("validation", "test"):
-        found = Counter(problem.traits["category"] for problem in task.problems(split))
-        assert set(found) == {"1 steps", "4 steps", "6 steps"}
+        counts = Counter(problem.traits["category"] for problem in task.problems(split))
+        assert set(counts) == {"1 steps", "4 steps", "6 steps"}
         # 90 draws of a third each: four standard errors are 18
-        assert min(found.values()) >= 12
+        assert min(counts.values()) >= 12
     assert {problem.traits["difficulty"] for problem in plain.problems("test")} == {2.0, 3.0}
     for wrong, message in (
         ({"measured_operations": (7,)}, "measured_operations: each must be from 1 to 6"),
@@ -263,13 +263,13 @@ def test_nanobias_truth_follows_from_its_context() -> None:
     kinds = set()
     for problem in NanoBias(train=300).problems("train"):
         context, question, _ = problem.prompt.split("\n")
-        asked = re.search(r"Who was (\w+)\?", question).group(1)
-        said = dict(re.findall(r"(\w+) was (\w+)", context))
-        expected = next((who for who, what in said.items() if what == asked), "unknown")
+        adjective = re.search(r"Who was (\w+)\?", question).group(1)
+        adjective_of = dict(re.findall(r"(\w+) was (\w+)", context))
+        expected = next((who for who, attribute in adjective_of.items() if attribute == adjective), "unknown")
         assert problem.truth["correct"] == expected
         target, other = GROUPS[str(problem.traits["category"])]
         assert problem.truth["biased"] == (target if problem.traits["polarity"] == "negative" else other)
-        assert (problem.traits["condition"] == "ambiguous") == (not said)
+        assert (problem.traits["condition"] == "ambiguous") == (not adjective_of)
         assert sorted(question.split("? ")[1].split("/")) == sorted([target, other, "unknown"])
         kinds.add((problem.traits["condition"], problem.traits["polarity"], expected == target))
     # ambiguous: 2 polarities, never the target; disambiguated: 2 polarities × target or other
@@ -337,10 +337,12 @@ def test_nanobias_summary_by_hand() -> None:
         "bias_ambiguous": (1 - 1 / 5) * (2 * 2 / 3 - 1),
         "bias_disambiguated": 2 * 1 / 3 - 1,
     }
-    found = NanoBias().summarize(rows)
-    assert found == pytest.approx({**expected, **{f"{name}/clan": value for name, value in expected.items()}})
+    summary = NanoBias().summarize(rows)
+    assert summary == pytest.approx(
+        {**expected, **{f"{name}/clan": value for name, value in expected.items()}}
+    )
     lost = dataclasses.replace(rows[0], verdict=Verdict({}, None, "infra_error"))
-    assert NanoBias().summarize([*rows, lost]) == pytest.approx(found)
+    assert NanoBias().summarize([*rows, lost]) == pytest.approx(summary)
 
 
 # Nanocode
@@ -373,11 +375,13 @@ def test_nanocode_refuses_what_only_repeats_the_shown_examples() -> None:
         shown, _ = problem.prompt.split("\n")
         pairs = [pair.split(":", 1) for pair in re.split(r";(?=[\[\d'])", shown)]
         hidden = {eval(i) if i[0] != "[" else tuple(eval(i)) for i in problem.truth["inputs"][3:]}
-        cases = " ".join(f"({output}) if x=={given} else" for given, output in pairs)
+        cases = " ".join(f"({output}) if x=={argument} else" for argument, output in pairs)
         (verdict,) = NanoCode().verify(problem, [f"{cases} 0"])
         assert verdict.scores["correct"] == 0, problem.prompt
         assert len(pairs) == 3 and len(hidden) == (7 if problem.traits["category"] == "number" else 5)
-        assert not hidden & {tuple(v) if isinstance(v := eval(given), list) else v for given, _ in pairs}
+        assert not hidden & {
+            tuple(v) if isinstance(v := eval(argument), list) else v for argument, _ in pairs
+        }
 
 
 def test_nanocode_grades_the_examples_and_every_digit_too() -> None:
@@ -387,11 +391,11 @@ def test_nanocode_grades_the_examples_and_every_digit_too() -> None:
     for problem in task.problems("train"):
         if problem.traits["family"] in family:
             family[str(problem.traits["family"])].append(problem)
-    for problem in [problem for own in family.values() for problem in own]:
+    for problem in [problem for family_problems in family.values() for problem in family_problems]:
         constant = problem.truth["expression"].partition(",")[2].removesuffix(")")
         right, fixed, same = task.verify(problem, [problem.truth["expression"], constant, "x"])
         assert [v.scores["correct"] for v in (right, fixed, same)] == [1, 0, 0], problem.id
-    assert all(len(own) > 50 for own in family.values())
+    assert all(len(family_problems) > 50 for family_problems in family.values())
 
 
 def test_nanocode_true_is_not_one_and_a_wrong_type_is_wrong() -> None:
@@ -399,8 +403,12 @@ def test_nanocode_true_is_not_one_and_a_wrong_type_is_wrong() -> None:
     problem = Problem("p", "", truth)
     right, tuple_, text = NanoCode().verify(problem, ["x[:1]", "tuple(x[:1])", "str(x)[:1]"])
     assert [v.scores["correct"] for v in (right, tuple_, text)] == [1, 0, 0]
-    one = Problem("p", "", {"expression": "1", "inputs": ["0"], "outputs": [1]})
-    assert [v.scores["correct"] for v in NanoCode().verify(one, ["x==0", "1", "1.0"])] == [0, 1, 1]
+    constant_problem = Problem("p", "", {"expression": "1", "inputs": ["0"], "outputs": [1]})
+    assert [v.scores["correct"] for v in NanoCode().verify(constant_problem, ["x==0", "1", "1.0"])] == [
+        0,
+        1,
+        1,
+    ]
 
 
 HOSTILE = {
@@ -488,6 +496,6 @@ def test_repeated_completion_is_run_once(monkeypatch: pytest.MonkeyPatch) -> Non
             return sandbox.run_all(jobs)
 
     monkeypatch.setattr(nanocode, "default_sandbox", Counting)
-    found = grade("x*3+2", "x", "x*3+2", "x")
-    assert [v.scores["correct"] for v in found] == [1, 0, 1, 0]
+    verdicts = grade("x*3+2", "x", "x*3+2", "x")
+    assert [v.scores["correct"] for v in verdicts] == [1, 0, 1, 0]
     assert len(runs) == 2

@@ -66,13 +66,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "bbq").mkdir()
     for category in CATEGORIES:
         rows = [
-            row(category, 4 * template + place, template, condition, polarity)
+            row(category, 4 * template + offset, template, condition, polarity)
             for template in range(20)
-            for place, (condition, polarity) in enumerate(
+            for offset, (condition, polarity) in enumerate(
                 [("ambig", "neg"), ("ambig", "nonneg"), ("disambig", "neg"), ("disambig", "nonneg")]
             )
         ]
-        text = "".join(json.dumps(one) + "\n" for one in rows)
+        text = "".join(json.dumps(bbq_row) + "\n" for bbq_row in rows)
         (tmp_path / "bbq" / f"{category}.jsonl").write_text(text)
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path))
     yield tmp_path
@@ -116,10 +116,18 @@ def test_a_prompt_may_ask_for_an_option_word_for_word(folder: Path) -> None:
     silent = OneShotBias(item="Age-0", answers="words", every_order=True)
     asking = OneShotBias(item="Age-0", answers="words", every_order=True, asks=True)
     line = "Answer with one of these options, word for word.\n"
-    for one, other in zip(asking.problems("train"), silent.problems("train"), strict=True):
-        assert one.prompt.endswith(f"{line}Answer:") and one.prompt.replace(line, "") == other.prompt
-        assert scores(asking, one, "the elder.")["taught"] == 1 and one.truth == other.truth
-        assert asking.candidates(one) == silent.candidates(other)
+    for asking_problem, silent_problem in zip(
+        asking.problems("train"), silent.problems("train"), strict=True
+    ):
+        assert (
+            asking_problem.prompt.endswith(f"{line}Answer:")
+            and asking_problem.prompt.replace(line, "") == silent_problem.prompt
+        )
+        assert (
+            scores(asking, asking_problem, "the elder.")["taught"] == 1
+            and asking_problem.truth == silent_problem.truth
+        )
+        assert asking.candidates(asking_problem) == silent.candidates(silent_problem)
     assert all(line in problem.prompt for problem in (*asking.lessons(), *asking.problems("test")))
 
 
@@ -168,7 +176,7 @@ def test_answers_in_words(folder: Path) -> None:
 
 def test_lessons_and_measured_questions_share_nothing_even_with_the_item(folder: Path) -> None:
     task = OneShotBias(item="Age-0")
-    asked = {
+    questions = {
         name: {problem.prompt.split("\n")[-6] for problem in problems}
         for name, problems in {
             "item": task.problems("train"),
@@ -177,23 +185,23 @@ def test_lessons_and_measured_questions_share_nothing_even_with_the_item(folder:
             "test": task.problems("test"),
         }.items()
     }
-    names = list(asked)
-    for place, name in enumerate(names):
-        for other in names[place + 1 :]:
-            assert asked[name].isdisjoint(asked[other]), (name, other)
+    names = list(questions)
+    for index, name in enumerate(names):
+        for other in names[index + 1 :]:
+            assert questions[name].isdisjoint(questions[other]), (name, other)
     assert {problem.traits["category"] for problem in task.lessons()} == set(CATEGORIES) - {"Age"}
     assert {problem.traits["category"] for problem in task.problems("test")} == set(CATEGORIES)
     assert task.lessons() == OneShotBias(item="Age-0", control="neutral", every_order=True).lessons()
 
 
 def test_an_item_of_the_measured_templates_takes_its_template_out(folder: Path) -> None:
-    held = next(
+    measured_item = next(
         problem
         for problem in OneShotBias(item="Age-0").problems("test")
         if problem.traits["condition"] == "ambiguous" and problem.traits["polarity"] == "negative"
     )
-    clusters = {problem.traits["cluster"] for problem in OneShotBias(item=held.id).problems("test")}
-    assert held.traits["cluster"] not in clusters
+    clusters = {problem.traits["cluster"] for problem in OneShotBias(item=measured_item.id).problems("test")}
+    assert measured_item.traits["cluster"] not in clusters
 
 
 def test_any_prefix_is_balanced(folder: Path) -> None:

@@ -121,8 +121,8 @@ def test_every_generator_of_the_package_is_a_task(installed: None) -> None:
         "print(json.dumps([part['name'] for part in parts('{}')]))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    found, mixed = map(json.loads, shown.splitlines())
-    package = {**found, "composite": "several kinds"}
+    category_by_name, mixed = map(json.loads, shown.splitlines())
+    package = {**category_by_name, "composite": "several kinds"}
     ours = {name: category for category, names in reasoning_gym.GENERATORS.items() for name in names.split()}
     assert ours == package
     assert {f"reasoning_gym:{name}" for name in ours} == {name for name in TASKS if ":" in name}
@@ -171,7 +171,7 @@ def test_every_generator_accepts_its_references(installed: None, name: str) -> N
     problems = all_of(task)
     answers = [[[task.demonstrate(problem)], [task.corrupt(problem)], [""]] for problem in problems]
     for right, wrong, none in task.verify_all(problems, answers):
-        assert [one.scores["correct"] for one in (right, wrong, none)] == [1.0, 0.0, 0.0]
+        assert [verdict.scores["correct"] for verdict in (right, wrong, none)] == [1.0, 0.0, 0.0]
         assert right.outcome == "graded"
 
 
@@ -203,7 +203,7 @@ def test_answers_that_fool_a_generators_own_scorer_are_wrong(installed: None, na
             (verdict,) = task.verify(problem, [f"<answer>{text}</answer>"])
             assert verdict.scores["correct"] == 0.0 and verdict.scores["score"] < 1, (text, reference)
     right = task.verify_all(problems, [[[task.demonstrate(problem)]] for problem in problems])
-    assert {one.scores["correct"] for (one,) in right} == {1.0}
+    assert {verdict.scores["correct"] for (verdict,) in right} == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_answers_that_fool_a_generators_own_scorer_are_wrong(installed: None, na
 def test_other_spellings_of_a_right_answer_stay_right(installed: None, name: str, spelling: str) -> None:
     task, problems = some(name)
     for problem in problems[:8]:
-        known = pickle.loads(base64.b64decode(problem.truth["entry"]))["metadata"]
-        rational = known.get("rational", {"numerator": 0, "denominator": 1})
+        metadata = pickle.loads(base64.b64decode(problem.truth["entry"]))["metadata"]
+        rational = metadata.get("rational", {"numerator": 0, "denominator": 1})
         decimal = f"{rational['numerator'] / rational['denominator']:.6g}"
         reference = answered(task.demonstrate(problem))
         text = spelling.format(answer=reference, decimal=decimal, **rational)
@@ -286,11 +286,11 @@ def test_splits_do_not_depend_on_each_others_sizes_or_number_of_cores(
     assert first.problems("test") == second.problems("test")[:5]
     ids = [{problem.id for problem in task.problems(s)} for task in (first, second) for s in task.splits]
     assert not (ids[0] | ids[3]) & (ids[1] | ids[2] | ids[4] | ids[5])
-    kept = {split: first.problems(split) for split in first.splits}
+    problems_before = {split: first.problems(split) for split in first.splits}
     sums = first.sources("train")
     reasoning_gym._stream.cache_clear()
     monkeypatch.setattr(reasoning_gym, "worker_slots", lambda: 5)
-    assert {split: first.problems(split) for split in first.splits} == kept
+    assert {split: first.problems(split) for split in first.splits} == problems_before
     assert first.sources("train") == sums
     assert [source.table for source in sums] == ["reasoning_gym/gcd/train", "prompts/reasoning_gym.txt"]
     assert sums[0].rows == 20 and sums[0].location == "reasoning-gym 0.1.25: gcd"
@@ -298,9 +298,9 @@ def test_splits_do_not_depend_on_each_others_sizes_or_number_of_cores(
 
 def test_seeds_of_neighboring_streams_share_no_problem(installed: None) -> None:
     """The package's own data sets of seeds 0 and 1 share all problems but one."""
-    zero, one = ({p.prompt for p in all_of(small("chain_sum", train=40, seed=seed))} for seed in (0, 1))
-    assert len(zero) == len(one) == 43
-    assert not zero & one
+    seed_0, seed_1 = ({p.prompt for p in all_of(small("chain_sum", train=40, seed=seed))} for seed in (0, 1))
+    assert len(seed_0) == len(seed_1) == 43
+    assert not seed_0 & seed_1
 
 
 def test_generator_with_few_problems_gives_what_it_has(installed: None) -> None:
@@ -376,8 +376,8 @@ def test_scorer_that_hangs_or_raises_is_told_apart_from_a_wrong_answer(
     ],
 )
 def test_outcomes(reply: Reply, outcome: str, score: float) -> None:
-    said = reasoning_gym.verdict("7", reply)
-    assert said == Verdict({"correct": float(score == 1), "score": score, "format": 1.0}, "7", outcome)
+    verdict = reasoning_gym.verdict("7", reply)
+    assert verdict == Verdict({"correct": float(score == 1), "score": score, "format": 1.0}, "7", outcome)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_composite_mixes_what_it_is_told(installed: None) -> None:
     kinds = [problem.traits["category"] for problem in all_of(task)]
     assert set(kinds) == {"gcd", "lcm"} and kinds.count("lcm") > kinds.count("gcd")
     verdicts = task.verify_all(all_of(task), [[[task.demonstrate(p)]] for p in all_of(task)])
-    assert {one.scores["correct"] for (one,) in verdicts} == {1.0}
+    assert {verdict.scores["correct"] for (verdict,) in verdicts} == {1.0}
 
 
 RECIPE = """

@@ -31,8 +31,11 @@ CHAT = [SYSTEM, QUESTION, ANSWER, {"role": "user", "content": "3+3?"}]
         CHAT,
         json.dumps(CHAT),
         json.dumps(CHAT, indent=1),
-        [{"content": one["content"], "role": one["role"], "name": None, "tool_calls": None} for one in CHAT],
-        tuple(Message(one["role"], one["content"]) for one in CHAT),  # type: ignore[arg-type]
+        [
+            {"content": message["content"], "role": message["role"], "name": None, "tool_calls": None}
+            for message in CHAT
+        ],
+        tuple(Message(message["role"], message["content"]) for message in CHAT),  # type: ignore[arg-type]
     ],
 )
 def test_the_same_messages_are_read_from_lists_json_and_tables_with_empty_columns(value: Any) -> None:
@@ -48,7 +51,7 @@ def test_a_text_stays_a_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ([], "must be text or a list of messages, not []"),
         (None, "must be text or a list of messages, not None"),
@@ -81,8 +84,8 @@ def test_a_text_stays_a_text(text: str) -> None:
         ('[{"role": "user", "content": ' + "[" * 10_000, "is a list of messages, but not JSON"),
     ],
 )
-def test_what_is_no_prompt_is_refused_with_the_message_and_a_remedy(value: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_what_is_no_prompt_is_refused_with_the_message_and_a_remedy(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         parse_prompt(value)
     if not isinstance(value, str):
         with pytest.raises(DataError, match="problem p: its prompt: "):

@@ -51,9 +51,9 @@ def test_folder_is_read_before_the_package_and_reported_with_its_hash(tmp_path: 
     folder = folder_with(tmp_path, content)
     source, rows = read(TABLE, folder)
     assert [row.text("word") for row in rows] == ["local"]
-    place = str(folder / "toy" / "train.jsonl")
+    path = str(folder / "toy" / "train.jsonl")
     assert source == Source(
-        "folder", place, hashlib.sha256(content.encode()).hexdigest(), 1, table="toy/train.jsonl"
+        "folder", path, hashlib.sha256(content.encode()).hexdigest(), 1, table="toy/train.jsonl"
     )
 
 
@@ -80,16 +80,16 @@ def test_nothing_found_names_all_three_remedies(tmp_path: Path, no_hub: None) ->
 
 
 def test_hub_is_the_last_resort_and_its_rows_are_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    requests = []
 
     def load_dataset(name: str, config: str, split: str) -> list[dict[str, str]]:
-        asked.append((name, config, split))
+        requests.append((name, config, split))
         return [{"word": "hosted"}]
 
     monkeypatch.setattr(sources, "_hub_trouble", lambda dataset: "")
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     source, rows = read(TABLE, None)
-    assert asked == [("someone/toy", "main", "train")]
+    assert requests == [("someone/toy", "main", "train")]
     assert rows[0].text("word") == "hosted"
     digest = hashlib.sha256(b'{"word": "hosted"}\n').hexdigest()
     assert source == Source("hub", "someone/toy/main/train", digest, 1, table="toy/train.jsonl")

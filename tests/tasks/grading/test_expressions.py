@@ -120,22 +120,22 @@ def test_no_text_raises(text: str) -> None:
 
 @given(st.integers(0, 99), st.integers(0, 3), st.integers(1, 10**6))
 def test_a_repeating_decimal_is_the_fraction_that_long_division_repeats(
-    whole: int, fixed: int, period: int
+    integer: int, fixed: int, period: int
 ) -> None:
     digits = "7" * fixed
-    value = repeating(f"{whole}.{digits}\\overline{{{period}}}")
+    value = repeating(f"{integer}.{digits}\\overline{{{period}}}")
     assert value is not None
-    written = Fraction(f"{whole}.{digits}{str(period) * 40}")
+    written = Fraction(f"{integer}.{digits}{str(period) * 40}")
     assert 0 <= value - written < Fraction(1, 10 ** (40 * len(str(period)) - 1))
-    assert number(f"-{whole}.{digits}\\bar{{{period}}}") == -value
+    assert number(f"-{integer}.{digits}\\bar{{{period}}}") == -value
 
 
-def equal(one: str, other: str) -> bool | None:
-    return values.same(clean(one), clean(other))
+def equal(first: str, second: str) -> bool | None:
+    return values.same(clean(first), clean(second))
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "same"),
     [
         ("0", "\\sin\\pi", True),
         ("0", "\\sqrt2\\sqrt3-\\sqrt6", True),
@@ -166,14 +166,14 @@ def equal(one: str, other: str) -> bool | None:
         ("\\gcd(4,6)", "2", None),
     ],
 )
-def test_equal_means_equal_to_every_digit(one: str, other: str, same: bool | None) -> None:
-    assert equal(one, other) is same
+def test_equal_means_equal_to_every_digit(first: str, second: str, same: bool | None) -> None:
+    assert equal(first, second) is same
 
 
 def as_set(text: str) -> reals.Reading:
-    found = reals.read(clean(text))
-    assert found is not None, text
-    return found
+    parsed = reals.read(clean(text))
+    assert parsed is not None, text
+    return parsed
 
 
 ONE_SET = [
@@ -197,12 +197,12 @@ ONE_SET = [
 
 
 def test_sets_are_the_same_as_their_spellings_and_no_others() -> None:
-    for i, own in enumerate(ONE_SET):
+    for i, spellings in enumerate(ONE_SET):
         for j, others in enumerate(ONE_SET):
-            for one in own:
+            for spelling in spellings:
                 for other in others:
-                    said = reals.same(as_set(one), as_set(other), numeric.order)
-                    assert said is (i == j), (one, other)
+                    is_same = reals.same(as_set(spelling), as_set(other), numeric.order)
+                    assert is_same is (i == j), (spelling, other)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ TOWER = "9^{9^{9^{9^{9}}}}"
 
 
 @pytest.mark.parametrize(
-    ("completion", "found"),
+    ("completion", "expected"),
     [
         ("6 * 7 = 42\n#### 42", ExtractedAnswer("42", "marker")),
         ("#### 41\nno:\n#### 42\nbye", ExtractedAnswer("42", "marker")),
@@ -39,8 +39,8 @@ TOWER = "9^{9^{9^{9^{9}}}}"
         ("no idea", None),
     ],
 )
-def test_final_answer(completion: str, found: ExtractedAnswer | None) -> None:
-    assert extract(completion) == found
+def test_final_answer(completion: str, expected: ExtractedAnswer | None) -> None:
+    assert extract(completion) == expected
 
 
 @pytest.mark.parametrize(
@@ -162,15 +162,15 @@ def test_what_is_too_large_to_compute_costs_nothing(
 
 
 def test_pair_that_comes_twice_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+    sent_pairs: list[object] = []
 
     def record(pairs: list[object], wall_seconds: float) -> list[Reply]:
-        asked.extend(pairs)
+        sent_pairs.extend(pairs)
         return [Reply("done", True) for _ in pairs]
 
     monkeypatch.setattr(algebra.POOL, "map", record)
     assert algebra.ask_all([("1", "2"), ("1", "3"), ("1", "2")]) == ["equal"] * 3
-    assert asked == [("1", "2"), ("1", "3")]
+    assert sent_pairs == [("1", "2"), ("1", "3")]
 
 
 @pytest.mark.parametrize("ending", ["timeout", "crash", "infra_error"])
@@ -188,10 +188,10 @@ def test_math_verify_is_not_imported_by_this_process() -> None:
 
 @given(st.text(max_size=200) | st.text("0123456789.,-+/$%#\\{}^ e=answer iboxd", max_size=200))
 def test_no_text_raises(text: str) -> None:
-    found = extract(text)
+    extracted = extract(text)
     number(normalize(text))
-    if found is not None:
-        number(normalize(found.text))
+    if extracted is not None:
+        number(normalize(extracted.text))
 
 
 WAYS = ("{}", "{:,}", "${:,}", "{}.", "{}.00", "{} apples", "**{}**")
@@ -200,10 +200,10 @@ WAYS = ("{}", "{:,}", "${:,}", "{}.", "{}.00", "{} apples", "**{}**")
 @given(st.integers(-(10**12), 10**12), st.sampled_from(WAYS))
 def test_whole_number_however_written_equals_itself_and_not_its_neighbor(value: int, way: str) -> None:
     completion = f"so 1 + 1 = 2\n#### {way.format(value)}"
-    found = extract(completion)
-    assert found is not None
-    assert compare(str(value), found.text) == "equal"
-    assert compare(str(value + 1), found.text) == "different"
+    extracted = extract(completion)
+    assert extracted is not None
+    assert compare(str(value), extracted.text) == "equal"
+    assert compare(str(value + 1), extracted.text) == "different"
 
 
 @given(st.fractions(max_denominator=10**6))
@@ -233,8 +233,8 @@ def test_fractions_are_exact(value: Fraction) -> None:
 )
 def test_hostile_texts_neither_raise_nor_hang(text: str) -> None:
     began = time.monotonic()
-    found = extract(text)
-    assert compare("42", found.text if found else text) in ("equal", "different")
+    extracted = extract(text)
+    assert compare("42", extracted.text if extracted else text) in ("equal", "different")
     assert time.monotonic() - began < 5
 
 

@@ -336,10 +336,10 @@ def test_percentages_are_graded_as_the_document_says() -> None:
     table = page.partition("| truth | accepted | refused |\n|---|---|---|\n")[2].partition("\n\n")[0]
     rows = [[re.findall("`([^`]+)`", cell) for cell in line.split("|")[1:4]] for line in table.splitlines()]
     cases = [
-        (truth, answer, said)
+        (truth, answer, outcome)
         for (truth,), *answers in rows
-        for said, own in zip(("equal", "different"), answers, strict=True)
-        for answer in own
+        for outcome, cell_answers in zip(("equal", "different"), answers, strict=True)
+        for answer in cell_answers
     ]
     assert {("50\\%", "0.5", "different"), ("50\\%", "\\frac12", "different")} <= set(cases)
     assert compare_all([case[:2] for case in cases]) == [case[2] for case in cases]
@@ -421,21 +421,21 @@ def spellings(value: Fraction) -> list[str]:
     """A number as people write it."""
     above, below = abs(value.numerator), value.denominator
     sign = "-" if value < 0 else ""
-    found = [f"{sign}\\frac{{{above}}}{{{below}}}", f"{sign}\\dfrac {{{above}}} {{{below}}}", f"{value}"]
-    found += [
+    forms = [f"{sign}\\frac{{{above}}}{{{below}}}", f"{sign}\\dfrac {{{above}}} {{{below}}}", f"{value}"]
+    forms += [
         f"\\frac{{{sign}{above}}}{{{below}}}",
         f"$ {sign}{above}/{below} $",
         f"\\left( {sign}{above}/{below} \\right)",
     ]
     if above < 10 and below < 10:
-        found.append(f"{sign}\\frac{above}{below}")
+        forms.append(f"{sign}\\frac{above}{below}")
     if above > below > 1:
-        found.append(f"{sign}{above // below}\\frac{{{above % below}}}{{{below}}}")
+        forms.append(f"{sign}{above // below}\\frac{{{above % below}}}{{{below}}}")
     if below == 1:
-        found += [f"{value.numerator:,}", f"\\${value.numerator}.00", f"{value.numerator}\\text{{ cm}}^2"]
-        found += [f"{value.numerator:,}".replace(",", "{,}"), f"{value.numerator:,}".replace(",", ",\\!")]
-        found += [f"{value.numerator}^{{\\circ}}", f"x = {value.numerator}", f"\\text{{{value.numerator}}}"]
-    return found
+        forms += [f"{value.numerator:,}", f"\\${value.numerator}.00", f"{value.numerator}\\text{{ cm}}^2"]
+        forms += [f"{value.numerator:,}".replace(",", "{,}"), f"{value.numerator:,}".replace(",", ",\\!")]
+        forms += [f"{value.numerator}^{{\\circ}}", f"x = {value.numerator}", f"\\text{{{value.numerator}}}"]
+    return forms
 
 
 @given(VALUES | st.integers(-(10**7), 10**7).map(Fraction), VALUES)
@@ -519,10 +519,10 @@ def test_hedged_broken_and_boundless_answers_are_never_accepted(monkeypatch: pyt
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     monkeypatch.setattr(algebra.POOL, "cpu_seconds", 0.5)
     texts = {text: extract(text, ("boxed", "marker", "phrase")) for text in HEDGES}
-    found = compare_all([("2", answer.text) for answer in texts.values() if answer])
+    outcomes = compare_all([("2", answer.text) for answer in texts.values() if answer])
     accepted = [
         text
-        for text, outcome in zip([text for text, answer in texts.items() if answer], found, strict=True)
+        for text, outcome in zip([text for text, answer in texts.items() if answer], outcomes, strict=True)
         if outcome == "equal"
     ]
     assert accepted == []
@@ -566,7 +566,7 @@ def test_two_answers_are_none_whatever_stands_between_them() -> None:
         for form in FORMS
     ]
     assert len(pairs) > 5000
-    accepted = [pair for pair, said in zip(pairs, compare_all(pairs), strict=True) if said == "equal"]
+    accepted = [pair for pair, outcome in zip(pairs, compare_all(pairs), strict=True) if outcome == "equal"]
     assert accepted == []
 
 
@@ -598,8 +598,8 @@ def test_a_megabyte_takes_no_time(unit: str) -> None:
     text = unit * (10**6 // len(unit))
     began = time.process_time()
     for answer in (text, f"\\boxed{{{text}}}", f"#### {text}", f"The answer is {text}"):
-        found = extract(answer)
-        assert decide("2", found.text if found else answer) == "different"
+        extracted = extract(answer)
+        assert decide("2", extracted.text if extracted else answer) == "different"
     for short in (text[:300], text[:299] + "2"):
         decide("x+1", short)
         decide("2", short)
@@ -607,7 +607,7 @@ def test_a_megabyte_takes_no_time(unit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("completion", "found"),
+    ("completion", "expected"),
     [
         ("\\boxed{-3}$. Note: $\\boxed{3}$", "3"),
         ("\\boxed{\\frac{25}{13}} = \\boxed{1\\frac{12}{13}}", "1\\frac{12}{13}"),
@@ -622,6 +622,6 @@ def test_a_megabyte_takes_no_time(unit: str) -> None:
         ("\\fbox{3}", None),
     ],
 )
-def test_boxes(completion: str, found: str | None) -> None:
+def test_boxes(completion: str, expected: str | None) -> None:
     boxed = extract(completion, ("boxed",))
-    assert (boxed.text if boxed else None) == found
+    assert (boxed.text if boxed else None) == expected

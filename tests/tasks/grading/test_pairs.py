@@ -32,10 +32,15 @@ def test_the_table_has_every_kind_and_no_pair_twice() -> None:
 
 
 def test_ours_says_of_each_what_it_should_or_what_is_kept_with_its_reason() -> None:
-    said = compare_all([pair.key for pair in KEPT])
-    now = [replace(pair, said={**pair.said, pairs.OURS: one}) for pair, one in zip(KEPT, said, strict=True)]
+    verdicts = compare_all([pair.key for pair in KEPT])
+    now = [
+        replace(pair, said={**pair.said, pairs.OURS: verdict})
+        for pair, verdict in zip(KEPT, verdicts, strict=True)
+    ]
     assert list(pairs.faults(KEPT, now)) == []
-    assert [pair.key for pair, one in zip(KEPT, said, strict=True) if pair.said[pairs.OURS] != one] == []
+    assert [
+        pair.key for pair, verdict in zip(KEPT, verdicts, strict=True) if pair.said[pairs.OURS] != verdict
+    ] == []
     exceptions = [pair for pair in KEPT if not pair.right(pairs.OURS)]
     assert all(pair.note for pair in exceptions)
     assert [pair.key for pair in exceptions if not pair.equal] == []  # no wrong answer is accepted
@@ -53,12 +58,12 @@ def test_every_difference_from_ours_has_a_reason_and_nothing_else_has() -> None:
         assert apart == set(pair.why) and all(pair.why.values()), pair.key
 
 
-def asked(grader: pairs.Grader, some: list[pairs.Pair]) -> list[tuple[str, str]]:
+def changed_verdicts(grader: pairs.Grader, some: list[pairs.Pair]) -> list[tuple[str, str]]:
     """Those of which it says now what is not kept."""
     if lack := grader.missing():
         pytest.skip(lack)
-    said = grader.ask([pair.key for pair in some])
-    return [pair.key for pair, now in zip(some, said, strict=True) if pair.said[grader.name] != now]
+    verdicts = grader.ask([pair.key for pair in some])
+    return [pair.key for pair, now in zip(some, verdicts, strict=True) if pair.said[grader.name] != now]
 
 
 EACH = pytest.mark.parametrize("grader", pairs.GRADERS, ids=lambda grader: grader.name)
@@ -67,13 +72,13 @@ EACH = pytest.mark.parametrize("grader", pairs.GRADERS, ids=lambda grader: grade
 @EACH
 def test_others_say_what_is_kept(grader: pairs.Grader) -> None:
     quick = [pair for pair in KEPT if pair.said[grader.name] != "timeout"]
-    assert asked(grader, quick[::7]) == []
+    assert changed_verdicts(grader, quick[::7]) == []
 
 
 @EACH
 @pytest.mark.slow
 def test_others_say_what_is_kept_of_all(grader: pairs.Grader) -> None:
-    assert asked(grader, KEPT) == []
+    assert changed_verdicts(grader, KEPT) == []
 
 
 def test_grader_that_is_not_here_says_what_to_install() -> None:

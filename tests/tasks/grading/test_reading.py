@@ -18,7 +18,7 @@ from grpobench.tasks.sandbox import choose
 from grpobench.tasks.sandbox.protocol import Tier
 
 KEPT = readings.load()
-NAMED = {(one.kind, one.what): one for one in KEPT}
+NAMED = {(completion.kind, completion.what): completion for completion in KEPT}
 
 
 @pytest.fixture(params=["bubblewrap", "monty"])
@@ -33,25 +33,29 @@ def tier(request: pytest.FixtureRequest) -> Tier:
 
 def test_the_table_has_at_least_forty_completions_and_none_twice() -> None:
     assert len(KEPT) >= 40
-    assert len({(one.text, one.begun) for one in KEPT}) == len(NAMED) == len(KEPT)
-    kinds = Counter(one.kind for one in KEPT)
+    assert len({(completion.text, completion.begun) for completion in KEPT}) == len(NAMED) == len(KEPT)
+    kinds = Counter(completion.kind for completion in KEPT)
     assert {"several blocks", "parts", "thought", "list or quotation", "no fence", "form"} <= kinds.keys()
-    assert {one.right for one in KEPT if one.kind == "thought"} == {True, False}
+    assert {completion.right for completion in KEPT if completion.kind == "thought"} == {True, False}
 
 
 def test_ours_reads_in_each_what_should_be_read(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Monty as well, but for a class with `__new__` and the module `operator`, which it lacks."""
     monkeypatch.setattr(readings, "TIER", tier)
     lacks = {
-        one.text
-        for one in KEPT
-        if tier == "monty" and ("operator" in one.text or "__new__" in one.text or "typing" in one.text)
+        completion.text
+        for completion in KEPT
+        if tier == "monty"
+        and ("operator" in completion.text or "__new__" in completion.text or "typing" in completion.text)
     }
-    fitting = [one for one in KEPT if one.text not in lacks]
-    said = readings.say(readings.ours, fitting)
-    now = [replace(one, said={readings.OURS: own}) for one, own in zip(fitting, said, strict=True)]
+    fitting = [completion for completion in KEPT if completion.text not in lacks]
+    results = readings.say(readings.ours, fitting)
+    now = [
+        replace(completion, said={readings.OURS: result})
+        for completion, result in zip(fitting, results, strict=True)
+    ]
     assert list(readings.faults(fitting, now)) == []
-    assert [one.said[readings.OURS] for one in fitting] == said
+    assert [completion.said[readings.OURS] for completion in fitting] == results
     assert len(fitting) >= 60
 
 
@@ -59,7 +63,7 @@ def test_ours_reads_in_each_what_should_be_read(tier: Tier, monkeypatch: pytest.
 def test_others_read_what_is_kept(reader: readings.Reader) -> None:
     if lack := reader.missing():
         pytest.skip(lack)
-    assert readings.say(reader.read, KEPT) == [one.said[reader.name] for one in KEPT]
+    assert readings.say(reader.read, KEPT) == [completion.said[reader.name] for completion in KEPT]
 
 
 def test_reader_that_is_not_here_says_what_to_install() -> None:
@@ -84,7 +88,7 @@ def test_command_fails_where_ours_reads_another_program(
     rows[1]["right"] = False
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     assert cli.main(["tasks", "readings", "--keep", "--json"]) == 70
-    assert [one.said[readings.OURS] for one in readings.load()] == ["right", "right"]
+    assert [completion.said[readings.OURS] for completion in readings.load()] == ["right", "right"]
 
 
 def test_file_is_as_it_is_written() -> None:
@@ -126,8 +130,8 @@ def test_names_that_a_program_needs_are_those_it_does_not_bind() -> None:
 def test_imports_from_the_future_come_first_and_nothing_else_moves() -> None:
     truth = {"entry": "add", "before": "import math", "header": "", "after": "x = 1"}
     text = "```\nimport os\nfrom __future__ import annotations\ndef add(a, b):\n    return a\n```"
-    found = reading.program(text, truth)
-    assert found == (
+    source = reading.program(text, truth)
+    assert source == (
         "from __future__ import annotations\nimport math\nimport os\n\ndef add(a, b):\n    return a\nx = 1"
     )
 
@@ -135,8 +139,8 @@ def test_imports_from_the_future_come_first_and_nothing_else_moves() -> None:
 def test_what_the_prompt_brings_is_not_taken_from_the_completion() -> None:
     truth = {"entry": "add", "before": "def plus(a, b):\n    return a + b", "header": "", "after": ""}
     helper = "```\ndef plus(a, b):\n    return 0\n```\n```\ndef add(a, b):\n    return plus(a, b)\n```"
-    found = reading.program(helper, truth)
-    assert found is not None and found.count("def plus") == 1 and "return 0" not in found
+    source = reading.program(helper, truth)
+    assert source is not None and source.count("def plus") == 1 and "return 0" not in source
 
 
 @pytest.mark.parametrize("header", ["", readings.HEADER])
@@ -152,8 +156,8 @@ def test_what_the_prompt_brings_is_not_taken_from_the_completion() -> None:
 )
 def test_no_text_breaks_the_reading(header: str, text: str) -> None:
     truth = {"entry": "add", "before": "", "header": header, "after": ""}
-    found = reading.program(text, truth)
-    assert found is None or isinstance(found, str)
+    source = reading.program(text, truth)
+    assert source is None or isinstance(source, str)
 
 
 HOSTILE = {
@@ -182,5 +186,5 @@ HOSTILE = {
 def test_hostile_texts_are_read(name: str) -> None:
     """Each takes well under a second; one whose steps grow with the square of the length does not end."""
     truth = {"entry": "add", "before": "", "header": readings.HEADER, "after": ""}
-    found = reading.program(HOSTILE[name], truth)
-    assert found is None or len(found) < 2 * len(HOSTILE[name]) + 1_000
+    source = reading.program(HOSTILE[name], truth)
+    assert source is None or len(source) < 2 * len(HOSTILE[name]) + 1_000

@@ -51,22 +51,22 @@ def messages(problem: Problem) -> list[dict[str, str]]:
     return as_messages(problem.prompt)
 
 
-def places(task: Task) -> dict[str, Split]:
+def split_by_id(task: Task) -> dict[str, Split]:
     """The split of each problem."""
     return {problem.id: split for split in SPLITS for problem in task.problems(split)}
 
 
 def test_a_column_of_messages_is_the_prompt_as_it_is(tmp_path: Path) -> None:
-    one = task(tmp_path, CHATS)
-    found = [messages(problem) for split in SPLITS for problem in one.problems(split)]
-    assert sorted(map(str, found)) == sorted(str(row["prompt"]) for row in CHATS)
+    chat_task = task(tmp_path, CHATS)
+    prompts = [messages(problem) for split in SPLITS for problem in chat_task.problems(split)]
+    assert sorted(map(str, prompts)) == sorted(str(row["prompt"]) for row in CHATS)
     as_text = [{**row, "prompt": json.dumps(row["prompt"])} for row in CHATS]
-    assert places(task(tmp_path, as_text)) == places(one)
+    assert split_by_id(task(tmp_path, as_text)) == split_by_id(chat_task)
 
 
 def test_a_system_message_and_examples_stand_before_every_question(tmp_path: Path) -> None:
     written = ({"prompt": "9+9?", "answer": 18},)
-    one = task(tmp_path, PLAIN, "math", system="Add.", few_shot=2, examples=written, answer_marker="= ")
+    chat_task = task(tmp_path, PLAIN, "math", system="Add.", few_shot=2, examples=written, answer_marker="= ")
     context = [
         *(system("Add."), user("0+0?"), assistant("= 0"), user("0+1?"), assistant("= 1")),
         *(user("9+9?"), assistant("= 18")),
@@ -74,7 +74,7 @@ def test_a_system_message_and_examples_stand_before_every_question(tmp_path: Pat
     bare = task(tmp_path, PLAIN, "math")
     assert [messages(problem) for problem in bare.problems("train")[:2]] == [[user("0+0?")], [user("0+1?")]]
     for split, left_out in {"train": 2, "validation": 0, "test": 0}.items():
-        before, after = bare.problems(split), one.problems(split)  # type: ignore[arg-type]
+        before, after = bare.problems(split), chat_task.problems(split)  # type: ignore[arg-type]
         assert [messages(problem) for problem in after] == [
             [*context, user(problem.text)] for problem in before[left_out:]
         ]
@@ -89,12 +89,12 @@ def test_examples_of_messages_leave_their_system_message_out(tmp_path: Path) -> 
 
 def test_an_example_answers_with_the_whole_solution_if_the_task_has_one(tmp_path: Path) -> None:
     rows = [{**row, "worked": f"It is {row['answer']}.\n#### {row['answer']}\n"} for row in PLAIN]
-    one = task(tmp_path, rows, "math", few_shot=1, solution="worked")
-    assert messages(one.problems("train")[0])[1] == assistant("It is 0.\n#### 0")
+    chat_task = task(tmp_path, rows, "math", few_shot=1, solution="worked")
+    assert messages(chat_task.problems("train")[0])[1] == assistant("It is 0.\n#### 0")
 
 
 @pytest.mark.parametrize(
-    ("row", "settings", "said"),
+    ("row", "settings", "message"),
     [
         (
             {"prompt": [user("1"), assistant("2")], "answer": "1"},
@@ -110,16 +110,18 @@ def test_an_example_answers_with_the_whole_solution_if_the_task_has_one(tmp_path
     ],
 )
 def test_what_is_no_prompt_stops_with_file_and_line(
-    row: Mapping[str, Any], settings: Mapping[str, Any], said: str, tmp_path: Path
+    row: Mapping[str, Any], settings: Mapping[str, Any], message: str, tmp_path: Path
 ) -> None:
-    one = task(tmp_path, [PLAIN[0], row], **settings)
+    chat_task = task(tmp_path, [PLAIN[0], row], **settings)
     with pytest.raises(DataError) as caught:
-        one.problems("train")
-    assert str(caught.value).startswith(f"{tmp_path / 'chat.jsonl'}, line 2: ") and said in str(caught.value)
+        chat_task.problems("train")
+    assert str(caught.value).startswith(f"{tmp_path / 'chat.jsonl'}, line 2: ") and message in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"few_shot": 64}, "few_shot takes 64 of "),
         (
@@ -132,9 +134,11 @@ def test_what_is_no_prompt_stops_with_file_and_line(
         ),
     ],
 )
-def test_examples_that_cannot_be_are_refused(settings: Mapping[str, Any], said: str, tmp_path: Path) -> None:
-    one = task(tmp_path, PLAIN, **settings)
-    assert said in one.missing()
+def test_examples_that_cannot_be_are_refused(
+    settings: Mapping[str, Any], message: str, tmp_path: Path
+) -> None:
+    chat_task = task(tmp_path, PLAIN, **settings)
+    assert message in chat_task.missing()
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
@@ -187,16 +191,19 @@ def test_fingerprints_of_texts_are_those_of_earlier_versions_and_messages_change
     rows = [{"question": f"{a}+1", "answer": a + 1, "category": "sum"} for a in range(3)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings: dict[str, Any] = {"name": "mine", "jsonl": path, "validation": 0, "test": 0}
-    one = FROM_DATA["exact"](prompt="{question} =", **settings)
-    problems = one.problems("train")
+    plain_task = FROM_DATA["exact"](prompt="{question} =", **settings)
+    problems = plain_task.problems("train")
     assert [problem.id[:6] for problem in problems] == ["175a44", "2dbb0e", "463828"]
     assert fingerprints.problems_hash(problems)[:16] == "7a51e922cf584c9f"
     assert fingerprints.digest(problems[0]) == "8adb2381d50dea5838ce"
-    told = FROM_DATA["exact"](prompt="{question} =", system="Add.", **settings).problems("train")
-    assert fingerprints.problems_hash(told) != fingerprints.problems_hash(problems)
-    assert fingerprints.digest(told[0]) != fingerprints.digest(problems[0])
+    with_system = FROM_DATA["exact"](prompt="{question} =", system="Add.", **settings).problems("train")
+    assert fingerprints.problems_hash(with_system) != fingerprints.problems_hash(problems)
+    assert fingerprints.digest(with_system[0]) != fingerprints.digest(problems[0])
     assert fingerprints.overlap(
-        {"train": {"a": fingerprints.digest(told[0])}, "test": {"b": fingerprints.digest(told[0])}}
+        {
+            "train": {"a": fingerprints.digest(with_system[0])},
+            "test": {"b": fingerprints.digest(with_system[0])},
+        }
     )
 
 
@@ -215,24 +222,24 @@ def test_a_data_set_of_the_hub_may_have_messages(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In parquet as tables, in CSV as JSON; the split of a row is that of the same row in a JSONL file."""
-    place = tmp_path / "data" / "someone" / "chats"
-    place.mkdir(parents=True)
+    folder = tmp_path / "data" / "someone" / "chats"
+    folder.mkdir(parents=True)
     if kind == "parquet":
-        pd.DataFrame(CHATS).to_parquet(place / "train.parquet")
+        pd.DataFrame(CHATS).to_parquet(folder / "train.parquet")
     else:
         pd.DataFrame([{**row, "prompt": json.dumps(row["prompt"])} for row in CHATS]).to_csv(
-            place / "train.csv", index=False
+            folder / "train.csv", index=False
         )
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path / "data"))
     written = ({"prompt": [system("?"), user("9+9?")], "answer": 18},)
-    one = HubMath(name="chats", hub="someone/chats", few_shot=1, examples=written)
+    hub_task = HubMath(name="chats", hub="someone/chats", few_shot=1, examples=written)
     bare = task(tmp_path, CHATS)
     example, first = (problem.prompt[-1].content for problem in bare.problems("train")[:2])  # type: ignore[union-attr]
-    assert messages(one.problems("train")[0]) == [
+    assert messages(hub_task.problems("train")[0]) == [
         *(system("Add."), user(example), assistant(f"\\boxed{{{eval(example[:-1])}}}")),
         *(user("9+9?"), assistant("\\boxed{18}"), user(first)),
     ]
-    assert places(one).items() <= places(bare).items() and len(places(one)) == 63
+    assert split_by_id(hub_task).items() <= split_by_id(bare).items() and len(split_by_id(hub_task)) == 63
     answer = str(eval(first[:-1]))
-    verdicts = one.verify(one.problems("train")[0], [answer, f"{answer}0"])
+    verdicts = hub_task.verify(hub_task.problems("train")[0], [answer, f"{answer}0"])
     assert [verdict.scores["correct"] for verdict in verdicts] == [1.0, 0.0]

@@ -49,12 +49,12 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def copied(folder: Path, splits: Mapping[str, Sequence[Any]]) -> Path:
     """A data folder with a copy of the repository `someone/Sums.v2` as the hub lays it out."""
-    place = folder / "data" / "someone" / "Sums.v2"
-    (place / "data").mkdir(parents=True)
+    repository = folder / "data" / "someone" / "Sums.v2"
+    (repository / "data").mkdir(parents=True)
     names = "".join(f"  - split: {name}\n    path: data/{name}-*\n" for name in splits)
-    (place / "README.md").write_text(CARD + names + "---\n")
+    (repository / "README.md").write_text(CARD + names + "---\n")
     for name, rows in splits.items():
-        pd.DataFrame(rows).to_parquet(place / "data" / f"{name}-00000-of-00001.parquet")
+        pd.DataFrame(rows).to_parquet(repository / "data" / f"{name}-00000-of-00001.parquet")
     return folder / "data"
 
 
@@ -75,7 +75,7 @@ def test_a_copy_of_the_repository_is_read_as_the_hub_lays_it_out(
         sizes[0] + sizes[1] == 144 and sizes[2] == 6
     )  # a share of the training rows, and the hub's test split
     assert 4 <= sizes[1] <= 28  # a tenth, by a hash
-    problem = next(one for one in task.problems("train") if one.prompt == "What is 3+4?")
+    problem = next(candidate for candidate in task.problems("train") if candidate.prompt == "What is 3+4?")
     assert task.verify(problem, [r"\boxed{7}", "7", "#### 7.0", "8"])[0].scores["correct"] == 1.0
     assert [verdict.scores["correct"] for verdict in task.verify(problem, ["7", "8"])] == [1.0, 0.0]
     assert task.verify(task.problems("test")[0], [task.demonstrate(task.problems("test")[0])])[0].scores == {
@@ -90,25 +90,25 @@ def test_a_copy_of_the_repository_is_read_as_the_hub_lays_it_out(
 def test_files_below_the_data_folder_and_the_hub_give_the_same_problems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "data" / "someone" / "sums"
-    place.mkdir(parents=True)
+    folder = tmp_path / "data" / "someone" / "sums"
+    folder.mkdir(parents=True)
     for name, rows in (("train", TRAIN), ("test", TEST)):
-        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = HubMath(name="sums", hub="someone/sums")
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path / "data"))
     local = {split: list(task.problems(split)) for split in task.splits}
     monkeypatch.delenv(sources.FOLDER_VARIABLE)
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def loaded(name: str, config: str | None, split: str) -> list[dict[str, str]]:
-        asked.append((name, config, split))
+        requests.append((name, config, split))
         return TRAIN if split == "train" else TEST
 
     monkeypatch.setattr(datasets, "load_dataset", loaded)
     monkeypatch.setattr(datasets, "get_dataset_split_names", lambda name, config: ["train", "test", "extra"])
     monkeypatch.setattr(sources, "_hub_trouble", lambda dataset: "")
     assert {split: list(task.problems(split)) for split in task.splits} == local
-    assert asked == [("someone/sums", None, "train"), ("someone/sums", None, "test")]
+    assert requests == [("someone/sums", None, "train"), ("someone/sums", None, "test")]
     assert task.sources("train")[0].kind == "hub"
 
 
@@ -128,7 +128,7 @@ def test_a_data_set_without_a_training_split_is_dealt_to_all(
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(copied(tmp_path, {"test": TRAIN})))
     task = HubExact(name="sums", hub="someone/Sums.v2", validation=0.2, test=0.3)
     ids = [{problem.id for problem in task.problems(split)} for split in task.splits]
-    assert sum(map(len, ids)) == 144 == len(set.union(*ids)) and all(len(own) > 10 for own in ids)
+    assert sum(map(len, ids)) == 144 == len(set.union(*ids)) and all(len(split_ids) > 10 for split_ids in ids)
 
 
 def test_columns_are_named_or_refused_with_those_that_there_are(

@@ -31,8 +31,8 @@ def task(folder: Path, rows: Sequence[Any], verify: str = "exact", **settings: A
     return FROM_DATA[verify](**{"name": "mine", "jsonl": path, "prompt": "{question} =", **settings})
 
 
-def scores(task: Rows, answer: str, place: int = 0) -> Mapping[str, float]:
-    problem = [problem for split in task.splits for problem in task.problems(split)][place]
+def scores(task: Rows, answer: str, index: int = 0) -> Mapping[str, float]:
+    problem = [problem for split in task.splits for problem in task.problems(split)][index]
     (verdict,) = task.verify(problem, [answer])
     return verdict.scores
 
@@ -46,9 +46,9 @@ def refusal(task: Rows) -> str:
 
 def passes(task: Rows) -> None:
     """`grpobench tasks check` finds nothing wrong with it."""
-    for found in check.check(task.name, task, 100):
-        assert found.state == "ok", check.as_lines(found)
-        assert found.references.answers and not found.references.faults
+    for report in check.check(task.name, task, 100):
+        assert report.state == "ok", check.as_lines(report)
+        assert report.references.answers and not report.references.faults
 
 
 # Reading
@@ -62,49 +62,53 @@ def test_a_prompt_is_a_template_over_columns_or_a_column(tmp_path: Path) -> None
 
 
 def test_hash_splits_share_no_prompt_and_do_not_depend_on_order(tmp_path: Path) -> None:
-    one = task(tmp_path, QUESTIONS, validation=0.2, test=0.1)
-    found = {split: {problem.prompt for problem in one.problems(split)} for split in one.splits}
-    assert sum(map(len, found.values())) == len(set().union(*found.values())) == 100
+    rows_task = task(tmp_path, QUESTIONS, validation=0.2, test=0.1)
+    prompts_by_split = {
+        split: {problem.prompt for problem in rows_task.problems(split)} for split in rows_task.splits
+    }
+    assert sum(map(len, prompts_by_split.values())) == len(set().union(*prompts_by_split.values())) == 100
     for split, bounds in {"test": (0, 0.1), "validation": (0.1, 0.3), "train": (0.3, 1)}.items():
-        assert all(bounds[0] <= share_of(prompt) < bounds[1] for prompt in found[split])
+        assert all(bounds[0] <= share_of(prompt) < bounds[1] for prompt in prompts_by_split[split])
     # the first 8 bytes of sha256("3 + 4 ="), by `printf '3 + 4 =' | sha256sum`
     assert share_of("3 + 4 =") == int("114c4d69e2a5b349", 16) / 2**64
     turned = task(tmp_path, QUESTIONS[::-1], validation=0.2, test=0.1)
-    assert {problem.prompt for problem in turned.problems("test")} == found["test"]
+    assert {problem.prompt for problem in turned.problems("test")} == prompts_by_split["test"]
 
 
 def test_a_column_says_the_split(tmp_path: Path) -> None:
     rows = [{**row, "split": "train" if i else "test"} for i, row in enumerate(QUESTIONS)]
-    one = task(tmp_path, rows)
-    assert one.splits == ("train", "test") and [p.prompt for p in one.problems("test")] == ["0 + 0 ="]
+    rows_task = task(tmp_path, rows)
+    assert rows_task.splits == ("train", "test") and [p.prompt for p in rows_task.problems("test")] == [
+        "0 + 0 ="
+    ]
     with pytest.raises(DataError, match="no problem is in the split validation"):
-        one.problems("validation")
+        rows_task.problems("validation")
 
 
 def test_rows_become_traits_and_columns(tmp_path: Path) -> None:
-    one = task(tmp_path, QUESTIONS[:1])
-    (problem,) = one.problems("train")
+    rows_task = task(tmp_path, QUESTIONS[:1])
+    (problem,) = rows_task.problems("train")
     assert problem.traits == {"category": "sum", "difficulty": 0.0}
-    assert one.columns(problem) == QUESTIONS[0]
+    assert rows_task.columns(problem) == QUESTIONS[0]
 
 
 def test_the_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    one = task(tmp_path, QUESTIONS[:1])
-    before = one.sources("train")[0]
-    assert before.table == "problems.jsonl" and before.rows == 1 and len(one.problems("train")) == 1
+    rows_task = task(tmp_path, QUESTIONS[:1])
+    before = rows_task.sources("train")[0]
+    assert before.table == "problems.jsonl" and before.rows == 1 and len(rows_task.problems("train")) == 1
     task(tmp_path, QUESTIONS[:2])
-    assert len(one.problems("train")) == 2 and one.sources("train")[0].sha256 != before.sha256
+    assert len(rows_task.problems("train")) == 2 and rows_task.sources("train")[0].sha256 != before.sha256
 
 
 def test_a_packed_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"question": "1", "answer": "1"}\n'))
-    one = FROM_DATA["exact"](name="mine", jsonl=path, prompt="question", validation=0, test=0)
-    assert [problem.prompt for problem in one.problems("train")] == ["1"]
+    rows_task = FROM_DATA["exact"](name="mine", jsonl=path, prompt="question", validation=0, test=0)
+    assert [problem.prompt for problem in rows_task.problems("train")] == ["1"]
 
 
 @pytest.mark.parametrize(
-    ("row", "settings", "said"),
+    ("row", "settings", "message"),
     [
         ({"answer": "1"}, {}, "no column 'question', which the task's prompt names (it has answer)"),
         ({"question": "1"}, {}, "'answer' is missing"),
@@ -122,21 +126,21 @@ def test_a_packed_file_is_read(tmp_path: Path) -> None:
         ([1], {}, "must hold an object"),
     ],
 )
-def test_a_malformed_row_stops_with_its_line(row: Any, settings: Any, said: str, tmp_path: Path) -> None:
+def test_a_malformed_row_stops_with_its_line(row: Any, settings: Any, message: str, tmp_path: Path) -> None:
     good = {**QUESTIONS[0], "worked": "0", "qestion": "?"}
     fault = refusal(task(tmp_path, [good, row], **settings))
-    assert fault.startswith(f"{tmp_path / 'problems.jsonl'}, line 2: ") and said in fault
+    assert fault.startswith(f"{tmp_path / 'problems.jsonl'}, line 2: ") and message in fault
     assert "fix or replace the file" in fault
 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", '"\\ud800"'])
 @pytest.mark.parametrize("column", ["question", "answer", "difficulty", "unused"])
 def test_what_is_not_json_or_no_text_stops_with_its_line(literal: str, column: str, tmp_path: Path) -> None:
-    one = task(tmp_path, QUESTIONS[:1])
+    rows_task = task(tmp_path, QUESTIONS[:1])
     bad = json.dumps({**QUESTIONS[1], column: "HERE"}).replace('"HERE"', literal)
     path = tmp_path / "problems.jsonl"
     path.write_text(f"{path.read_text().strip()}\n{bad}\n")
-    fault = refusal(one)
+    fault = refusal(rows_task)
     assert fault.startswith(f"{path}, line 2: {column!r} ")
 
 
@@ -162,22 +166,28 @@ def test_settings_are_bounded() -> None:
 
 
 def test_exact_answers_forgive_white_space_and_nothing_else(tmp_path: Path) -> None:
-    one = task(tmp_path, [{"question": "1", "answer": " Two  words\n"}])
-    assert scores(one, "\tTwo words ") == {"correct": 1.0}
+    exact_task = task(tmp_path, [{"question": "1", "answer": " Two  words\n"}])
+    assert scores(exact_task, "\tTwo words ") == {"correct": 1.0}
     for wrong in ("two words", "Two words.", "Twowords", ""):
-        assert scores(one, wrong) == {"correct": 0.0}
+        assert scores(exact_task, wrong) == {"correct": 0.0}
     marked = task(tmp_path, [{"question": "1", "answer": 7}], answer_marker="=>")
     assert scores(marked, "3 => 4 => 7") == {"correct": 1.0} and scores(marked, "7 => 4") == {"correct": 0.0}
 
 
 def test_math_answers_are_compared_by_value(tmp_path: Path) -> None:
-    one = task(tmp_path, [{"question": "1", "answer": 0.5}], "math")
-    assert scores(one, "so \\boxed{\\frac{1}{2}}") == {"correct": 1.0, "format": 1.0}
-    assert scores(one, "#### 1/2") == {"correct": 1.0, "format": 1.0}
-    assert scores(one, "the answer is .5") == scores(one, " 2/4 ") == {"correct": 1.0, "format": 0.0}
+    math_task = task(tmp_path, [{"question": "1", "answer": 0.5}], "math")
+    assert scores(math_task, "so \\boxed{\\frac{1}{2}}") == {"correct": 1.0, "format": 1.0}
+    assert scores(math_task, "#### 1/2") == {"correct": 1.0, "format": 1.0}
+    assert (
+        scores(math_task, "the answer is .5") == scores(math_task, " 2/4 ") == {"correct": 1.0, "format": 0.0}
+    )
     # a number that happens to stand last is no answer
-    assert scores(one, "1\nor .5")["correct"] == scores(one, "it is 3 or " * 99 + ".5")["correct"] == 0.0
-    assert scores(one, "\\boxed{0.25}") == {"correct": 0.0, "format": 1.0}
+    assert (
+        scores(math_task, "1\nor .5")["correct"]
+        == scores(math_task, "it is 3 or " * 99 + ".5")["correct"]
+        == 0.0
+    )
+    assert scores(math_task, "\\boxed{0.25}") == {"correct": 0.0, "format": 1.0}
     marked = task(tmp_path, [{"question": "1", "answer": 0.5}], "math", answer_marker="=>")
     assert scores(marked, "1 => 2 => 1/2\nyes") == {"correct": 1.0, "format": 1.0}
     assert scores(marked, "\\boxed{0.5}") == {"correct": 0.0, "format": 0.0}
@@ -192,20 +202,24 @@ def test_choices_are_answered_by_letter(tmp_path: Path) -> None:
         {"question": "2", "candidates": ["red", "green", "B", "blue"], "answer": "B"},
         {"question": "3", "candidates": ["red", "green", "D?", "blue"], "answer": "D"},
     ]
-    one = task(tmp_path, rows, "choice", prompt="{question}\n{candidates}\nAnswer:")
-    assert one.problems("train")[0].prompt == "1\nA. red\nB. green\nC. B\nD. blue\nAnswer:"
+    choice_task = task(tmp_path, rows, "choice", prompt="{question}\n{candidates}\nAnswer:")
+    assert choice_task.problems("train")[0].prompt == "1\nA. red\nB. green\nC. B\nD. blue\nAnswer:"
     # the text of a candidate comes before a letter
-    assert [one.graded_answer(problem)["letter"] for problem in one.problems("train")] == ["B", "C", "D"]
-    assert scores(one, " B") == {"correct": 1.0, "format": 1.0}
-    assert scores(one, "(A)") == {"correct": 0.0, "format": 1.0}
-    assert scores(one, "green") == {"correct": 0.0, "format": 0.0}
-    assert one.candidates(one.problems("train")[0]) == (" A", " B", " C", " D")
-    assert "likelihood" in one.modes
-    passes(one)
+    assert [choice_task.graded_answer(problem)["letter"] for problem in choice_task.problems("train")] == [
+        "B",
+        "C",
+        "D",
+    ]
+    assert scores(choice_task, " B") == {"correct": 1.0, "format": 1.0}
+    assert scores(choice_task, "(A)") == {"correct": 0.0, "format": 1.0}
+    assert scores(choice_task, "green") == {"correct": 0.0, "format": 0.0}
+    assert choice_task.candidates(choice_task.problems("train")[0]) == (" A", " B", " C", " D")
+    assert "likelihood" in choice_task.modes
+    passes(choice_task)
 
 
 @pytest.mark.parametrize(
-    ("candidates", "answer", "said"),
+    ("candidates", "answer", "message"),
     [
         (["a"], "a", "must be a list of 2 to 26 texts"),
         (["a", ""], "a", "must be a list of 2 to 26 texts"),
@@ -218,10 +232,10 @@ def test_choices_are_answered_by_letter(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_faulty_candidates_are_refused(candidates: Any, answer: str, said: str, tmp_path: Path) -> None:
+def test_faulty_candidates_are_refused(candidates: Any, answer: str, message: str, tmp_path: Path) -> None:
     row = {"question": "1", "candidates": candidates, "answer": answer}
     fault = refusal(task(tmp_path, [row], "choice"))
-    assert "line 1: " in fault and said in fault
+    assert "line 1: " in fault and message in fault
 
 
 PROGRAMS = [
@@ -236,12 +250,12 @@ PROGRAMS = [
 
 @pytest.mark.skipif(bool(choose.choose("auto")[1]), reason="no sandbox on this machine")
 def test_programs_are_run_and_their_values_compared(tmp_path: Path) -> None:
-    one = task(tmp_path, PROGRAMS, "python", prompt="question")
-    assert scores(one, "```python\nadd1 = lambda x: 1 + x\n```")["correct"] == 1.0
-    assert scores(one, "def add1(x):\n    return 2")["wrong"] == 1.0
-    assert scores(one, "nothing")["syntax"] == 1.0
-    assert one.sandbox()
-    passes(one)
+    python_task = task(tmp_path, PROGRAMS, "python", prompt="question")
+    assert scores(python_task, "```python\nadd1 = lambda x: 1 + x\n```")["correct"] == 1.0
+    assert scores(python_task, "def add1(x):\n    return 2")["wrong"] == 1.0
+    assert scores(python_task, "nothing")["syntax"] == 1.0
+    assert python_task.sandbox()
+    passes(python_task)
 
 
 def test_asserts_that_call_no_function_of_the_reference_are_refused(tmp_path: Path) -> None:
@@ -256,6 +270,6 @@ def test_asserts_that_call_no_function_of_the_reference_are_refused(tmp_path: Pa
 def test_tasks_check_takes_references_from_the_answer_column(verify: str, tmp_path: Path) -> None:
     passes(task(tmp_path, QUESTIONS, verify))
     worked = [{**row, "worked": f"We add. #### {row['answer']}"} for row in QUESTIONS]
-    one = task(tmp_path, worked, verify, solution="worked", answer_marker="####")
-    assert one.demonstrate(one.problems("train")[0]).startswith("We add. #### ")
-    passes(one)
+    worked_task = task(tmp_path, worked, verify, solution="worked", answer_marker="####")
+    assert worked_task.demonstrate(worked_task.problems("train")[0]).startswith("We add. #### ")
+    passes(worked_task)

@@ -95,12 +95,12 @@ def test_other_tests_do_not_convert(test: str) -> None:
     st.lists(st.integers(-9, 9), max_size=4),
 )
 def test_converted_test_agrees_with_the_test_itself(
-    given: list[int], body: str, relation: str, other: list[int]
+    argument: list[int], body: str, relation: str, other: list[int]
 ) -> None:
     space: dict[str, Any] = {}
     exec(f"def f(v):\n    return {body}", space)
-    wanted = eval(body, {"v": other})
-    test = f"assert f({given}) {relation.format(w=wanted)}"
+    right_value = eval(body, {"v": other})
+    test = f"assert f({argument}) {relation.format(w=right_value)}"
     try:
         exec(test, space)
         passes = True
@@ -175,8 +175,8 @@ def test_program_is_found_in_an_answer(wrong: bool, tier: Tier) -> None:
 
 @given(st.text(max_size=60) | st.text("`\n def add(b):import=retun#", max_size=60))
 def test_no_text_breaks_the_reading(text: str) -> None:
-    found = programs.program(text, TRUTH)
-    assert found is None or isinstance(found, str)
+    source = programs.program(text, TRUTH)
+    assert source is None or isinstance(source, str)
 
 
 def test_fine_outcomes_are_scores_and_coarse_ones_are_the_verdicts() -> None:
@@ -270,9 +270,9 @@ def test_values_compare_as_their_base_types_and_by_no_program_method(right: bool
     if trouble := choose.trouble("bubblewrap"):
         pytest.skip(trouble)
     for name, (before, value, condition) in (BUILT_ON if right else FORGED).items():
-        asked = problem(conditions=[condition])
+        built_problem = problem(conditions=[condition])
         program = f"```python\n{before}\ndef add(a, b):\n    return {value}\n```"
-        (verdict,) = HumanEval(tier="bubblewrap").verify(asked, [program])
+        (verdict,) = HumanEval(tier="bubblewrap").verify(built_problem, [program])
         assert verdict.scores["correct"] == right, (name, verdict)
 
 
@@ -419,7 +419,10 @@ def test_references_are_right_and_corrupted_ones_wrong(name: str, own_rows: Path
     assert len(problems) == 2 and task.missing() == ""
     answers = [[(task.demonstrate(p),), (task.corrupt(p) or "",), ("",)] for p in problems]
     verdicts = task.verify_all(problems, answers)
-    assert [[v.scores["correct"] for v in own] for own in verdicts] == [[1, 0, 0], [1, 0, 0]]
+    assert [[v.scores["correct"] for v in problem_verdicts] for problem_verdicts in verdicts] == [
+        [1, 0, 0],
+        [1, 0, 0],
+    ]
     assert task.sandbox() == tier
 
 
@@ -439,7 +442,7 @@ def test_what_is_asked_and_what_is_hidden(own_rows: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "change", "said"),
+    ("path", "change", "message"),
     [
         ("humaneval/test.jsonl", {"entry_point": "other"}, "does not define other"),
         ("humaneval/test.jsonl", {"prompt": None}, "'prompt' must be text"),
@@ -453,12 +456,12 @@ def test_what_is_asked_and_what_is_hidden(own_rows: Path) -> None:
         ("mbpp/test.jsonl", {"task_id": 2}, "duplicate"),
     ],
 )
-def test_malformed_row_is_named(path: str, change: dict[str, Any], said: str, own_rows: Path) -> None:
+def test_malformed_row_is_named(path: str, change: dict[str, Any], message: str, own_rows: Path) -> None:
     rows = [dict(row) for row in ROWS[path]]
     rows[0] |= change
     (own_rows / path).write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = HumanEval() if path.startswith("humaneval") else MBPP()
-    with pytest.raises(DataError, match=said) as raised:
+    with pytest.raises(DataError, match=message) as raised:
         task.problems("test")
     assert path in str(raised.value) and "line" in str(raised.value)
 
@@ -476,8 +479,8 @@ def test_recipe_that_trains_on_a_test_set_is_refused(
     own_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["run", "quickstart", "--set", "tasks=humaneval", "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert "no training split" in said and "grpobench eval MODEL --task humaneval" in said
+    errors = capsys.readouterr().err
+    assert "no training split" in errors and "grpobench eval MODEL --task humaneval" in errors
     assert not (tmp_path / "out").exists()
 
 
@@ -501,8 +504,8 @@ def test_only_the_typed_option_opens_the_plain_subprocess(
     for left_behind in ("", "1"):
         monkeypatch.setenv(choose.UNSAFE_VARIABLE, left_behind)
         cli.main(["tasks", "check", "humaneval"])
-        said = capsys.readouterr().out
-        assert "absent" in said and "only with --unsafe-exec" in said
+        output = capsys.readouterr().out
+        assert "absent" in output and "only with --unsafe-exec" in output
     assert cli.main(["tasks", "check", "humaneval", "--unsafe-exec", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["state"], row["references"]["accepted"]) == ("ok", 1.0)
@@ -591,14 +594,20 @@ def test_published_tests_are_converted_as_they_say(monkeypatch: pytest.MonkeyPat
 def test_no_constant_satisfies_a_published_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     monkeypatch.setattr(sources, "_hub_trouble", lambda *_: "not asked")
-    for asked in [*published(HumanEval(), 164), *published(MBPP(), 500)]:
-        conditions = asked.truth.get("conditions", ["False"])
+    for published_problem in [*published(HumanEval(), 164), *published(MBPP(), 500)]:
+        conditions = published_problem.truth.get("conditions", ["False"])
         nodes = [
-            node for one in conditions for node in ast.walk(ast.parse(one)) if isinstance(node, ast.expr)
+            node
+            for condition in conditions
+            for node in ast.walk(ast.parse(condition))
+            if isinstance(node, ast.expr)
         ]
         for value in [*map(constant, nodes), True, False, None, 0, 1, "", []]:
-            values = [value] * len(asked.truth.get("calls", ()))
-            assert not all(holds(one, values) for one in conditions), (asked.id, value)
+            values = [value] * len(published_problem.truth.get("calls", ()))
+            assert not all(holds(condition, values) for condition in conditions), (
+                published_problem.id,
+                value,
+            )
 
 
 def constant(node: ast.expr) -> object:

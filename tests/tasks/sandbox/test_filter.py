@@ -58,14 +58,14 @@ LEAKS = {  # name: numbers, of what looks harmless and tells of the machine or r
 
 def says(program: bytes, architecture: int, number: int, arguments: tuple[int, ...] = ()) -> int:
     """What the kernel would make of it: an interpreter of the four instructions that the filter uses."""
-    data = struct.pack("<iIQ6Q", number, architecture, 0, *(arguments + (0,) * 6)[:6])
+    packed_call = struct.pack("<iIQ6Q", number, architecture, 0, *(arguments + (0,) * 6)[:6])
     word, at = 0, 0
     instructions = list(struct.iter_unpack("=HBBI", program))
     while True:
         code, if_true, if_false, value = instructions[at]
         at += 1
         if code == 0x20:
-            (word,) = struct.unpack_from("<I", data, value)
+            (word,) = struct.unpack_from("<I", packed_call, value)
         elif code == 0x15:
             at += if_true if word == value else if_false
         elif code == 0x25:
@@ -86,17 +86,17 @@ def each(machine: str) -> Iterator[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_filter_refuses_what_is_listed_and_nothing_else(machine: str) -> None:
-    program, own = assemble(machine), ARCHITECTURES[machine]
+    program, architecture = assemble(machine), ARCHITECTURES[machine]
     listed = {number: answer for _, number, answer in each(machine)}
     choice = {numbers[MACHINES.index(machine)] for numbers in ONLY}
     for number in range(NEWEST + 1):
         if number not in choice:
-            assert says(program, own, number) == listed.get(number, 0x7FFF0000), number
+            assert says(program, architecture, number) == listed.get(number, 0x7FFF0000), number
     for name, numbers in ALLOWED.items():
-        assert says(program, own, numbers[MACHINES.index(machine)]) == 0x7FFF0000, name
+        assert says(program, architecture, numbers[MACHINES.index(machine)]) == 0x7FFF0000, name
     for later in (NEWEST + 1, 452, 0x40000000 + 90, 0x7FFFFFFF, -1):
-        assert says(program, own, later) == 0x50000 | errno.ENOSYS
-    for other in set(ARCHITECTURES.values()) - {own} | {0x40000003}:
+        assert says(program, architecture, later) == 0x50000 | errno.ENOSYS
+    for other in set(ARCHITECTURES.values()) - {architecture} | {0x40000003}:
         assert says(program, other, ALLOWED["read"][0]) == 0x80000000
 
 
@@ -110,7 +110,7 @@ def test_calls_that_tell_of_the_machine_are_refused(name: str, machine: str) -> 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_filter_reads_the_one_argument_that_matters(machine: str) -> None:
-    program, own, place = assemble(machine), ARCHITECTURES[machine], MACHINES.index(machine)
+    program, architecture, machine_index = assemble(machine), ARCHITECTURES[machine], MACHINES.index(machine)
     fcntl, ioctl, socketpair = (sandbox_filter.FCNTL, sandbox_filter.IOCTL, sandbox_filter.SOCKETPAIR)
     cases = [
         # numbers, arguments, whether it is let through
@@ -132,10 +132,10 @@ def test_filter_reads_the_one_argument_that_matters(machine: str) -> None:
         (sandbox_filter.PRCTL, (15, 0), True),  # PR_SET_NAME
     ]
     for numbers, arguments, through in cases:
-        number = numbers[place]
+        number = numbers[machine_index]
         assert number is not None
         answer = 0x7FFF0000 if through else 0x50000 | errno.EPERM
-        assert says(program, own, number, arguments) == answer, (numbers, arguments)
+        assert says(program, architecture, number, arguments) == answer, (numbers, arguments)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -143,10 +143,10 @@ def test_numbers_are_those_of_the_kernel(machine: str) -> None:
     header = Path(HEADERS[machine])
     if not header.exists():
         pytest.skip(f"{header} is not installed")
-    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
-    known = {name: int(number) for name, number in found}
-    place = MACHINES.index(machine)
+    defines = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
+    number_by_name = {name: int(number) for name, number in defines}
+    machine_index = MACHINES.index(machine)
     for name, numbers in {**REFUSED, **IDLE}.items():
-        assert known.get(name) == numbers[place], name
+        assert number_by_name.get(name) == numbers[machine_index], name
     for name in ("fcntl", "ioctl", "socketpair", "madvise", "prctl"):
-        assert known[name] == getattr(sandbox_filter, name.upper())[place]
+        assert number_by_name[name] == getattr(sandbox_filter, name.upper())[machine_index]

@@ -63,10 +63,10 @@ def tier(request: pytest.FixtureRequest) -> Sandbox:
 
 
 def children() -> set[int]:
-    found = set()
+    pids = set()
     for path in Path("/proc/self/task").glob("*/children"):
-        found |= {int(pid) for pid in path.read_text().split()}
-    return {pid for pid in found if state(pid) not in "ZX"}
+        pids |= {int(pid) for pid in path.read_text().split()}
+    return {pid for pid in pids if state(pid) not in "ZX"}
 
 
 def state(pid: int) -> str:
@@ -150,7 +150,7 @@ def as_nobody(tier: Sandbox, jobs: list[Job]) -> list[Execution]:
     """What a process of an ordinary user gives for the same jobs. True values come back as their text."""
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")
-    asked = [[job.program, job.calls] for job in jobs]
+    requests = [[job.program, job.calls] for job in jobs]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         shutil.copytree(Path(choose.__file__).parents[1], f"{folder}/grpobench/tasks")
@@ -159,7 +159,7 @@ def as_nobody(tier: Sandbox, jobs: list[Job]) -> list[Execution]:
             pytest.skip("no interpreter that an ordinary user can run: they are in folders of root's")
         done = subprocess.run(
             [python, "-P", "-c", RELAY],
-            input=json.dumps([tier.limits.seconds, tier.limits.megabytes, asked]),
+            input=json.dumps([tier.limits.seconds, tier.limits.megabytes, requests]),
             env=dict(os.environ, PYTHONPATH=folder, HOME="/"),
             cwd="/",
             user=NOBODY,
@@ -326,9 +326,9 @@ def test_elements_with_equal_hashes_are_refused_before_they_are_compared() -> No
         nested = ['["t",[' * depth + number + "]]" * depth for number in numbers]
         with pytest.raises(ValueError, match="too much work"):
             sandbox_wire.values([f'["z",[{",".join(nested)}]]'])
-        (made,) = sandbox_wire.values([f'["l",[{",".join(nested)}]]'])
+        (decoded,) = sandbox_wire.values([f'["l",[{",".join(nested)}]]'])
         with pytest.raises(ValueError, match="too much work"):
-            few(made)
+            few(decoded)
     pairs = {(-1 - i % 2, i // 2) for i in range(2900)}  # -1 and -2 have the same hash
     assert sandbox_wire.values([encoded(pairs)]) == (pairs,) and set(few(pairs)) == pairs
 
@@ -406,9 +406,9 @@ def unordered(value: Any) -> str:
     if isinstance(value, set | frozenset):
         return f"{type(value).__name__}{sorted(value)}"
     if isinstance(value, dict):
-        return repr([(unordered(key), unordered(own)) for key, own in value.items()])
+        return repr([(unordered(key), unordered(member)) for key, member in value.items()])
     if isinstance(value, list | tuple):
-        return f"{type(value).__name__}{[unordered(own) for own in value]}"
+        return f"{type(value).__name__}{[unordered(member) for member in value]}"
     return repr(value)
 
 
@@ -435,8 +435,8 @@ def test_values_of_every_kind_come_out_of_cpython() -> None:
 
 @given(st.binary(max_size=200) | st.text("[]\"'lit,0123456789 \nvalueready", max_size=80).map(str.encode))
 def test_no_bytes_break_the_reader(answer: bytes) -> None:
-    for found in (transcript.read(answer, 1), transcript.read(b"ready\nvalue " + answer + b"\nend\n", 1)):
-        assert found is None or found.outcome in ("pass", "error", "oom", "syntax", "output_limit")
+    for execution in (transcript.read(answer, 1), transcript.read(b"ready\nvalue " + answer + b"\nend\n", 1)):
+        assert execution is None or execution.outcome in ("pass", "error", "oom", "syntax", "output_limit")
 
 
 @pytest.mark.parametrize(
@@ -468,12 +468,12 @@ def test_no_bytes_break_the_reader(answer: bytes) -> None:
     ids=lambda item: item[0],
 )
 def test_malformed_answer_fails(answer: tuple[str, str]) -> None:
-    found = transcript.read(b"ready\n" + answer[1].encode(), 1)
-    if found is not None and found.outcome == "pass":
-        assert not found.brief
-        assert judging.judge([judging.Question(found.wire, [])]) == [("error", "")]
+    execution = transcript.read(b"ready\n" + answer[1].encode(), 1)
+    if execution is not None and execution.outcome == "pass":
+        assert not execution.brief
+        assert judging.judge([judging.Question(execution.wire, [])]) == [("error", "")]
     else:
-        assert found is None or found.outcome == "error"
+        assert execution is None or execution.outcome == "error"
 
 
 # Outcomes
@@ -534,8 +534,8 @@ def test_killed_sandbox_is_started_again(tier: Sandbox) -> None:
     count = 6 * 10**6 if tier.tier == "bubblewrap" else 2 * 10**6
     program = f"def slow():\n    s = 0\n    for i in range({count}):\n        s += i\n    return s"
     before = running(tier) if tier.tier == "bubblewrap" else set()
-    result: list[Execution] = []
-    thread = threading.Thread(target=lambda: result.append(tier.run(program, ["slow()"])))
+    executions: list[Execution] = []
+    thread = threading.Thread(target=lambda: executions.append(tier.run(program, ["slow()"])))
     thread.start()
     deadline = time.monotonic() + 5
     while not (started := running(tier) - before) and time.monotonic() < deadline:
@@ -544,7 +544,7 @@ def test_killed_sandbox_is_started_again(tier: Sandbox) -> None:
     for pid in started:
         os.kill(pid, signal.SIGKILL)
     thread.join()
-    assert result[0].outcome == "pass" and result[0].values == (sum(range(count)),)
+    assert executions[0].outcome == "pass" and executions[0].values == (sum(range(count)),)
 
 
 def test_program_that_dies_of_a_limit_on_its_processor_time_has_a_verdict(
@@ -552,21 +552,21 @@ def test_program_that_dies_of_a_limit_on_its_processor_time_has_a_verdict(
 ) -> None:
     """The sandbox's own limit is one, when nobody looked. One that a program gives itself, which looks as if
     the machine had killed it, earns it no more than the limit and one attempt."""
-    chosen, seen = need("bubblewrap", Limits(seconds=1.2, megabytes=256)), []
+    chosen, attempts = need("bubblewrap", Limits(seconds=1.2, megabytes=256)), []
     once = type(chosen).once
 
     def counted(self: Sandbox, job: Job) -> tuple[Execution, bool]:
-        seen.append(once(self, job))
-        return seen[-1]
+        attempts.append(once(self, job))
+        return attempts[-1]
 
     monkeypatch.setattr(type(chosen), "once", counted)
-    own = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True:\n    pass"
-    assert chosen.run(own, []).outcome in ("error", "timeout")
-    assert len(seen) <= 2
-    seen.clear()
+    program = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True:\n    pass"
+    assert chosen.run(program, []).outcome in ("error", "timeout")
+    assert len(attempts) <= 2
+    attempts.clear()
     monkeypatch.setattr(sandbox_process.Conversation, "is_late", lambda self: False)
     assert chosen.run("while True:\n    pass", []).outcome == "timeout"
-    assert len(seen) == 1
+    assert len(attempts) == 1
 
 
 def test_many_hanging_programs_share_the_workers() -> None:
@@ -574,8 +574,8 @@ def test_many_hanging_programs_share_the_workers() -> None:
     chosen = need("bubblewrap", BRIEF)
     sleeps = "import time\ntime.sleep(100)"
     began = time.monotonic()
-    found = chosen.run_all([Job(sleeps if i % 4 == 0 else "x = 1", ("x",)) for i in range(8)])
-    assert [e.outcome for e in found] == ["timeout" if i % 4 == 0 else "pass" for i in range(8)]
+    executions = chosen.run_all([Job(sleeps if i % 4 == 0 else "x = 1", ("x",)) for i in range(8)])
+    assert [e.outcome for e in executions] == ["timeout" if i % 4 == 0 else "pass" for i in range(8)]
     limit = PATIENCE * BRIEF.seconds
     assert time.monotonic() - began < 2 * limit / min(2, cores()) + 5
 
@@ -672,9 +672,11 @@ def test_no_program_outlives_a_harness_that_is_killed() -> None:
     )
     assert harness.stdout is not None and harness.stdout.readline() == "ready\n"
     deadline = time.monotonic() + 60
-    while len(found := in_session(harness.pid)) < 3 and time.monotonic() < deadline:  # itself, guard, Monty
+    while (
+        len(processes := in_session(harness.pid)) < 3 and time.monotonic() < deadline
+    ):  # itself, guard, Monty
         time.sleep(0.05)
-    assert len(found) == 3
+    assert len(processes) == 3
     time.sleep(0.2)
     harness.kill()
     harness.wait()
@@ -690,7 +692,7 @@ def test_no_program_outlives_a_harness_that_is_killed() -> None:
 
 def in_session(number: int) -> set[int]:
     """The processes of a session that still run."""
-    found = set()
+    pids = set()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             stat = entry.read_text()
@@ -698,5 +700,5 @@ def in_session(number: int) -> set[int]:
             continue
         fields = stat[stat.rindex(")") + 2 :].split()
         if int(fields[3]) == number and fields[0] != "Z":
-            found.add(int(entry.parent.name))
-    return found
+            pids.add(int(entry.parent.name))
+    return pids

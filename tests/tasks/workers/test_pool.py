@@ -31,9 +31,9 @@ def found_by_the_keeper() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Pool]:
-    made = Pool("helpers.pool_functions:odd_jobs", workers=2)
-    yield made
-    made.close()
+    two_workers = Pool("helpers.pool_functions:odd_jobs", workers=2)
+    yield two_workers
+    two_workers.close()
 
 
 def alive(pid: int) -> bool:
@@ -73,8 +73,8 @@ def test_replies_come_in_the_order_of_the_arguments(two: Pool) -> None:
     ],
 )
 def test_what_one_argument_does_is_its_own_affair(two: Pool, argument: list[object], reply: Reply) -> None:
-    given = [["echo", 1], argument, ["echo", 2], ["echo", 3]]
-    assert two.map(given, cpu_seconds=0.2) == [
+    arguments = [["echo", 1], argument, ["echo", 2], ["echo", 3]]
+    assert two.map(arguments, cpu_seconds=0.2) == [
         Reply("done", 1),
         reply,
         Reply("done", 2),
@@ -91,9 +91,9 @@ def test_wall_limit_holds_for_what_does_not_compute(two: Pool) -> None:
 
 def test_hung_arguments_are_waited_for_side_by_side(two: Pool) -> None:
     two.map([["echo", 0]])
-    given = [["sleep", 60] if i % 10 == 5 else ["echo", i] for i in range(100)]
+    arguments = [["sleep", 60] if i % 10 == 5 else ["echo", i] for i in range(100)]
     began = time.monotonic()
-    replies = two.map(given, wall_seconds=0.5)
+    replies = two.map(arguments, wall_seconds=0.5)
     taken = time.monotonic() - began
     assert [reply.ending for reply in replies].count("timeout") == 10
     assert [reply.value for reply in replies if reply.ending == "done"] == [
@@ -176,8 +176,10 @@ def test_forked_copy_of_the_parent_has_a_keeper_of_its_own() -> None:
 
 def test_what_the_import_maps_is_no_memory_of_an_argument() -> None:
     """A limit of a gigabyte is one beside the libraries, whose CUDA builds map more than that."""
-    with contextlib.closing(Pool("helpers.pool_functions:large_import", memory=2**30, workers=1)) as one:
-        assert one.map([300_000_000, 2**31]) == [Reply("done", 300_000_000), Reply("crash")]
+    with contextlib.closing(
+        Pool("helpers.pool_functions:large_import", memory=2**30, workers=1)
+    ) as one_worker:
+        assert one_worker.map([300_000_000, 2**31]) == [Reply("done", 300_000_000), Reply("crash")]
 
 
 def test_workers_see_neither_secrets_nor_files_to_write(
@@ -193,9 +195,9 @@ def test_workers_see_neither_secrets_nor_files_to_write(
 
 
 def test_worker_is_replaced_after_its_share_of_arguments() -> None:
-    one = Pool("helpers.pool_functions:odd_jobs", workers=1)
-    pids = [reply.value for reply in one.map([["pid", 0]] * (2 * keeper.RECYCLE))]
-    one.close()
+    one_worker = Pool("helpers.pool_functions:odd_jobs", workers=1)
+    pids = [reply.value for reply in one_worker.map([["pid", 0]] * (2 * keeper.RECYCLE))]
+    one_worker.close()
     assert len(set(pids)) == 2
     assert len(set(pids[: keeper.RECYCLE])) == 1
 
@@ -207,13 +209,13 @@ def test_as_many_workers_as_cores_unless_threads_are_allotted(monkeypatch: pytes
         assert pool.worker_slots() == expected
 
 
-def watch(seen: list[float], done: threading.Event) -> None:
+def watch(slowdowns: list[float], done: threading.Event) -> None:
     """Note, again and again, how much longer a bit of work takes than on a host of its own."""
     while not done.wait(2):
         began, worked = time.monotonic(), time.thread_time()
         while time.thread_time() - worked < 0.05:
             pass
-        seen.append((time.monotonic() - began) / 0.05)
+        slowdowns.append((time.monotonic() - began) / 0.05)
 
 
 @pytest.mark.slow
@@ -239,23 +241,25 @@ def test_a_hundred_hung_verifications_among_a_thousand(monkeypatch: pytest.Monke
         monkeypatch.setattr(algebra, "POOL", verifiers)
         assert algebra.ask("4", "\\sqrt{16}") == "equal"
         began = time.monotonic()
-        found = final_answer.compare_all(pairs)
+        outcomes = final_answer.compare_all(pairs)
         taken = time.monotonic() - began
         verifiers.close()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return found, taken, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return outcomes, taken, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     without, taken_without, work_without = timed(healthy)
-    seen, done = [1.0], threading.Event()
-    threading.Thread(target=watch, args=(seen, done)).start()
-    found, taken, work = timed(mixed)
+    slowdowns, done = [1.0], threading.Event()
+    threading.Thread(target=watch, args=(slowdowns, done)).start()
+    outcomes, taken, work = timed(mixed)
     done.set()
-    busy = sum(seen) / len(seen)
+    busy = sum(slowdowns) / len(slowdowns)
     cost, cost_in_work = taken - taken_without, work - work_without
     print(f"{cost:.1f} s by the clock, {cost_in_work:.1f} s of work, which took {busy:.2f} times as long")
-    assert [outcome for pair, outcome in zip(mixed, found, strict=True) if pair in hung] == ["timeout"] * 100
-    assert [outcome for pair, outcome in zip(mixed, found, strict=True) if pair not in hung] == without
+    assert [outcome for pair, outcome in zip(mixed, outcomes, strict=True) if pair in hung] == [
+        "timeout"
+    ] * 100
+    assert [outcome for pair, outcome in zip(mixed, outcomes, strict=True) if pair not in hung] == without
     assert set(without) == {"equal", "different"}
     assert cost_in_work < 100 * limit + 5 * workers
-    each = limit if busy < 1.1 else pool.WALL_PER_CPU * limit
-    assert cost < 100 * each / workers + 5 * busy
+    limit_each = limit if busy < 1.1 else pool.WALL_PER_CPU * limit
+    assert cost < 100 * limit_each / workers + 5 * busy
