@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from grpobench.runs.commands.options import Options, data_options, flag, json_option, unsafe_option
-from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say, say_each
 
 KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "figures", "models")
 SHOWN = ("algorithm", "dialect", "dialects", "task", "reward", "recipe", "metric")
@@ -128,28 +128,13 @@ def check_command(options: Options) -> int:
     """Every task shall accept its references and reject corrupted answers and constants. Exits with 70 if one
     fails, else with 0. A task whose data is absent does not fail."""
     from grpobench.runs.inventory import check
-    from grpobench.runs.tools.progress import Ticker
     from grpobench.runs.tools.strict import ConfigError
 
     if options.all and options.names:
         raise ConfigError(["tasks check: --all takes every task; leave it or the names away"])
     most = check.MOST if options.problems is None else options.problems
-    ticker = Ticker()
-    shows = options.json or ticker.status  # the lines of the text say enough where there is no terminal
-    checks = check.checks(options.names, most, ticker.tell if shows else lambda text: None)
-    rows, failed = [], False
-    while True:
-        with ticker:  # not while lines are printed, which it would take for its own
-            one = next(checks, None)
-        if one is None:
-            break
-        failed |= one.state == "failed"
-        rows.append(one.row())
-        if not options.json:
-            say("\n".join(check.as_lines(one)), flush=True)
-    if options.json:
-        say(as_json(rows))
-    return INFRASTRUCTURE if failed else DONE
+    found = say_each(lambda tell: check.checks(options.names, most, tell), check.as_lines, options.json)
+    return INFRASTRUCTURE if any(one.state == "failed" for one in found) else DONE
 
 
 @flag("--keep", "Keep what the graders say in the project's checkout.")

@@ -16,7 +16,7 @@ from grpobench.runs.commands.options import (
     set_option,
     trust_option,
 )
-from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, say
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, say, say_each
 
 CASES = (
     "short",
@@ -74,28 +74,17 @@ def deep_command(options: Options) -> int:
     from grpobench.runs.experiment.memory_table import plan_lines
     from grpobench.runs.inventory.deep import examine, result
     from grpobench.runs.settings.recipe import read_recipe
-    from grpobench.runs.tools.progress import Ticker
 
     if options.device:
         use_device(options.device)
-    recipe, ticker, checked = read_recipe(options.deep, options.sets), Ticker(), []
+    recipe = read_recipe(options.deep, options.sets)
     plans, why = memory.attempt(recipe.runs(), memory.device(options.gpu_memory, HERE))
     if not options.json:
         say("\n".join([*plan_lines(plans, why), ""]), flush=True)
     memory.demand(plans)  # before anything is loaded
-    shows = options.json or ticker.status  # the lines of the text say enough where there is no terminal
-    results = examine.examine(recipe, options.out, ticker.tell if shows else lambda text: None)
-    while True:
-        with ticker:  # not while lines are printed, which it would take for its own
-            one = next(results, None)
-        if one is None:
-            break
-        checked.append(one)
-        if not options.json:
-            say("\n".join(result.as_lines(one)), flush=True)
-    if options.json:
-        say(as_json([one.row() for one in checked]))
-    return result.code(checked)
+    return result.code(
+        say_each(lambda tell: examine.examine(recipe, options.out, tell), result.as_lines, options.json)
+    )
 
 
 def use_device(name: str) -> None:

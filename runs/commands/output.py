@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TextIO, TypeVar
 
 from grpobench.analysis.tools.text import json_text, visible
 
@@ -19,6 +20,38 @@ def say(text: object, file: TextIO | None = None, flush: bool = False) -> None:
 def complain(message: str, code: int) -> int:
     say(f"grpobench: {message}", file=sys.stderr)
     return code
+
+
+class Check(Protocol):
+    """What a check found."""
+
+    def row(self) -> Mapping[str, Any]: ...
+
+
+C = TypeVar("C", bound=Check)
+
+
+def say_each(
+    begin: Callable[[Callable[[str], None]], Iterator[C]], lines: Callable[[C], list[str]], in_json: bool
+) -> list[C]:
+    """Print each check as soon as it is known, and in a terminal what goes on meanwhile; `in_json` all at the
+    end. `begin` gets what shows a text, and returns the checks."""
+    from grpobench.runs.tools.progress import Ticker
+
+    ticker, found = Ticker(), []
+    shows = in_json or ticker.status  # the lines of the text say enough where there is no terminal
+    checks = begin(ticker.tell if shows else lambda text: None)
+    while True:
+        with ticker:  # not while lines are printed, which it would take for its own
+            one = next(checks, None)
+        if one is None:
+            break
+        found.append(one)
+        if not in_json:
+            say("\n".join(lines(one)), flush=True)
+    if in_json:
+        say(as_json([one.row() for one in found]))
+    return found
 
 
 def as_json(value: Any) -> str:

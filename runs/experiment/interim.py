@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.settings.search import seed_faults
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.tables import DataError
 
 if TYPE_CHECKING:
     from grpobench.analysis.runfolder.interim import InterimPlan
@@ -85,8 +83,7 @@ def settle(folder: Path, plan: InterimPlan) -> None:
     """Write the plan, unless it exists."""
     from grpobench.analysis.runfolder.interim import FILE, read_plan
 
-    with refusals():
-        written_plan = read_plan(folder)
+    written_plan = read_plan(folder)
     if written_plan == plan:
         return
     if written_plan is not None:
@@ -110,8 +107,7 @@ def demand_unplanned(folder: Path) -> None:
     """Raise FolderError for a folder with a plan if the command names none."""
     from grpobench.analysis.runfolder.interim import FILE, read_plan
 
-    with refusals():
-        plan = read_plan(folder)
+    plan = read_plan(folder)
     if plan is not None:
         raise FolderError(
             f"{folder / FILE}: this folder adds seeds by a plan; continue with {' '.join(plan.options)}"
@@ -123,16 +119,4 @@ def resolved(folder: Path) -> bool:
     from grpobench.analysis.runfolder.load import load
     from grpobench.analysis.topics.numbers import Numbers
 
-    with refusals():
-        return all(pair.verdict != "unresolved" for pair in Numbers(load(folder)).compared)
-
-
-@contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Turn errors of logs into errors of data, as the command line reports them."""
-    from grpobench.analysis.runfolder.files import LogError
-
-    try:
-        yield
-    except LogError as error:
-        raise DataError(str(error)) from error
+    return all(pair.verdict != "unresolved" for pair in Numbers(load(folder)).compared)

@@ -19,7 +19,7 @@ COMMANDS = "grpobench.runs.commands"
 INTERFACE = "grpobench.runs.api."
 READING = (
     *("runs.settings.recipe", "runs.settings.layers", "runs.settings.draft", "runs.settings.findings"),
-    *("runs.experiment.engines", "runs.tools.strict", "runs.inventory.folders"),
+    *("runs.experiment.engines", "runs.tools.strict", "runs.inventory.folders", "tasks.data.bounded"),
 )
 """Modules that read arguments: what a name, a list or an assignment stands for."""
 PRINTING = (
@@ -32,6 +32,7 @@ PRINTING = (
 EXCEPTIONS = {
     "machine.doctor_command": "the checks of --deep are shown one by one, after the memory plan",
     "machine.bench_command": "--memory-plan is a benchmark of its own",
+    "finding.run_finding": "of all findings it says how long the rest takes, and then lists them",
 }
 
 

@@ -12,6 +12,7 @@ from helpers import stand_ins
 from helpers.experiments import HEAD, recipe
 from rich.console import Console
 
+from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.interim import read_plan
 from grpobench.runs.cli import main
 from grpobench.runs.experiment.experiment import Outcome, run_experiment
@@ -19,7 +20,6 @@ from grpobench.runs.experiment.interim import demand_unplanned, plan_looks, run_
 from grpobench.runs.runfolder.folder import FolderError
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.tables import DataError
 
 SEEDS = "seeds = [0, 1, 2, 3, 4, 5, 6]\n"
 STAND_IN = {"execute": "helpers.stand_ins.graded"}
@@ -69,7 +69,7 @@ def test_equal_arms_end_as_equivalent_and_a_damaged_plan_is_named(tmp_path: Path
     parsed_recipe = recipe(tmp_path, "fine2", "fine4", steps=1, head=SEEDS)
     assert seeds_of(launch(parsed_recipe, tmp_path, 9, 1)) == set(range(7))  # 1/2^7 over (7/9)² of .05
     (tmp_path / "m" / "interim.json").write_text("{}")
-    with pytest.raises(DataError, match=r"interim\.json: not a plan of interim analyses"):
+    with pytest.raises(LogError, match=r"interim\.json: not a plan of interim analyses"):
         launch(parsed_recipe, tmp_path, 9, 1)
 
 
