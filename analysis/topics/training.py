@@ -80,14 +80,14 @@ def critic_explained(experiment: Experiment) -> pd.DataFrame:
     trained = pd.concat(
         [experiment.metrics[experiment.metrics["metric"] == name] for name in (EXPLAINED, *TRAINED)]
     )
-    known = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
+    trained_runs = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
     explained, group_explained, trained_rows = (
         by_run(experiment.select(EXPLAINED)),
         by_run(experiment.select(GROUP)),
         by_run(trained),
     )
     for run in experiment.runs:
-        if (run.task, run.arm, run.seed) not in known:
+        if (run.task, run.arm, run.seed) not in trained_runs:
             continue
         steps = trained_rows(run)["step"]
         first = _first(int(steps.max()))
@@ -315,9 +315,9 @@ def list_constant(experiment: Experiment, names: Sequence[str] | None = None) ->
             continue
         frames = {panel.label: experiment.select(panel.metric) for panel in panels}
         values = {label: constant(frame["value"]) for label, frame in frames.items() if len(frame)}
-        known = {label: value for label, value in values.items() if value is not None}
-        if known and len(known) == len(values):
-            notes.append(f"{title}: not drawn. {constant_note(known)}")
+        constant_values = {label: value for label, value in values.items() if value is not None}
+        if constant_values and len(constant_values) == len(values):
+            notes.append(f"{title}: not drawn. {constant_note(constant_values)}")
     return notes
 
 
