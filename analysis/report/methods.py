@@ -27,11 +27,11 @@ DOSES = {"reward.flip": "0", "reward.scale": "1", "reward.offset": "0", "reward.
 def describe_methods(facts: Facts, papers: Mapping[str, str], cite: bool = False) -> str:
     """A paragraph for the methods section of a paper. It leaves out what the runs did not record. With
     `cite` a paper is ` [arXiv:NUMBER]` in the place of its title."""
-    settings = {one.key: one for one in facts.settings}
-    known = facts.numbers.shown.labels
+    settings = {setting.key: setting for setting in facts.settings}
+    labels = facts.numbers.shown.labels
 
     def label(name: str) -> str:
-        return known.get(name, name)
+        return labels.get(name, name)
 
     return joined(
         [
@@ -73,13 +73,13 @@ Label = Callable[[str], str]
 def said(settings: Mapping[str, Setting], key: str, label: Label = str) -> str:
     """The value of a setting that all arms share, or each value with its arms; empty if no run recorded
     it."""
-    one = settings.get(key)
-    if one is None:
+    setting = settings.get(key)
+    if setting is None:
         return ""
-    if not one.differs:
-        return next(iter(one.values.values()))
+    if not setting.differs:
+        return next(iter(setting.values.values()))
     arms: dict[str, list[str]] = {}
-    for arm, value in one.values.items():
+    for arm, value in setting.values.items():
         if value != NONE:
             arms.setdefault(value, []).append(label(arm))
     return ", ".join(f"{value} ({', '.join(names)})" for value, names in arms.items())
@@ -112,7 +112,7 @@ def _algorithms(experiment: Experiment, papers: Mapping[str, str], label: Label,
         sources = [f"{label(name)}{_marks(paper)}" for name, paper in used.items()]
     else:
         sources = [f"{label(name)} ({paper})" for name, paper in used.items()]
-    sources += [f"{label(name)} (our own, {own})" for name, own in user_classes(experiment).items()]
+    sources += [f"{label(name)} (our own, {file})" for name, file in user_classes(experiment).items()]
     return f"Sources of algorithms: {'; '.join(sources)}." if sources else ""
 
 
@@ -136,9 +136,11 @@ def _tasks(experiment: Experiment, label: Label) -> str:
     for task in experiment.tasks:
         configs = [run.config.get("task", {}) for run in experiment.runs if run.task == task and run.config]
         config = configs[0] if configs else {}
-        own = config.get("settings", {}) if isinstance(config, Mapping) else {}
+        task_settings = config.get("settings", {}) if isinstance(config, Mapping) else {}
         words = ", ".join(
-            f"{key.replace('_', ' ')} {value}" for key, value in own.items() if value not in ([], "")
+            f"{key.replace('_', ' ')} {value}"
+            for key, value in task_settings.items()
+            if value not in ([], "")
         )
         parts += [f"{label(task)} ({words})"] if words else []
     return f"Settings of tasks: {'; '.join(parts)}." if parts else ""
@@ -193,7 +195,7 @@ def _rewards(settings: Mapping[str, Setting], label: Label) -> str:
         said(settings, "reward.kind", label),
         sorted(k for k in settings if k.startswith("reward.weights")),
     )
-    own = [
+    weight_words = [
         f"{key.removeprefix('reward.weights.')} {said(settings, key, label)}"
         for key in weights
         if key != "reward.weights"
@@ -205,10 +207,10 @@ def _rewards(settings: Mapping[str, Setting], label: Label) -> str:
     ]
     if not kind:
         return ""
-    if kind == "task" and not own:
+    if kind == "task" and not weight_words:
         text = "Rewards are those of the tasks"
     else:
-        text = f"Rewards: {kind}" + (f" with weights {', '.join(own)}" if own else "")
+        text = f"Rewards: {kind}" + (f" with weights {', '.join(weight_words)}" if weight_words else "")
     return f"{text}{f', changed on purpose: {listed(changed)}' if changed else ''}."
 
 
@@ -263,9 +265,11 @@ def _names(arms: Sequence[str], label: Label) -> str:
 
 def _accuracy(experiment: Experiment, label: Label) -> str:
     headlines = {task: headline_of(experiment, task) for task in experiment.tasks}
-    modes = sorted({describe_decoding(experiment, one.mode) for one in headlines.values()})
-    splits = sorted({one.split for one in headlines.values()})
-    problems = problems_in_words(experiment, {task: one.split for task, one in headlines.items()}, label)
+    modes = sorted({describe_decoding(experiment, headline.mode) for headline in headlines.values()})
+    splits = sorted({headline.split for headline in headlines.values()})
+    problems = problems_in_words(
+        experiment, {task: headline.split for task, headline in headlines.items()}, label
+    )
     text = f"Accuracy is measured on the {' and '.join(splits)} split by {' and '.join(modes)} after the "
     text += f"last update ({problems})"
     if len(experiment.seeds) > 1:
@@ -308,9 +312,9 @@ def _exclusions(facts: Facts) -> str:
             f"{n} {'without data' if name == WITHOUT_DATA else name}" for name, n in left_out.items()
         )
         parts.append(f"{sum(left_out.values())} without a result are left out ({names})")
-    whole = f"All {statuses.get(FINISHED, 0)} runs finished, and none is excluded."
+    complete_text = f"All {statuses.get(FINISHED, 0)} runs finished, and none is excluded."
     rule = "A run that diverges counts as 0."
-    return f"{rule} {'; '.join(parts)}." if parts else f"{rule} {whole}"
+    return f"{rule} {'; '.join(parts)}." if parts else f"{rule} {complete_text}"
 
 
 def _software(experiment: Experiment, cite: bool) -> str:

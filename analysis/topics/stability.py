@@ -314,7 +314,7 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
     panels = {
         title: lifetimes
         for title, lifetimes in all_panels.items()
-        if any(any(lifetimes.collapsed) for lifetimes in lifetimes.values())
+        if any(any(of_arm.collapsed) for of_arm in lifetimes.values())
     }
     tasks = list(panels)
     if not tasks:

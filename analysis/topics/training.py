@@ -208,7 +208,7 @@ class Panel:
     metric: str
     shared: Literal["panel", "row", "figure"] = "row"
     """Which panels share a scale; `panel` where tasks have different units."""
-    named: str = ""
+    axis_label: str = ""
     """Its label where the catalog has none, because the metric is one of many."""
 
     @property
@@ -217,7 +217,7 @@ class Panel:
 
     @property
     def label(self) -> str:
-        return self.named or self.declared.axis
+        return self.axis_label or self.declared.axis
 
 
 TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
@@ -338,7 +338,7 @@ def draw_components(experiment: Experiment, sheet: Sheet) -> Drawing | None:
 def draw_gradients(experiment: Experiment, sheet: Sheet) -> Drawing | None:
     """Gradient norm of every trained role."""
     rows = [
-        Panel(name, named=f"gradient norm\n({name.removeprefix('grad_norm/').replace('_', ' ')})")
+        Panel(name, axis_label=f"gradient norm\n({name.removeprefix('grad_norm/').replace('_', ' ')})")
         for name in experiment.names("grad_norm/")
     ]
     return draw_training(experiment, "gradient", "Gradient norm by role", rows, sheet)
