@@ -70,7 +70,7 @@ Label = Callable[[str], str]
 """The name of an arm or a task in the text."""
 
 
-def said(settings: Mapping[str, Setting], key: str, label: Label = str) -> str:
+def setting_text(settings: Mapping[str, Setting], key: str, label: Label = str) -> str:
     """The value of a setting that all arms share, or each value with its arms; empty if no run recorded
     it."""
     setting = settings.get(key)
@@ -99,10 +99,10 @@ def _what(facts: Facts, settings: Mapping[str, Setting], label: Label) -> str:
     )
     arms, tasks = (listed(list(map(label, names)), MOST) for names in (experiment.arms, experiment.tasks))
     text = f"We trained {arms} on {tasks} with {seeds} per arm"
-    model, dtype = said(settings, "model.name", label), said(settings, "model.dtype", label)
+    model, dtype = setting_text(settings, "model.name", label), setting_text(settings, "model.dtype", label)
     text += f", from the policy {model}" if model else ""
     text += f" in {dtype}" if model and dtype else ""
-    warm = said(settings, "model.warm_start", label)
+    warm = setting_text(settings, "model.warm_start", label)
     return f"{text}." + (f" Supervised updates before training: {warm}." if warm not in ("", "0") else "")
 
 
@@ -147,15 +147,21 @@ def _tasks(experiment: Experiment, label: Label) -> str:
 
 
 def _steps(settings: Mapping[str, Setting]) -> str:
-    steps = said(settings, "train.steps")
-    prompts, group = said(settings, "train.prompts_per_step"), said(settings, "train.group_size")
+    steps = setting_text(settings, "train.steps")
+    prompts, group = (
+        setting_text(settings, "train.prompts_per_step"),
+        setting_text(settings, "train.group_size"),
+    )
     if not (prompts and group):
         return f"A run has {steps} steps." if steps else ""
     text = f"A step samples {prompts} prompts with {group} completions each"
-    minibatches, epochs = said(settings, "train.num_minibatches"), said(settings, "train.epochs")
+    minibatches, epochs = (
+        setting_text(settings, "train.num_minibatches"),
+        setting_text(settings, "train.epochs"),
+    )
     text += f" and makes {minibatches} optimizer updates per pass" if minibatches else ""
     text += f" in {epochs} pass{'es' * (epochs != '1')}" if minibatches and epochs else ""
-    temperature = said(settings, "sampler.temperature")
+    temperature = setting_text(settings, "sampler.temperature")
     text += f", at temperature {temperature}" if temperature else ""
     return f"{text}; a run has {steps} steps." if steps else f"{text}."
 
@@ -176,10 +182,13 @@ def _rates(settings: Mapping[str, Setting], label: Label) -> str:
     """Learning rates by role, the policy's first."""
     roles = [key.rpartition(".")[2] for key in settings if key.startswith(f"{RATE}.")]
     roles.sort(key=lambda role: (role != "policy", role))
-    rates = [f"{role.replace('_', ' ')} {said(settings, f'{RATE}.{role}', label)}" for role in roles]
+    rates = [f"{role.replace('_', ' ')} {setting_text(settings, f'{RATE}.{role}', label)}" for role in roles]
     if not rates:
         return ""
-    optimizer, schedule = said(settings, "train.optimizer", label), said(settings, "train.schedule", label)
+    optimizer, schedule = (
+        setting_text(settings, "train.optimizer", label),
+        setting_text(settings, "train.schedule", label),
+    )
     text = f"Learning rates: {'; '.join(rates)}"
     text += f", with {optimizer}" if optimizer else ""
     text += f" and a {schedule} schedule" if optimizer and schedule else ""
@@ -192,18 +201,18 @@ RATE = "train.learning_rate"
 def _rewards(settings: Mapping[str, Setting], label: Label) -> str:
     """What is rewarded, where it is not the task's own score, and changes of the rewards."""
     kind, weights = (
-        said(settings, "reward.kind", label),
+        setting_text(settings, "reward.kind", label),
         sorted(k for k in settings if k.startswith("reward.weights")),
     )
     weight_words = [
-        f"{key.removeprefix('reward.weights.')} {said(settings, key, label)}"
+        f"{key.removeprefix('reward.weights.')} {setting_text(settings, key, label)}"
         for key in weights
         if key != "reward.weights"
     ]
     changed = [
-        f"{key.rpartition('.')[2]} {said(settings, key, label)}"
+        f"{key.rpartition('.')[2]} {setting_text(settings, key, label)}"
         for key, neutral in DOSES.items()
-        if said(settings, key, label) not in ("", neutral)
+        if setting_text(settings, key, label) not in ("", neutral)
     ]
     if not kind:
         return ""
@@ -319,8 +328,8 @@ def _exclusions(facts: Facts) -> str:
 
 def _software(experiment: Experiment, cite: bool) -> str:
     installed = ", ".join(
-        f"{name} {' and '.join(known)}"
+        f"{name} {' and '.join(numbers)}"
         + (f" [arXiv:{LIBRARIES[name][1]}]" if cite and name in LIBRARIES else "")
-        for name, known in versions(experiment).items()
+        for name, numbers in versions(experiment).items()
     )
     return f"Software: {installed}." if installed else ""
