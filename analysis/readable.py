@@ -111,32 +111,38 @@ class ReadableRow:
 def count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Counts]:
     """The counts of written answers by mode, from rows of an evaluation. Answers that the machine could not
     grade count nowhere; those of a task without the score `format` are in form if they are readable."""
-    found = {}
+    counts_by_mode = {}
     for mode in MODES:
-        own = [row for row in rows if row["mode"] == mode and row["outcome"] != "infra_error"]
-        read = [bool(was_read(row["outcome"], row["scores"].get("correct", 0.0))) for row in own]
-        cut = [row["stopped"] is False for row in own]
-        form = [row["scores"].get("format", 1.0) > 0 for row in own]
+        mode_rows = [row for row in rows if row["mode"] == mode and row["outcome"] != "infra_error"]
+        read = [bool(was_read(row["outcome"], row["scores"].get("correct", 0.0))) for row in mode_rows]
+        cut = [row["stopped"] is False for row in mode_rows]
+        form = [row["scores"].get("format", 1.0) > 0 for row in mode_rows]
         complete = [r and (f or not c) for r, f, c in zip(read, form, cut, strict=True)]
-        if own:
-            found[mode] = Counts(
-                answers=len(own),
+        if mode_rows:
+            counts_by_mode[mode] = Counts(
+                answers=len(mode_rows),
                 readable=sum(read),
                 complete=sum(complete),
                 cut=sum(cut),
-                cut_incomplete=sum(c and not whole for c, whole in zip(cut, complete, strict=True)),
-                correct=sum(row["scores"].get("correct", 0.0) == 1 for row in own),
+                cut_incomplete=sum(
+                    c and not is_complete for c, is_complete in zip(cut, complete, strict=True)
+                ),
+                correct=sum(row["scores"].get("correct", 0.0) == 1 for row in mode_rows),
             )
-    return found
+    return counts_by_mode
 
 
 def count_likeliest(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, float]:
     """(problems, those whose likeliest option is right, accuracy of guessing) of the rows by likelihood."""
-    own = [row for row in rows if row["mode"] == "likelihood" and "correct" in row["scores"]]
-    if not own:
+    likelihood_rows = [row for row in rows if row["mode"] == "likelihood" and "correct" in row["scores"]]
+    if not likelihood_rows:
         return 0, 0, math.nan
-    right = sum(row["scores"]["correct"] == 1 for row in own)
-    return len(own), right, sum(1 / len(row["logp"]) for row in own) / len(own)
+    right = sum(row["scores"]["correct"] == 1 for row in likelihood_rows)
+    return (
+        len(likelihood_rows),
+        right,
+        sum(1 / len(row["logp"]) for row in likelihood_rows) / len(likelihood_rows),
+    )
 
 
 def _share(value: int, of: int) -> dict[str, float] | None:
@@ -216,11 +222,11 @@ def cells(rows: Sequence[ReadableRow]) -> list[list[str]]:
 def _written(counts: Counts | None) -> list[str]:
     if counts is None:
         return [NONE] * 5
-    whole: Estimate = wilson(counts.complete, counts.answers)
+    complete: Estimate = wilson(counts.complete, counts.answers)
     return [
         str(counts.answers),
         percent(counts.readable / counts.answers),
-        f"{percent(whole.value)} ({interval(whole.low, whole.high)})",
+        f"{percent(complete.value)} ({interval(complete.low, complete.high)})",
         percent(counts.cut / counts.answers),
         percent(counts.correct / counts.answers),
     ]

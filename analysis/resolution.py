@@ -87,19 +87,25 @@ def answer(question: Question) -> str:
             f"{seeds} seed{'s' * (seeds != 1)} can never show a difference at {ALPHA:.0%}, whatever the "
             f"accuracies are: that takes {question.needed} seeds, {question.needed - seeds} more"
         )
-    known = not math.isnan(spread.value)
-    size = f"{100 * effect * spread.value:.1f} points" if known else f"{effect:.1f} SD of a paired difference"
-    sd = f"SD {100 * spread.value:.1f} points {spread.source}" if known else "no earlier runs tell the SD"
+    has_spread = not math.isnan(spread.value)
+    size = (
+        f"{100 * effect * spread.value:.1f} points"
+        if has_spread
+        else f"{effect:.1f} SD of a paired difference"
+    )
+    sd = (
+        f"SD {100 * spread.value:.1f} points {spread.source}" if has_spread else "no earlier runs tell the SD"
+    )
     text = f"{seeds} seeds find a difference of {size} in {power.POWER:.0%} of repetitions"
     text += f" ({question.pairs} pair{'s' * (question.pairs > 1)} a task; {sd})"
-    if question.planned or (known and effect * spread.value <= question.margin):
+    if question.planned or (has_spread and effect * spread.value <= question.margin):
         return text
-    goal = question.margin / spread.value if known else effect / 2
-    what = f"the margin of {margin_points(question.margin)} points" if known else "half of it"
+    goal = question.margin / spread.value if has_spread else effect / 2
+    goal_words = f"the margin of {margin_points(question.margin)} points" if has_spread else "half of it"
     enough = question.enough(goal)
     if math.isinf(enough):
-        return f"{text}; {what} takes more than {power.MOST_SEEDS:,} seeds"
-    return f"{text}; {what} takes about {enough:.0f} seeds, {enough - seeds:.0f} more"
+        return f"{text}; {goal_words} takes more than {power.MOST_SEEDS:,} seeds"
+    return f"{text}; {goal_words} takes about {enough:.0f} seeds, {enough - seeds:.0f} more"
 
 
 # Spreads that are known already
@@ -108,13 +114,13 @@ def answer(question: Question) -> str:
 def typical_spread(scores: Mapping[str, BySeed], pairs: Iterable[tuple[str, str]]) -> float:
     """The median over pairs of arms of the standard deviation of their paired differences; NaN where no pair
     has `LEAST` seeds. One arm that fails does not move it as it would a mean."""
-    found = []
+    spreads = []
     for first, second in pairs:
         shared = sorted(set(scores.get(first, {})) & set(scores.get(second, {})))
         if len(shared) >= LEAST:
-            found.append(spread_of([scores[first][seed] - scores[second][seed] for seed in shared]))
-    known = [value for value in found if not math.isnan(value)]
-    return float(np.median(known)) if known else math.nan
+            spreads.append(spread_of([scores[first][seed] - scores[second][seed] for seed in shared]))
+    finite_spreads = [value for value in spreads if not math.isnan(value)]
+    return float(np.median(finite_spreads)) if finite_spreads else math.nan
 
 
 def spread_of_runs(scores: Mapping[str, BySeed], control: str, source: str) -> Spread:
@@ -126,15 +132,15 @@ def spread_of_runs(scores: Mapping[str, BySeed], control: str, source: str) -> S
     return UNKNOWN
 
 
-def spread_of_kept(kept: KeptTable, task: str, control: str) -> Spread:
+def spread_of_kept(table: KeptTable, task: str, control: str) -> Spread:
     """The spread of a task in kept results."""
-    mode = kept.headline.get(task, "")
+    mode = table.headline.get(task, "")
     scores = {
         arm: {
             int(run["seed"]): float(run["accuracy"][mode][2])
-            for run in kept.of(arm, task)
+            for run in table.of(arm, task)
             if mode in run["accuracy"] and run["accuracy"][mode][2] is not None
         }
-        for arm in kept.arms
+        for arm in table.arms
     }
-    return spread_of_runs(scores, control, f"in the kept results of {kept.name}")
+    return spread_of_runs(scores, control, f"in the kept results of {table.name}")

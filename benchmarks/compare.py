@@ -69,6 +69,7 @@ def take_turns(
     def turn(activity: str, left: float) -> None:
         tell(activity, left)
         made = {}
+        # Each side is first in every other turn, so that warm caches and clock speeds favor neither.
         for name in sorted(sides, reverse=bool(len(turns) % 2)):
             time.sleep(REST)
             made[name] = sides[name].step()

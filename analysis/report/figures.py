@@ -64,9 +64,11 @@ class Underway:
         by_job = dict(zip([*self.local_jobs, *self.helper_jobs], made, strict=True))
         wide = [drawn for name in self.names if (drawn := by_job[name, TEXT]) is not None]
         embedded = []
-        for one in wide if "html" in self.formats else ():
-            narrow = by_job[one.name, COLUMN] or one
-            embedded.append(EmbeddedFigure(one.name, one.title, one.caption, one.markup, narrow.markup))
+        for figure in wide if "html" in self.formats else ():
+            narrow = by_job[figure.name, COLUMN] or figure
+            embedded.append(
+                EmbeddedFigure(figure.name, figure.title, figure.caption, figure.markup, narrow.markup)
+            )
         return Figures(wide, embedded)
 
 

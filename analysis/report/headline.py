@@ -91,12 +91,12 @@ def _unconfirmed(pairs: Sequence[Comparison], alone: bool) -> str:
     changes: dict[str, list[float]] = {}
     for pair in pairs:
         changes.setdefault(pair.task, []).append(pair.effect)
-    named = [
+    task_changes = [
         f"{' to '.join(dict.fromkeys(points(end) for end in (min(sizes), max(sizes))))} points on {task}"
         for task, sizes in changes.items()
     ]
     confirm = f"which {seeds} seed{'s' * (seeds > 1)} cannot confirm ({seeds_needed(ALPHA)} are needed)"
-    return f"mean accuracy changes by {joined(named)}" + f", {confirm}" * alone
+    return f"mean accuracy changes by {joined(task_changes)}" + f", {confirm}" * alone
 
 
 def describe_levels(numbers: Numbers) -> str:
@@ -104,11 +104,11 @@ def describe_levels(numbers: Numbers) -> str:
     finals = numbers.runs.dropna(subset=["counted"]).groupby(["task", "arm"], sort=False)["counted"].mean()
     if finals.empty or numbers.experiment.sweep_values:
         return ""
-    named = [
+    task_levels = [
         f"{' to '.join(dict.fromkeys(map(percent, (of_task.min(), of_task.max()))))} % on {task}"
         for task, of_task in finals.groupby("task", sort=False)
     ]
-    return f"mean final accuracy is {joined(named)}"
+    return f"mean final accuracy is {joined(task_levels)}"
 
 
 def _changes(
@@ -123,7 +123,9 @@ def _changes(
     for task, by_arm in effects.items():
         tasks_by_arms.setdefault(frozenset(by_arm), []).append(task)
     clauses = []
-    for group, tasks in sorted(tasks_by_arms.items(), key=lambda one: -len(one[0]) * len(one[1])):
+    for group, tasks in sorted(
+        tasks_by_arms.items(), key=lambda arms_tasks: -len(arms_tasks[0]) * len(arms_tasks[1])
+    ):
         verb = verbs[len(group) > 1]
         where = _sizes({task: [*effects[task].values()] for task in tasks})
         clauses.append(f"{arms_in_words(group, arms)} {verb} {where}")
@@ -135,8 +137,8 @@ def _sizes(effects: Mapping[str, Sequence[float]]) -> str:
     if len(effects) > MOST_CLAUSES:
         together = [effect for of_task in effects.values() for effect in of_task]
         return f"{span_in_words(together)} points on {joined([*effects])}"
-    first, *rest = (f"{span_in_words(sizes)} points on {task}" for task, sizes in effects.items())
-    return joined([first, *(text.replace(" points", "", 1) for text in rest)])
+    first, *other_texts = (f"{span_in_words(sizes)} points on {task}" for task, sizes in effects.items())
+    return joined([first, *(text.replace(" points", "", 1) for text in other_texts)])
 
 
 def _tasks_without(tasks: Sequence[str], pairs: Sequence[Comparison]) -> list[str]:
@@ -164,8 +166,10 @@ def describe_differences(numbers: Numbers) -> str:
         return (
             f"{seeds} {verb} neither changes nor differences between arms ({seeds_needed(ALPHA)} are needed)"
         )
-    what = f"{differ} of {len(compared)} pairs differ{'s' * (differ == 1)}" if differ else "no pair differs"
-    parts = [f"{what}{': ' * bool(differ)}{', '.join(_losers(compared, numbers.experiment.arms))}"]
+    differ_words = (
+        f"{differ} of {len(compared)} pairs differ{'s' * (differ == 1)}" if differ else "no pair differs"
+    )
+    parts = [f"{differ_words}{': ' * bool(differ)}{', '.join(_losers(compared, numbers.experiment.arms))}"]
     if equivalent := [pair for pair in compared if pair.verdict == "equivalent"]:
         names = [f"{pair.first} and {pair.second} on {pair.task}" for pair in equivalent]
         shown = f"between {joined(names)}" if len(names) <= MOST_EQUIVALENT else f"in {len(names)} pairs"
@@ -189,18 +193,22 @@ def _grouped(better: Sequence[Comparison], arms: Sequence[str], turned: bool) ->
     """Clauses about the better arms, or `turned` about the worse ones."""
     others: dict[tuple[str, str], set[str]] = {}
     for pair in better:
-        one, other = (pair.second, pair.first) if turned else (pair.first, pair.second)
-        others.setdefault((one, pair.task), set()).add(other)
+        subject, opponent = (pair.second, pair.first) if turned else (pair.first, pair.second)
+        others.setdefault((subject, pair.task), set()).add(opponent)
     tasks: dict[tuple[str, Arms], list[str]] = {}
-    for (one, task), of_task in others.items():
-        tasks.setdefault((one, frozenset(of_task)), []).append(task)
+    for (subject, task), of_task in others.items():
+        tasks.setdefault((subject, frozenset(of_task)), []).append(task)
     word = "worse" if turned else "better"
     ordered = sorted(tasks.items(), key=lambda entry: -len(entry[0][1]) * len(entry[1]))
     clauses = []
-    for (one, theirs), where in ordered:
-        rest = [arm for arm in arms if arm != one]
-        names = "all others" if len(rest) > 1 and theirs == {*rest} else arms_in_words(theirs, rest)
-        clauses.append(f"{one} is {word} than {names} on {joined(where)}")
+    for (subject, theirs), where in ordered:
+        other_arms = [arm for arm in arms if arm != subject]
+        names = (
+            "all others"
+            if len(other_arms) > 1 and theirs == {*other_arms}
+            else arms_in_words(theirs, other_arms)
+        )
+        clauses.append(f"{subject} is {word} than {names} on {joined(where)}")
     return clauses
 
 
@@ -224,10 +232,12 @@ def describe_collapsed_runs(numbers: Numbers) -> str:
     if not counts:
         return ""
     total = sum(counts.values())
-    named = [f"{arm} on {task} {count} of {sizes[arm, task]}" for (arm, task), count in counts.most_common()]
+    arm_counts = [
+        f"{arm} on {task} {count} of {sizes[arm, task]}" for (arm, task), count in counts.most_common()
+    ]
     extra = f" ({diverged} of them diverged)" if diverged and diverged < total else ""
-    what = "diverged" if diverged == total else "collapsed"
-    return f"{total} run{'s' * (total > 1)} {what}{extra}: {listed(named, MOST_CLAUSES)}"
+    verb = "diverged" if diverged == total else "collapsed"
+    return f"{total} run{'s' * (total > 1)} {verb}{extra}: {listed(arm_counts, MOST_CLAUSES)}"
 
 
 # Maps
@@ -238,22 +248,24 @@ def describe_reach(numbers: Numbers) -> str:
     axes = axes_of(numbers.experiment.sweep_values)
     if axes is None:
         return ""
-    what = sweep_values_in_words([axes.key])
+    axis_words = sweep_values_in_words([axes.key])
     furthest: dict[str, list[int]] = {}
     for frontier in find_frontiers(numbers.grid):
         if frontier.measured:
-            place = -1 if frontier.at is None else axes.sweep_values.index(frontier.at.sweep_value)
-            furthest.setdefault(frontier.arm, []).append(place)
+            index = -1 if frontier.at is None else axes.sweep_values.index(frontier.at.sweep_value)
+            furthest.setdefault(frontier.arm, []).append(index)
     reached = []
-    for arm, places in furthest.items():
+    for arm, indices in furthest.items():
         ends = [
-            sweep_value(axes.sweep_values[place]) if place >= 0 else "below the grid"
-            for place in (min(places), max(places))
+            sweep_value(axes.sweep_values[index]) if index >= 0 else "below the grid"
+            for index in (min(indices), max(indices))
         ]
         reached.append(f"{arm} {' to '.join(dict.fromkeys(ends))}")
     if not reached:
         return ""
-    return f"the largest {what} without a collapse in more than a third of the seeds: {listed(reached, 6)}"
+    return (
+        f"the largest {axis_words} without a collapse in more than a third of the seeds: {listed(reached, 6)}"
+    )
 
 
 # Gains that are format

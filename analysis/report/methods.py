@@ -27,11 +27,11 @@ DOSES = {"reward.flip": "0", "reward.scale": "1", "reward.offset": "0", "reward.
 def describe_methods(facts: Facts, papers: Mapping[str, str], cite: bool = False) -> str:
     """A paragraph for the methods section of a paper. It leaves out what the runs did not record. With
     `cite` a paper is ` [arXiv:NUMBER]` in the place of its title."""
-    settings = {one.key: one for one in facts.settings}
-    known = facts.numbers.shown.labels
+    settings = {setting.key: setting for setting in facts.settings}
+    labels = facts.numbers.shown.labels
 
     def label(name: str) -> str:
-        return known.get(name, name)
+        return labels.get(name, name)
 
     return joined(
         [
@@ -70,16 +70,16 @@ Label = Callable[[str], str]
 """The name of an arm or a task in the text."""
 
 
-def said(settings: Mapping[str, Setting], key: str, label: Label = str) -> str:
+def setting_text(settings: Mapping[str, Setting], key: str, label: Label = str) -> str:
     """The value of a setting that all arms share, or each value with its arms; empty if no run recorded
     it."""
-    one = settings.get(key)
-    if one is None:
+    setting = settings.get(key)
+    if setting is None:
         return ""
-    if not one.differs:
-        return next(iter(one.values.values()))
+    if not setting.differs:
+        return next(iter(setting.values.values()))
     arms: dict[str, list[str]] = {}
-    for arm, value in one.values.items():
+    for arm, value in setting.values.items():
         if value != NONE:
             arms.setdefault(value, []).append(label(arm))
     return ", ".join(f"{value} ({', '.join(names)})" for value, names in arms.items())
@@ -99,10 +99,10 @@ def _what(facts: Facts, settings: Mapping[str, Setting], label: Label) -> str:
     )
     arms, tasks = (listed(list(map(label, names)), MOST) for names in (experiment.arms, experiment.tasks))
     text = f"We trained {arms} on {tasks} with {seeds} per arm"
-    model, dtype = said(settings, "model.name", label), said(settings, "model.dtype", label)
+    model, dtype = setting_text(settings, "model.name", label), setting_text(settings, "model.dtype", label)
     text += f", from the policy {model}" if model else ""
     text += f" in {dtype}" if model and dtype else ""
-    warm = said(settings, "model.warm_start", label)
+    warm = setting_text(settings, "model.warm_start", label)
     return f"{text}." + (f" Supervised updates before training: {warm}." if warm not in ("", "0") else "")
 
 
@@ -112,7 +112,7 @@ def _algorithms(experiment: Experiment, papers: Mapping[str, str], label: Label,
         sources = [f"{label(name)}{_marks(paper)}" for name, paper in used.items()]
     else:
         sources = [f"{label(name)} ({paper})" for name, paper in used.items()]
-    sources += [f"{label(name)} (our own, {own})" for name, own in user_classes(experiment).items()]
+    sources += [f"{label(name)} (our own, {file})" for name, file in user_classes(experiment).items()]
     return f"Sources of algorithms: {'; '.join(sources)}." if sources else ""
 
 
@@ -136,24 +136,32 @@ def _tasks(experiment: Experiment, label: Label) -> str:
     for task in experiment.tasks:
         configs = [run.config.get("task", {}) for run in experiment.runs if run.task == task and run.config]
         config = configs[0] if configs else {}
-        own = config.get("settings", {}) if isinstance(config, Mapping) else {}
+        task_settings = config.get("settings", {}) if isinstance(config, Mapping) else {}
         words = ", ".join(
-            f"{key.replace('_', ' ')} {value}" for key, value in own.items() if value not in ([], "")
+            f"{key.replace('_', ' ')} {value}"
+            for key, value in task_settings.items()
+            if value not in ([], "")
         )
         parts += [f"{label(task)} ({words})"] if words else []
     return f"Settings of tasks: {'; '.join(parts)}." if parts else ""
 
 
 def _steps(settings: Mapping[str, Setting]) -> str:
-    steps = said(settings, "train.steps")
-    prompts, group = said(settings, "train.prompts_per_step"), said(settings, "train.group_size")
+    steps = setting_text(settings, "train.steps")
+    prompts, group = (
+        setting_text(settings, "train.prompts_per_step"),
+        setting_text(settings, "train.group_size"),
+    )
     if not (prompts and group):
         return f"A run has {steps} steps." if steps else ""
     text = f"A step samples {prompts} prompts with {group} completions each"
-    minibatches, epochs = said(settings, "train.num_minibatches"), said(settings, "train.epochs")
+    minibatches, epochs = (
+        setting_text(settings, "train.num_minibatches"),
+        setting_text(settings, "train.epochs"),
+    )
     text += f" and makes {minibatches} optimizer updates per pass" if minibatches else ""
     text += f" in {epochs} pass{'es' * (epochs != '1')}" if minibatches and epochs else ""
-    temperature = said(settings, "sampler.temperature")
+    temperature = setting_text(settings, "sampler.temperature")
     text += f", at temperature {temperature}" if temperature else ""
     return f"{text}; a run has {steps} steps." if steps else f"{text}."
 
@@ -174,10 +182,13 @@ def _rates(settings: Mapping[str, Setting], label: Label) -> str:
     """Learning rates by role, the policy's first."""
     roles = [key.rpartition(".")[2] for key in settings if key.startswith(f"{RATE}.")]
     roles.sort(key=lambda role: (role != "policy", role))
-    rates = [f"{role.replace('_', ' ')} {said(settings, f'{RATE}.{role}', label)}" for role in roles]
+    rates = [f"{role.replace('_', ' ')} {setting_text(settings, f'{RATE}.{role}', label)}" for role in roles]
     if not rates:
         return ""
-    optimizer, schedule = said(settings, "train.optimizer", label), said(settings, "train.schedule", label)
+    optimizer, schedule = (
+        setting_text(settings, "train.optimizer", label),
+        setting_text(settings, "train.schedule", label),
+    )
     text = f"Learning rates: {'; '.join(rates)}"
     text += f", with {optimizer}" if optimizer else ""
     text += f" and a {schedule} schedule" if optimizer and schedule else ""
@@ -190,25 +201,25 @@ RATE = "train.learning_rate"
 def _rewards(settings: Mapping[str, Setting], label: Label) -> str:
     """What is rewarded, where it is not the task's own score, and changes of the rewards."""
     kind, weights = (
-        said(settings, "reward.kind", label),
+        setting_text(settings, "reward.kind", label),
         sorted(k for k in settings if k.startswith("reward.weights")),
     )
-    own = [
-        f"{key.removeprefix('reward.weights.')} {said(settings, key, label)}"
+    weight_words = [
+        f"{key.removeprefix('reward.weights.')} {setting_text(settings, key, label)}"
         for key in weights
         if key != "reward.weights"
     ]
     changed = [
-        f"{key.rpartition('.')[2]} {said(settings, key, label)}"
+        f"{key.rpartition('.')[2]} {setting_text(settings, key, label)}"
         for key, neutral in DOSES.items()
-        if said(settings, key, label) not in ("", neutral)
+        if setting_text(settings, key, label) not in ("", neutral)
     ]
     if not kind:
         return ""
-    if kind == "task" and not own:
+    if kind == "task" and not weight_words:
         text = "Rewards are those of the tasks"
     else:
-        text = f"Rewards: {kind}" + (f" with weights {', '.join(own)}" if own else "")
+        text = f"Rewards: {kind}" + (f" with weights {', '.join(weight_words)}" if weight_words else "")
     return f"{text}{f', changed on purpose: {listed(changed)}' if changed else ''}."
 
 
@@ -263,9 +274,11 @@ def _names(arms: Sequence[str], label: Label) -> str:
 
 def _accuracy(experiment: Experiment, label: Label) -> str:
     headlines = {task: headline_of(experiment, task) for task in experiment.tasks}
-    modes = sorted({describe_decoding(experiment, one.mode) for one in headlines.values()})
-    splits = sorted({one.split for one in headlines.values()})
-    problems = problems_in_words(experiment, {task: one.split for task, one in headlines.items()}, label)
+    modes = sorted({describe_decoding(experiment, headline.mode) for headline in headlines.values()})
+    splits = sorted({headline.split for headline in headlines.values()})
+    problems = problems_in_words(
+        experiment, {task: headline.split for task, headline in headlines.items()}, label
+    )
     text = f"Accuracy is measured on the {' and '.join(splits)} split by {' and '.join(modes)} after the "
     text += f"last update ({problems})"
     if len(experiment.seeds) > 1:
@@ -308,15 +321,15 @@ def _exclusions(facts: Facts) -> str:
             f"{n} {'without data' if name == WITHOUT_DATA else name}" for name, n in left_out.items()
         )
         parts.append(f"{sum(left_out.values())} without a result are left out ({names})")
-    whole = f"All {statuses.get(FINISHED, 0)} runs finished, and none is excluded."
+    complete_text = f"All {statuses.get(FINISHED, 0)} runs finished, and none is excluded."
     rule = "A run that diverges counts as 0."
-    return f"{rule} {'; '.join(parts)}." if parts else f"{rule} {whole}"
+    return f"{rule} {'; '.join(parts)}." if parts else f"{rule} {complete_text}"
 
 
 def _software(experiment: Experiment, cite: bool) -> str:
     installed = ", ".join(
-        f"{name} {' and '.join(known)}"
+        f"{name} {' and '.join(numbers)}"
         + (f" [arXiv:{LIBRARIES[name][1]}]" if cite and name in LIBRARIES else "")
-        for name, known in versions(experiment).items()
+        for name, numbers in versions(experiment).items()
     )
     return f"Software: {installed}." if installed else ""

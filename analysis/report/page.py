@@ -53,7 +53,7 @@ THEMED = {
     "#dcdcdc": "var(--line)",
     "#bdbdbd": "var(--line)",
     "#7a0b0b": "var(--alarm)",
-    **{color: f"var(--c{place})" for place, color in enumerate(PALETTE)},
+    **{color: f"var(--c{index})" for index, color in enumerate(PALETTE)},
 }
 """Color of a figure -> the page's variable, which has another color on a dark background."""
 

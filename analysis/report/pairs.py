@@ -60,5 +60,7 @@ def _row(pair: Comparison, plan: InterimPlan | None) -> PairRow:
     if pair.verdict == "equivalent":
         p = p_value(pair.p_equivalence_holm)
         return PairRow(pair.text, pair.verdict, points(pair.effect), "", f"p {p}")
-    told = pair.turned() if pair.verdict == "worse" else pair
-    return PairRow(told.text, pair.verdict, points(told.effect), f"p {p_value(pair.p_adjusted)}", "")
+    better_first = pair.turned() if pair.verdict == "worse" else pair
+    return PairRow(
+        better_first.text, pair.verdict, points(better_first.effect), f"p {p_value(pair.p_adjusted)}", ""
+    )

@@ -129,8 +129,8 @@ def _clear(folder: Path, formats: Sequence[str]) -> None:
 
 def _save(figures: Figures, folder: Path, formats: Sequence[str]) -> None:
     """Write the figures as files."""
-    for one in figures.files:
+    for figure in figures.files:
         if "svg" in formats:
-            (folder / f"{one.name}.svg").write_text(one.svg, encoding="utf-8")
+            (folder / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
         if "pdf" in formats:
-            (folder / f"{one.name}.pdf").write_bytes(one.pdf)
+            (folder / f"{figure.name}.pdf").write_bytes(figure.pdf)

@@ -60,7 +60,7 @@ def run_views(facts: Facts, home: str) -> list[RunView]:
         RunView(
             run.name,
             _state_line(run, events[run.name]),
-            [_event(one) for one in events[run.name]],
+            [_event(event) for event in events[run.name]],
             _links(experiment, run, home),
             _curves(series.get((run.arm, run.task, run.seed), {}), events[run.name])
             if run.name in drawn
@@ -72,7 +72,7 @@ def run_views(facts: Facts, home: str) -> list[RunView]:
 
 def _state_line(run: Run, events: Sequence[Event]) -> str:
     """The state and the kinds of events in a line."""
-    kinds = ", ".join(dict.fromkeys(event_words(one.kind) for one in events))
+    kinds = ", ".join(dict.fromkeys(event_words(event.kind) for event in events))
     why = f" ({run.why})" if run.why else ""
     return f"{run.state} at update {run.step}{why}" + (f"; {kinds}" if kinds else "")
 
@@ -98,7 +98,7 @@ Key = tuple[str, str, int]
 
 def _series(experiment: Experiment, names: set[str]) -> Mapping[Key, dict[str, tuple[Any, Any]]]:
     """By run: label -> (steps, values) of each curve."""
-    wanted = {(run.arm, run.task, run.seed) for run in experiment.runs if run.name in names}
+    drawn_keys = {(run.arm, run.task, run.seed) for run in experiment.runs if run.name in names}
     series: dict[Key, dict[str, tuple[Any, Any]]] = {}
     metrics = {
         "validation accuracy": None,
@@ -110,7 +110,7 @@ def _series(experiment: Experiment, names: set[str]) -> Mapping[Key, dict[str, t
             name = metric or f"eval/validation/{headline_of(experiment, task).mode}/correct"
             frame = experiment.select(name)
             for key, rows in frame[frame["task"] == task].groupby(["arm", "task", "seed"], sort=False):
-                if key in wanted:
+                if key in drawn_keys:
                     rows = rows.sort_values("step")
                     values = rows["step"].to_numpy(dtype=float), rows["value"].to_numpy(dtype=float)
                     series.setdefault(key, {})[label] = thinned(*values)
@@ -156,8 +156,8 @@ def _panel(left: int, label: str, steps: Any, values: Any, events: Sequence[Even
         Markup(
             '<line x1="{0}" x2="{0}" y1="16" y2="{1}" stroke="{2}" stroke-dasharray="3 2">'
             "<title>{3}</title></line>"
-        ).format(across(one.onset), 24 + HEIGHT, tint.get(one.severity, "var(--soft)"), _event(one))
-        for one in events
+        ).format(across(event.onset), 24 + HEIGHT, tint.get(event.severity, "var(--soft)"), _event(event))
+        for event in events
     )
     return Markup(
         '<text x="{0}" y="11" font-size="11" fill="var(--ink)">{1}: {2} to {3}</text>{4}'

@@ -75,16 +75,19 @@ def find_samples(experiment: Experiment) -> tuple[list[Sample], list[str]]:
 
 def _runs_of_a_seed(experiment: Experiment, task: str) -> list[Run]:
     """The runs of the seed for which most arms stored rollouts; the first such seed."""
-    kept = [
+    stored_runs = [
         run
         for run in experiment.runs
         if run.task == task and (experiment.folder / run.name / "rollouts").is_dir()
     ]
-    counts = {seed: sum(run.seed == seed for run in kept) for seed in sorted({run.seed for run in kept})}
+    counts = {
+        seed: sum(run.seed == seed for run in stored_runs)
+        for seed in sorted({run.seed for run in stored_runs})
+    }
     if not counts:
         return []
-    seed = max(counts, key=lambda one: (counts[one], -one))
-    return [run for run in kept if run.seed == seed][:ARMS]
+    seed = max(counts, key=lambda seed_number: (counts[seed_number], -seed_number))
+    return [run for run in stored_runs if run.seed == seed][:ARMS]
 
 
 def _spread(steps: Sequence[int]) -> list[int]:
@@ -151,7 +154,9 @@ def scores(completions: Sequence[Mapping[str, Any]]) -> str:
     if _number(first.get("reward")):
         parts.append(f"reward {first['reward']:g}")
     correct = [
-        one["scores"]["correct"] for one in completions if _number((one.get("scores") or {}).get("correct"))
+        completion["scores"]["correct"]
+        for completion in completions
+        if _number((completion.get("scores") or {}).get("correct"))
     ]
     if correct:
         parts.append(f"{sum(value == 1 for value in correct)} of {len(correct)} in the group correct")

@@ -70,7 +70,7 @@ class ShownPart:
     title: str
     first: str
     """The first sentence of the caption, which always stands there unless it is long."""
-    rest: str
+    other_sentences: str
     """The other sentences, which are folded."""
     item: EmbeddedFigure | Table
 
@@ -171,9 +171,9 @@ SENTENCE = re.compile(r"(.+?[.?!]) +(?=[A-Z0-9(×])", re.DOTALL)
 
 def split_caption(text: str) -> tuple[str, str]:
     """The first sentence of a caption, and the other sentences; a long first sentence is among these."""
-    found = SENTENCE.match(text)
-    first, rest = (found[1], text[found.end() :]) if found else (text, "")
-    return (first, rest) if len(first) <= LONGEST_FIRST else ("", text)
+    sentence = SENTENCE.match(text)
+    first, other_sentences = (sentence[1], text[sentence.end() :]) if sentence else (text, "")
+    return (first, other_sentences) if len(first) <= LONGEST_FIRST else ("", text)
 
 
 def anchor_of(title: str) -> str:
@@ -189,8 +189,8 @@ def _shown(part: Part, item: EmbeddedFigure | Table) -> ShownPart:
             fold = Fold.SCREEN
         elif len(item.rows) > MOST_OPEN and fold == Fold.OPEN:
             fold = Fold.PAPER
-    first, rest = split_caption(caption.strip())
-    return ShownPart(part.kind, part.name, fold.value, item.title, first, rest, item)
+    first, other_sentences = split_caption(caption.strip())
+    return ShownPart(part.kind, part.name, fold.value, item.title, first, other_sentences, item)
 
 
 def visible_sections(

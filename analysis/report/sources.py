@@ -20,7 +20,7 @@ class Line:
     """A sentence, and the numbers that it rests on."""
 
     bold: str
-    rest: str
+    explanation: str
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def describe_sources(numbers: Numbers) -> SourceWarnings:
     if numbers.experiment.sweep_values:
         return SourceWarnings((), ())
     rows = numbers.sources.arms.to_dict("records")
-    named = [row for row in rows if row["origin"] in (FORMAT, UNKNOWN)]
-    changes = [_format_line(row) for row in named if abs(row["gain"]) >= numbers.experiment.margin]
+    readability_rows = [row for row in rows if row["origin"] in (FORMAT, UNKNOWN)]
+    changes = [_format_line(row) for row in readability_rows if abs(row["gain"]) >= numbers.experiment.margin]
     constant = [_constant_line(*key, runs) for key, runs in constant_answers(numbers.sources).items()]
     return SourceWarnings(changes, constant)
 
@@ -52,7 +52,7 @@ def describe_sources(numbers: Numbers) -> SourceWarnings:
 def _format_line(row: Mapping[str, Any]) -> Line:
     """An arm whose change of accuracy is one of readability."""
     kind = "gain" if row["gain"] > 0 else "loss"
-    what = f"{row['arm']} on {row['task']}: the {kind} of {points(row['gain'])} points is {row['origin']}"
+    headline = f"{row['arm']} on {row['task']}: the {kind} of {points(row['gain'])} points is {row['origin']}"
     read = f"{percent(row['readable_before'])} % of its answers could be read before training and "
     read += f"{percent(row['readable_after'])} % after, which makes {points(row['readable_part'])} points "
     read += f"(95% interval over {row['over']}: "
@@ -63,15 +63,15 @@ def _format_line(row: Mapping[str, Any]) -> Line:
         read += f". By likelihood {percent(likely[0])} % were right before and {percent(likely[1])} % after"
     elif row["origin"] == UNKNOWN:
         read += ". What it preferred while nothing could be read is unknown: the runs log no likelihoods"
-    return Line(what, f"{read}.")
+    return Line(headline, f"{read}.")
 
 
 def _constant_line(task: str, arm: str, runs: pd.DataFrame) -> Line:
     """An arm with runs that answer the same to everything after training."""
-    given = ", ".join(dict.fromkeys(map(shorten, runs["commonest_after"])))
+    answers = ", ".join(dict.fromkeys(map(shorten, runs["commonest_after"])))
     share = finite_mean(runs["commonest_share_after"])
     seeds = f" (seed{'s' * (len(runs) > 1)} {listed(runs['seed'])})"
-    text = f"{arm} on {task} answers {given} to {percent(share)} % of the problems{seeds}"
+    text = f"{arm} on {task} answers {answers} to {percent(share)} % of the problems{seeds}"
     right = f"That is right in {percent(finite_mean(runs['commonest_right_after']))} % of these cases"
     before = finite_mean(runs["commonest_share_before"])
     if not math.isnan(before):

@@ -74,8 +74,8 @@ def _unresolved(pairs: Sequence[Comparison], every: int) -> str:
     needed = seeds_needed(ALPHA)
     if all(len(pair.seeds) < needed for pair in pairs):
         return f"{text} (a difference takes {needed} seeds)"
-    wanted = [pair.seeds_wanted for pair in pairs if math.isfinite(pair.seeds_wanted)]
-    if not wanted:
+    seed_counts = [pair.seeds_wanted for pair in pairs if math.isfinite(pair.seeds_wanted)]
+    if not seed_counts:
         return text
-    fewest = f"about {min(wanted):.0f} seeds"
+    fewest = f"about {min(seed_counts):.0f} seeds"
     return f"{text} ({fewest} would find {'it' if len(pairs) == 1 else 'the first of them'})"

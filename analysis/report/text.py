@@ -61,19 +61,19 @@ def describe_frontiers(facts: Facts) -> list[str]:
     if axes is None:
         return []
     lines = []
-    what = sweep_values_in_words([axes.key])
+    axis_words = sweep_values_in_words([axes.key])
     ran = arms_with_results(facts.numbers.grid)
     for frontier in (each for each in find_frontiers(facts.numbers.grid) if each.arm in ran):
         where = (
             f" at {sweep_values_in_words(axes.others)} {level_name(frontier.level)}" if axes.others else ""
         )
         if not frontier.measured:
-            reach = f"no run at the smallest {what} has a result"
+            reach = f"no run at the smallest {axis_words} has a result"
         elif frontier.at is None:
-            reach = f"more than a third of the seeds collapse at the smallest {what}"
+            reach = f"more than a third of the seeds collapse at the smallest {axis_words}"
         else:
             reach = (
-                f"the highest {what} at which at most a third of the seeds collapse is "
+                f"the highest {axis_words} at which at most a third of the seeds collapse is "
                 f"{sweep_value(frontier.at.sweep_value)}"
             )
             reach += f"{', the largest of the grid' * frontier.beyond}; {describe_cell(frontier.at)}"
@@ -118,7 +118,7 @@ def describe_head(facts: Facts) -> dict[str, str]:
     arms = axes.arms if axes else experiment.arms
     sizes = ((arms, "arm"), (experiment.tasks, "task"), (experiment.seeds, "seed"))
     return {
-        "counts": " × ".join(f"{len(every)} {what}{'s' * (len(every) != 1)}" for every, what in sizes),
+        "counts": " × ".join(f"{len(every)} {noun}{'s' * (len(every) != 1)}" for every, noun in sizes),
         "arms": listed(arms_with_results(facts.numbers.grid) if axes else experiment.arms, 40),
         "sweep_values": list_sweep_values(axes) if axes else "",
         "tasks": ", ".join(experiment.tasks),
@@ -230,13 +230,13 @@ def _algorithm(config: Mapping[str, object]) -> str:
 
 def versions(experiment: Experiment) -> dict[str, list[str]]:
     """Library -> its versions in the last attempts of the runs."""
-    known: dict[str, dict[str, None]] = {}
+    versions_by_library: dict[str, dict[str, None]] = {}
     for run in experiment.runs:
         tried = attempts(run)
         recorded = tried[-1].get("versions") if tried else None
         for name, version in (recorded if isinstance(recorded, Mapping) else {}).items():
-            known.setdefault(str(name), {})[str(version)] = None
-    return {name: sorted(ordered) for name, ordered in sorted(known.items())}
+            versions_by_library.setdefault(str(name), {})[str(version)] = None
+    return {name: sorted(ordered) for name, ordered in sorted(versions_by_library.items())}
 
 
 def make_bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:

@@ -46,8 +46,8 @@ class Checked:
 
 def list_warnings(checked: Checked) -> list[ReportWarning]:
     """All warnings, the gravest first; of equally grave ones, in the order of `WARNINGS`."""
-    found = [warning for warn in WARNINGS for warning in warn(checked)]
-    return sorted(found, key=lambda warning: -warning.gravity)
+    warnings = [warning for warn in WARNINGS for warning in warn(checked)]
+    return sorted(warnings, key=lambda warning: -warning.gravity)
 
 
 def _unsearched_rates(checked: Checked) -> Iterator[ReportWarning]:
@@ -96,17 +96,17 @@ def _failures(checked: Checked) -> Iterator[ReportWarning]:
 def _format_gains(checked: Checked) -> Iterator[ReportWarning]:
     """Changes of accuracy that are changes of readability, or may be."""
     for line in describe_sources(checked.numbers).format:
-        yield ReportWarning(line.bold, [line.rest], Gravity.DOUBT)
+        yield ReportWarning(line.bold, [line.explanation], Gravity.DOUBT)
 
 
 def _constant_answers(checked: Checked) -> Iterator[ReportWarning]:
     """Policies that answer the same to everything."""
-    found = describe_sources(checked.numbers).constant
-    if found:
-        more = f"; and {len(found) - 1} more" * (len(found) > 1)
+    constant_lines = describe_sources(checked.numbers).constant
+    if constant_lines:
+        more = f"; and {len(constant_lines) - 1} more" * (len(constant_lines) > 1)
         yield ReportWarning(
-            f"Constant answers: {found[0].bold}{more}",
-            [f"{line.bold}. {line.rest}" for line in found],
+            f"Constant answers: {constant_lines[0].bold}{more}",
+            [f"{line.bold}. {line.explanation}" for line in constant_lines],
             Gravity.FAULT,
             "A policy that ignores the problem earns whatever share of the problems its answer fits. Compare "
             "its accuracy with that of always giving this answer.",
@@ -146,7 +146,10 @@ def _collapsed_runs(checked: Checked) -> Iterator[ReportWarning]:
         if end is None or run.failed:  # a divergence is listed among the failures
             continue
         events = findings[run.name].events if run.name in findings else ()
-        event = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
+        event = next(
+            (run_event for run_event in events if (run_event.kind, run_event.onset) == (end.kind, end.step)),
+            None,
+        )
         evidence = "; ".join(map(str, event.evidence)) if event else run.why
         note = f" ({event.note})" if event and event.note else ""
         how = f"{event_words(end.kind)} at update {end.step}"
@@ -198,15 +201,17 @@ def _other_problems(checked: Checked) -> Iterator[ReportWarning]:
 
 def _budgets(checked: Checked) -> Iterator[ReportWarning]:
     """Pairs whose verdict depends on what is held equal."""
-    pairs = [one for one in checked.numbers.on_axes if one.depends]
+    pairs = [pair_on_axes for pair_on_axes in checked.numbers.on_axes if pair_on_axes.depends]
     turned = [
-        one for one in pairs if {"better", "worse"} <= {pair.verdict for pair in one.comparisons.values()}
+        pair_on_axes
+        for pair_on_axes in pairs
+        if {"better", "worse"} <= {pair.verdict for pair in pair_on_axes.comparisons.values()}
     ]
     if pairs:
         yield ReportWarning(
             f"The verdict on validation accuracy depends on what is held equal (updates, generated tokens or "
             f"seconds) for {len(pairs)} of {len(checked.numbers.on_axes)} pairs",
-            [one.sentence for one in pairs],
+            [pair_on_axes.sentence for pair_on_axes in pairs],
             Gravity.DOUBT if turned else Gravity.NOTE,
             "The table of verdicts at equal budgets shows each.",
         )
@@ -245,11 +250,11 @@ def _interrupted_logs(checked: Checked) -> Iterator[ReportWarning]:
 
 def _known_weaknesses(checked: Checked) -> Iterator[ReportWarning]:
     """What is known to be wrong with a task's numbers."""
-    known = caveats(checked.numbers.experiment, checked.numbers.later)
-    if known:
+    caveat_by_task = caveats(checked.numbers.experiment, checked.numbers.later)
+    if caveat_by_task:
         yield ReportWarning(
-            f"Known weaknesses of a task's numbers: {', '.join(known)}",
-            [f"{task}: {caveat}" for task, caveat in known.items()],
+            f"Known weaknesses of a task's numbers: {', '.join(caveat_by_task)}",
+            [f"{task}: {caveat}" for task, caveat in caveat_by_task.items()],
             Gravity.NOTE,
         )
 
@@ -260,10 +265,10 @@ WARNINGS: Sequence[Callable[[Checked], Iterable[ReportWarning]]] = (
     _failures,
     _format_gains,
     _constant_answers,
-    lambda known: warn_of_repeated_numbers(known.numbers.experiment, known.numbers.runs),
+    lambda checked: warn_of_repeated_numbers(checked.numbers.experiment, checked.numbers.runs),
     _few_seeds,
     _collapsed_runs,
-    lambda known: warn_of_saturation(known.numbers.experiment, known.numbers.runs),
+    lambda checked: warn_of_saturation(checked.numbers.experiment, checked.numbers.runs),
     _pairing,
     _weak_critics,
     _other_problems,

@@ -35,7 +35,7 @@ class LogCheck:
 
     line: int = 0
     """The first line that was changed, counted from 1; 0 if there is none."""
-    what: str = ""
+    problem: str = ""
     covered: int = 0
     """Number of lines, from the first, that were checked."""
 
@@ -101,8 +101,8 @@ def read_sums(run: Path) -> dict[str, dict[str, Any]]:
         if broken(table):
             raise ValueError
         return {
-            str(name): {"bytes": int(one["bytes"]), SEAL: str(one[SEAL])}
-            for name, one in table["files"].items()
+            str(name): {"bytes": int(sums["bytes"]), SEAL: str(sums[SEAL])}
+            for name, sums in table["files"].items()
         }
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(damaged) from None
@@ -112,10 +112,10 @@ def absent(run: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Messages about files that are missing or have another size; each begins with the path. The files are
     not read."""
     faults = []
-    for name, one in files.items():
+    for name, sums in files.items():
         path = run / name
         if not path.is_file():
             faults.append(f"{path}: is missing, and the run's result counts on it; restore it")
-        elif (size := path.stat().st_size) != one["bytes"]:
-            faults.append(f"{path}: holds {size} bytes and was written with {one['bytes']}; restore it")
+        elif (size := path.stat().st_size) != sums["bytes"]:
+            faults.append(f"{path}: holds {size} bytes and was written with {sums['bytes']}; restore it")
     return faults

@@ -93,12 +93,12 @@ def _evaluation(path: Path, run: Run | None) -> LaterEvaluation:
         raise LogError(f"{path}: lacks {error}; evaluate again with `grpobench eval`") from None
     except (TypeError, ValueError) as error:
         raise LogError(f"{path}: {error}; evaluate again with `grpobench eval`") from None
-    known = (run.arm, run.task, run.seed) if run else (subject, "", 0)
-    return LaterEvaluation(path, *known, through, content, rows)
+    run_names = (run.arm, run.task, run.seed) if run else (subject, "", 0)
+    return LaterEvaluation(path, *run_names, through, content, rows)
 
 
-def _rows(path: Path, count: int, kept: str) -> tuple[Mapping[str, Any], ...]:
-    lines, cut = read_lines(path.with_suffix(".jsonl"), kept)
+def _rows(path: Path, count: int, expected_sum: str) -> tuple[Mapping[str, Any], ...]:
+    lines, cut = read_lines(path.with_suffix(".jsonl"), expected_sum)
     if cut or len(lines) != count:
         raise LogError(
             f"{path.with_suffix('.jsonl')}: holds {len(lines)} rows and {path.name} counts on {count}; "

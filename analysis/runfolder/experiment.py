@@ -217,7 +217,7 @@ def histories(run: Run) -> dict[str, tuple[Stretch, ...]]:
             for name, value in current.items():
                 past[name] = _resumed(past[name], int(start), value)
     for name, value in current.items():
-        if past[name][-1].value != value and not any("resumed_at" in one for one in attempts(run)):
+        if past[name][-1].value != value and not any("resumed_at" in attempt for attempt in attempts(run)):
             past[name].append(Stretch(None, value))
     return {_key(name): tuple(stretches) for name, stretches in past.items() if len(stretches) > 1}
 
@@ -233,8 +233,8 @@ def attempts(run: Run) -> Sequence[Mapping[str, Any]]:
 
 
 def _resumed(past: Sequence[Stretch], start: int, value: str) -> list[Stretch]:
-    kept = [stretch for stretch in past if stretch.after is not None and stretch.after < start]
-    return kept if kept and kept[-1].value == value else [*kept, Stretch(start, value)]
+    surviving = [stretch for stretch in past if stretch.after is not None and stretch.after < start]
+    return surviving if surviving and surviving[-1].value == value else [*surviving, Stretch(start, value)]
 
 
 def _key(name: str) -> str:
@@ -300,8 +300,8 @@ def rollout_steps(run: Path) -> dict[int, Path]:
 def completion_files(run: Path) -> dict[tuple[str, int], Path]:
     """The files of evaluations' completions, by split and step, in order of the steps."""
     matches = [(EVALUATED.fullmatch(path.name), path) for path in (run / "completions").glob("*.jsonl.zst")]
-    named = [((match[1], int(match[2])), path) for match, path in matches if match]
-    return dict(sorted(named, key=lambda pair: (pair[0][1], pair[0][0])))
+    split_steps = [((match[1], int(match[2])), path) for match, path in matches if match]
+    return dict(sorted(split_steps, key=lambda pair: (pair[0][1], pair[0][0])))
 
 
 def read_completions(path: Path) -> list[dict[str, Any]]:

@@ -19,15 +19,15 @@ class LogError(Exception):
     """A log cannot be read. The message names the file, the line and the remedy."""
 
 
-def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, Any]]], int]:
+def read_lines(path: Path, expected_sum: str = "") -> tuple[list[tuple[int, dict[str, Any]]], int]:
     """(line number, object) of a JSON-lines file, and how many half-written last lines were left out (0, 1).
 
     Only a last line without a line end may be malformed. A missing file has no lines. Checksums of the lines,
-    and the checksum `kept` of the whole file, must be correct if they exist.
+    and the checksum `expected_sum` of the whole file, must be correct if they exist.
     """
     if not path.exists():
         return [], 0
-    content = written(path, kept)
+    content = written(path, expected_sum)
     lines = content.split(b"\n")
     read: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines, start=1):
@@ -43,13 +43,13 @@ def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, An
         except ValueError as error:  # JSON and UTF-8 decoding errors are both ValueErrors
             if number == len(lines):  # without a line end: the writer was stopped in the middle
                 return read, 1
-            what = f"not a JSON object ({error}); mend or delete the line"
-            raise LogError(f"{path}, line {number}: {what}") from error
+            problem = f"not a JSON object ({error}); mend or delete the line"
+            raise LogError(f"{path}, line {number}: {problem}") from error
         read.append((number, row))
     return read, 0
 
 
-def written(path: Path, kept: str = "") -> bytes:
+def written(path: Path, expected_sum: str = "") -> bytes:
     """The content of a log, if it is unchanged; raises LogError otherwise. A run that resumes at the same
     time cuts checksums and log one after the other, so both are read again if the checksums changed."""
     side = path.with_name(path.name + checksums.SIDE)
@@ -61,7 +61,7 @@ def written(path: Path, kept: str = "") -> bytes:
     while True:
         content = read_bytes(path)
         try:
-            demand_written(path, content, before, kept)
+            demand_written(path, content, before, expected_sum)
         except LogError:
             if (now := marks()) == before:
                 raise
@@ -70,17 +70,17 @@ def written(path: Path, kept: str = "") -> bytes:
         return content
 
 
-def demand_written(path: Path, content: bytes, marks: bytes, kept: str) -> None:
+def demand_written(path: Path, content: bytes, marks: bytes, expected_sum: str) -> None:
     """Raise LogError if the content of a log has changed, according to the checksums of its lines and the
-    checksum `kept` of the whole log."""
-    if kept and hashlib.sha256(content).hexdigest() == kept:
+    checksum `expected_sum` of the whole log."""
+    if expected_sum and hashlib.sha256(content).hexdigest() == expected_sum:
         return
     result = checksums.check(content, marks)
-    if result.what:
+    if result.problem:
         raise LogError(
-            f"{path}, line {result.line}: {result.what}, by {path.name}{checksums.SIDE}; restore the file"
+            f"{path}, line {result.line}: {result.problem}, by {path.name}{checksums.SIDE}; restore the file"
         )
-    if kept:
+    if expected_sum:
         raise LogError(f"{path}: is not what was written, by {checksums.SUMS_FILE}; restore the file")
 
 

@@ -72,8 +72,8 @@ def read_provenance(run: Path) -> dict[str, Any]:
         return {}
     provenance = formats.current_keys(formats.PROVENANCE, read_json(path))
     attempts = provenance.get("attempts", [])
-    whole = isinstance(attempts, list) and all(isinstance(one, dict) for one in attempts)
-    if not whole or not all(
+    is_list_of_tables = isinstance(attempts, list) and all(isinstance(attempt, dict) for attempt in attempts)
+    if not is_list_of_tables or not all(
         isinstance(provenance.get(name, {}), dict) for name in ("fingerprints", "imported")
     ):
         raise LogError(f"{path}: not the provenance of a run; restore the file")
@@ -113,12 +113,16 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         raise LogError(_why_no_run(folder, damage))
     planned = set(map(str, described.get("runs", names)))
     folders = {name: Folder(folder / name, described, name in planned) for name in names}
-    strangers = {name: one.stranger for name, one in folders.items() if one.stranger}
-    read = _one_each(folder, [one for one in folders.values() if one.planned or not one.stranger], damage)
+    strangers = {name: run_folder.stranger for name, run_folder in folders.items() if run_folder.stranger}
+    read = _one_each(
+        folder,
+        [run_folder for run_folder in folders.values() if run_folder.planned or not run_folder.stranger],
+        damage,
+    )
     if not read:
         causes = "; ".join(damage) or f"only folders of other experiments: {', '.join(strangers)}"
         raise LogError(f"{folder}: holds no run of this experiment: {causes}")
-    damage += [fault for one in folders.values() for fault in one.faults]
+    damage += [fault for run_folder in folders.values() for fault in run_folder.faults]
     if strict and damage:
         raise LogError("\n".join(damage))
     arms = _ordered(described.get("arms", ()), [run.arm for run, _, _ in read])
@@ -219,36 +223,37 @@ def _described(path: Path) -> dict[str, Any]:
 
 def _borrowed(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """The arms that train at another arm's learning rate."""
-    found = described.get("borrowed_rates", {})
-    if not isinstance(found, Mapping):
+    borrowed_rates = described.get("borrowed_rates", {})
+    if not isinstance(borrowed_rates, Mapping):
         raise LogError(f"{folder / formats.EXPERIMENT}: `borrowed_rates` must be a table; {PLANNED_ANEW}")
-    return {str(arm): str(origin) for arm, origin in found.items()}
+    return {str(arm): str(origin) for arm, origin in borrowed_rates.items()}
 
 
 def _search(described: Mapping[str, Any], folder: Path) -> SearchRecord | None:
     """The record of a search that experiment.json holds."""
-    found = described.get("search")
-    return record_of(found, f"{folder / formats.EXPERIMENT}: search") if found else None
+    record = described.get("search")
+    return record_of(record, f"{folder / formats.EXPERIMENT}: search") if record else None
 
 
 def _one_each(folder: Path, folders: Sequence[Folder], damage: list[str]) -> list[ReadRun]:
     """Every run with its rows. Folders that do not identify their run, and second folders of a run, are added
     to `damage` and left out."""
     runs: dict[tuple[str, str, int], ReadRun] = {}
-    for one in folders:
+    for run_folder in folders:
         try:
-            who = one.who
+            who = run_folder.who
         except LogError as error:
             damage.append(str(error))
             continue
         if who in runs:
             arm, task, seed = who
             damage.append(
-                f"{folder / runs[who][0].name} and {one.path} are both {arm} on {task} with seed {seed}; "
+                f"{folder / runs[who][0].name} and {run_folder.path} are both {arm} on {task} with seed "
+                f"{seed}; "
                 f"move the copy out of {folder}. Only the first counts"
             )
         else:
-            runs[who] = one.read()
+            runs[who] = run_folder.read()
     return list(runs.values())
 
 
@@ -274,8 +279,8 @@ class Folder:
         task, arm, seed = _task(self.config), self.config.get("arm"), self.config.get("seed")
         if not isinstance(arm, str) or not isinstance(task, str) or not isinstance(seed, int):
             return ""
-        held = f"{arm}-{task.replace(':', '-')}-s{seed}"
-        return "" if held == self.path.name else held
+        run_name = f"{arm}-{task.replace(':', '-')}-s{seed}"
+        return "" if run_name == self.path.name else run_name
 
     @property
     def who(self) -> tuple[str, str, int]:
@@ -296,14 +301,14 @@ class Folder:
             unknown = {"state": "unknown", "why": "no status.json"}
             status = _attempt(lambda: read_status(self.path), {}, faults) or unknown
         provenance = _attempt(lambda: read_provenance(self.path), {}, faults)
-        kept: Mapping[str, Mapping[str, Any]] = {}
+        sums: Mapping[str, Mapping[str, Any]] = {}
         if status.get("state") in RESULTS:
-            kept = _attempt(lambda: _result_sums(self.path), {}, faults)
+            sums = _attempt(lambda: _result_sums(self.path), {}, faults)
         metrics, cut_metrics, rewritten_metrics = _attempt(
-            lambda: _metric_rows(self.path / "metrics.jsonl", _sum(kept, "metrics.jsonl")), ([], 0, 0), faults
+            lambda: _metric_rows(self.path / "metrics.jsonl", _sum(sums, "metrics.jsonl")), ([], 0, 0), faults
         )
         evaluations, cut_evaluations, rewritten_evaluations = _attempt(
-            lambda: _evaluation_rows(self.path / "eval.jsonl", _sum(kept, "eval.jsonl")), ([], 0, 0), faults
+            lambda: _evaluation_rows(self.path / "eval.jsonl", _sum(sums, "eval.jsonl")), ([], 0, 0), faults
         )
         if faults:
             status = {**status, "state": DAMAGED, "why": "; ".join(faults)}
@@ -321,9 +326,11 @@ class Folder:
             rewritten_rows=rewritten_metrics + rewritten_evaluations,
             rows=len(metrics),
             planned=self.planned,
-            proved=bool(kept) or (self.path / f"metrics.jsonl{checksums.SIDE}").exists(),
+            proved=bool(sums) or (self.path / f"metrics.jsonl{checksums.SIDE}").exists(),
             lost=tuple(
-                checksums.absent(self.path, {n: one for n, one in kept.items() if not n.endswith(".jsonl")})
+                checksums.absent(
+                    self.path, {n: file_sums for n, file_sums in sums.items() if not n.endswith(".jsonl")}
+                )
             ),
         )
         return run, metrics, evaluations
@@ -333,21 +340,21 @@ def _result_sums(run: Path) -> dict[str, dict[str, Any]]:
     """Checksums of the files of a run with a result. The settings are checked here, logs when they are read,
     and weights when they are used."""
     try:
-        kept = checksums.read_sums(run)
+        sums = checksums.read_sums(run)
     except ValueError as error:
         raise LogError(str(error)) from error
     settings = run / "run.toml"
     if (
-        "run.toml" in kept
+        "run.toml" in sums
         and settings.exists()
-        and bounded.sha256(settings) != kept["run.toml"][checksums.SEAL]
+        and bounded.sha256(settings) != sums["run.toml"][checksums.SEAL]
     ):
         raise LogError(f"{settings}: is not what was written, by {checksums.SUMS_FILE}; restore the file")
-    return kept
+    return sums
 
 
-def _sum(kept: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    return str(kept[name][checksums.SEAL]) if name in kept else ""
+def _sum(sums: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    return str(sums[name][checksums.SEAL]) if name in sums else ""
 
 
 TABLES = ("algorithm", "evaluate", "model", "sampler", "train")
@@ -367,10 +374,10 @@ def _task(config: Mapping[str, Any]) -> Any:
     return task.get("name") if isinstance(task, dict) else task
 
 
-def _metric_rows(path: Path, kept: str) -> tuple[list[dict[str, float]], int, int]:
+def _metric_rows(path: Path, expected_sum: str) -> tuple[list[dict[str, float]], int, int]:
     """Rows in rising order of step, number of cut lines, number of rewritten rows. A row with a step that
     was logged before replaces that row and all rows after it."""
-    lines, cut = read_lines(path, kept)
+    lines, cut = read_lines(path, expected_sum)
     rows: list[dict[str, float]] = []
     rewritten = 0
     for number, row in lines:
@@ -404,14 +411,14 @@ def _demand_finite(path: Path, lines: Sequence[tuple[int, dict[str, Any]]], rows
         raise
 
 
-def _evaluation_rows(path: Path, kept: str) -> tuple[list[dict[str, Any]], int, int]:
-    lines, cut = read_lines(path, kept)
+def _evaluation_rows(path: Path, expected_sum: str) -> tuple[list[dict[str, Any]], int, int]:
+    lines, cut = read_lines(path, expected_sum)
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, row in lines:
         if not row.keys() >= ANSWER or not isinstance(row["scores"], dict):
             absent = [key for key in (*EVALUATION_KEYS, "scores") if key not in row]
-            what = f"no `{absent[0]}`" if absent else "`scores` must be an object"
-            raise LogError(f"{path}, line {number}: {what}; mend or delete the line")
+            problem = f"no `{absent[0]}`" if absent else "`scores` must be an object"
+            raise LogError(f"{path}, line {number}: {problem}; mend or delete the line")
         _demand_identity(row, path, number)
         for name, score in row["scores"].items():
             if name == "correct" or type(score) not in PLAIN:
@@ -463,12 +470,12 @@ def identify_run(
     stem, _, seed = run_folder.name.rpartition("-s")
     if seed.isdigit():
         for arm in described.get("arms", ()):
-            for known in described.get("tasks", ()):
-                if stem == f"{arm}-{str(known).replace(':', '-')}":
-                    return str(arm), str(known), int(seed)
-        arm, _, known = stem.rpartition("-")
-        if arm and known:
-            return arm, known, int(seed)
+            for task_name in described.get("tasks", ()):
+                if stem == f"{arm}-{str(task_name).replace(':', '-')}":
+                    return str(arm), str(task_name), int(seed)
+        arm, _, task_name = stem.rpartition("-")
+        if arm and task_name:
+            return arm, task_name, int(seed)
     raise LogError(
         f"{run_folder}: cannot tell arm, task and seed; run.toml must hold `arm`, `task` and `seed`"
     )

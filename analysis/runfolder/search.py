@@ -43,11 +43,11 @@ def is_accuracy(measure: str) -> bool:
 def combinations(over: Mapping[str, Sequence[Value]], role: str) -> list[Combination]:
     """Every combination of the values of `over`, in the order that decides between equal means: lower
     learning rates of the role first, then as listed."""
-    found = list(itertools.product(*over.values()))
+    value_tuples = list(itertools.product(*over.values()))
     if (key := rate_key(role)) not in over:
-        return found
+        return value_tuples
     index = [*over].index(key)
-    return sorted(found, key=lambda values: values[index])
+    return sorted(value_tuples, key=lambda values: values[index])
 
 
 @dataclass(frozen=True)
@@ -127,25 +127,25 @@ class SearchRecord:
         """The outcome by seed of each value of an arm, as a mean over tasks, in the order of
         `combinations`."""
         cells: dict[Combination, dict[int, list[float]]] = {values: {} for values in stage.combinations}
-        for one in self.trials:
-            if (one.role, one.arm) == (stage.role, arm):
-                cells[one.values].setdefault(one.seed, []).append(one.counted)
+        for trial in self.trials:
+            if (trial.role, trial.arm) == (stage.role, arm):
+                cells[trial.values].setdefault(trial.seed, []).append(trial.counted)
         return {
-            values: {seed: fmean(found) for seed, found in sorted(by_seed.items())}
+            values: {seed: fmean(outcomes) for seed, outcomes in sorted(by_seed.items())}
             for values, by_seed in cells.items()
             if by_seed
         }
 
     def runs_of(self, stage: Stage, arm: str) -> int:
         """How many runs a stage spent on an arm, over all tasks."""
-        return sum((one.role, one.arm) == (stage.role, arm) for one in self.trials)
+        return sum((trial.role, trial.arm) == (stage.role, arm) for trial in self.trials)
 
     def chosen(self) -> dict[str, dict[str, Value]]:
         """By arm, the chosen value of each key of every stage."""
         values: dict[str, dict[str, Value]] = {}
         for stage in self.stages:
-            for arm, own in stage.chosen.items():
-                values.setdefault(arm, {}).update(zip(stage.over, own, strict=True))
+            for arm, arm_values in stage.chosen.items():
+                values.setdefault(arm, {}).update(zip(stage.over, arm_values, strict=True))
         return values
 
     def table(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class SearchRecord:
         table = self.table()
         trials = table.pop("trials")
         head = [f" {json.dumps(key)}: {_line(value)}," for key, value in table.items()]
-        runs = ",\n".join(f"  {_line(one)}" for one in trials)
+        runs = ",\n".join(f"  {_line(trial)}" for trial in trials)
         return "\n".join(["{", *head, ' "trials": [', runs, " ]", "}", ""])
 
 
@@ -176,25 +176,29 @@ def read_record(path: Path) -> SearchRecord:
     return record_of(read_json(path), str(path))
 
 
-def record_of(table: Mapping[str, Any], place: str) -> SearchRecord:
-    """The record in a table, which stands at `place`. Raises LogError if it is none."""
+def record_of(table: Mapping[str, Any], source: str) -> SearchRecord:
+    """The record in a table, which was read from `source`. Raises LogError if it is none."""
     try:
         content = dict(table)
         if content.pop("version") != VERSION:
             raise ValueError(f"version {table['version']}")
-        content["trials"] = tuple(_trial(one) for one in content["trials"])
-        content["stages"] = tuple(Stage(**one) for one in content["stages"])
+        content["trials"] = tuple(_trial(trial) for trial in content["trials"])
+        content["stages"] = tuple(Stage(**stage_table) for stage_table in content["stages"])
         record = SearchRecord(**content)
         for stage in record.stages:
-            known = set(stage.combinations)
-            unknown = [one for one in record.trials if one.role == stage.role and one.values not in known]
-            if unknown or not all(tuple(values) in known for values in stage.chosen.values()):
+            valid_values = set(stage.combinations)
+            unknown = [
+                trial
+                for trial in record.trials
+                if trial.role == stage.role and trial.values not in valid_values
+            ]
+            if unknown or not all(tuple(values) in valid_values for values in stage.chosen.values()):
                 raise ValueError("runs or choices outside of the searched values")
         return record
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LogError(f"{place}: no record of a search ({error}); restore it") from error
+        raise LogError(f"{source}: no record of a search ({error}); restore it") from error
 
 
 def _trial(table: Mapping[str, Any]) -> Trial:
-    values = {name: table[name] for name in (one.name for one in fields(Trial))}
+    values = {name: table[name] for name in (field.name for field in fields(Trial))}
     return Trial(**{**values, "values": tuple(values["values"])})

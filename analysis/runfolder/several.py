@@ -25,18 +25,23 @@ def combine_experiments(experiments: Sequence[Experiment]) -> Experiment:
     if len(experiments) == 1:
         return experiments[0]
     twice = [
-        str(path) for path, count in Counter(one.folder.resolve() for one in experiments).items() if count > 1
+        str(path)
+        for path, count in Counter(experiment.folder.resolve() for experiment in experiments).items()
+        if count > 1
     ]
     if twice:
         raise LogError(f"{', '.join(twice)}: given twice; name each folder once")
-    if maps := [str(one.folder) for one in experiments if one.sweep_values]:
+    if maps := [str(experiment.folder) for experiment in experiments if experiment.sweep_values]:
         raise LogError(f"{', '.join(maps)}: a map, whose arms are sweep values; draw it on its own")
-    common = Path(os.path.commonpath([one.folder.resolve() for one in experiments]))
+    common = Path(os.path.commonpath([experiment.folder.resolve() for experiment in experiments]))
     labels = _labels(experiments, common)
-    parts = [_part(one, arm_labels, common) for one, arm_labels in zip(experiments, labels, strict=True)]
+    parts = [
+        _part(experiment, arm_labels, common)
+        for experiment, arm_labels in zip(experiments, labels, strict=True)
+    ]
     runs = tuple(run for part in parts for run in part.runs)
     return Experiment(
-        name=" and ".join(dict.fromkeys(one.name for one in experiments)),
+        name=" and ".join(dict.fromkeys(experiment.name for experiment in experiments)),
         folder=common,
         summary="",
         recipe="",
@@ -57,17 +62,17 @@ def combine_experiments(experiments: Sequence[Experiment]) -> Experiment:
 
 def _labels(experiments: Sequence[Experiment], common: Path) -> list[Mapping[str, str]]:
     """For each experiment, the names of its arms in the combination."""
-    arms = Counter(arm for one in experiments for arm in one.arms)
-    named_alike = Counter((arm, one.name) for one in experiments for arm in one.arms)
+    arms = Counter(arm for experiment in experiments for arm in experiment.arms)
+    named_alike = Counter((arm, experiment.name) for experiment in experiments for arm in experiment.arms)
     labels: list[Mapping[str, str]] = []
-    for one in experiments:
-        folder = os.path.relpath(one.folder.resolve(), common)
+    for experiment in experiments:
+        folder = os.path.relpath(experiment.folder.resolve(), common)
         labels.append(
             {
                 arm: arm
                 if arms[arm] == 1
-                else f"{arm} ({one.name if named_alike[arm, one.name] == 1 else folder})"
-                for arm in one.arms
+                else f"{arm} ({experiment.name if named_alike[arm, experiment.name] == 1 else folder})"
+                for arm in experiment.arms
             }
         )
     return labels
@@ -97,12 +102,12 @@ def _part(experiment: Experiment, labels: Mapping[str, str], common: Path) -> Ex
 def _apart(experiments: Sequence[Experiment]) -> str:
     """The sentence that captions add to figures across experiments."""
     differ, unknown = [], []
-    for task in dict.fromkeys(task for one in experiments for task in one.tasks):
-        asked = [_problems(one, task) for one in experiments if task in one.tasks]
-        if len(asked) > 1 and not all(asked):
+    for task in dict.fromkeys(task for experiment in experiments for task in experiment.tasks):
+        problem_sets = [_problems(experiment, task) for experiment in experiments if task in experiment.tasks]
+        if len(problem_sets) > 1 and not all(problem_sets):
             unknown.append(task)
         elif any(
-            len({problems[split] for problems in asked if split in problems}) > 1
+            len({problems[split] for problems in problem_sets if split in problems}) > 1
             for split in ("validation", "test")
         ):
             differ.append(task)

@@ -60,10 +60,10 @@ def stratified_bootstrap(
 def probability_of_improvement(first: Sequence[ArrayLike], second: Sequence[ArrayLike]) -> float:
     """P(X > Y): mean over tasks of U/(n_x·n_y), ties ½. Tasks in which either side is empty are left out."""
     shares = []
-    for first_scores, other in zip(first, second, strict=True):
+    for first_scores, second_scores in zip(first, second, strict=True):
         x, y = (
             np.asarray(first_scores, dtype=np.float64)[:, None],
-            np.asarray(other, dtype=np.float64)[None, :],
+            np.asarray(second_scores, dtype=np.float64)[None, :],
         )
         if x.size and y.size:
             shares.append(float(((x > y) + 0.5 * (x == y)).mean()))
@@ -79,9 +79,9 @@ def bootstrap_improvement(first: list[Any], second: list[Any], seed: int, resamp
         return Estimate(value, math.nan, math.nan)
     rng = np.random.default_rng(seed)
     total = np.zeros(resamples)
-    for first_scores, other in zip(first, second, strict=True):
+    for first_scores, second_scores in zip(first, second, strict=True):
         x = first_scores[rng.integers(len(first_scores), size=(resamples, len(first_scores)))][:, :, None]
-        y = other[rng.integers(len(other), size=(resamples, len(other)))][:, None, :]
+        y = second_scores[rng.integers(len(second_scores), size=(resamples, len(second_scores)))][:, None, :]
         total += ((x > y) + 0.5 * (x == y)).mean(axis=(1, 2))
     low, high = np.quantile(total / len(first), [0.025, 0.975])
     return Estimate(value, float(low), float(high))

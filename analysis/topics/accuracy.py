@@ -209,8 +209,11 @@ def clusters_of(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
     """The cluster (template) of each problem; a problem without one is its own."""
     if "trait/cluster" not in rows:
         return [str(problem) for problem in problems]
-    known = rows.drop_duplicates("problem").set_index("problem")["trait/cluster"]
-    return [str(problem) if pd.isna(known[problem]) else str(known[problem]) for problem in problems]
+    cluster_by_problem = rows.drop_duplicates("problem").set_index("problem")["trait/cluster"]
+    return [
+        str(problem) if pd.isna(cluster_by_problem[problem]) else str(cluster_by_problem[problem])
+        for problem in problems
+    ]
 
 
 def graded(experiment: Experiment) -> pd.DataFrame:

@@ -58,11 +58,11 @@ def bias_metrics(experiment: Experiment) -> pd.DataFrame:
     for task in experiment.tasks:
         chosen = headline_of(experiment, task)
         for name in experiment.names(f"eval/{chosen.split}/"):
-            mode, metric, *rest = name.split("/", 4)[2:]
-            wanted = "likelihood" if metric.startswith("lean") else chosen.mode
-            if metric not in BIAS or mode != wanted:
+            mode, metric, *category_parts = name.split("/", 4)[2:]
+            expected_mode = "likelihood" if metric.startswith("lean") else chosen.mode
+            if metric not in BIAS or mode != expected_mode:
                 continue
-            category = rest[0] if rest else "all"
+            category = category_parts[0] if category_parts else "all"
             frame = experiment.select(name)
             frame = frame[frame["task"] == task]
             last = frame[frame["step"] > 0].groupby(["arm", "seed"], sort=False).tail(1)
@@ -132,8 +132,8 @@ def probe_metrics(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
                 parts = name.split("/", 4)
                 if len(parts) < 4 or parts[0] != "eval" or parts[3] not in PUBLISHED or value is None:
                     continue
-                _, split, mode, metric, *rest = parts
-                category = rest[0] if rest else "all"
+                _, split, mode, metric, *category_parts = parts
+                category = category_parts[0] if category_parts else "all"
                 rows.append(
                     (
                         evaluation.label,
@@ -186,9 +186,9 @@ def probes_table(experiment: Experiment, later: Sequence[LaterEvaluation]) -> Ta
     """Later evaluations on tasks that probe for bias."""
     frame = probe_metrics(later)
     rows = []
-    whole = frame[frame["category"] == "all"]
+    all_categories = frame[frame["category"] == "all"]
     keys = ["place", "split", "mode", "through", "arm", "metric"]
-    for (label, split, mode, through, arm), group in whole.groupby(keys[:-1], sort=False):
+    for (label, split, mode, through, arm), group in all_categories.groupby(keys[:-1], sort=False):
         means = group.groupby(["metric", "policy"])["value"].mean()
         seeds = str(group["seed"].nunique())
         for metric in PUBLISHED:
@@ -198,8 +198,8 @@ def probes_table(experiment: Experiment, later: Sequence[LaterEvaluation]) -> Ta
                 rows.append([label, f"{split}, {mode}, {through}", arm, metric, seeds, text])
     header = ["task", "how", "arm or model", "metric", "seeds", "before → after training, or of the model"]
     note = "Mean over seeds and all categories. tables/probes.csv has each category. "
-    asked = {evaluation.task: None for evaluation in later if evaluation.label in set(frame["place"])}
-    values = {task: text for task, text in caveats(experiment, later).items() if task in asked}
+    probed_tasks = {evaluation.task: None for evaluation in later if evaluation.label in set(frame["place"])}
+    values = {task: text for task, text in caveats(experiment, later).items() if task in probed_tasks}
     return Table("probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(values))
 
 
@@ -259,8 +259,8 @@ def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Draw
     handles.append(Line2D([], [], marker="|", linestyle="", color=BASE_COLOR, markersize=8))
     legend_above(figure, handles, [*experiment.arms, "before training"])
     headlines = {task: headline_of(experiment, task) for task in tasks}
-    splits = {task: one.split for task, one in headlines.items()}
-    modes = dict.fromkeys(describe_decoding(experiment, one.mode) for one in headlines.values())
+    splits = {task: headline.split for task, headline in headlines.items()}
+    modes = dict.fromkeys(describe_decoding(experiment, headline.mode) for headline in headlines.values())
     caption = joined(
         [
             (

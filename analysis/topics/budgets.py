@@ -72,7 +72,9 @@ def sum_costs(experiment: Experiment) -> pd.DataFrame:
             runs = runs.merge(_sum_by_run(experiment, metric).rename(column), on=RUN_KEYS, how="left")
     studied = experiment.select(STUDY).set_index(RUN_KEYS)["value"]
     if len(studied):
-        before = pd.Series([studied.get(tuple(one), 0.0) for one in runs[RUN_KEYS].to_numpy()], runs.index)
+        before = pd.Series(
+            [studied.get(tuple(run_key), 0.0) for run_key in runs[RUN_KEYS].to_numpy()], runs.index
+        )
         runs["train_seconds"] += before
     rows, cell = [], by_cell(runs)
     for task, arm in product(experiment.tasks, experiment.arms):

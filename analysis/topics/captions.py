@@ -23,16 +23,20 @@ def seeds_of(frame: pd.DataFrame) -> list[int]:
     return [int(count) for count in frame.groupby(["task", "arm"], sort=False)["seed"].nunique()]
 
 
-def counted(counts: Iterable[int], what: str) -> str:
+def counted(counts: Iterable[int], noun: str) -> str:
     """`8 seeds`, or `6 to 8 seeds` where numbers differ."""
-    known = sorted(set(counts)) or [0]
-    number = f"{known[0]}" if len(known) == 1 else f"{known[0]} to {known[-1]}"
-    return f"{number} {what}{'s' * (known[-1] != 1)}"
+    distinct_counts = sorted(set(counts)) or [0]
+    number = (
+        f"{distinct_counts[0]}"
+        if len(distinct_counts) == 1
+        else f"{distinct_counts[0]} to {distinct_counts[-1]}"
+    )
+    return f"{number} {noun}{'s' * (distinct_counts[-1] != 1)}"
 
 
-def means_in_words(counts: Sequence[int], intervals: str, what: str = "Lines") -> str:
+def means_in_words(counts: Sequence[int], intervals: str, subject: str = "Lines") -> str:
     """What lines and their bands or bars are; without intervals for a single seed."""
-    text = f"{what} are means over {seeds_in_words(counts)}."
+    text = f"{subject} are means over {seeds_in_words(counts)}."
     return f"{text} {intervals}." if max(counts, default=0) > 1 else f"{text} One seed has no interval."
 
 

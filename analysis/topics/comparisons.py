@@ -69,10 +69,10 @@ def _differences(
     tables = []
     for arm, scores in sides:
         zero = {seed for seed in pair.seeds if (arm, seed) in failed and scores is after}
-        wanted = [(arm, seed) for seed in pair.seeds]
-        if not set(wanted) - {(arm, seed) for seed in zero} <= set(scores.index):
+        arm_seeds = [(arm, seed) for seed in pair.seeds]
+        if not set(arm_seeds) - {(arm, seed) for seed in zero} <= set(scores.index):
             return np.zeros((0, 0)), pd.Index([])
-        table = scores.reindex(pd.MultiIndex.from_tuples(wanted, names=["arm", "seed"]))
+        table = scores.reindex(pd.MultiIndex.from_tuples(arm_seeds, names=["arm", "seed"]))
         table[[seed in zero for seed in pair.seeds]] = 0.0
         tables.append(table.droplevel("arm"))
     first, second = tables[0].align(tables[1], join="inner", axis=1)
@@ -179,11 +179,11 @@ def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -
         for arm in experiment.arms
     }
     shared = [i for i in range(len(experiment.tasks)) if all(len(values[arm][i]) for arm in experiment.arms)]
-    kept = {arm: [values[arm][i] for i in shared] for arm in experiment.arms}
+    shared_values = {arm: [values[arm][i] for i in shared] for arm in experiment.arms}
     pairs = pairs_of(experiment.arms, experiment.control)
     return Aggregate(
-        {arm: bootstrap_interquartile_mean(kept[arm], seed) for arm in experiment.arms},
-        [(a, b, bootstrap_improvement(kept[a], kept[b], seed)) for a, b in pairs],
+        {arm: bootstrap_interquartile_mean(shared_values[arm], seed) for arm in experiment.arms},
+        [(a, b, bootstrap_improvement(shared_values[a], shared_values[b], seed)) for a, b in pairs],
     )
 
 

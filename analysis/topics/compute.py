@@ -130,7 +130,7 @@ class ComputeCurve:
 
 def trajectories(experiment: Experiment, runs: pd.DataFrame) -> list[Trajectories]:
     """Of every arm on every task with finished runs, given the result of `finals`."""
-    found = []
+    all_trajectories = []
     fell = runs[runs["state"].isin(["diverged", "collapsed"]) | runs["collapsed_at"].notna()]
     for task in experiment.tasks:
         mode = headline_of(experiment, task).mode
@@ -143,8 +143,14 @@ def trajectories(experiment: Experiment, runs: pd.DataFrame) -> list[Trajectorie
             fallen = int(((fell["task"] == task) & (fell["arm"] == arm)).sum())
             values = _by_seed(frame, arm, seeds, "value")
             compute = {axis: _by_seed(rows, arm, seeds, "x") for axis, rows in placed.items()}
-            found.append(_trajectories(task, arm, values, compute, f"{fallen} of {total}" if fallen else ""))
-    return [one for one in found if one.accuracy.size or one.obstacle]
+            all_trajectories.append(
+                _trajectories(task, arm, values, compute, f"{fallen} of {total}" if fallen else "")
+            )
+    return [
+        arm_trajectories
+        for arm_trajectories in all_trajectories
+        if arm_trajectories.accuracy.size or arm_trajectories.obstacle
+    ]
 
 
 def spent_by_run(experiment: Experiment) -> dict[tuple[str, str, int], list[list[float]]]:
@@ -168,12 +174,12 @@ def kept_trajectories(task: str, arm: str, runs: Sequence[Mapping[str, Any]], mo
     finished = [run for run in runs if run["state"] == FINISHED]
     values = pd.DataFrame({run["seed"]: dict(run["validation"][mode]) for run in finished}).T
     compute = {
-        axis: pd.DataFrame({run["seed"]: {row[0]: row[place] for row in run["spent"]} for run in finished}).T
-        for place, axis in enumerate(COMPUTE, start=1)
+        axis: pd.DataFrame({run["seed"]: {row[0]: row[column] for row in run["spent"]} for run in finished}).T
+        for column, axis in enumerate(COMPUTE, start=1)
     }
-    known = {axis: frame.dropna(axis="columns") for axis, frame in compute.items()}
+    compute_without_gaps = {axis: frame.dropna(axis="columns") for axis, frame in compute.items()}
     fell = f"{fallen} of {len(runs)}" if fallen else ""
-    return _trajectories(task, arm, values.dropna(axis="columns"), known, fell)
+    return _trajectories(task, arm, values.dropna(axis="columns"), compute_without_gaps, fell)
 
 
 def _by_seed(frame: pd.DataFrame, arm: str, seeds: Sequence[int], column: str) -> pd.DataFrame:
@@ -201,33 +207,51 @@ def _trajectories(
     return Trajectories(task, arm, start, values[steps].to_numpy(dtype=np.float64), grows, obstacle)
 
 
-def fit_curves(found: Sequence[Trajectories], shape: float, share: float = SHARE) -> list[ComputeCurve]:
+def fit_curves(
+    all_trajectories: Sequence[Trajectories], shape: float, share: float = SHARE
+) -> list[ComputeCurve]:
     """The curve of each arm against each kind of compute that was logged. It is fitted to the evaluations in
     the first `share` of the compute. `shape` is the error of the curve itself for which the band allows, as a
     share of accuracy. The same random seeds are drawn for each curve."""
     curves = []
-    for one in found:
-        axes = [axis for axis in COMPUTE if axis in one.compute]
-        curves += [fit_curve(one, axis, shape, np.random.default_rng(SEED), share) for axis in axes]
+    for trajectories in all_trajectories:
+        axes = [axis for axis in COMPUTE if axis in trajectories.compute]
+        curves += [fit_curve(trajectories, axis, shape, np.random.default_rng(SEED), share) for axis in axes]
         if not axes:
-            reason = one.obstacle or "no compute was logged that grows"
+            reason = trajectories.obstacle or "no compute was logged that grows"
             nothing = np.zeros(0)
-            curves.append(ComputeCurve(one.task, one.arm, "", 0, math.nan, nothing, nothing, 0, reason))
+            curves.append(
+                ComputeCurve(
+                    trajectories.task, trajectories.arm, "", 0, math.nan, nothing, nothing, 0, reason
+                )
+            )
     return curves
 
 
 def fit_curve(
-    one: Trajectories, axis: str, shape: float, rng: np.random.Generator, share: float = SHARE
+    trajectories: Trajectories, axis: str, shape: float, rng: np.random.Generator, share: float = SHARE
 ) -> ComputeCurve:
     """The curve of an arm against one kind of compute, or the reason why there is none."""
-    spent, means = one.compute[axis].mean(0), one.accuracy.mean(0)
+    spent, means = trajectories.compute[axis].mean(0), trajectories.accuracy.mean(0)
     fitted = int((spent <= share * spent[-1] * ROUNDING).sum())
     curve = ComputeCurve(
-        *(one.task, one.arm, axis, len(one.start), float(one.start.mean())), spent, means, fitted, ""
+        *(
+            trajectories.task,
+            trajectories.arm,
+            axis,
+            len(trajectories.start),
+            float(trajectories.start.mean()),
+        ),
+        spent,
+        means,
+        fitted,
+        "",
     )
-    if reason := one.obstacle or _too_little(one, fitted) or _no_rise(one, fitted):
+    if reason := trajectories.obstacle or _too_little(trajectories, fitted) or _no_rise(trajectories, fitted):
         return replace(curve, remark=reason)
-    fit = extrapolate(one.compute[axis], one.accuracy, one.start, fitted, rng, shape)
+    fit = extrapolate(
+        trajectories.compute[axis], trajectories.accuracy, trajectories.start, fitted, rng, shape
+    )
     if reason := _open_end(fit, float(spent[fitted - 1])):
         return replace(curve, remark=reason)
     curve = replace(curve, fit=fit)
@@ -235,9 +259,9 @@ def fit_curve(
     return replace(curve, remark="; ".join(filter(None, remarks)))
 
 
-def _too_little(one: Trajectories, fitted: int) -> str:
+def _too_little(trajectories: Trajectories, fitted: int) -> str:
     """Why there are too few seeds or evaluations; empty: there are enough."""
-    seeds, evaluations = one.accuracy.shape
+    seeds, evaluations = trajectories.accuracy.shape
     if seeds < LEAST_SEEDS:
         return f"too few seeds to say: {seeds} of {LEAST_SEEDS}"
     if fitted < LEAST_FITTED or evaluations - fitted < LEAST_HELD_OUT:
@@ -245,12 +269,12 @@ def _too_little(one: Trajectories, fitted: int) -> str:
     return ""
 
 
-def _no_rise(one: Trajectories, fitted: int) -> str:
+def _no_rise(trajectories: Trajectories, fitted: int) -> str:
     """Why the fitted part does not rise; empty: it does."""
-    gain = seed_mean(one.accuracy[:, fitted - 1] - one.start, LEVEL)
+    gain = seed_mean(trajectories.accuracy[:, fitted - 1] - trajectories.start, LEVEL)
     if not gain.low > 0:
         return f"no gain in the fitted part: {points(gain.value)} ({interval(gain.low, gain.high, points)})"
-    means = one.accuracy[:, :fitted].mean(0)
+    means = trajectories.accuracy[:, :fitted].mean(0)
     fall = float(means.max() - means[-1])
     if fall > LARGEST_FALL:
         return f"the fitted part ends {percent(fall)} points below its highest, and the curve cannot fall"
@@ -317,7 +341,7 @@ def coverage(curves: Sequence[ComputeCurve]) -> str:
     cells: dict[tuple[str, str], list[ComputeCurve]] = {}
     for curve in curves:
         cells.setdefault((curve.task, curve.arm), []).append(curve)
-    shown = [curve for own in cells.values() if (curve := min(own, key=_rank)).fit]
+    shown = [curve for cell_curves in cells.values() if (curve := min(cell_curves, key=_rank)).fit]
     total = sum(curve.held_out for curve in shown)
     if not total:
         return "No arm has a curve."
@@ -341,8 +365,8 @@ def _row(task: str, arm: str, by_axis: Mapping[str, ComputeCurve], axes: Sequenc
     for axis in axes:
         curve = by_axis.get(axis)
         show = (lambda seconds: number(seconds, 1)) if axis == "seconds" else count
-        known = curve is not None and curve.fit is not None and not curve.jumps
-        midpoints.append(bracketed(curve.fit.midpoint, show) if known else NONE)  # type: ignore[union-attr]
+        has_midpoint = curve is not None and curve.fit is not None and not curve.jumps
+        midpoints.append(bracketed(curve.fit.midpoint, show) if has_midpoint else NONE)  # type: ignore[union-attr]
     return [
         *(task, arm, bracketed(main.fit.ceiling)),
         NONE if main.jumps else bracketed(main.fit.exponent, lambda b: number(b, 1)),

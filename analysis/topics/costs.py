@@ -187,12 +187,14 @@ def gaps_table(experiment: Experiment) -> Table:
 def axes_table(pairs: Sequence[OnAxes]) -> Table:
     """Verdicts at equal updates, tokens and seconds, a row per task and pair."""
     rows = []
-    for one in pairs:
+    for on_axes in pairs:
         cells = []
         for axis in AXES:
-            pair = one.comparisons.get(axis)
+            pair = on_axes.comparisons.get(axis)
             cells += [points(pair.effect), pair.words] if pair else [NONE, NONE]
-        rows.append([one.task, f"{one.first} − {one.second}", *cells, "yes" if one.depends else "no"])
+        rows.append(
+            [on_axes.task, f"{on_axes.first} − {on_axes.second}", *cells, "yes" if on_axes.depends else "no"]
+        )
     header = ["task", "pair", *(h for axis in AXES for h in (f"at equal {axis}", "verdict")), "depends"]
     note = (
         "Differences of validation accuracy at the equal budgets of the previous table, in points, taken "
@@ -201,11 +203,11 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
         f"{NONE}: a run of the pair was evaluated only before training by then. Seconds "
         "depend on the machines of the runs and on other programs that ran there."
     )
-    dependent = [one.sentence for one in pairs if one.depends]
+    dependent = [on_axes.sentence for on_axes in pairs if on_axes.depends]
     if dependent:
         note += f" The answer depends on the axis: {listed(dependent)}."
     frame = pd.DataFrame(
-        [{"axis": axis, **asdict(pair)} for one in pairs for axis, pair in one.comparisons.items()]
+        [{"axis": axis, **asdict(pair)} for on_axes in pairs for axis, pair in on_axes.comparisons.items()]
     )
     return Table("axes", "Verdicts at equal budgets", header, rows, frame, note=note)
 

@@ -238,17 +238,17 @@ class _Panel:
         arm = rows["arm"].iloc[0]
         x, table = _by_step_and_seed(rows)
         color, dash = self.style.color[arm], self.style.dash[arm]
-        known = np.isfinite(table)
+        is_finite = np.isfinite(table)
         mean, low, high = bounded_means(table, self.row.bounds)
         bars = self.points and len(mean) <= BARS
-        places = _means(x, known)
-        along = places + (self._dodge(arm) if bars else 0.0)
+        mean_x = _means(x, is_finite)
+        along = mean_x + (self._dodge(arm) if bars else 0.0)
         if bars:
             there = np.isfinite(low)
             self.axes.vlines(along[there], low[there], high[there], color=color, linewidth=0.9, zorder=2.5)
         elif table.shape[1] > 1:
             self.axes.fill_between(along, low, high, color=color, alpha=BAND, linewidth=0)
-        lasting = known.sum(axis=1) == known.any(axis=0).sum()
+        lasting = is_finite.sum(axis=1) == is_finite.any(axis=0).sum()
         last = int(np.flatnonzero(lasting)[-1]) if lasting.any() else 0
         every = 1 if self.points else max(1, len(along) // MARKS)
         start = 0 if self.points else self.experiment.arms.index(arm) % every
@@ -262,7 +262,7 @@ class _Panel:
             markersize=2.8,
             markevery=(start, every),
             zorder=3,
-            gid=tip(curve_tip(arm, rows["task"].iloc[0], table.shape[1], places, mean, self.row.percent)),
+            gid=tip(curve_tip(arm, rows["task"].iloc[0], table.shape[1], mean_x, mean, self.row.percent)),
         )
         thick.set_label(arm)
         notes = {STOPPED} if _mark_stopped(self.axes, self.experiment, rows, color) else set()
@@ -292,9 +292,9 @@ def _by_step_and_seed(rows: pd.DataFrame) -> tuple[Any, Any]:
     return x, values
 
 
-def _means(table: Any, known: Any) -> Any:
+def _means(table: Any, has_value: Any) -> Any:
     """Means of rows over the seeds that have a value there."""
-    return np.where(known, table, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    return np.where(has_value, table, 0.0).sum(axis=1) / np.maximum(has_value.sum(axis=1), 1)
 
 
 def _drawn_means(axes: Axes) -> tuple[Any, Any]:

@@ -122,7 +122,9 @@ def compare_answers(
             float(np.mean([pair[side]["scores"].get(score, math.nan) for pair in pairs])) for side in (0, 1)
         ]
         written = [pair for pair in pairs if all("completion" in row for row in pair)]
-        same_text = sum(one["completion"] == other["completion"] for one, other in written)
+        same_text = sum(
+            first_row["completion"] == second_row["completion"] for first_row, second_row in written
+        )
         differing = tuple(pair for pair in pairs if not _alike(pair[0]["scores"], pair[1]["scores"]))
         agreements.append(
             Agreement(mode, len(pairs), means[0], means[1], differing, same_text if written else None)
@@ -130,8 +132,10 @@ def compare_answers(
     return agreements
 
 
-def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    return one.keys() == other.keys() and all(abs(one[name] - other[name]) <= TOLERANCE for name in one)
+def _alike(first_scores: Mapping[str, float], second_scores: Mapping[str, float]) -> bool:
+    return first_scores.keys() == second_scores.keys() and all(
+        abs(first_scores[name] - second_scores[name]) <= TOLERANCE for name in first_scores
+    )
 
 
 def list_agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:

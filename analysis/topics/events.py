@@ -36,15 +36,15 @@ def histories(experiment: Experiment) -> dict[str, History]:
     """What detectors read, by run; runs without logs are left out."""
     metrics = experiment.metrics
     names = [name for name in metrics["metric"].unique() if is_read_by_detectors(str(name))]
-    kept = metrics[metrics["metric"].isin(names)]
-    logged = dict(iter(kept.groupby(KEYS, sort=False)))
+    detector_metrics = metrics[metrics["metric"].isin(names)]
+    logged = dict(iter(detector_metrics.groupby(KEYS, sort=False)))
     last = metrics.groupby(KEYS, sort=False)["step"].max()
     answers = Answered(experiment.evaluations)
     by_name = {}
     for run in experiment.runs:
         key = (run.arm, run.task, run.seed)
         if run.rows and key in last.index:
-            rows = logged.get(key, kept.iloc[:0])
+            rows = logged.get(key, detector_metrics.iloc[:0])
             by_name[run.name] = history_of(run, rows, int(last[key]), answers.of(run))
     return by_name
 
@@ -129,7 +129,11 @@ def collapse_of(run: Run, findings: Findings | None) -> Collapse | None:
     event = findings.collapse()
     if run.collapsed:
         stops = run.config.get("stop_on", ())
-        stopping = [one for one in findings.events if one.kind in stops and one.recovered is None]
+        stopping = [
+            stop_event
+            for stop_event in findings.events
+            if stop_event.kind in stops and stop_event.recovered is None
+        ]
         event = stopping[0] if stopping else event
         if event is None:
             return Collapse(run.step, "stopped")

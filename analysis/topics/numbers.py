@@ -139,7 +139,7 @@ class Numbers:
         if not labels and set(arms) == set(self.recipe_arms) and set(tasks) == set(self.experiment.tasks):
             return self, note
         part = Part(tuple(arms), tuple(tasks), labels)
-        return PartNumbers(part.experiment(self.experiment), whole=self, part=part), note
+        return PartNumbers(part.experiment(self.experiment), all_numbers=self, part=part), note
 
     @cached_property
     def labeled(self) -> Numbers:
@@ -147,7 +147,7 @@ class Numbers:
         if not self.shown.labels:
             return self
         part = Part(tuple(self.recipe_arms), tuple(self.experiment.tasks), self.shown.labels)
-        return PartNumbers(part.experiment(self.experiment), whole=self, part=part)
+        return PartNumbers(part.experiment(self.experiment), all_numbers=self, part=part)
 
     @property
     def recipe_arms(self) -> tuple[str, ...]:
@@ -210,49 +210,49 @@ class PartNumbers(Numbers):
     """The numbers of a part of an experiment. Those that are computed over all arms, such as p values that
     are corrected for all pairs, are those of the whole."""
 
-    whole: Numbers = field(kw_only=True)
+    all_numbers: Numbers = field(kw_only=True)
     part: Part = field(kw_only=True)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        return self.part.rows(self.whole.runs)
+        return self.part.rows(self.all_numbers.runs)
 
     @cached_property
     def findings(self) -> Mapping[str, Findings]:
-        return self.whole.findings
+        return self.all_numbers.findings
 
     @cached_property
     def grid(self) -> Sequence[Cell]:
-        return self.part.cells(self.whole.grid)
+        return self.part.cells(self.all_numbers.grid)
 
     @cached_property
     def compared(self) -> Sequence[Comparison]:
-        return self.part.comparisons(self.whole.compared)
+        return self.part.comparisons(self.all_numbers.compared)
 
     @cached_property
     def against_base(self) -> Sequence[Comparison]:
-        return self.part.comparisons(self.whole.against_base)
+        return self.part.comparisons(self.all_numbers.against_base)
 
     @cached_property
     def compute(self) -> Sequence[ComputeCurve]:
-        return self.part.compute(self.whole.compute)
+        return self.part.compute(self.all_numbers.compute)
 
     @cached_property
     def on_axes(self) -> Sequence[OnAxes]:
-        return self.part.on_axes(self.whole.on_axes)
+        return self.part.on_axes(self.all_numbers.on_axes)
 
     @cached_property
     def bias(self) -> pd.DataFrame:
-        return self.part.rows(self.whole.bias)
+        return self.part.rows(self.all_numbers.bias)
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        return self.part.rows(self.whole.costs)
+        return self.part.rows(self.all_numbers.costs)
 
     @cached_property
     def _later(self) -> tuple[Sequence[LaterEvaluation], Sequence[str]]:
-        return self.part.later(self.whole.later), self.whole._later[1]
+        return self.part.later(self.all_numbers.later), self.all_numbers._later[1]
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        return self.part.curves(self.whole.curves, self.whole.experiment.tasks)
+        return self.part.curves(self.all_numbers.curves, self.all_numbers.experiment.tasks)

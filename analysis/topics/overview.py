@@ -52,7 +52,7 @@ class OverviewCell:
             (self.failed, "diverged"),
             (self.waiting, "without result"),
         )
-        return ", ".join(f"{count} {what}" for count, what in counts if count)
+        return ", ".join(f"{count} {state_words}" for count, state_words in counts if count)
 
     @property
     def final_text(self) -> str:
@@ -154,10 +154,10 @@ def _marks(
         ordered = sorted(names, key=lambda arm: -_finite(final.get((arm, task), math.nan)))
         apart = [(pair.first, pair.second) for pair in pairs if pair.verdict in ("better", "worse")]
         letters = letter_marks(ordered, apart)
-        known = {
+        known_marks = {
             arm: mark for arm, mark in letters.items() if not math.isnan(final.get((arm, task), math.nan))
         }
-        marks |= {(arm, task): mark for arm, mark in known.items()}
+        marks |= {(arm, task): mark for arm, mark in known_marks.items()}
     return "", marks
 
 

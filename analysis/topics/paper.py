@@ -88,15 +88,17 @@ def entries(numbers: Numbers) -> dict[tuple[str, str], Entry]:
     """(arm, task) -> final accuracy. Arms with runs without a result are not marked: their pairs are
     unresolved for that reason alone."""
     frame = accuracies(numbers.experiment, numbers.runs)
-    found = {}
+    table_entries = {}
     for task in numbers.experiment.tasks:
         rows = frame[frame["task"] == task].to_dict("records") if len(frame) else []
-        whole = [row["arm"] for row in rows if not row["waiting"]]
-        marked = unbeaten(whole, [pair for pair in numbers.compared if pair.task == task])
+        complete_arms = [row["arm"] for row in rows if not row["waiting"]]
+        marked = unbeaten(complete_arms, [pair for pair in numbers.compared if pair.task == task])
         for row in rows:
             bounds = row["final"], row["low"], row["high"]
-            found[row["arm"], task] = Entry(*bounds, row["seeds"], row["waiting"], row["arm"] in marked)
-    return found
+            table_entries[row["arm"], task] = Entry(
+                *bounds, row["seeds"], row["waiting"], row["arm"] in marked
+            )
+    return table_entries
 
 
 def accuracy_tex(numbers: Numbers) -> str:
@@ -177,8 +179,11 @@ def _base(numbers: Numbers) -> dict[str, str]:
     frame = accuracies(numbers.experiment, numbers.runs)
     levels = {}
     for task, rows in frame.groupby("task", sort=False):
-        known = rows["base"].dropna()
-        ends = dict.fromkeys(percent(value) for value in ((known.min(), known.max()) if len(known) else ()))
+        base_accuracies = rows["base"].dropna()
+        ends = dict.fromkeys(
+            percent(value)
+            for value in ((base_accuracies.min(), base_accuracies.max()) if len(base_accuracies) else ())
+        )
         levels[str(task)] = "--".join(ends) or "--"
     return levels
 
@@ -239,10 +244,10 @@ def _caption(numbers: Numbers, cells: Mapping[tuple[str, str], Entry], tasks: Se
     runs = numbers.runs.dropna(subset=["counted"])
     splits = {str(row.task): str(row.split) for row in runs.itertuples()}
     modes = " and ".join(describe_decoding(experiment, mode) for mode in sorted(set(map(str, runs["mode"]))))
-    seeds = counted([one.seeds for one in cells.values()], "seed")
+    seeds = counted([cell.seeds for cell in cells.values()], "seed")
     plain = [task for task in tasks if not any(cells[key].marked for key in cells if key[1] == task)]
     interval = (
-        " ± half of the 95% t interval over seeds" if max(one.seeds for one in cells.values()) > 1 else ""
+        " ± half of the 95% t interval over seeds" if max(cell.seeds for cell in cells.values()) > 1 else ""
     )
     rule = (
         "Bold: no arm that it is compared with is better by the exact paired permutation test at "
@@ -263,7 +268,7 @@ def _caption(numbers: Numbers, cells: Mapping[tuple[str, str], Entry], tasks: Se
             rule,
             f"Runs that diverged count as 0 ({listed(zero)})." if zero else "",
             "†: without runs that have no result; not compared."
-            if any(one.waiting for one in cells.values())
+            if any(cell.waiting for cell in cells.values())
             else "",
         ]
     )

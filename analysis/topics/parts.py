@@ -28,30 +28,32 @@ class Part:
         """The name of an arm or a task in this part."""
         return self.labels.get(name, name)
 
-    def experiment(self, whole: Experiment) -> Experiment:
+    def experiment(self, experiment: Experiment) -> Experiment:
         """The part of an experiment."""
-        points = whole.sweep_values
-        kept = [arm for arm in whole.arms if (points[arm].arm if points else arm) in self.arms]
-        runs = [run for run in whole.runs if run.arm in set(kept) and run.task in self.tasks]
+        points = experiment.sweep_values
+        part_arms = [arm for arm in experiment.arms if (points[arm].arm if points else arm) in self.arms]
+        runs = [run for run in experiment.runs if run.arm in set(part_arms) and run.task in self.tasks]
         arm_labels: Mapping[str, str] = {} if points else self.labels
 
         def rows(frame: pd.DataFrame) -> pd.DataFrame:
-            return _rows(frame, kept, self.tasks, arm_labels, self.labels)
+            return _rows(frame, part_arms, self.tasks, arm_labels, self.labels)
 
         return replace(
-            whole,
-            arms=tuple(arm_labels.get(arm, arm) for arm in kept),
-            tasks=tuple(self.label(task) for task in whole.tasks if task in self.tasks),
+            experiment,
+            arms=tuple(arm_labels.get(arm, arm) for arm in part_arms),
+            tasks=tuple(self.label(task) for task in experiment.tasks if task in self.tasks),
             runs=tuple(
                 replace(run, arm=arm_labels.get(run.arm, run.arm), task=self.label(run.task)) for run in runs
             ),
-            metrics=rows(whole.metrics),
-            evaluations=rows(whole.evaluations),
-            statuses=rows(whole.statuses),
-            control=self.label(whole.control),
+            metrics=rows(experiment.metrics),
+            evaluations=rows(experiment.evaluations),
+            statuses=rows(experiment.statuses),
+            control=self.label(experiment.control),
             configs={run.name: run.config for run in runs},
             sweep_values={
-                arm: replace(point, arm=self.label(point.arm)) for arm, point in points.items() if arm in kept
+                arm: replace(point, arm=self.label(point.arm))
+                for arm, point in points.items()
+                if arm in part_arms
             },
         )
 
@@ -72,11 +74,13 @@ class Part:
     def on_axes(self, pairs: Sequence[OnAxes]) -> list[OnAxes]:
         """The comparisons at equal budgets."""
         return [
-            OnAxes(self.label(one.task), self.label(one.first), self.label(one.second), by_axis)
-            for one in pairs
+            OnAxes(self.label(on_axes.task), self.label(on_axes.first), self.label(on_axes.second), by_axis)
+            for on_axes in pairs
             if (
                 by_axis := {
-                    axis: new for axis, pair in one.comparisons.items() for new in self.comparisons([pair])
+                    axis: new
+                    for axis, pair in on_axes.comparisons.items()
+                    for new in self.comparisons([pair])
                 }
             )
         ]
@@ -100,26 +104,31 @@ class Part:
     def later(self, evaluations: Sequence[LaterEvaluation]) -> list[LaterEvaluation]:
         """The evaluations of its runs, and those of models."""
         return [
-            replace(one, arm=self.label(one.arm), trained_task=self.label(one.trained_task))
-            for one in evaluations
-            if not one.trained_task or (one.arm in self.arms and one.trained_task in self.tasks)
+            replace(
+                evaluation, arm=self.label(evaluation.arm), trained_task=self.label(evaluation.trained_task)
+            )
+            for evaluation in evaluations
+            if not evaluation.trained_task
+            or (evaluation.arm in self.arms and evaluation.trained_task in self.tasks)
         ]
 
     def curves(self, frame: pd.DataFrame, every_task: Sequence[str]) -> pd.DataFrame:
         """The rows of `sample_curves`. A place begins with its task; a task in it that is not of the
         experiment stays."""
         left_out = set(every_task) - set(self.tasks)
-        tasks = frame["place"].map(lambda place: re.split(r"\n| \(trained on |\)\n", place))
+        tasks = frame["place"].map(lambda panel_label: re.split(r"\n| \(trained on |\)\n", panel_label))
         trained = tasks.map(lambda names: names[1] if len(names) > 2 else names[0])
         ours = frame["arm"].isin(self.arms) | (frame["policy"] == "model")
-        kept = frame[ours & ~trained.isin(left_out)]
-        return kept.assign(arm=kept["arm"].map(self.label), place=kept["place"].map(self._renamed))
+        part_rows = frame[ours & ~trained.isin(left_out)]
+        return part_rows.assign(
+            arm=part_rows["arm"].map(self.label), place=part_rows["place"].map(self._renamed)
+        )
 
-    def _renamed(self, place: str) -> str:
-        first, line, rest = place.partition("\n")
+    def _renamed(self, panel_label: str) -> str:
+        first, line, other_lines = panel_label.partition("\n")
         task, trained_on, trained = first.partition(" (trained on ")
         trained = self.label(trained.removesuffix(")")) + ")" if trained_on else ""
-        return f"{self.label(task)}{trained_on}{trained}{line}{rest}"
+        return f"{self.label(task)}{trained_on}{trained}{line}{other_lines}"
 
 
 def _rows(
@@ -131,8 +140,8 @@ def _rows(
 ) -> pd.DataFrame:
     if frame.empty:
         return frame
-    kept = frame[frame["arm"].isin(list(arms)) & frame["task"].isin(list(tasks))]
-    return kept.assign(
-        arm=kept["arm"].map({name: arm_labels.get(name, name) for name in arms}),
-        task=kept["task"].map({name: task_labels.get(name, name) for name in tasks}),
+    part_rows = frame[frame["arm"].isin(list(arms)) & frame["task"].isin(list(tasks))]
+    return part_rows.assign(
+        arm=part_rows["arm"].map({name: arm_labels.get(name, name) for name in arms}),
+        task=part_rows["task"].map({name: task_labels.get(name, name) for name in tasks}),
     )

@@ -254,7 +254,7 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
     return Drawing("differences", "Paired differences between arms", caption, figure)
 
 
-def counted_words(counts: Iterable[int], what: str) -> str:
+def counted_words(counts: Iterable[int], noun: str) -> str:
     """`counted`; empty without numbers."""
-    known = list(counts)
-    return counted(known, what) if known else ""
+    count_list = list(counts)
+    return counted(count_list, noun) if count_list else ""

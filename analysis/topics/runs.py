@@ -58,7 +58,7 @@ class Setting:
             arms.setdefault(value, []).append(arm)
         return [
             (value, listed(with_value))
-            for value, with_value in sorted(arms.items(), key=lambda one: -len(one[1]))
+            for value, with_value in sorted(arms.items(), key=lambda value_arms: -len(value_arms[1]))
         ]
 
 
@@ -159,14 +159,14 @@ def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
             record["code"] = hashlib.sha256(
                 json.dumps({**everywhere, **code}, sort_keys=True).encode()
             ).hexdigest()[:12]
-        kept = {key: value for key, value in record.items() if key not in ATTEMPT_ONLY and value != {}}
+        shown_facts = {key: value for key, value in record.items() if key not in ATTEMPT_ONLY and value != {}}
         if tried:
-            kept["attempts"] = len(tried)
+            shown_facts["attempts"] = len(tried)
         if logs := import_record(run):
-            kept["imported"] = {name: logs[name] for name in LOGS if logs.get(name)}
+            shown_facts["imported"] = {name: logs[name] for name in LOGS if logs.get(name)}
         if run.provenance and run.rows:
-            kept["checksums"] = "right" if run.proved else UNPROVED
-        for key, value in flatten(kept).items():
+            shown_facts["checksums"] = "right" if run.proved else UNPROVED
+        for key, value in flatten(shown_facts).items():
             counted.setdefault(key, Counter())[value_text(value)] += 1
     return {key: values.most_common() for key, values in counted.items()}
 

@@ -205,9 +205,9 @@ def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sh
     trained = curves[curves["policy"] == "final"]
     seeds = [int(n) for n in trained.groupby(["place", "arm"])["seed"].nunique()]
     splits = {
-        str(one): headline_of(experiment, str(one), "sampled").split
-        for one in experiment.tasks
-        if any(label.startswith(f"{one}\n") and label.endswith(IN_RUNS) for label in labels)
+        str(task): headline_of(experiment, str(task), "sampled").split
+        for task in experiment.tasks
+        if any(label.startswith(f"{task}\n") and label.endswith(IN_RUNS) for label in labels)
     }
     caption = joined(
         [

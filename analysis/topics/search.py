@@ -97,7 +97,7 @@ def outcome_text(record: SearchRecord, value: float) -> str:
 
 
 def _numbers(by_seed: Mapping[int, float]) -> str:
-    return "  ".join("diverged" if math.isinf(one) else number(one, 3) for one in by_seed.values())
+    return "  ".join("diverged" if math.isinf(score) else number(score, 3) for score in by_seed.values())
 
 
 def describe_values(stage: Stage, values: Combination) -> str:
@@ -170,8 +170,8 @@ def name_of(stage: Stage, key: str) -> str:
 
 def describe_choice(record: SearchRecord, stage: Stage, arm: str) -> str:
     """Whether a choice is clear, and whether it lies at an edge."""
-    found = [describe_clarity(record, stage, arm), *edges(stage, tuple(stage.chosen[arm]))]
-    return "; ".join(found)
+    remarks = [describe_clarity(record, stage, arm), *edges(stage, tuple(stage.chosen[arm]))]
+    return "; ".join(remarks)
 
 
 def describe_choices(record: SearchRecord) -> list[str]:
@@ -191,34 +191,36 @@ def describe_grid_value(stage: Stage, arm: str) -> str:
 
 def describe_clarity(record: SearchRecord, stage: Stage, arm: str) -> str:
     """Whether the second best value can be told apart from the chosen one."""
-    found = select(record.by_value(stage, arm))
-    if found.second is None:
+    choice = select(record.by_value(stage, arm))
+    if choice.second is None:
         return "no other value had as many seeds"
-    second = describe_values(stage, found.second)
-    if math.isinf(found.difference):
+    second = describe_values(stage, choice.second)
+    if math.isinf(choice.difference):
         return f"the second best, {second}, diverged"
     show = percent if record.is_accuracy else lambda value: number(value, 3)
     unit = " points" if record.is_accuracy else ""
-    ahead = f"{show(found.difference)}{unit} above {second}"
-    if found.seeds < LEAST_SEEDS:
-        return f"not clear: {ahead}, and {found.seeds} seed{'s' * (found.seeds > 1)} cannot tell that from 0"
-    word = "clear" if found.clear else "not clear"
-    return f"{word}: {ahead} ({interval(found.low, found.high, show)} over {found.seeds} seeds)"
+    ahead = f"{show(choice.difference)}{unit} above {second}"
+    if choice.seeds < LEAST_SEEDS:
+        return (
+            f"not clear: {ahead}, and {choice.seeds} seed{'s' * (choice.seeds > 1)} cannot tell that from 0"
+        )
+    word = "clear" if choice.clear else "not clear"
+    return f"{word}: {ahead} ({interval(choice.low, choice.high, show)} over {choice.seeds} seeds)"
 
 
 def edges(stage: Stage, values: Combination) -> list[str]:
     """Chosen numbers that are the smallest or the largest that was tried."""
-    found = []
+    remarks = []
     for key, value in zip(stage.over, values, strict=True):
         tried = stage.over[key]
-        if len(tried) < 2 or any(isinstance(one, bool | str) for one in tried):
+        if len(tried) < 2 or any(isinstance(tried_value, bool | str) for tried_value in tried):
             continue
-        numbers = [float(one) for one in tried]
+        numbers = [float(tried_value) for tried_value in tried]
         for end, word in ((min(numbers), "smaller"), (max(numbers), "larger")):
             if value == end:
                 name = name_of(stage, key)
-                found.append(f"at the edge: no {word} {name} than {sweep_value(value)} was tried")
-    return found
+                remarks.append(f"at the edge: no {word} {name} than {sweep_value(value)} was tried")
+    return remarks
 
 
 # The report of the runs with the chosen values
@@ -284,11 +286,11 @@ def describe_limits(experiment: Experiment) -> str:
                 unclear.append(f"{arm} ({stage.role})")
     parts = [f"Settings were searched before these runs, on other seeds: {describe_budget(record)}."]
     if at_edge:
-        what = "The search chose a value at the edge of what it tried for"
-        parts.append(f"{what} {listed(at_edge, MOST_NAMED)}.")
+        sentence = "The search chose a value at the edge of what it tried for"
+        parts.append(f"{sentence} {listed(at_edge, MOST_NAMED)}.")
     if unclear:
-        what = f"The second best value is within noise for {listed(unclear, MOST_NAMED)}"
-        parts.append(f"{what}: another search may choose another.")
+        sentence = f"The second best value is within noise for {listed(unclear, MOST_NAMED)}"
+        parts.append(f"{sentence}: another search may choose another.")
     if count := len(record.earlier):
         parts.append(
             f"Values were added after {count} earlier search{'es' * (count > 1)} in the same folder."
@@ -312,8 +314,8 @@ def describe_rest(experiment: Experiment, record: SearchRecord) -> str:
     keys = {resolved_key(key) for stage in record.stages for key in stage.over}
     if others := [key for key in differing(experiment) if key not in keys]:
         parts.append(f"settings in which the arms differ: {listed(others, MOST_NAMED)}")
-    rest = f"{'; '.join(parts)}; and " if parts else ""
-    return f"Not searched: {rest}all other settings, which are the recipe's."
+    unsearched = f"{'; '.join(parts)}; and " if parts else ""
+    return f"Not searched: {unsearched}all other settings, which are the recipe's."
 
 
 def resolved_key(key: str) -> str:
@@ -328,7 +330,7 @@ def differing(experiment: Experiment) -> list[str]:
         for key, value in flatten(run.config).items():
             if key.startswith(("algorithm.settings.", "train.", "modify.", "sampler.", "reward.")):
                 values.setdefault(key.replace(".settings.", ".", 1), set()).add(str(value))
-    return [key for key, found in values.items() if len(found) > 1]
+    return [key for key, distinct_values in values.items() if len(distinct_values) > 1]
 
 
 def find_unsearched_values(experiment: Experiment) -> Iterator[str]:
@@ -337,17 +339,17 @@ def find_unsearched_values(experiment: Experiment) -> Iterator[str]:
     if record is None:
         return
     chosen = record.chosen()
-    seen: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for run in experiment.runs:
         config = {key.replace(".settings.", ".", 1): value for key, value in flatten(run.config).items()}
         for key, value in chosen.get(run.arm, {}).items():
             name = resolved_key(key)
             if config and config.get(name, value) != value:
                 text = f"{run.arm}: {name} is {config[name]}, and the search chose {sweep_value(value)}"
-                seen.setdefault(text)
+                sentences.setdefault(text)
         steps, searched = config.get("train.steps"), record.steps.get(run.task)
         if config and searched is None:
-            seen.setdefault(f"{run.task}: the search did not run on this task")
+            sentences.setdefault(f"{run.task}: the search did not run on this task")
         elif config and steps != searched:
-            seen.setdefault(f"{run.task}: runs have {steps} steps, and those of the search {searched}")
-    yield from seen
+            sentences.setdefault(f"{run.task}: runs have {steps} steps, and those of the search {searched}")
+    yield from sentences

@@ -67,8 +67,8 @@ class Sources:
 def find_sources(experiment: Experiment, runs: pd.DataFrame) -> Sources:
     """Split the gain of every run and arm. `runs` are the rows of `finals`, which choose split and mode; runs
     without an accuracy before or after training are left out."""
-    known = runs.dropna(subset=["base", "final"])
-    answers = _answers(experiment, known)
+    measured_runs = runs.dropna(subset=["base", "final"])
+    answers = _answers(experiment, measured_runs)
     by_run = dict(iter(answers.groupby(RUN, sort=False))) if len(answers) else {}
     counts = {key: _counts(rows) for key, rows in by_run.items()}
     rows = [_run(key, by_run[key], counts[key]) for key in counts]
@@ -76,23 +76,23 @@ def find_sources(experiment: Experiment, runs: pd.DataFrame) -> Sources:
     arms, cell = [], by_cell(frame) if rows else None
     for task in experiment.tasks:
         for arm in experiment.arms:
-            if not len(known[(known["task"] == task) & (known["arm"] == arm)]):
+            if not len(measured_runs[(measured_runs["task"] == task) & (measured_runs["arm"] == arm)]):
                 continue
-            own = cell(arm, task) if cell else frame
-            if own.empty:
+            arm_rows = cell(arm, task) if cell else frame
+            if arm_rows.empty:
                 arms.append({"task": task, "arm": arm, "seeds": 0, "origin": NOT_LOGGED})
             else:
-                arms.append(_arm(own, [counts[task, arm, seed] for seed in own["seed"]]))
+                arms.append(_arm(arm_rows, [counts[task, arm, seed] for seed in arm_rows["seed"]]))
     return Sources(frame, pd.DataFrame(arms))
 
 
-def _answers(experiment: Experiment, known: pd.DataFrame) -> pd.DataFrame:
+def _answers(experiment: Experiment, measured_runs: pd.DataFrame) -> pd.DataFrame:
     """Graded answers and likelihoods before training and after the last update, on the split of the headline:
     the columns of the logs, `after`, `group` (what problems share, or the problem) and `COUNTS`."""
     frame = graded(experiment)
-    if frame.empty or known.empty or not {"outcome", "answer"} <= set(frame.columns):
+    if frame.empty or measured_runs.empty or not {"outcome", "answer"} <= set(frame.columns):
         return frame.iloc[:0]
-    chosen = known[[*RUN, "split", "mode"]].rename(columns={"mode": "headline"})
+    chosen = measured_runs[[*RUN, "split", "mode"]].rename(columns={"mode": "headline"})
     frame = frame.merge(chosen, on=[*RUN, "split"])
     frame = frame[(frame["mode"] == frame["headline"]) | (frame["mode"] == "likelihood")]
     frame = frame.dropna(subset=["outcome", "score/correct"])
@@ -132,12 +132,12 @@ def _run(key: tuple[str, str, int], rows: pd.DataFrame, counts: Mapping[str, Flo
     row: dict[str, Any] = dict(zip(RUN, key, strict=True))
     row["problems"] = rows.loc[rows["answers"] > 0, "problem"].nunique()
     for after, when in enumerate(WHEN):
-        answers, readable, correct, asked, likeliest = total[after]
+        answers, readable, correct, likelihood_rows, likeliest = total[after]
         row |= {
             f"accuracy_{when}": correct / answers,
             f"readable_{when}": readable / answers,
             f"among_readable_{when}": correct / readable if readable else math.nan,
-            f"likelihood_{when}": likeliest / asked if asked else math.nan,
+            f"likelihood_{when}": likeliest / likelihood_rows if likelihood_rows else math.nan,
         }
         row |= {f"{name}_{when}": value for name, value in _commonest(rows, after).items()}
     row["gain"] = row["accuracy_after"] - row["accuracy_before"]
@@ -151,39 +151,48 @@ def _run(key: tuple[str, str, int], rows: pd.DataFrame, counts: Mapping[str, Flo
 def _commonest(rows: pd.DataFrame, after: int) -> dict[str, Any]:
     """The most frequent answer of a policy, its share of all answers and its accuracy. Of several, the first;
     what could not be read has none."""
-    own = rows[(rows["after"] == after) & (rows["answers"] > 0)]
-    read = own[(own["readable"] > 0) & own["answer"].map(lambda one: isinstance(one, str))]
+    policy_rows = rows[(rows["after"] == after) & (rows["answers"] > 0)]
+    read = policy_rows[
+        (policy_rows["readable"] > 0)
+        & policy_rows["answer"].map(lambda answer_text: isinstance(answer_text, str))
+    ]
     if read.empty:
         return {"commonest": "", "commonest_share": math.nan, "commonest_right": math.nan}
     answer = Counter(read["answer"]).most_common(1)[0][0]
     same = read[read["answer"] == answer]
     return {
         "commonest": str(answer),
-        "commonest_share": len(same) / len(own),
+        "commonest_share": len(same) / len(policy_rows),
         "commonest_right": float(same["correct"].mean()),
     }
 
 
-def _arm(own: pd.DataFrame, counts: list[dict[str, Floats]]) -> dict[str, Any]:
+def _arm(arm_rows: pd.DataFrame, counts: list[dict[str, Floats]]) -> dict[str, Any]:
     """The row of an arm on a task, from the rows and the counts of its runs."""
-    numbers = own.drop(columns=[*RUN, "commonest_before", "commonest_after", "assumed"])
+    numbers = arm_rows.drop(columns=[*RUN, "commonest_before", "commonest_after", "assumed"])
     means = {name: finite_mean(numbers[name]) for name in numbers}
-    assumed = bool(own["assumed"].any())
-    if len(own) >= FEWEST_SEEDS:
-        over, readable, answers = "seeds", seed_mean(own["readable_part"]), seed_mean(own["answers_part"])
+    assumed = bool(arm_rows["assumed"].any())
+    if len(arm_rows) >= FEWEST_SEEDS:
+        over, readable, answers = (
+            "seeds",
+            seed_mean(arm_rows["readable_part"]),
+            seed_mean(arm_rows["answers_part"]),
+        )
     else:
         over = "problems"
         groups = sorted(set().union(*counts))
         empty = np.zeros((2, len(COUNTS)))
-        readable, answers = problem_intervals([[one.get(g, empty) for g in groups] for one in counts])
+        readable, answers = problem_intervals(
+            [[run_counts.get(g, empty) for g in groups] for run_counts in counts]
+        )
     return {
-        "task": own["task"].iloc[0],
-        "arm": own["arm"].iloc[0],
-        "seeds": len(own),
+        "task": arm_rows["task"].iloc[0],
+        "arm": arm_rows["arm"].iloc[0],
+        "seeds": len(arm_rows),
         "origin": name_origin(means["gain"], readable, answers, assumed),
         **means,
-        "commonest_before": _names(own, "before"),
-        "commonest_after": _names(own, "after"),
+        "commonest_before": _names(arm_rows, "before"),
+        "commonest_after": _names(arm_rows, "after"),
         "readable_low": readable.low,
         "readable_high": readable.high,
         "answers_low": answers.low,
@@ -193,9 +202,9 @@ def _arm(own: pd.DataFrame, counts: list[dict[str, Floats]]) -> dict[str, Any]:
     }
 
 
-def _names(own: pd.DataFrame, when: str) -> str:
+def _names(arm_rows: pd.DataFrame, when: str) -> str:
     """The commonest answers of the runs, the most frequent first."""
-    answers = Counter(answer for answer in own[f"commonest_{when}"] if answer)
+    answers = Counter(answer for answer in arm_rows[f"commonest_{when}"] if answer)
     return ", ".join(shorten(answer) for answer, _ in answers.most_common())
 
 
@@ -224,7 +233,9 @@ def constant_answers(sources: Sources) -> dict[tuple[str, str], pd.DataFrame]:
     share, right = runs["commonest_share_after"], runs["commonest_right_after"]
     least = share - (share * right + 1 - share)
     same = runs[(share >= CONSTANT) & (least > 0) & (runs["problems"] >= FEWEST_PROBLEMS)]
-    return {(str(task), str(arm)): own for (task, arm), own in same.groupby(["task", "arm"], sort=False)}
+    return {
+        (str(task), str(arm)): arm_rows for (task, arm), arm_rows in same.groupby(["task", "arm"], sort=False)
+    }
 
 
 def sources_table(sources: Sources) -> Table:

@@ -81,9 +81,9 @@ def compute_stability(
     infrastructure (kind: runs and median onset, as text)."""
     modes = {task: headline_of(experiment, task).mode for task in experiment.tasks}
     names = [POLICY, *(f"eval/validation/{mode}/correct" for mode in dict.fromkeys(modes.values()))]
-    kept = experiment.metrics[experiment.metrics["metric"].isin(names)]
-    logged = dict(iter(kept.groupby(KEYS, sort=False)))
-    none = kept.iloc[:0]
+    policy_metrics = experiment.metrics[experiment.metrics["metric"].isin(names)]
+    logged = dict(iter(policy_metrics.groupby(KEYS, sort=False)))
+    none = policy_metrics.iloc[:0]
     rows = []
     for (task, arm), lifetimes in compute_lifetimes(experiment, findings).items():
         measured = [
@@ -126,13 +126,17 @@ def _cell(
     }
 
 
-def events_in_words(known: Sequence[Findings], families: Sequence[str]) -> str:
+def events_in_words(all_findings: Sequence[Findings], families: Sequence[str]) -> str:
     """`entropy collapse: 2 runs, from step 40; …`, each kind with the median of its onsets."""
     lines = []
     for kind, detector in DETECTORS.items():
         if detector.family not in families:
             continue
-        onsets = [min(steps) for one in known if (steps := [e.onset for e in one.events if e.kind == kind])]
+        onsets = [
+            min(steps)
+            for findings in all_findings
+            if (steps := [e.onset for e in findings.events if e.kind == kind])
+        ]
         if onsets:
             count = f"{len(onsets)} run{'s' * (len(onsets) > 1)}"
             lines.append(f"{event_words(kind)}: {count}, from step {np.median(onsets):g}")
@@ -215,10 +219,10 @@ def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) 
         p = [
             log_rank((arms[a].steps, arms[a].collapsed), (arms[b].steps, arms[b].collapsed)) for a, b in pairs
         ]
-        known = [1.0 if math.isnan(value) else value for value in p]
-        for (a, b), value, adjusted in zip(pairs, p, holm(known), strict=True):
-            counts = tuple(sum(arms[one].collapsed) for one in (a, b))
-            sizes = tuple(len(arms[one].runs) for one in (a, b))
+        finite_p = [1.0 if math.isnan(value) else value for value in p]
+        for (a, b), value, adjusted in zip(pairs, p, holm(finite_p), strict=True):
+            counts = tuple(sum(arms[arm].collapsed) for arm in (a, b))
+            sizes = tuple(len(arms[arm].runs) for arm in (a, b))
             comparisons.append(
                 LifetimeComparison(
                     task, a, b, (counts[0], counts[1]), (sizes[0], sizes[1]), value, float(adjusted)
@@ -310,7 +314,7 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
     panels = {
         title: lifetimes
         for title, lifetimes in all_panels.items()
-        if any(any(one.collapsed) for one in lifetimes.values())
+        if any(any(of_arm.collapsed) for of_arm in lifetimes.values())
     }
     tasks = list(panels)
     if not tasks:

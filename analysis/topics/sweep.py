@@ -109,7 +109,11 @@ def axes_of(sweep_values: Mapping[str, SweepPoint]) -> SweepAxes | None:
     first = next(iter(sweep_values.values()))
     key, *others = first.values
     distinct = dict.fromkeys(point.values[key] for point in sweep_values.values())
-    ordered = sorted(distinct) if all(isinstance(one, int | float) for one in distinct) else list(distinct)
+    ordered = (
+        sorted(distinct)
+        if all(isinstance(point_value, int | float) for point_value in distinct)
+        else list(distinct)
+    )
     levels = dict.fromkeys(tuple(point.values[other] for other in others) for point in sweep_values.values())
     arms = dict.fromkeys(point.arm for point in sweep_values.values())
     return SweepAxes(key, tuple(ordered), tuple(others), tuple(levels), tuple(arms))
@@ -140,8 +144,8 @@ def _changes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     frame = graded(experiment)
     if frame.empty:
         return pd.DataFrame(columns=columns)
-    asked = runs[[*KEYS, "split", "mode"]].rename(columns={"split": "asked_split", "mode": "asked_mode"})
-    answers = frame.merge(asked, on=KEYS)
+    headlines = runs[[*KEYS, "split", "mode"]].rename(columns={"split": "asked_split", "mode": "asked_mode"})
+    answers = frame.merge(headlines, on=KEYS)
     answers = answers[
         (answers["split"] == answers["asked_split"]) & (answers["mode"] == answers["asked_mode"])
     ]
@@ -279,8 +283,8 @@ def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) 
         coverage = ranks.coverage
     measured = [cell for cell in row if math.isfinite(cell.accuracy.value)]
     best = max(measured, key=lambda cell: cell.accuracy.value, default=None)
-    beyond, known = at is row[-1], row[0].finished_runs > 0
-    return Frontier(arm, task, level, at, low, high, coverage, beyond, best, known)
+    beyond, has_finished = at is row[-1], row[0].finished_runs > 0
+    return Frontier(arm, task, level, at, low, high, coverage, beyond, best, has_finished)
 
 
 def tolerances(row: Sequence[Cell]) -> list[int]:
@@ -352,7 +356,7 @@ def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
         *map(sweep_value, axes.sweep_values),
     ]
     lines = [
-        [*names, *(row_cells.get(one, NONE) for one in axes.sweep_values)]
+        [*names, *(row_cells.get(column_value, NONE) for column_value in axes.sweep_values)]
         for names, row_cells in rows.items()
     ]
     title = f"The map: outcome and accuracy by {sweep_values_in_words([axes.key])}"
@@ -407,17 +411,17 @@ def frontier_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
     )
 
 
-def _row(one: Frontier, largest: Any) -> list[str]:
-    at, best = one.at, one.best
-    below = "below the grid" if one.measured else NONE
-    largest_kept = below if at is None else f"{'≥ ' * one.beyond}{sweep_value(at.sweep_value)}"
+def _row(frontier: Frontier, largest: Any) -> list[str]:
+    at, best = frontier.at, frontier.best
+    below = "below the grid" if frontier.measured else NONE
+    largest_kept = below if at is None else f"{'≥ ' * frontier.beyond}{sweep_value(at.sweep_value)}"
     return [
-        *(one.task, one.arm, level_name(one.level), largest_kept),
+        *(frontier.task, frontier.arm, level_name(frontier.level), largest_kept),
         *(
-            _no_end(one) if end is None else f"{'≥ ' * (end == largest)}{sweep_value(end)}"
-            for end in (one.low, one.high)
+            _no_end(frontier) if end is None else f"{'≥ ' * (end == largest)}{sweep_value(end)}"
+            for end in (frontier.low, frontier.high)
         ),
-        percent(one.coverage),
+        percent(frontier.coverage),
         NONE if at is None else f"{at.collapsed} of {at.finished_runs}",
         NONE if at is None else interval(*at.chance, lambda share: number(100 * share, 0)),
         NONE if at is None else f"{at.learned} of {at.finished_runs}",
@@ -427,9 +431,9 @@ def _row(one: Frontier, largest: Any) -> list[str]:
     ]
 
 
-def _no_end(one: Frontier) -> str:
+def _no_end(frontier: Frontier) -> str:
     """Text for an end that is not a sweep value; – where no seed gives an interval."""
-    return NONE if math.isnan(one.coverage) else "below the grid"
+    return NONE if math.isnan(frontier.coverage) else "below the grid"
 
 
 # Figure
@@ -460,7 +464,12 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     for index, (task, arm) in enumerate(panels):
         panel = figure.add_subplot(down, across, index + 1)
         panel_cells = [cell for cell in grid if (cell.task, cell.arm) == (task, arm)]
-        _panel(panel, panel_cells, [one for one in edges if (one.task, one.arm) == (task, arm)], axes)
+        _panel(
+            panel,
+            panel_cells,
+            [frontier for frontier in edges if (frontier.task, frontier.arm) == (task, arm)],
+            axes,
+        )
         panel.set_title(arm if len(experiment.tasks) == 1 else f"{arm}, {task}")
         if index % across == 0:
             panel.set_yticks(range(len(axes.levels)), [level_name(level) for level in axes.levels])
@@ -487,20 +496,20 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
 
 def _split(experiment: Experiment) -> str:
     headlines = {headline_of(experiment, task) for task in experiment.tasks}
-    return ", ".join(sorted(f"{one.split} split, {one.mode}" for one in headlines))
+    return ", ".join(sorted(f"{headline.split} split, {headline.mode}" for headline in headlines))
 
 
 def _panel(panel: Axes, cells: Sequence[Cell], edges: Sequence[Frontier], grid: SweepAxes) -> None:
     """The cells of an arm, and its frontier."""
     for cell in cells:
         x, y = grid.sweep_values.index(cell.sweep_value), grid.levels.index(cell.level)
-        known = [outcome for outcome in cell.outcomes if outcome in MARKS]
-        if known:
-            most = max(MARKS, key=lambda name: (known.count(name), list(MARKS).index(name)))
+        drawn_outcomes = [outcome for outcome in cell.outcomes if outcome in MARKS]
+        if drawn_outcomes:
+            most = max(MARKS, key=lambda name: (drawn_outcomes.count(name), list(MARKS).index(name)))
             panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=SHADE[most], edgecolor="none"))
-        step = min(0.26, 0.84 / max(1, len(known)))
-        for index, outcome in enumerate(known):
-            at = x + step * (index - (len(known) - 1) / 2)
+        step = min(0.26, 0.84 / max(1, len(drawn_outcomes)))
+        for index, outcome in enumerate(drawn_outcomes):
+            at = x + step * (index - (len(drawn_outcomes) - 1) / 2)
             panel.plot(at, y + 0.18, linestyle="", markersize=4, markeredgewidth=1.1, **MARKS[outcome])
         text = number(100 * cell.accuracy.value, 0)
         panel.text(x, y - 0.22, text, ha="center", va="center", fontsize=NOTE_SIZE)
@@ -511,7 +520,9 @@ def _panel(panel: Axes, cells: Sequence[Cell], edges: Sequence[Frontier], grid: 
         panel.plot([behind] * 2, ends, color="black", linewidth=2, solid_capstyle="butt", clip_on=False)
     panel.set_xlim(-0.5, len(grid.sweep_values) - 0.5)
     panel.set_ylim(-0.5, len(grid.levels) - 0.5)
-    panel.set_xticks(range(len(grid.sweep_values)), [sweep_value(one) for one in grid.sweep_values])
+    panel.set_xticks(
+        range(len(grid.sweep_values)), [sweep_value(column_value) for column_value in grid.sweep_values]
+    )
     panel.set_yticks(range(len(grid.levels)), [""] * len(grid.levels))
     panel.tick_params(length=0)
     panel.grid(False)

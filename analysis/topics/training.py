@@ -80,14 +80,14 @@ def critic_explained(experiment: Experiment) -> pd.DataFrame:
     trained = pd.concat(
         [experiment.metrics[experiment.metrics["metric"] == name] for name in (EXPLAINED, *TRAINED)]
     )
-    known = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
+    trained_runs = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
     explained, group_explained, trained_rows = (
         by_run(experiment.select(EXPLAINED)),
         by_run(experiment.select(GROUP)),
         by_run(trained),
     )
     for run in experiment.runs:
-        if (run.task, run.arm, run.seed) not in known:
+        if (run.task, run.arm, run.seed) not in trained_runs:
             continue
         steps = trained_rows(run)["step"]
         first = _first(int(steps.max()))
@@ -208,7 +208,7 @@ class Panel:
     metric: str
     shared: Literal["panel", "row", "figure"] = "row"
     """Which panels share a scale; `panel` where tasks have different units."""
-    named: str = ""
+    axis_label: str = ""
     """Its label where the catalog has none, because the metric is one of many."""
 
     @property
@@ -217,7 +217,7 @@ class Panel:
 
     @property
     def label(self) -> str:
-        return self.named or self.declared.axis
+        return self.axis_label or self.declared.axis
 
 
 TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
@@ -315,9 +315,9 @@ def list_constant(experiment: Experiment, names: Sequence[str] | None = None) ->
             continue
         frames = {panel.label: experiment.select(panel.metric) for panel in panels}
         values = {label: constant(frame["value"]) for label, frame in frames.items() if len(frame)}
-        known = {label: value for label, value in values.items() if value is not None}
-        if known and len(known) == len(values):
-            notes.append(f"{title}: not drawn. {constant_note(known)}")
+        constant_values = {label: value for label, value in values.items() if value is not None}
+        if constant_values and len(constant_values) == len(values):
+            notes.append(f"{title}: not drawn. {constant_note(constant_values)}")
     return notes
 
 
@@ -338,7 +338,7 @@ def draw_components(experiment: Experiment, sheet: Sheet) -> Drawing | None:
 def draw_gradients(experiment: Experiment, sheet: Sheet) -> Drawing | None:
     """Gradient norm of every trained role."""
     rows = [
-        Panel(name, named=f"gradient norm\n({name.removeprefix('grad_norm/').replace('_', ' ')})")
+        Panel(name, axis_label=f"gradient norm\n({name.removeprefix('grad_norm/').replace('_', ' ')})")
         for name in experiment.names("grad_norm/")
     ]
     return draw_training(experiment, "gradient", "Gradient norm by role", rows, sheet)

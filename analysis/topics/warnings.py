@@ -58,11 +58,11 @@ def warn_of_repeated_numbers(experiment: Experiment, runs: pd.DataFrame) -> Iter
     """Arms whose final accuracy is the same in every seed, equal to that of another arm in every seed, or
     equal to the accuracy before training in every seed. `runs` are the rows of `finals`. Saturated tasks are
     left out, because equal numbers are to be expected there."""
-    known, lines = by_cell(runs.dropna(subset=["final"])), []
+    finals_of, lines = by_cell(runs.dropna(subset=["final"])), []
     for task in experiment.tasks:
         alike: dict[tuple[tuple[int, float], ...], list[str]] = {}
         for arm in experiment.arms:
-            rows = known(arm, task).sort_values("seed")
+            rows = finals_of(arm, task).sort_values("seed")
             if len(rows) < FEWEST or is_saturated(float(rows["final"].mean())):
                 continue
             seeds, final, base = rows["seed"].to_numpy(), rows["final"].to_numpy(), rows["base"].to_numpy()

@@ -49,7 +49,7 @@ class Queue:
     """The states of jobs by Slurm's last answer."""
 
     def __init__(self) -> None:
-        self.asked = -ASK
+        self.last_query = -ASK
         self.answers = 0
         self.states: dict[str, str] = {}
         self.watchdog = ""
@@ -57,7 +57,7 @@ class Queue:
 
     def ask(self) -> None:
         """Query Slurm without raising: a controller that restarts or is too busy is asked again later."""
-        self.asked = time.monotonic()
+        self.last_query = time.monotonic()
         try:
             output = subprocess.run(
                 COMMAND, capture_output=True, text=True, timeout=LONGEST, check=True
@@ -72,7 +72,7 @@ class Queue:
 
     def look(self) -> None:
         """Query Slurm if the last query is old enough."""
-        if time.monotonic() - self.asked >= ASK:
+        if time.monotonic() - self.last_query >= ASK:
             self.ask()
 
     def state(self, job: str) -> str:

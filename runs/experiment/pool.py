@@ -152,7 +152,7 @@ class Pool:
         variables = machine.environment(self.workers, slot, self.gpus_per_run)
         with environment(**variables), without_main(), without_interrupts():
             process.start()
-        theirs.close()
+        theirs.close()  # a copy left open here would hide the end of the connection when the worker dies
         self.crew.append(Worker(process, ours, slot))
 
     def abandon(self, run: Run) -> None:

@@ -62,7 +62,7 @@ class Board:
         shutil.rmtree(experiment / FOLDER, ignore_errors=True)
         self.path = experiment.absolute() / FOLDER / self.token
         self.path.mkdir(parents=True)
-        self.seen: dict[str, int] = {}
+        self.last_modified: dict[str, int] = {}
         self.looked = 0.0
 
     def parcel(self, run: Run) -> bytes:
@@ -83,15 +83,15 @@ class Board:
         path = self.path / f"{run.name}.json"
         with contextlib.suppress(FileNotFoundError, ValueError):
             changed = path.stat().st_mtime_ns
-            if self.seen.get(run.name) != changed:
-                self.seen[run.name] = changed
+            if self.last_modified.get(run.name) != changed:
+                self.last_modified[run.name] = changed
                 return [(run, Progress(**bounded.read_object(path)))]
         return []
 
     def last(self, run: Run) -> list[tuple[Run, Progress]]:
         """The last message of a run that has ended."""
         messages = self.read(run)
-        self.seen.pop(run.name, None)
+        self.last_modified.pop(run.name, None)
         (self.path / f"{run.name}.json").unlink(missing_ok=True)
         return messages
 

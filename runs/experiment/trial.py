@@ -243,7 +243,7 @@ def carry_out(chosen: Sequence[RunConfig], gpus_per_run: float | None = None) ->
         try:
             with environment(**variables), without_main(), without_interrupts():
                 process.start()
-            theirs.close()
+            theirs.close()  # a copy left open here would hide the end of the connection
             trials = list(heard(ours, chosen))
             process.join(SECONDS_ENDED)
             return trials

@@ -146,7 +146,7 @@ def complete(
     """Make a checkpoint of a `temporary_folder`, in which its tensors are by now. `state` is JSON."""
     (aside / "state.json").write_text(state, encoding="utf-8")
     write_manifest(aside, step, attempt, logs)
-    files.sync_folder(aside)
+    files.sync_folder(aside)  # before the rename: a crash must not leave a name without content
     point("save-manifest")
     demand()
     replaced = folder.with_name(f".{folder.name}{REPLACED}")

@@ -399,7 +399,7 @@ class RunFolder:
         weights, or one that is to keep none, no longer needs its checkpoints."""
         self.state, self.why = state, why
         if state in RESULTS:
-            self.write_sums()
+            self.write_sums()  # first: a status that states a result without them is refused as damaged
             point("finish")
         self.write_status(why)
         point("finished")

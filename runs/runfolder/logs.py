@@ -149,7 +149,7 @@ class Log:
         content = self.content()
         if content[-1:] not in (b"", b"\n"):
             raise FolderError(f"{self.path} ends in an incomplete row; delete what follows the last newline")
-        if mismatch := checksums.check(content, self.marks()).what:
+        if mismatch := checksums.check(content, self.marks()).problem:
             raise FolderError(f"{self.path}: {mismatch}; delete {self.path.parent} to start over")
         if (marks := checksums.marks_of(content)) != self.marks():
             files.write_atomic(self.side, marks, durable=False)
@@ -167,7 +167,7 @@ class Log:
         """What the checksums say against the beginning of the log; empty if nothing is wrong."""
         lines = self.marks().splitlines(keepends=True)
         checked = checksums.check(content, b"".join(lines[: content.count(b"\n")]))
-        return f"{self.path}, line {checked.line}: {checked.what}" if checked.line else ""
+        return f"{self.path}, line {checked.line}: {checked.problem}" if checked.line else ""
 
     def state(self) -> dict[str, Any]:
         """Length and checksum of the log as it is now."""

@@ -50,7 +50,7 @@ STARTING = threading.Lock()
 @contextlib.contextmanager
 def output_to(path: Path) -> Iterator[None]:
     """Send the output of this process and its libraries, C code included, to a file."""
-    sys.stdout.flush()
+    sys.stdout.flush()  # what is buffered belongs to the old output
     sys.stderr.flush()
     original_outputs = os.dup(1), os.dup(2)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

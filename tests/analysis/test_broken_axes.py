@@ -37,8 +37,8 @@ def test_a_broken_axis_shows_the_close_rows_and_the_number_of_the_far_one() -> N
     (note,) = axes.texts
     assert note.get_text() == "◂ 3.5" and note.get_position()[1] == 2
     assert "ppo on t lies beyond" in broken_words(["ppo on t"]) and broken_words([]) == ""
-    whole = Figure().add_subplot()
-    assert break_axis(whole, {0: (70, 71, 72), 1: (60, 70, 74)}) == [] and not whole.texts
+    unbroken = Figure().add_subplot()
+    assert break_axis(unbroken, {0: (70, 71, 72), 1: (60, 70, 74)}) == [] and not unbroken.texts
 
 
 @pytest.mark.parametrize("width", ["acl", "acl-text", "text"])

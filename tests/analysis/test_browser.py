@@ -106,19 +106,19 @@ def test_no_table_scrolls_on_wide_screen_and_sentences_stand_below_it(browser: B
     assert browser.ask(WIDER) == []
     heads = "[...document.querySelectorAll('#table-comparisons th')].map(head => head.textContent.trim())"
     assert browser.ask(heads)[:4] == ["task", "pair", "verdict", "difference"]
-    said = browser.ask(
+    sentences = browser.ask(
         "[...document.querySelectorAll('#table-comparisons .said li')].map(one => one.textContent)"
     )
     pairs = browser.ask("document.querySelectorAll('#table-comparisons tbody tr').length")
-    assert len(said) == pairs == 2 and all("seeds" in text for text in said)
+    assert len(sentences) == pairs == 2 and all("seeds" in text for text in sentences)
 
 
 def rows(browser: Browser, column: int) -> list[str]:
-    found: list[str] = browser.ask(
+    cell_texts: list[str] = browser.ask(
         "[...document.querySelectorAll('#table-accuracy tbody tr')].filter(row => !row.hidden)"
         f".map(row => row.cells[{column}].textContent.trim())"
     )
-    return found
+    return cell_texts
 
 
 def test_tables_sort_by_number_and_by_name_and_go_back(browser: Browser, page: Path) -> None:

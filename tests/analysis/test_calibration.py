@@ -56,47 +56,53 @@ def test_a_score_by_hand() -> None:
     must[0] = dataclasses.replace(must[0], lost=10)
     must[1] = dataclasses.replace(must[1], lost=16)
     never = [Outcome("never", True, (3, 8)), Outcome("never", True), Outcome("never", False)]
-    found = score([*must, *never, Outcome("never", False), Outcome("may", False, (2,))])
-    assert (found.hits, found.must, found.false, found.never) == (4, 5, 1, 4)
-    assert (found.recall, found.precision) == (4 / 5, 4 / 5)
-    assert (found.healthy, found.alarms, found.per_healthy) == (2, 2, 1.0)
-    assert (found.delay, found.lead, found.leads) == (7.0, 7.0, 2)
+    scores = score([*must, *never, Outcome("never", False), Outcome("may", False, (2,))])
+    assert (scores.hits, scores.must, scores.false, scores.never) == (4, 5, 1, 4)
+    assert (scores.recall, scores.precision) == (4 / 5, 4 / 5)
+    assert (scores.healthy, scores.alarms, scores.per_healthy) == (2, 2, 1.0)
+    assert (scores.delay, scores.lead, scores.leads) == (7.0, 7.0, 2)
 
 
 @given(st.lists(OUTCOMES, max_size=30))
-def test_counts_are_those_of_the_confusion_experiment(told: list[Outcome]) -> None:
-    found = score(told)
+def test_counts_are_those_of_the_confusion_experiment(outcomes: list[Outcome]) -> None:
+    scores = score(outcomes)
     expected = {
-        (label, fired): sum(one.label == label and bool(one.found) == fired for one in told)
+        (label, fired): sum(outcome.label == label and bool(outcome.found) == fired for outcome in outcomes)
         for label, fired in itertools.product(LABELS, (True, False))
     }
-    assert (found.hits, found.must - found.hits) == (expected["must", True], expected["must", False])
-    assert (found.false, found.never - found.false) == (expected["never", True], expected["never", False])
-    for share in (found.precision, found.recall):
+    assert (scores.hits, scores.must - scores.hits) == (expected["must", True], expected["must", False])
+    assert (scores.false, scores.never - scores.false) == (expected["never", True], expected["never", False])
+    for share in (scores.precision, scores.recall):
         assert math.isnan(share) or 0 <= share <= 1
-    assert math.isnan(found.recall) == (found.must == 0)
-    assert math.isnan(found.precision) == (found.hits + found.false == 0)
+    assert math.isnan(scores.recall) == (scores.must == 0)
+    assert math.isnan(scores.precision) == (scores.hits + scores.false == 0)
 
 
 @given(st.lists(OUTCOMES, max_size=20), st.randoms())
 def test_a_score_does_not_depend_on_order_nor_on_runs_that_may_show_it(
-    told: list[Outcome], draw: Random
+    outcomes: list[Outcome], draw: Random
 ) -> None:
-    shuffled = list(told)
+    shuffled = list(outcomes)
     draw.shuffle(shuffled)
-    assert score(shuffled).row() == score(told).row()
-    kept = score([one for one in told if one.label != "may"]).row()
-    assert kept | {"healthy": 0, "per_healthy": 0} == score(told).row() | {"healthy": 0, "per_healthy": 0}
+    assert score(shuffled).row() == score(outcomes).row()
+    score_row = score([outcome for outcome in outcomes if outcome.label != "may"]).row()
+    assert score_row | {"healthy": 0, "per_healthy": 0} == score(outcomes).row() | {
+        "healthy": 0,
+        "per_healthy": 0,
+    }
 
 
 @given(st.lists(OUTCOMES, min_size=1, max_size=20), st.data())
-def test_one_more_hit_never_lowers_recall_or_precision(told: list[Outcome], data: st.DataObject) -> None:
-    missed = [i for i, one in enumerate(told) if one.label == "must" and not one.found]
+def test_one_more_hit_never_lowers_recall_or_precision(outcomes: list[Outcome], data: st.DataObject) -> None:
+    missed = [i for i, outcome in enumerate(outcomes) if outcome.label == "must" and not outcome.found]
     if not missed:
         return
-    place = data.draw(st.sampled_from(missed))
-    better = [dataclasses.replace(one, found=(50,)) if i == place else one for i, one in enumerate(told)]
-    before, after = score(told), score(better)
+    found_index = data.draw(st.sampled_from(missed))
+    better = [
+        dataclasses.replace(outcome, found=(50,)) if i == found_index else outcome
+        for i, outcome in enumerate(outcomes)
+    ]
+    before, after = score(outcomes), score(better)
     assert after.recall > before.recall
     assert math.isnan(before.precision) or after.precision >= before.precision
 
@@ -132,18 +138,18 @@ def test_the_published_cliff_is_lost_and_found_at_the_same_evaluation() -> None:
     rows = [
         {"step": step, "eval/validation/greedy/correct": v} for step, v in zip(steps, values, strict=True)
     ]
-    told = history(rows, planned=400)
-    (event,) = AccuracyCollapse().find(told)
-    at = lost(told.evaluated()[1])
+    run_history = history(rows, planned=400)
+    (event,) = AccuracyCollapse().find(run_history)
+    at = lost(run_history.evaluated()[1])
     assert at == 275
-    found = score([Outcome("must", False, (event.found,), since=250, lost=at)])
-    assert (found.recall, found.delay, found.lead) == (1.0, 25.0, 0.0)
+    scores = score([Outcome("must", False, (event.found,), since=250, lost=at)])
+    assert (scores.recall, scores.delay, scores.lead) == (1.0, 25.0, 0.0)
 
 
 def test_several_detectors_of_a_run_are_one() -> None:
-    told = [Outcome("may", False, (9,)), Outcome("must", False, (4,)), Outcome("never", False)]
-    assert either(told) == Outcome("must", False, (4, 9))
-    assert either([told[0], told[2]]).label == "may"
+    outcomes = [Outcome("may", False, (9,)), Outcome("must", False, (4,)), Outcome("never", False)]
+    assert either(outcomes) == Outcome("must", False, (4, 9))
+    assert either([outcomes[0], outcomes[2]]).label == "may"
 
 
 def test_what_is_not_defined_meets_no_goal() -> None:
@@ -174,16 +180,18 @@ def test_where_nothing_meets_the_goals_the_best_of_the_worst_is_taken() -> None:
 
 def test_every_combination_is_tried_once_and_the_default_first() -> None:
     tried = {"least": (0.1, 0.2), "errors": (3.0, 4.0)}
-    found = list(variants(AccuracyCollapse(), tried))
-    assert [(one.least, one.errors) for one in found if isinstance(one, AccuracyCollapse)] == [
+    detectors = list(variants(AccuracyCollapse(), tried))
+    assert [
+        (detector.least, detector.errors) for detector in detectors if isinstance(detector, AccuracyCollapse)
+    ] == [
         (0.1, 3.0),
         (0.1, 4.0),
         (0.2, 3.0),
         (0.2, 4.0),
     ]
-    assert differing(found[-1], found) == {"least": 0.2, "errors": 4.0}
-    assert distance(found[0], AccuracyCollapse()) == 0
-    assert distance(found[-1], found[0]) == pytest.approx(math.log(2) + math.log(4 / 3))
+    assert differing(detectors[-1], detectors) == {"least": 0.2, "errors": 4.0}
+    assert distance(detectors[0], AccuracyCollapse()) == 0
+    assert distance(detectors[-1], detectors[0]) == pytest.approx(math.log(2) + math.log(4 / 3))
 
 
 def test_seeds_are_in_one_half_and_labels_are_what_the_case_says() -> None:
@@ -205,19 +213,19 @@ def stream(values: Sequence[float], planned: int = 0) -> History:
 def test_cusum_by_hand() -> None:
     """Forty updates have a baseline of ten: median .5, and no spread, so that a deviation counts as 5 % of
     it, .025. Then −.5 is z = 20 and adds 19.5 a step, and the median itself takes off .5."""
-    told = stream([0.5] * 10 + [0.0] * 2 + [0.5] * 28)
-    sums = cusum(told, told.updates("reward/mean"), -1.0, 0.5)
+    reward_stream = stream([0.5] * 10 + [0.0] * 2 + [0.5] * 28)
+    sums = cusum(reward_stream, reward_stream.updates("reward/mean"), -1.0, 0.5)
     assert sums is not None
     expected = [0.0] * 10 + [19.5, 39.0] + [39.0 - 0.5 * k for k in range(1, 29)]
     np.testing.assert_allclose(sums, expected, rtol=1e-12)
-    (event,) = dataclasses.replace(Drift(), limit=20.0).find(told)
+    (event,) = dataclasses.replace(Drift(), limit=20.0).find(reward_stream)
     assert (event.onset, event.found, event.recovered) == (11, 12, None)
-    assert not dataclasses.replace(Drift(), limit=39.0).find(told)
+    assert not dataclasses.replace(Drift(), limit=39.0).find(reward_stream)
 
 
 def test_a_warning_is_over_when_the_sum_is_back_at_nought() -> None:
-    told = stream([0.5] * 10 + [0.0] * 2 + [1.0] * 28)  # each takes off 20.5 from 39
-    (event,) = Drift().find(told)
+    reward_stream = stream([0.5] * 10 + [0.0] * 2 + [1.0] * 28)  # each takes off 20.5 from 39
+    (event,) = Drift().find(reward_stream)
     assert (event.onset, event.found, event.recovered) == (11, 12, 14)
 
 
@@ -228,14 +236,14 @@ def test_a_warning_is_over_when_the_sum_is_back_at_nought() -> None:
 )
 @settings(max_examples=50)
 def test_cusum_is_its_recursion_and_knows_no_unit(values: list[float], slack: float, unit: float) -> None:
-    told = stream(values)
-    sums = cusum(told, told.updates("reward/mean"), -1.0, slack)
+    reward_stream = stream(values)
+    sums = cusum(reward_stream, reward_stream.updates("reward/mean"), -1.0, slack)
     scaled = stream([unit * value for value in values])
     again = cusum(scaled, scaled.updates("reward/mean"), -1.0, slack)
     assert (sums is None) == (again is None)
     if sums is None or again is None:
         return
-    window = told.window
+    window = reward_stream.window
     median = float(np.median(values[:window]))
     spread = max(1.4826 * float(np.median(np.abs(np.array(values[:window]) - median))), 0.05 * median)
     total = 0.0
@@ -283,17 +291,19 @@ def test_a_limit_is_the_same_each_time_and_refuses_nothing_to_stand_on() -> None
 
 def test_runs_of_one_arm_are_rarely_called_different() -> None:
     pool = np.random.default_rng(0).normal(0.9, 0.02, size=40)
-    found = same_arm(pool, arms=2, seeds=8, comparisons=100)
-    assert found.comparisons == 100 and found.pool == 40
-    assert found.rate <= 0.12  # 12 of 256 patterns reject: .047, and three standard errors of 100 are .064
+    same_arm_rates = same_arm(pool, arms=2, seeds=8, comparisons=100)
+    assert same_arm_rates.comparisons == 100 and same_arm_rates.pool == 40
+    assert (
+        same_arm_rates.rate <= 0.12
+    )  # 12 of 256 patterns reject: .047, and three standard errors of 100 are .064
 
 
 def test_the_share_of_false_positives_is_that_of_the_sign_patterns() -> None:
     """Six pairs: only the two patterns of equal signs have p ≤ .05, 2/64, and with distinct values each of
     the drawn differences is as likely to be of either sign."""
     pool = np.random.default_rng(1).normal(size=24)
-    found = same_arm(pool, arms=2, seeds=6, comparisons=500)
-    assert found.rate == pytest.approx(2 / 64, abs=4 * math.sqrt(2 / 64 * 62 / 64 / 500))
+    same_arm_rates = same_arm(pool, arms=2, seeds=6, comparisons=500)
+    assert same_arm_rates.rate == pytest.approx(2 / 64, abs=4 * math.sqrt(2 / 64 * 62 / 64 / 500))
 
 
 def test_arms_that_differ_are_called_different_and_alike_ones_equivalent() -> None:
@@ -308,9 +318,11 @@ def test_arms_that_differ_are_called_different_and_alike_ones_equivalent() -> No
 def test_pool_without_spread_is_equivalent_until_arm_moves_by_margin() -> None:
     """Eight seeds that differ by a tenth of the margin at most: 1/256 is below 5 %. Moved by the margin, the
     differences are about as often above it as below, which no test takes for less than it."""
-    found = same_arm(0.9 + np.random.default_rng(2).uniform(0, 0.002, size=40), 2, 8, comparisons=100)
-    assert found.equivalent == 100 - found.false and found.false <= 10
-    assert found.wrong_rate <= 0.12  # 5 %, and three standard errors of 100 are .065
+    same_arm_rates = same_arm(
+        0.9 + np.random.default_rng(2).uniform(0, 0.002, size=40), 2, 8, comparisons=100
+    )
+    assert same_arm_rates.equivalent == 100 - same_arm_rates.false and same_arm_rates.false <= 10
+    assert same_arm_rates.wrong_rate <= 0.12  # 5 %, and three standard errors of 100 are .065
 
 
 def test_a_pool_too_small_is_refused() -> None:

@@ -45,8 +45,8 @@ def of(curve: Callable[[np.ndarray], np.ndarray], seeds: int = 4, noise: float =
     return Trajectories("t", "a", np.full(seeds, 0.2), accuracy, {"flops": np.tile(ALONG, (seeds, 1))})
 
 
-def fitted(one: Trajectories) -> ComputeCurve:
-    return fit_curve(one, "flops", SHAPE, np.random.default_rng(0))
+def fitted(trajectories_of_arm: Trajectories) -> ComputeCurve:
+    return fit_curve(trajectories_of_arm, "flops", SHAPE, np.random.default_rng(0))
 
 
 EARLY = Sigmoid(0.2, 0.8, 2.0, 2.0)
@@ -62,7 +62,7 @@ def test_a_curve_past_its_bend_is_fitted_and_held_against_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "reason"),
+    ("trajectories_of_arm", "reason"),
     [
         (of(EARLY, seeds=3), "too few seeds to say: 3 of 4"),
         (of(lambda x: np.full(x.size, 0.2)), "no gain in the fitted part: "),
@@ -86,16 +86,18 @@ def test_a_curve_past_its_bend_is_fitted_and_held_against_the_rest() -> None:
     ],
     ids=["seeds", "gain", "fall", "ceiling", "midpoint", "bound", "collapse"],
 )
-def test_what_is_not_fitted_says_why(one: Trajectories, reason: str) -> None:
-    curve = fitted(one)
+def test_what_is_not_fitted_says_why(trajectories_of_arm: Trajectories, reason: str) -> None:
+    curve = fitted(trajectories_of_arm)
     assert curve.fit is None and reason in curve.remark, curve.remark
     assert np.isnan(curve.inside)
 
 
 def test_three_evaluations_are_too_few() -> None:
-    one = of(EARLY)
+    trajectories_of_arm = of(EARLY)
     short = dataclasses.replace(
-        one, accuracy=one.accuracy[:, :6], compute={"flops": one.compute["flops"][:, :6]}
+        trajectories_of_arm,
+        accuracy=trajectories_of_arm.accuracy[:, :6],
+        compute={"flops": trajectories_of_arm.compute["flops"][:, :6]},
     )
     assert fitted(short).remark == "too few evaluations to say: not 4 to fit and 2 to hold out"
 
@@ -120,11 +122,11 @@ def test_a_bend_between_two_evaluations_has_no_midpoint(first: float) -> None:
 
 
 def test_what_comes_after_the_fitted_part_does_not_change_the_fit() -> None:
-    one = of(EARLY)
-    changed = one.accuracy.copy()
+    trajectories_of_arm = of(EARLY)
+    changed = trajectories_of_arm.accuracy.copy()
     changed[:, 6:] = 0.0
-    other = fitted(dataclasses.replace(one, accuracy=changed))
-    assert other.fit is not None and other.fit.curve == fitted(one).fit.curve  # type: ignore[union-attr]
+    other = fitted(dataclasses.replace(trajectories_of_arm, accuracy=changed))
+    assert other.fit is not None and other.fit.curve == fitted(trajectories_of_arm).fit.curve  # type: ignore[union-attr]
     assert other.below == 6
 
 
@@ -134,9 +136,9 @@ def test_what_comes_after_the_fitted_part_does_not_change_the_fit() -> None:
 def experiment(folder: Path, flops: bool = True, **changes: object) -> Path:
     """Two arms of four seeds, evaluated ten times, whose accuracy follows a curve over the steps. A token
     costs ppo twice the FLOPs."""
-    given: dict[str, object] = {"arms": ("grpo", "ppo"), "tasks": ("arithmetic",), "seeds": (1, 2, 3, 4)}
-    given |= {"steps": 40, "every": 4, "problems": 4, "test_problems": 8}
-    root = Synthetic(**{**given, **changes}).write(folder)  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"arms": ("grpo", "ppo"), "tasks": ("arithmetic",), "seeds": (1, 2, 3, 4)}
+    defaults |= {"steps": 40, "every": 4, "problems": 4, "test_problems": 8}
+    root = Synthetic(**{**defaults, **changes}).write(folder)  # type: ignore[arg-type]
     rng = np.random.default_rng(3)
     for path in sorted(root.glob("*/metrics.jsonl")):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -213,9 +215,12 @@ def test_rollouts_that_were_recorded_cost_no_tokens(tmp_path: Path) -> None:
             row.update({"cost/generated_tokens": 500.0} if "cost/generated_tokens" in row else {})
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     numbers = Numbers(load(root))
-    found = trajectories(numbers.experiment, numbers.runs)
-    assert [set(one.compute) for one in found] == [{"flops", "seconds"}, {"tokens", "flops", "seconds"}]
-    assert len(fit_curves(found, SHAPE)) == 5
+    all_trajectories = trajectories(numbers.experiment, numbers.runs)
+    assert [set(trajectories_of_arm.compute) for trajectories_of_arm in all_trajectories] == [
+        {"flops", "seconds"},
+        {"tokens", "flops", "seconds"},
+    ]
+    assert len(fit_curves(all_trajectories, SHAPE)) == 5
     (row,) = [row for row in compute_table(numbers.compute).rows if row[1] == "grpo"]
     assert row[compute_table(numbers.compute).header.index("midpoint, generated tokens")] == "–"
 
@@ -224,13 +229,13 @@ def test_a_kept_table_gives_the_same_curves(tmp_path: Path) -> None:
     """Compute is kept with six decimals, which the cells do not show."""
     root = experiment(tmp_path, states={("ppo", "arithmetic", 2): ("diverged", 20)})
     assert cli.main(["keep", str(root), "--to", str(tmp_path / "kept")]) == 0
-    kept = read(tmp_path / "kept" / "synthetic.json")
+    stored_table = read(tmp_path / "kept" / "synthetic.json")
     made = compute_table(Numbers(load(root)).compute)
-    lines = render(kept, "compute", {})
+    lines = render(stored_table, "compute", {})
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:-2]]
     assert cells == [list(row[: made.columns]) for row in made.rows] and cells[0][2] != "–"
     assert lines[-1] == "1 of 2 arms have a curve; 5 of their 5 held-out points lie in the band (100%)."
-    assert render(kept, "compute", {"of": "why"}) == [
+    assert render(stored_table, "compute", {"of": "why"}) == [
         "- arithmetic, ppo: 1 of 4 runs collapsed or diverged, and the curve cannot fall"
     ]
 

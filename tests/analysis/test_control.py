@@ -74,24 +74,24 @@ def test_every_set_of_contrasts_is_a_family_so_that_step_down_is_exact() -> None
 @pytest.mark.parametrize("null", [(0, 0, 0), (0, 0, 1.7), (0, 1.7, 1.7)])
 def test_the_level_holds_over_every_outcome_of_a_symmetric_distribution(null: tuple[float, ...]) -> None:
     drawn = [np.array((1.0, 0.8, -0.3)), np.array((0.2, -0.5, 1.1))]
-    signed = [*drawn, *(-one for one in drawn)]  # with equal chances: 4^6 outcomes of six seeds
-    equal = [place for place, mean in enumerate(null[1:]) if mean == null[0]]
+    signed = [*drawn, *(-errors for errors in drawn)]  # with equal chances: 4^6 outcomes of six seeds
+    equal = [pair_index for pair_index, mean in enumerate(null[1:]) if mean == null[0]]
     smallest = []
     for chosen in product(range(4), repeat=6):
         adjusted = max_t_ps(against(np.array([signed[i] for i in chosen]) + np.array(null)))[1]
-        smallest.append(min((adjusted[place] for place in equal), default=1.0))
-    found = np.array(smallest)
+        smallest.append(min((adjusted[pair_index] for pair_index in equal), default=1.0))
+    smallest_p = np.array(smallest)
     for k in range(1, 33):
-        assert np.mean(found <= 2 * k / 64 + 1e-12) <= 2 * k / 64 + 1e-12
-    assert not equal or np.mean(found <= 4 / 64) > 0  # and something is rejected
+        assert np.mean(smallest_p <= 2 * k / 64 + 1e-12) <= 2 * k / 64 + 1e-12
+    assert not equal or np.mean(smallest_p <= 4 / 64) > 0  # and something is rejected
 
 
 @pytest.mark.parametrize("null", levels.NULLS)
 @pytest.mark.parametrize("errors", levels.SYMMETRIC)
 def test_errors_of_a_task_stay_within_five_percent(errors: str, null: str) -> None:
     many = 300
-    found, _ = levels.errors(levels.ERRORS[errors], levels.NULLS[null], 8, many, control=True)
-    assert found <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / many)  # three binomial errors
+    error_rate, _ = levels.errors(levels.ERRORS[errors], levels.NULLS[null], 8, many, control=True)
+    assert error_rate <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / many)  # three binomial errors
 
 
 def test_more_is_found_than_among_all_pairs_and_than_under_holm() -> None:
@@ -108,16 +108,18 @@ def test_tables_of_the_page_are_those_of_the_simulation() -> None:
 def test_the_table_of_power_agrees_with_fewer_repetitions() -> None:
     (row,) = [line for line in PAGE.splitlines() if re.match(r"\| 4 \| \d+ / \d+ / 0 ", line)]
     shown = [int(value) / 100 for value in re.findall(r"\d+", row)[1:7]]
-    found = [*levels.power_of_control(4, 6, 2.0, 300), *levels.power_of_control(4, 8, 1.5, 300)]
-    assert found == pytest.approx(shown, abs=3 * np.sqrt(0.25 / 300) + 0.005)
+    shares = [*levels.power_of_control(4, 6, 2.0, 300), *levels.power_of_control(4, 8, 1.5, 300)]
+    assert shares == pytest.approx(shown, abs=3 * np.sqrt(0.25 / 300) + 0.005)
 
 
 def test_fewer_pairs_show_equivalence_with_fewer_seeds() -> None:
     values = {arm: {s: 0.5 + 0.001 * ((s + i) % 3) for s in range(6)} for i, arm in enumerate("ABCD")}
-    every, one = compare("t", values), compare("t", values, control="B")
+    every, with_control = compare("t", values), compare("t", values, control="B")
     assert {pair.verdict for pair in every} == {"unresolved"}  # 6/2^6 = .094
-    assert {pair.verdict for pair in one} == {"equivalent"} and {pair.pairs for pair in one} == {3}  # .047
-    assert [(pair.first, pair.second) for pair in one] == [("B", "A"), ("B", "C"), ("B", "D")]
+    assert {pair.verdict for pair in with_control} == {"equivalent"} and {
+        pair.pairs for pair in with_control
+    } == {3}  # .047
+    assert [(pair.first, pair.second) for pair in with_control] == [("B", "A"), ("B", "C"), ("B", "D")]
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +137,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_report_judges_pairs_with_the_control_alone(root: Path) -> None:
     with drawing("differences"):
         page = write_report(root, ["html", "json", "csv"]).read_text()
-    told = json.loads((root / "report" / "report.json").read_text())
-    assert told["control"] == "mine"
-    assert [(p["first"], p["second"], p["pairs"]) for p in told["comparisons"]] == [
+    report = json.loads((root / "report" / "report.json").read_text())
+    assert report["control"] == "mine"
+    assert [(p["first"], p["second"], p["pairs"]) for p in report["comparisons"]] == [
         ("mine", other, 3) for other in ("grpo", "dapo", "ppo")
     ]
-    assert [p["text"] for p in told["comparisons"]] == ["mine > grpo", "mine > dapo", "mine > ppo"]
+    assert [p["text"] for p in report["comparisons"]] == ["mine > grpo", "mine > dapo", "mine > ppo"]
     assert "Each other arm is compared with the control, mine, and with nothing else." in page
     assert "Each arm is compared with mine in pairs of equal seeds" in page
     assert "grpo − dapo" not in page and "dapo − grpo" not in page  # neither a verdict nor anything else

@@ -27,7 +27,7 @@ from grpobench.analysis.tools.processes import Crew, crew
 
 @pytest.mark.parametrize("processes", [1, 3])
 def test_results_stand_in_the_order_of_the_jobs(processes: int) -> None:
-    jobs = [float(place) for place in range(200)]
+    jobs = [float(number) for number in range(200)]
     with crew(processes, "math") as team:
         assert team.share(math.sqrt, jobs) == [math.sqrt(job) for job in jobs]
 
@@ -47,8 +47,8 @@ def test_helpers_begin_when_they_are_asked(tmp_path: Path) -> None:
 
 
 def test_what_helpers_import_takes_no_second_for_what_they_do_not_use() -> None:
-    told = "import sys, grpobench.analysis.report.figures; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    script = "import sys, grpobench.analysis.report.figures; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert {"matplotlib", "pandas"} <= {*done.stdout.split()}
     assert not {"scipy.stats", "scipy.optimize", "seaborn", "torch"} & {*done.stdout.split()}
 
@@ -140,8 +140,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def idle(*_: object) -> tuple[dict[int, object], set[int]]:

@@ -50,8 +50,8 @@ def test_a_critic_below_the_level_is_named_with_its_seeds(tmp_path: Path) -> Non
     table = gather(load(root)).tables["critic"]
     assert table.rows[0][:5] == ["arithmetic", "ppo", "16.3", "−3.0 to 50.0", "50.0  −3.0  2.0"]
     assert table.rows[0][-1] == "2 of 3" and "below 10%" in table.header
-    kept = json.loads((root / "report" / "report.json").read_text())["tables"]["critic"]
-    assert len(kept) == 6 and kept[1]["explained"] == pytest.approx(-0.03)
+    critic_rows = json.loads((root / "report" / "report.json").read_text())["tables"]["critic"]
+    assert len(critic_rows) == 6 and critic_rows[1]["explained"] == pytest.approx(-0.03)
     assert len(pd.read_csv(root / "report" / "tables" / "critic.csv")) == 6
 
 

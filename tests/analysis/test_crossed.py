@@ -36,20 +36,20 @@ SMALL = {"steps": 8, "every": 4, "problems": 8}
 def drawn(seeds: int, problems: int, deviations: tuple[float, float, float], seed: int) -> Floats:
     """(seeds, problems): seed, problem and rest, each normal with its deviation."""
     rng = np.random.default_rng(seed)
-    by_seed, by_problem, rest = deviations
+    by_seed, by_problem, residual = deviations
     return np.asarray(
         by_seed * rng.standard_normal((seeds, 1))
         + by_problem * rng.standard_normal((1, problems))
-        + rest * rng.standard_normal((seeds, problems))
+        + residual * rng.standard_normal((seeds, problems))
     )
 
 
 def test_mean_squares_by_hand() -> None:
     # rows means 2, 3; column means 1, 4, 2.5; grand 2.5; rest ∓.5 … of [[1, 3, 2], [1, 5, 3]]
-    found = components([[1, 3, 2], [1, 5, 3]])
-    assert found.between_seeds == pytest.approx(3 * 2 * 0.25)
-    assert found.between_problems == pytest.approx(2 * (1.5**2 + 1.5**2) / 2)
-    assert found.residual == pytest.approx((0.25 + 0.25 + 0.25 + 0.25) / 2)
+    mean_squares = components([[1, 3, 2], [1, 5, 3]])
+    assert mean_squares.between_seeds == pytest.approx(3 * 2 * 0.25)
+    assert mean_squares.between_problems == pytest.approx(2 * (1.5**2 + 1.5**2) / 2)
+    assert mean_squares.residual == pytest.approx((0.25 + 0.25 + 0.25 + 0.25) / 2)
     with pytest.raises(ValueError, match="two seeds and two problems"):
         components([[1, 2]])
 
@@ -58,8 +58,8 @@ def test_identical_problems_reproduce_scipy_paired_t_interval() -> None:
     first, second = np.array([0.6, 0.7, 0.5, 0.65]), np.array([0.5, 0.62, 0.48, 0.5])
     table = np.repeat((first - second)[:, None], 20, axis=1)
     expected = stats.ttest_rel(first, second).confidence_interval(0.95)
-    found = crossed_interval(table)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
+    interval = crossed_interval(table)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -68,14 +68,16 @@ def test_standard_error_is_at_least_that_over_seeds_and_sign_symmetric(
     seeds: int, problems: int, seed: int
 ) -> None:
     table = drawn(seeds, problems, (0.02, 0.1, 0.3), seed)
-    found, other = crossed_interval(table), crossed_interval(-table)
-    assert (other.low, other.high) == pytest.approx((-found.high, -found.low), rel=1e-9, abs=1e-12)
+    interval, mirrored = crossed_interval(table), crossed_interval(-table)
+    assert (mirrored.low, mirrored.high) == pytest.approx(
+        (-interval.high, -interval.low), rel=1e-9, abs=1e-12
+    )
     parts = components(table)
     over_seeds = math.sqrt(parts.between_seeds / table.size)
     rows = table.mean(axis=1)
     assert over_seeds == pytest.approx(rows.std(ddof=1) / math.sqrt(seeds), rel=1e-9)
     # the t quantile of infinitely many degrees is the smallest that there is
-    assert found.high - found.low >= 2 * 1.9599 * over_seeds * (1 - 1e-9)
+    assert interval.high - interval.low >= 2 * 1.9599 * over_seeds * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +89,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(
 ) -> None:
     hits = 0
     for seed in range(800):
-        found = crossed_interval(drawn(seeds, problems, deviations, seed))
-        hits += found.low <= 0 <= found.high
+        interval = crossed_interval(drawn(seeds, problems, deviations, seed))
+        hits += interval.low <= 0 <= interval.high
     # three errors of .95 over 800 are .023; above, by components that count as 0 where they are negative
     assert 0.927 <= hits / 800 <= 0.99
 
@@ -116,9 +118,9 @@ def test_where_the_two_disagree_the_comparison_says_so() -> None:
     (pair,) = compare("t", {"A": better["B"], "B": better["B"]})
     assert "beyond the margin" in pair.beside(64, Estimate(0.0, -0.05, 0.05)).disagrees
     assert not pair.beside(64, Estimate(0.0, -0.01, 0.01)).disagrees
-    (pair,) = compare("t", {arm: {s: own[s] for s in range(3)} for arm, own in better.items()})
-    told = pair.beside(64, Estimate(0.12, 0.01, 0.25))
-    assert "excludes 0" in told.disagrees and told.turned().crossed_low == -0.25
+    (pair,) = compare("t", {arm: {s: by_seed[s] for s in range(3)} for arm, by_seed in better.items()})
+    with_problems = pair.beside(64, Estimate(0.12, 0.01, 0.25))
+    assert "excludes 0" in with_problems.disagrees and with_problems.turned().crossed_low == -0.25
 
 
 def test_report_crosses_evaluation_answers_and_says_where_they_disagree(tmp_path: Path) -> None:
@@ -177,19 +179,19 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
                 row["cost/generated_tokens"] *= 1.5
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     facts = gather(load(root))
-    (one,) = facts.numbers.on_axes
-    assert [one.comparisons[axis].verdict for axis in ("updates", "tokens")] == [
+    (on_axes,) = facts.numbers.on_axes
+    assert [on_axes.comparisons[axis].verdict for axis in ("updates", "tokens")] == [
         "better",
         "worse",
-    ] and one.depends
+    ] and on_axes.depends
     assert (
         "a compared with b on arithmetic is better at equal updates, worse at equal generated tokens"
-        in one.sentence
+        in on_axes.sentence
     )
-    assert one.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
+    assert on_axes.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
     page = words(root)
     assert "depends on what is held equal (updates, generated tokens or seconds) for 1 of 1 pairs" in page
-    assert f"<li>{one.sentence}</li>" in page
+    assert f"<li>{on_axes.sentence}</li>" in page
 
 
 def test_equal_seconds_interpolate_and_never_take_the_untrained_policy(tmp_path: Path) -> None:
@@ -216,8 +218,8 @@ def test_equal_seconds_interpolate_and_never_take_the_untrained_policy(tmp_path:
     rows, timed = at({"fast": 1.0, "slow": 2.5})  # slow is first evaluated after 10 s
     assert rows.loc["slow"].isna().all() and rows.loc["fast"].tolist() == pytest.approx([0.6, 0.6])
     facts = gather(timed)
-    (one,) = facts.numbers.on_axes
-    assert "seconds" not in one.comparisons and "updates" in one.comparisons
+    (on_axes,) = facts.numbers.on_axes
+    assert "seconds" not in on_axes.comparisons and "updates" in on_axes.comparisons
     shown = next(row for row in facts.tables["equal_budgets"].rows if "seconds" in row[1])
     assert shown[2:] == ["60.0", "–"]
 
@@ -233,11 +235,13 @@ def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path:
         accuracy=lambda *_: 0.6,
     ).write(tmp_path)
     experiment = load(root)
-    own = (
+    accuracy_by_seed = (
         runs_at_equal_budgets(experiment)
         .query("axis == 'updates' and arm == 'a'")
         .set_index("seed")["accuracy"]
     )
-    assert own[1] == 0 and own[2] == pytest.approx(0.6)  # seed 1 was last evaluated after 4 of 8 updates
+    assert accuracy_by_seed[1] == 0 and accuracy_by_seed[2] == pytest.approx(
+        0.6
+    )  # seed 1 was last evaluated after 4 of 8 updates
     mean = mean_at_equal_budgets(experiment).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
     assert mean == pytest.approx(0.3)

@@ -49,10 +49,10 @@ def root(tmp_path: Path) -> Path:
     return experiment(tmp_path)
 
 
-def told(root: Path) -> dict[str, Any]:
+def report_of(root: Path) -> dict[str, Any]:
     """report.json."""
-    found: dict[str, Any] = json_ready(as_json(grpobench.load(root).facts))
-    return found
+    report: dict[str, Any] = json_ready(as_json(grpobench.load(root).facts))
+    return report
 
 
 def cut_line(path: Path, number: int) -> None:
@@ -125,26 +125,26 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The report of the same experiment without the run."""
-    place = experiment(tmp_path_factory.mktemp("without"))
-    shutil.rmtree(place / RUN)
-    return told(place)
+    experiment_folder = experiment(tmp_path_factory.mktemp("without"))
+    shutil.rmtree(experiment_folder / RUN)
+    return report_of(experiment_folder)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_run_is_named_and_the_rest_of_the_report_stands(
     damage: str, root: Path, without: dict[str, Any]
 ) -> None:
-    file, spoil, what = DAMAGES[damage]
+    file, spoil, fault = DAMAGES[damage]
     spoil(root / RUN / file)
-    found = told(root)
-    (line,) = found["alarms"][DAMAGED_TITLE]
-    assert line.startswith(str(root / RUN / file)) and what in line
-    assert found["accounting"] == {"finished": 5, "damaged": 1}
-    by_run = {row["name"]: row for row in found["runs"]}
+    report = report_of(root)
+    (line,) = report["alarms"][DAMAGED_TITLE]
+    assert line.startswith(str(root / RUN / file)) and fault in line
+    assert report["accounting"] == {"finished": 5, "damaged": 1}
+    by_run = {row["name"]: row for row in report["runs"]}
     assert (by_run[RUN]["run_status"], by_run[RUN]["counted"]) == ("damaged", None)
     missing = json.dumps(without["tables"]).replace("missing", "damaged")
-    assert json.dumps(found["tables"]) == missing
-    others = [row for row in found["runs"] if row["name"] != RUN]
+    assert json.dumps(report["tables"]) == missing
+    others = [row for row in report["runs"] if row["name"] != RUN]
     assert others == [row for row in without["runs"] if row["name"] != RUN]
 
 
@@ -156,10 +156,10 @@ def test_what_is_damaged_stands_on_the_page_and_is_said(
     with drawing("final_accuracy"):
         assert cli.main(["report", str(root), "--format", "html"]) == 0
     line = f"{root / RUN / 'metrics.jsonl'}, line 3: not a JSON object"
-    said = capsys.readouterr().err
-    assert f"grpobench: damaged, and counted nowhere until it is mended: {line}" in said
+    stderr = capsys.readouterr().err
+    assert f"grpobench: damaged, and counted nowhere until it is mended: {line}" in stderr
     problems = f"{root / RUN / 'problems.json.zst'}: damaged"
-    assert f"grpobench: damaged, and needed by no number: {problems}" in said
+    assert f"grpobench: damaged, and needed by no number: {problems}" in stderr
     page = (root / "report" / "index.html").read_text(encoding="utf-8")
     assert line in page and problems in page
 
@@ -168,8 +168,8 @@ def test_strict_makes_no_report_of_what_is_damaged(root: Path, capsys: pytest.Ca
     cut_line(root / RUN / "metrics.jsonl", 3)
     half(root / "ppo-arithmetic-s2" / "status.json")
     assert cli.main(["report", str(root), "--strict"]) == 2
-    said = capsys.readouterr().err
-    assert f"{RUN}/metrics.jsonl, line 3" in said and "ppo-arithmetic-s2/status.json, line 1" in said
+    stderr = capsys.readouterr().err
+    assert f"{RUN}/metrics.jsonl, line 3" in stderr and "ppo-arithmetic-s2/status.json, line 1" in stderr
     assert not (root / "report").exists()
     with pytest.raises(grpobench.LogError, match=r"metrics\.jsonl, line 3"):
         grpobench.load(root, strict=True)
@@ -189,18 +189,18 @@ def test_every_damaged_file_of_a_run_is_named(root: Path) -> None:
 def test_empty_logs_of_a_finished_run_are_named(root: Path) -> None:
     for file in ("metrics.jsonl", "eval.jsonl"):
         (root / RUN / file).write_text("")
-    found = told(root)
-    assert found["alarms"]["Logs that lack something"] == [
+    report = report_of(root)
+    assert report["alarms"]["Logs that lack something"] == [
         f"{RUN}: metrics.jsonl is missing or empty, so the run is not counted"
     ]
-    assert found["accounting"] == {"finished": 5, "finished without data": 1}
+    assert report["accounting"] == {"finished": 5, "finished without data": 1}
 
 
 def test_cut_experiment_json_is_named_and_runs_are_found_by_folder(root: Path) -> None:
     half(root / "experiment.json")
-    found = told(root)
-    assert f"{root / 'experiment.json'}, line 1: not JSON" in found["alarms"][DAMAGED_TITLE][0]
-    assert found["accounting"] == {"finished": 6}
+    report = report_of(root)
+    assert f"{root / 'experiment.json'}, line 1: not JSON" in report["alarms"][DAMAGED_TITLE][0]
+    assert report["accounting"] == {"finished": 6}
 
 
 @pytest.mark.parametrize("spoil", [half, Path.unlink, lambda path: path.write_text("{}")])
@@ -211,7 +211,7 @@ def test_page_without_known_plan_does_not_say_how_many_were_planned(
     spoil(root / "experiment.json")
     facts = grpobench.load(root).facts
     assert describe_head(facts)["runs"] == "6 found: 6 finished"
-    assert told(root)["alarms"]["Not as planned"] == [
+    assert report_of(root)["alarms"]["Not as planned"] == [
         "experiment.json is missing or damaged, so it is unknown which runs were planned"
     ]
 
@@ -219,11 +219,11 @@ def test_page_without_known_plan_does_not_say_how_many_were_planned(
 def test_an_experiment_json_with_another_number_is_named(root: Path) -> None:
     described = root / "experiment.json"
     described.write_text(json.dumps(checksums.seal(json.loads(described.read_text()))))
-    assert DAMAGED_TITLE not in told(root)["alarms"]
+    assert DAMAGED_TITLE not in report_of(root)["alarms"]
     described.write_text(json.dumps(json.loads(described.read_text()) | {"margin": 3}))
-    found = told(root)
-    assert f"{described}: is not what was written, by its own `sha256`" in found["alarms"][DAMAGED_TITLE][0]
-    assert found["accounting"] == {"finished": 6}
+    report = report_of(root)
+    assert f"{described}: is not what was written, by its own `sha256`" in report["alarms"][DAMAGED_TITLE][0]
+    assert report["accounting"] == {"finished": 6}
 
 
 def test_mixed_folders_are_told_apart(root: Path) -> None:
@@ -232,24 +232,24 @@ def test_mixed_folders_are_told_apart(root: Path) -> None:
     (root / "notes").mkdir()
     (root / "notes" / "run.toml").write_text("mine = 1\n")
     shutil.copytree(root / RUN, root / "old")
-    found = told(root)
-    lines = found["alarms"][DAMAGED_TITLE]
+    report = report_of(root)
+    lines = report["alarms"][DAMAGED_TITLE]
     assert any("are both grpo on arithmetic with seed 1" in line for line in lines)
     assert any(f"{root / 'notes'}: cannot tell arm, task and seed" in line for line in lines)
     assert any(
-        f"old contains {RUN}" in line for line in found["alarms"]["Folders that are not what they say"]
+        f"old contains {RUN}" in line for line in report["alarms"]["Folders that are not what they say"]
     )
-    assert found["accounting"] == {"finished": 6}
+    assert report["accounting"] == {"finished": 6}
 
 
 def test_other_files_that_are_damaged_cost_no_run_its_result(root: Path) -> None:
     (root / RUN / "problems.json.zst").write_bytes(b"\x28\xb5\x2f\xfd rest")
     (root / RUN / "evals").mkdir()
     (root / RUN / "evals" / "x.json").write_text('{"rows": 3')
-    found = told(root)
-    ((evaluation,), (problems,)) = (found["alarms"][title] for title in (DAMAGED_TITLE, SPARED))
+    report = report_of(root)
+    ((evaluation,), (problems,)) = (report["alarms"][title] for title in (DAMAGED_TITLE, SPARED))
     assert "problems.json.zst: damaged" in problems and "evals/x.json, line 1: not JSON" in evaluation
-    assert found["accounting"] == {"finished": 6}
+    assert report["accounting"] == {"finished": 6}
     assert len(grpobench.load(root).damage) == 2
     with pytest.raises(LogError, match=r"evals/x\.json(.|\n)*problems\.json\.zst"):
         grpobench.load(root, strict=True)
@@ -291,12 +291,12 @@ def test_fully_damaged_experiment_still_has_a_page_that_says_so(root: Path) -> N
     for path in root.glob("*/metrics.jsonl"):
         zeros(path)
     assert cli.main(["report", str(root)]) == 0
-    found = json.loads((root / "report" / "report.json").read_text(encoding="utf-8"))
-    assert len(found["alarms"][DAMAGED_TITLE]) == 6 and found["accounting"] == {"damaged": 6}
+    report = json.loads((root / "report" / "report.json").read_text(encoding="utf-8"))
+    assert len(report["alarms"][DAMAGED_TITLE]) == 6 and report["accounting"] == {"damaged": 6}
     for path in root.glob("*/run.toml"):
         path.write_text("")
     (root / "experiment.json").unlink()
-    for place in list(root.glob("*-s?")):
-        place.rename(root / place.name.replace("-", ""))
+    for run_folder in list(root.glob("*-s?")):
+        run_folder.rename(root / run_folder.name.replace("-", ""))
     with pytest.raises(LogError, match=r"holds no run of this experiment: .*cannot tell arm, task and seed"):
         load(root)

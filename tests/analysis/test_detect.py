@@ -24,8 +24,8 @@ from grpobench.analysis.detectors.registry import DETECTORS, detect, is_read_by_
 from grpobench.analysis.detectors.reward import RewardCollapse
 
 
-def kinds(found: History) -> set[str]:
-    return {event.kind for event in detect(found).events}
+def kinds(run_history: History) -> set[str]:
+    return {event.kind for event in detect(run_history).events}
 
 
 # The labeled library
@@ -90,8 +90,8 @@ def test_the_last_evaluation_alone_counts_where_the_fall_is_twice_as_deep() -> N
 
 
 def test_a_collapse_that_is_made_good_has_its_recovery() -> None:
-    told = {0: 0.5, 10: 0.9, 20: 0.4, 30: 0.4, 40: 0.88, 50: 0.9, 60: 0.9}
-    findings = detect(evaluations(told))
+    accuracy_by_step = {0: 0.5, 10: 0.9, 20: 0.4, 30: 0.4, 40: 0.88, 50: 0.9, 60: 0.9}
+    findings = detect(evaluations(accuracy_by_step))
     assert [(event.onset, event.recovered) for event in findings.events] == [(20, 40)]
     assert findings.events[0].severity == "severe"  # .4 is below the base's .5
     assert findings.collapse() is None
@@ -100,9 +100,11 @@ def test_a_collapse_that_is_made_good_has_its_recovery() -> None:
 def test_the_error_of_a_fall_is_paired_where_answers_were_kept() -> None:
     """From 30 to 18 of 100. The same problems first: 12 differences of 1, s² = .12·.88·100/99, SE .0327, so
     that the fall of .12 is more than 3 of them. Unpaired: √((.21 + .1476)/100) = .0598, and it is less."""
-    told = {0: 0.3, 10: 0.18, 20: 0.18, 30: 0.18}
-    assert not detect(evaluations(told, planned=40)).events
-    paired = dataclasses.replace(evaluations(told, planned=40), answers=answered(told))
+    accuracy_by_step = {0: 0.3, 10: 0.18, 20: 0.18, 30: 0.18}
+    assert not detect(evaluations(accuracy_by_step, planned=40)).events
+    paired = dataclasses.replace(
+        evaluations(accuracy_by_step, planned=40), answers=answered(accuracy_by_step)
+    )
     (event,) = detect(paired).events
     assert event.evidence[0].threshold == pytest.approx(0.3 - max(0.1, 3 * math.sqrt(0.12 * 0.88 / 99)))
 
@@ -166,8 +168,8 @@ def test_problems_that_only_the_base_solves_are_a_loss_of_diversity() -> None:
     base = {f"p{i}": [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0] for i in range(40)}
     later = {f"p{i}": [float(i % 2)] * 8 for i in range(40)}
     rows: list[Row] = [{"step": s, "eval/validation/sampled/pass@2": 0.6} for s in (0, 10, 20)]
-    found = dataclasses.replace(history(rows), answers=lambda *_: {0: base, 10: later, 20: later})
-    (event,) = DiversityLoss().find(found)
+    run_history = dataclasses.replace(history(rows), answers=lambda *_: {0: base, 10: later, 20: later})
+    (event,) = DiversityLoss().find(run_history)
     differences = -(np.arange(40) % 2 == 0).astype(float)
     high = differences.mean() + 1.96 * differences.std(ddof=1) / math.sqrt(40)
     assert event.onset == 10 and event.evidence[0].value == pytest.approx(high)
@@ -234,8 +236,8 @@ def test_a_norm_that_doubles_is_no_spike_and_one_of_five_times_is() -> None:
     assert old.onset == 4  # six deviations alone would take a doubled norm for instability
 
 
-@pytest.mark.parametrize(("share", "found"), [(0.3, 0), (0.6, 1)])
-def test_a_critic_is_judged_only_where_returns_vary(share: float, found: int) -> None:
+@pytest.mark.parametrize(("share", "num_events"), [(0.3, 0), (0.6, 1)])
+def test_a_critic_is_judged_only_where_returns_vary(share: float, num_events: int) -> None:
     """Explained variance 1 − e²/v of a critic of constant error e² = ½ of the first variance."""
     rows: list[Row] = []
     for step in range(1, 101):
@@ -243,7 +245,7 @@ def test_a_critic_is_judged_only_where_returns_vary(share: float, found: int) ->
         error = 0.125 if step <= 50 or share < 0.5 else 0.25
         rows.append({"step": step, "reward/std": spread, "critic/explained_variance": 1 - error / spread**2})
     assert rows[-1]["critic/explained_variance"] < 0 < rows[0]["critic/explained_variance"]
-    assert len(CriticFailure().find(history(rows))) == found
+    assert len(CriticFailure().find(history(rows))) == num_events
     assert len(CriticFailure(varies=0.0).find(history(rows))) == 1
     unlogged = [{name: value for name, value in row.items() if name != "reward/std"} for row in rows]
     assert len(CriticFailure().find(history(unlogged))) == 1  # judged everywhere
@@ -277,9 +279,9 @@ def test_a_critic_that_failed_before_its_returns_became_constant_stays_found() -
 def test_continuing_run_finds_same_events_as_one_read_at_its_end(seed: int, kind: str, cut: int) -> None:
     """Whatever was found until a step is found with the same onset later, and nothing else until then."""
     rows = BROKEN[kind][0](seed)
-    whole = {(e.kind, e.onset, e.found) for e in detect(history(rows)).events}
+    events = {(e.kind, e.onset, e.found) for e in detect(history(rows)).events}
     until = detect(history([row for row in rows if row["step"] <= cut], planned=200)).events
-    assert {(e.kind, e.onset, e.found) for e in until} == {one for one in whole if one[2] <= cut}
+    assert {(e.kind, e.onset, e.found) for e in until} == {event for event in events if event[2] <= cut}
 
 
 @given(seed=st.integers(0, 5), kind=st.sampled_from(sorted(BROKEN)), extra=st.floats(-1e6, 1e6))
@@ -313,11 +315,11 @@ STRICTER: dict[str, Callable[[float, float], dict[str, float]]] = {
 )
 @settings(max_examples=25, deadline=None)
 def test_a_stricter_threshold_finds_no_more_steps(seed: int, kind: str, both: tuple[float, float]) -> None:
-    found = history(BROKEN[kind][0](seed))
+    run_history = history(BROKEN[kind][0](seed))
 
     def first(level: float) -> float:
         stricter: Any = dataclasses.replace(DETECTORS[kind], **STRICTER[kind](level, 0.0))
-        return min((event.found for event in stricter.find(found)), default=math.inf)
+        return min((event.found for event in stricter.find(run_history)), default=math.inf)
 
     assert first(max(both)) >= first(min(both))
 
@@ -325,18 +327,18 @@ def test_a_stricter_threshold_finds_no_more_steps(seed: int, kind: str, both: tu
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 8))
 def test_spells_are_what_a_regular_expression_finds(met: list[bool], in_a_row: int) -> None:
     """A spell begins with n that meet the condition and ends before n that do not."""
-    found = spells(range(len(met)), met, in_a_row)
-    text = "".join("x" if one else "." for one in met)
-    place, expected = 0, []
-    while (begin := text.find("x" * in_a_row, place)) >= 0:
+    ours = spells(range(len(met)), met, in_a_row)
+    text = "".join("x" if is_met else "." for is_met in met)
+    start, expected = 0, []
+    while (begin := text.find("x" * in_a_row, start)) >= 0:
         confirmed = begin + in_a_row - 1
         calm = text.find("." * in_a_row, confirmed + 1)
         end = calm if calm >= 0 else len(text)
         expected.append(Spell(begin, confirmed, calm if calm >= 0 else None, begin, confirmed, end))
-        place = end + in_a_row
+        start = end + in_a_row
         if calm < 0:
             break
-    assert found == expected
+    assert ours == expected
 
 
 # Slopes
@@ -347,8 +349,8 @@ def test_slope_and_interval_are_scipys_where_errors_do_not_persist() -> None:
     values = 0.02 * np.arange(30) + rng.standard_normal(30)
     ours = slope(Series("x", np.arange(30), values))
     theirs = stats.linregress(np.arange(30), values)
-    rest = values - theirs.intercept - theirs.slope * np.arange(30)
-    assert rest[1:] @ rest[:-1] <= 0  # so that nothing is widened
+    residuals = values - theirs.intercept - theirs.slope * np.arange(30)
+    assert residuals[1:] @ residuals[:-1] <= 0  # so that nothing is widened
     half = stats.t.ppf(0.975, 28) * theirs.stderr
     assert ours.value == pytest.approx(theirs.slope, rel=1e-9)
     assert ours.high - ours.value == pytest.approx(half, rel=1e-3)  # the table of t has three decimals
@@ -360,6 +362,6 @@ def test_the_table_of_t_is_scipys() -> None:
 
 def test_a_reading_of_rows_keeps_what_is_finite_and_says_what_was_not() -> None:
     rows: list[Row] = [{"step": 1, "a": 1.0, "b": None}, {"step": 3, "a": math.inf, "b": 2}]
-    found = History.of_rows(rows, About(planned=7))
-    assert found.get("a").steps.tolist() == [1] and found.get("b").values.tolist() == [2.0]
-    assert found.holes == {"b": [1], "a": [3]} and found.last == 3 and found.length == 7
+    run_history = History.of_rows(rows, About(planned=7))
+    assert run_history.get("a").steps.tolist() == [1] and run_history.get("b").values.tolist() == [2.0]
+    assert run_history.holes == {"b": [1], "a": [3]} and run_history.last == 3 and run_history.length == 7

@@ -40,9 +40,11 @@ def record(
     """Write a record as `grpobench eval` does, and return its JSON file."""
     rows = []
     for policy, problems in policies.items():
-        told = [("sampled", p, i, a) for p, own in problems.items() for i, a in enumerate(own)]
-        told += [("greedy", p, 0, a) for p, a in (greedy or {}).items()]
-        for mode, problem, sample, answer in told:
+        samples_of_policy = [
+            ("sampled", p, i, a) for p, answers in problems.items() for i, a in enumerate(answers)
+        ]
+        samples_of_policy += [("greedy", p, 0, a) for p, a in (greedy or {}).items()]
+        for mode, problem, sample, answer in samples_of_policy:
             rows.append(
                 {
                     "step": 0 if policy == "base" else 2,
@@ -58,7 +60,7 @@ def record(
                     "traits": {"cluster": clusters[problem]} if clusters else {},
                 }
             )
-    samples = max(len(own) for problems in policies.values() for own in problems.values())
+    samples = max(len(answers) for problems in policies.values() for answers in problems.values())
     content = {
         "settings": {"task": "arithmetic", "split": "test", "samples": samples, "temperature": 1.0},
         "policies": {name: {"step": 0 if name == "base" else 2, "numbers": {}} for name in policies},
@@ -101,12 +103,12 @@ def test_curves_match_their_rows_and_stand_where_runs_were_trained(root: Path) -
     assert list(dict.fromkeys(frame["place"])) == [here, elsewhere]
     final = frame[(frame["place"] == here) & (frame["policy"] == "final")]
     assert set(final["seed"]) == {1, 2} and set(final["arm"]) == {"grpo"}
-    one = final[final["seed"] == 1].set_index(["kind", "k"])["value"]
+    first_seed = final[final["seed"] == 1].set_index(["kind", "k"])["value"]
     # p has 3 of 4 right, q 2 of 4: pass@2 = mean(1, 1 − 1/6); votes of 4: p 5, q 5; of 2: (1, 1), (0, 1)
-    assert one["pass", 1] == pytest.approx((0.75 + 0.5) / 2)
-    assert one["pass", 2] == pytest.approx((1 + 5 / 6) / 2)
-    assert ("pass", 4) not in one.index
-    assert one["maj", 4] == 1.0 and one["maj", 2] == pytest.approx((1 + 0.5) / 2)
+    assert first_seed["pass", 1] == pytest.approx((0.75 + 0.5) / 2)
+    assert first_seed["pass", 2] == pytest.approx((1 + 5 / 6) / 2)
+    assert ("pass", 4) not in first_seed.index
+    assert first_seed["maj", 4] == 1.0 and first_seed["maj", 2] == pytest.approx((1 + 0.5) / 2)
     models = frame[frame["policy"] == "model"]
     assert set(models["place"]) == {here, elsewhere} and set(models["arm"]) == {"nano"}
 
@@ -134,14 +136,14 @@ def test_the_report_tells_of_later_evaluations(root: Path) -> None:
     with drawing("final_accuracy", "sampling"):
         page = write_report(root, ["html", "json", "csv"]).read_text()
     assert "Later evaluations" in page and 'id="figure-sampling"' in page
-    told = json.loads((root / "report" / "report.json").read_text())["tables"]
-    votes = [row for row in told["majority"] if row["policy"] == "final" and row["k"] == 4]
+    tables = json.loads((root / "report" / "report.json").read_text())["tables"]
+    votes = [row for row in tables["majority"] if row["policy"] == "final" and row["k"] == 4]
     assert [(row["seed"], row["value"]) for row in votes if row["place"].startswith("arithmetic\n")] == [
         (1, 1.0),
         (2, 1.0),
     ]
-    assert {row["arm"] for row in told["evaluations"]} == {"grpo", "nano"}
-    assert "agreement" not in told
+    assert {row["arm"] for row in tables["evaluations"]} == {"grpo", "nano"}
+    assert "agreement" not in tables
 
 
 def test_runs_stay_as_they_were_with_evaluations_beside_them(root: Path, tmp_path: Path) -> None:
@@ -152,13 +154,13 @@ def test_runs_stay_as_they_were_with_evaluations_beside_them(root: Path, tmp_pat
 
 
 def test_two_ways_are_compared_item_by_item(root: Path) -> None:
-    place = root / "grpo-arithmetic-s1"
-    record(place, {"base": BASE, "final": FINAL}, greedy={"p": "7", "q": "7"}, through="lm-eval")
-    found = list_agreements(read_later(load(root)))
-    final = found[found["policy"] == "final"].iloc[0]
+    run_folder = root / "grpo-arithmetic-s1"
+    record(run_folder, {"base": BASE, "final": FINAL}, greedy={"p": "7", "q": "7"}, through="lm-eval")
+    agreements = list_agreements(read_later(load(root)))
+    final = agreements[agreements["policy"] == "final"].iloc[0]
     assert (final["mode"], final["items"], final["differing"]) == ("greedy", 2, 1)
     assert (final["grpobench"], final["lm_eval"], final["same_text"]) == (0.5, 0.0, 1)
-    assert set(found["mode"]) == {"greedy"}  # sampled answers come from other random numbers
+    assert set(agreements["mode"]) == {"greedy"}  # sampled answers come from other random numbers
 
 
 def test_items_of_a_template_are_no_independent_items(tmp_path: Path) -> None:
@@ -176,11 +178,11 @@ def test_items_of_a_template_are_no_independent_items(tmp_path: Path) -> None:
 
 def test_damage_is_named_with_the_remedy(root: Path) -> None:
     path = root / "grpo-arithmetic-s1" / "evals" / "arithmetic-test-1234abcd-grpobench.jsonl"
-    whole = path.read_text()
-    path.write_text(whole[:-30])
+    full_text = path.read_text()
+    path.write_text(full_text[:-30])
     with pytest.raises(LogError, match=r"counts on 20; evaluate again"):
         read_later(load(root))
-    path.write_text(whole)
+    path.write_text(full_text)
     content = json.loads(path.with_suffix(".json").read_text())
     del content["through"]
     path.with_suffix(".json").write_text(json.dumps(content))

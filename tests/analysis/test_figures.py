@@ -78,19 +78,21 @@ def test_no_two_of_fifty_arms_look_the_same_and_ten_differ_without_color() -> No
 def test_curves_of_arms_differ_in_line_style_and_marker(experiment: Experiment) -> None:
     for name in ("accuracy_updates", "reward", "entropy"):
         axes = drawn(experiment, name).figure.axes[0]
-        named = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
-        looks = {(str(line.get_linestyle()), line.get_marker(), line.is_dashed()) for line in named}
-        assert len(named) == len(looks) == 3
+        labeled_lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+        looks = {(str(line.get_linestyle()), line.get_marker(), line.is_dashed()) for line in labeled_lines}
+        assert len(labeled_lines) == len(looks) == 3
 
 
 @pytest.mark.parametrize("letters", ["a", "fi ffl: 10⁻⁵ ± ½, “Ünïcode” ≤ ÅÉ", "−ﬀ"])
 def test_a_font_cut_in_two_steps_has_the_bytes_of_one_cut_at_once(letters: str) -> None:
     path = findfont("DejaVu Sans")
-    known = FT2Font(path).get_charmap()
+    glyph_by_letter = FT2Font(path).get_charmap()
 
     def cut() -> tuple[bytes, dict[int, int]]:
-        with _backend_pdf_ps.get_glyphs_subset(path, {known[ord(letter)] for letter in letters}) as found:  # type: ignore[arg-type]
-            return _backend_pdf_ps.font_as_file(found.font).getvalue(), dict(found.glyph_index_map)
+        with _backend_pdf_ps.get_glyphs_subset(
+            path, {glyph_by_letter[ord(letter)] for letter in letters}
+        ) as subset:  # type: ignore[arg-type]
+            return _backend_pdf_ps.font_as_file(subset.font).getvalue(), dict(subset.glyph_index_map)
 
     at_once = cut()
     with cut_in_two_steps():
@@ -188,8 +190,10 @@ def test_few_evaluations_have_bars_and_ticks_at_their_steps(experiment: Experime
     drawing = drawn(experiment, "accuracy_updates")
     axes = drawing.figure.axes[0]
     assert list(axes.get_xticks()) == [0, 3, 6]
-    bars = [one.get_segments() for one in axes.collections if isinstance(one, LineCollection)]
-    assert [len(one) for one in bars] == [3, 3, 3]
+    bars = [
+        collection.get_segments() for collection in axes.collections if isinstance(collection, LineCollection)
+    ]
+    assert [len(segments) for segments in bars] == [3, 3, 3]
     assert "Bars are 95% t intervals of the mean over seeds" in drawing.caption
 
 
@@ -216,8 +220,8 @@ def test_svg_tells_the_values_of_a_curve_and_of_a_mean(experiment: Experiment) -
         "arm == 'grpo' and task == 'arithmetic'"
     )
     mean = frame.groupby("step")["value"].mean()
-    told = ", ".join(f"{step}: {plain(float(f'{100 * value:.3g}'))}" for step, value in mean.items())
-    assert titles[0] == f"grpo on arithmetic, mean of 3 seeds. {told}"
+    value_text = ", ".join(f"{step}: {plain(float(f'{100 * value:.3g}'))}" for step, value in mean.items())
+    assert titles[0] == f"grpo on arithmetic, mean of 3 seeds. {value_text}"
     assert 'id="tip' not in svg_text(drawn(experiment, "final_accuracy"))
 
 

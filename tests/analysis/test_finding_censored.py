@@ -50,7 +50,7 @@ def recorded(contrast: Mapping[str, float], end: float = END) -> Record:
     """The runs above under a rule of one test."""
     test = question("lasts", outcome="lasting", contrast=dict(contrast), matters=12.0, unit="updates")
     values: dict[Key, float] = {
-        (arm, "sums", seed): value for arm, own in LASTING.items() for seed, value in enumerate(own)
+        (arm, "sums", seed): value for arm, lengths in LASTING.items() for seed, value in enumerate(lengths)
     }
     states = {run: "finished" if value == END else "collapsed" for run, value in values.items()}
     rule = Registration(finding(test), "nano", tuple(range(8)), {}, "", "2026-01-01T00:00:00+0000")
@@ -63,12 +63,12 @@ def test_an_arm_s_mean_is_restricted_to_the_planned_updates() -> None:
     """By hand for a: mean 109.5 of 120, error 29.70/√8 = 10.5, t(7) 2.365, on the scale log(m/(120 − m)):
     2.345 ± 2.365 · 10.5 · 120/(109.5 · 10.5) = 2.345 ± 2.592, back 52.6 and 119.1. For c: 19.5, error
     10.2."""
-    found = {one.arm: one for one in arm_means(recorded({"a": 1, "b": -1}), "lasts")}
-    assert found["a"].mean.value == 109.5
-    assert (found["a"].mean.low, found["a"].mean.high) == pytest.approx((52.6, 119.1), abs=0.1)
-    assert 0 < found["c"].mean.low < 19.5 < found["c"].mean.high < 120
-    assert [found[arm].reached for arm in "abc"] == [7, 8, 0]
-    shown = {arm: description.arm_words(one, "updates") for arm, one in found.items()}
+    mean_by_arm = {arm_mean.arm: arm_mean for arm_mean in arm_means(recorded({"a": 1, "b": -1}), "lasts")}
+    assert mean_by_arm["a"].mean.value == 109.5
+    assert (mean_by_arm["a"].mean.low, mean_by_arm["a"].mean.high) == pytest.approx((52.6, 119.1), abs=0.1)
+    assert 0 < mean_by_arm["c"].mean.low < 19.5 < mean_by_arm["c"].mean.high < 120
+    assert [mean_by_arm[arm].reached for arm in "abc"] == [7, 8, 0]
+    shown = {arm: description.arm_words(arm_mean, "updates") for arm, arm_mean in mean_by_arm.items()}
     assert shown["a"] == "109.5 of 120 (52.6 to 119.1; 7 of 8 reached the end)"
     assert shown["b"] == "120.0 of 120 (8 of 8 reached the end)"
     assert shown["c"].startswith("19.5 of 120 (")
@@ -76,10 +76,10 @@ def test_an_arm_s_mean_is_restricted_to_the_planned_updates() -> None:
 
 def test_difference_lies_within_run_updates_and_tells_censored_count() -> None:
     record = recorded({"c": 1, "b": -1})
-    own = record.result().primary
-    assert (own.reached, own.runs) == (8, 16)
-    assert own.effect.low == -120.0  # −100.5 − 24.1
-    assert own.effect.high == pytest.approx(-76.4, abs=0.05)
+    primary = record.result().primary
+    assert (primary.reached, primary.runs) == (8, 16)
+    assert primary.effect.low == -120.0  # −100.5 − 24.1
+    assert primary.effect.high == pytest.approx(-76.4, abs=0.05)
     row = as_row(record.result())["tests"][0]
     assert (row["low"], row["reached"], row["runs"]) == (-120.0, 8, 16)
     assert description.effect_words(row) == "−100.5 updates (−120.0 to −76.4; 8 of 16 runs reached the end)"
@@ -124,8 +124,8 @@ def test_horizons_are_the_planned_updates_and_are_kept(tmp_path: Path) -> None:
     test = question("lasts", outcome="lasting", matters=2.0, unit="updates")
     texts = {path.parent.name: path.read_text() for path in sorted(root.glob("*/run.toml"))}
     settings = {name: text_digest(text) for name, text in texts.items()}
-    known = Registration(finding(test), "nano", (1, 2), settings, "", "2025-12-31T23:59:59+0000")
-    (root / FILE).write_text(json.dumps(known.plain()))
+    registration = Registration(finding(test), "nano", (1, 2), settings, "", "2025-12-31T23:59:59+0000")
+    (root / FILE).write_text(json.dumps(registration.plain()))
     experiment = load(root)
     assert set(horizons_of(experiment, "lasting").values()) == {40.0}
     assert horizons_of(experiment, "accuracy") == {}
@@ -143,21 +143,21 @@ def kept_with_an_end() -> list[Path]:
 def test_a_table_kept_without_its_horizon_has_that_of_its_recipe(path: Path) -> None:
     """Older tables do not say how many updates were planned: their finished runs do."""
     record = read_kept(path)
-    named, scale = record.registration.finding.name, record.registration.scale
-    study = read_finding(named)
+    name, scale = record.registration.finding.name, record.registration.scale
+    study = read_finding(name)
     if study.finding.digest != record.registration.finding.digest:
         pytest.skip("the finding's file is of a later rule than its kept table")
     planned = {config.train.steps for config in study.recipe(scale).runs()}
-    assert {end for own in record.horizons.values() for end in own.values()} == planned
+    assert {end for horizon_by_run in record.horizons.values() for end in horizon_by_run.values()} == planned
 
 
 def test_the_page_prints_no_update_beyond_the_end() -> None:
     """Of every finding whose first test is how long runs last: no number of updates above its runs'."""
     records = [read_kept(path) for path in kept_with_an_end()]
-    records = [one for one in records if one.registration.finding.test[0].outcome.startswith("lasting")]
+    records = [table for table in records if table.registration.finding.test[0].outcome.startswith("lasting")]
     assert len(records) >= 2
     for record in records:
-        (end,) = {end for own in record.horizons.values() for end in own.values()}
+        (end,) = {end for horizon_by_run in record.horizons.values() for end in horizon_by_run.values()}
         page = KEPT.parents[1] / "findings" / f"{record.registration.finding.name}.md"
         part = page.read_text(encoding="utf-8").partition("\n## Nano scale\n")[2].partition("\n## ")[0]
         arms = next(line for line in part.splitlines() if line.startswith("- Each arm"))

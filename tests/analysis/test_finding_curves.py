@@ -21,8 +21,8 @@ RATES = ("1e-4", "3e-4", "1_5e-3")
 
 def record(arms: Mapping[str, Sequence[float]], compared: Mapping[str, float]) -> Record:
     keys = {(arm, "t", seed): value for arm, values in arms.items() for seed, value in enumerate(values)}
-    asked = finding(question(contrast=dict(compared), unit="points"))
-    registration = Registration(asked, "nano", (0, 1, 2), {}, "", "2026-11-23T12:00:00+0000")
+    rule_finding = finding(question(contrast=dict(compared), unit="points"))
+    registration = Registration(rule_finding, "nano", (0, 1, 2), {}, "", "2026-11-23T12:00:00+0000")
     values = {"a is better": keys}
     return Record(registration, values, (), (), dict.fromkeys(keys, "finished"), MADE, {"a is better": {}})
 
@@ -54,10 +54,10 @@ def test_arms_by_the_value_of_the_one_setting_that_they_sweep(lora: Record) -> N
     ],
 )
 def test_others_have_no_curve(names: list[str]) -> None:
-    found = record({name: [0.5, 0.6, 0.7] for name in names}, {names[0]: 1, names[1]: -1})
-    assert swept(found, found.result()) == ("", {})
+    made = record({name: [0.5, 0.6, 0.7] for name in names}, {names[0]: 1, names[1]: -1})
+    assert swept(made, made.result()) == ("", {})
     with pytest.raises(ValueError, match="finding f sweeps no setting"):
-        draw_curves(found, found.result())
+        draw_curves(made, made.result())
 
 
 def test_an_arm_beside_the_sweep_is_left_out(lora: Record) -> None:

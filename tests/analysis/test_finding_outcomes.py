@@ -39,17 +39,17 @@ def experiment(
         states=states or {},
     )
     root = made.write(folder)
-    for place in root.glob("*/metrics.jsonl"):
-        arm, task, seed = place.parent.name.split("-")
+    for log_path in root.glob("*/metrics.jsonl"):
+        arm, task, seed = log_path.parent.name.split("-")
         key = (arm, task, int(seed[1:]))
-        place.write_text("".join(json.dumps(row) + "\n" for row in metrics.get(key, ())))
-        told = (answers or {}).get(key, ())
-        (place.parent / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+        log_path.write_text("".join(json.dumps(row) + "\n" for row in metrics.get(key, ())))
+        answer_rows = (answers or {}).get(key, ())
+        (log_path.parent / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answer_rows))
     return load(root, strict=True)
 
 
 def answer(step: int, problem: str, correct: float, **more: Any) -> Row:
-    given: Row = {
+    row: Row = {
         "step": step,
         "split": "test",
         "mode": "sampled",
@@ -62,15 +62,15 @@ def answer(step: int, problem: str, correct: float, **more: Any) -> Row:
         "stopped": True,
         "traits": {},
     }
-    return given | more
+    return row | more
 
 
-def nan(found: Mapping[Key, float]) -> set[Key]:
-    return {run for run, value in found.items() if math.isnan(value)}
+def nan(values: Mapping[Key, float]) -> set[Key]:
+    return {run for run, value in values.items() if math.isnan(value)}
 
 
-def same(found: Mapping[Key, float], expected: Mapping[Key, float]) -> None:
-    assert found == pytest.approx(dict(expected), nan_ok=True)
+def same(measured: Mapping[Key, float], expected: Mapping[Key, float]) -> None:
+    assert measured == pytest.approx(dict(expected), nan_ok=True)
 
 
 # Evaluations
@@ -81,17 +81,17 @@ def evaluated(tmp_path: Path) -> Experiment:
     """a-s1 finished; a-s2 diverged at step 3; b-s1 crashed at step 2; b-s2 finished without its test."""
 
     def rows(last: int, tested: bool = True) -> list[Row]:
-        found: list[Row] = [
+        log_rows: list[Row] = [
             {"step": 0, "eval/test/greedy/correct": 0.25, "eval/test/sampled/correct": 0.2}
             | {"eval/validation/greedy/correct": 0.3, "eval/test/sampled/length": 20.0}
         ]
-        found += [{"step": step} for step in range(1, last + 1)]
+        log_rows += [{"step": step} for step in range(1, last + 1)]
         if last >= 2:
-            found[2] |= {"eval/validation/greedy/correct": 0.5}
+            log_rows[2] |= {"eval/validation/greedy/correct": 0.5}
         if last == 4 and tested:
-            found[4] |= {"eval/test/greedy/correct": 0.75, "eval/test/sampled/correct": 0.6}
-            found[4] |= {"eval/validation/greedy/correct": 0.7, "eval/test/sampled/length": 26.0}
-        return found
+            log_rows[4] |= {"eval/test/greedy/correct": 0.75, "eval/test/sampled/correct": 0.6}
+            log_rows[4] |= {"eval/validation/greedy/correct": 0.7, "eval/test/sampled/length": 26.0}
+        return log_rows
 
     states = {A2: ("diverged", 3), B1: ("crashed", 2)}
     logs = {A1: rows(4), A2: rows(3), B1: rows(2), B2: rows(4, tested=False)}
@@ -111,9 +111,9 @@ def evaluated(tmp_path: Path) -> Experiment:
     ],
 )
 def test_evaluations(evaluated: Experiment, outcome: str, finished: float, diverged: float) -> None:
-    found = values_of(evaluated, outcome, {})
-    assert B1 not in found  # a crashed run says nothing
-    same(found, {A1: finished, A2: diverged, B2: math.nan})
+    measured = values_of(evaluated, outcome, {})
+    assert B1 not in measured  # a crashed run says nothing
+    same(measured, {A1: finished, A2: diverged, B2: math.nan})
 
 
 def test_the_curve_of_a_run_is_the_one_that_made_its_points(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_tasks_that_were_evaluated_beside_the_runs_own(tmp_path: Path) -> None:
         "also/code/validation/sampled/length": 5.0,
     }
     last |= {"also/nanobias/validation/greedy/correct": 0.9}
-    found = experiment(tmp_path, {A1: [first, last], B1: [{"step": 0}, {"step": 4}]})
+    loaded = experiment(tmp_path, {A1: [first, last], B1: [{"step": 0}, {"step": 4}]})
     for outcome, value in {
         "also:nanobias/greedy/correct": 0.2,
         "also_shift:nanobias/greedy/correct": -0.3,
@@ -169,7 +169,7 @@ def test_tasks_that_were_evaluated_beside_the_runs_own(tmp_path: Path) -> None:
         "also_shift:code/sampled/length": -4.0,
         "also:code/greedy/length": math.nan,
     }.items():
-        measured = values_of(found, outcome, {})
+        measured = values_of(loaded, outcome, {})
         same({A1: measured[A1], B1: measured[B1]}, {A1: value, B1: math.nan})
 
 
@@ -182,25 +182,25 @@ def test_outcome_of_another_task_names_task_mode_and_metric(outcome: str) -> Non
 
 
 def test_a_collapsed_run_counts_as_it_ended(tmp_path: Path) -> None:
-    whole = [{"step": 0, "eval/test/greedy/correct": 0.4}, *({"step": step} for step in (1, 2))]
-    whole.append({"step": 3, "eval/test/greedy/correct": 0.1})
-    found = experiment(tmp_path, {A1: whole}, states={A1: ("collapsed", 3)})
-    same({A1: values_of(found, "accuracy", {})[A1]}, {A1: 0.1})
-    same({A1: values_of(found, "gain", {})[A1]}, {A1: -0.3})
+    log_rows = [{"step": 0, "eval/test/greedy/correct": 0.4}, *({"step": step} for step in (1, 2))]
+    log_rows.append({"step": 3, "eval/test/greedy/correct": 0.1})
+    loaded = experiment(tmp_path, {A1: log_rows}, states={A1: ("collapsed", 3)})
+    same({A1: values_of(loaded, "accuracy", {})[A1]}, {A1: 0.1})
+    same({A1: values_of(loaded, "gain", {})[A1]}, {A1: -0.3})
 
 
 def test_a_shift_needs_its_beginning(tmp_path: Path) -> None:
     logs = {A1: [{"step": 0}, {"step": 4, "eval/test/greedy/correct": 0.5, "eval/test/greedy/bias": 0.1}]}
-    found = experiment(tmp_path, logs)
-    assert A1 in nan(values_of(found, "shift:greedy/bias", {}))
-    assert values_of(found, "evaluated:greedy/bias", {})[A1] == 0.1
-    assert A1 in nan(values_of(found, "gain", {}))
+    loaded = experiment(tmp_path, logs)
+    assert A1 in nan(values_of(loaded, "shift:greedy/bias", {}))
+    assert values_of(loaded, "evaluated:greedy/bias", {})[A1] == 0.1
+    assert A1 in nan(values_of(loaded, "gain", {}))
 
 
 def test_accuracy_on_some_problems(tmp_path: Path) -> None:
     logs = [{"step": 0, "eval/test/greedy/correct": 0.5}, {"step": 4, "eval/test/greedy/correct": 0.5}]
 
-    def told(last: Mapping[str, float]) -> list[Row]:
+    def answer_rows(last: Mapping[str, float]) -> list[Row]:
         rows = []
         for step, scores in ((0, {"e1": 1.0, "e2": 1.0, "h1": 0.0, "h2": 0.0}), (4, last)):
             for name, score in scores.items():
@@ -209,17 +209,17 @@ def test_accuracy_on_some_problems(tmp_path: Path) -> None:
         return rows
 
     answers = {
-        A1: told({"e1": 1.0, "e2": 1.0, "h1": 1.0, "h2": 0.0}),
-        A2: [row for row in told({}) if row["step"] == 0],  # diverged before it was evaluated again
-        B1: told({"e1": 0.0, "e2": 0.0, "h1": 1.0, "h2": 1.0}),
+        A1: answer_rows({"e1": 1.0, "e2": 1.0, "h1": 1.0, "h2": 0.0}),
+        A2: [row for row in answer_rows({}) if row["step"] == 0],  # diverged before it was evaluated again
+        B1: answer_rows({"e1": 0.0, "e2": 0.0, "h1": 1.0, "h2": 1.0}),
     }
     answers[B1].append(answer(4, "h3", 0.0, mode="greedy", traits={"level": "hard"}, outcome="infra_error"))
-    found = experiment(tmp_path, dict.fromkeys((A1, A2, B1), logs), answers, {A2: ("diverged", 2)})
-    same(values_of(found, "accuracy", {"level": "hard"}), {A1: 0.5, A2: 0.0, B1: 1.0, B2: math.nan})
-    same(values_of(found, "gain", {"level": "easy"}), {A1: 0.0, A2: -1.0, B1: -1.0, B2: math.nan})
-    both = values_of(found, "accuracy:greedy", {"level": "hard", "half": "2"})
+    loaded = experiment(tmp_path, dict.fromkeys((A1, A2, B1), logs), answers, {A2: ("diverged", 2)})
+    same(values_of(loaded, "accuracy", {"level": "hard"}), {A1: 0.5, A2: 0.0, B1: 1.0, B2: math.nan})
+    same(values_of(loaded, "gain", {"level": "easy"}), {A1: 0.0, A2: -1.0, B1: -1.0, B2: math.nan})
+    both = values_of(loaded, "accuracy:greedy", {"level": "hard", "half": "2"})
     same(both, {A1: 0.0, A2: 0.0, B1: 1.0, B2: math.nan})
-    assert nan(values_of(found, "accuracy", {"color": "red"})) == {A1, A2, B1, B2}
+    assert nan(values_of(loaded, "accuracy", {"color": "red"})) == {A1, A2, B1, B2}
 
 
 def test_pass_at_k_and_its_gain(tmp_path: Path) -> None:
@@ -240,14 +240,14 @@ def test_pass_at_k_and_its_gain(tmp_path: Path) -> None:
         B2: base + samples(4, {"p": 0, "q": 0}),
     }
     answers[B2][-1]["scores"]["correct"] = 0.5  # a part of a score is not a solution
-    found = experiment(tmp_path, dict.fromkeys((A1, A2, B1, B2), logs), answers, {B1: ("diverged", 3)})
+    loaded = experiment(tmp_path, dict.fromkeys((A1, A2, B1, B2), logs), answers, {B1: ("diverged", 3)})
     # of p's 6 pairs 5 hold a right answer, of q's all; before training 3 of p's 6
     after, before = (5 / 6 + 1) / 2, (3 / 6 + 0) / 2
-    same(values_of(found, "pass:2", {}), {A1: after, A2: math.nan, B1: math.nan, B2: 0.0})
-    same(values_of(found, "pass_gain:2", {}), {A1: after - before, A2: math.nan, B1: math.nan, B2: -before})
-    same(values_of(found, "pass_base:2", {}), dict.fromkeys((A1, A2, B1, B2), before))
-    same({A1: values_of(found, "pass:1", {})[A1]}, {A1: (2 / 4 + 4 / 4) / 2})
-    assert nan(values_of(found, "pass:8", {})) == {A1, A2, B1, B2}
+    same(values_of(loaded, "pass:2", {}), {A1: after, A2: math.nan, B1: math.nan, B2: 0.0})
+    same(values_of(loaded, "pass_gain:2", {}), {A1: after - before, A2: math.nan, B1: math.nan, B2: -before})
+    same(values_of(loaded, "pass_base:2", {}), dict.fromkeys((A1, A2, B1, B2), before))
+    same({A1: values_of(loaded, "pass:1", {})[A1]}, {A1: (2 / 4 + 4 / 4) / 2})
+    assert nan(values_of(loaded, "pass:8", {})) == {A1, A2, B1, B2}
     assert float(pass_at_k([4], [2], 2)[0]) == pytest.approx(5 / 6)  # the estimator that reports use
 
 
@@ -255,19 +255,19 @@ def test_length_of_wrong_answers_is_of_the_last_evaluation_alone(tmp_path: Path)
     logs = [{"step": 0, "eval/validation/sampled/correct": 0.5}]
     logs += [{"step": step, "eval/validation/sampled/correct": 0.5} for step in (2, 4)]
 
-    def told(step: int, *pairs: tuple[float, int]) -> list[Row]:
+    def answer_rows(step: int, *pairs: tuple[float, int]) -> list[Row]:
         return [
             answer(step, f"p{n}", correct, length=length, split="validation")
             for n, (correct, length) in enumerate(pairs)
         ]
 
-    early = told(0, (0.0, 5), (0.0, 5)) + told(2, (0.0, 90), (1.0, 1))
+    early = answer_rows(0, (0.0, 5), (0.0, 5)) + answer_rows(2, (0.0, 90), (1.0, 1))
     answers = {
-        A1: early + told(4, (0.0, 30), (0.5, 50), (1.0, 1000)),
-        A2: early + told(4, (1.0, 30), (1.0, 50)),  # no wrong answer in the end
+        A1: early + answer_rows(4, (0.0, 30), (0.5, 50), (1.0, 1000)),
+        A2: early + answer_rows(4, (1.0, 30), (1.0, 50)),  # no wrong answer in the end
     }
-    found = experiment(tmp_path, {A1: logs, A2: logs}, answers)
-    same(values_of(found, "wrong_length", {}), {A1: 40.0, A2: math.nan, B1: math.nan, B2: math.nan})
+    loaded = experiment(tmp_path, {A1: logs, A2: logs}, answers)
+    same(values_of(loaded, "wrong_length", {}), {A1: 40.0, A2: math.nan, B1: math.nan, B2: math.nan})
 
 
 # Training
@@ -277,11 +277,11 @@ def test_training_is_reduced_over_the_steps(tmp_path: Path) -> None:
     entropy = [9.0, 2.0, math.nan, 1.0, 4.0]  # before training; four steps, of which one logged nothing
     logs = [{"step": step, "policy/entropy": value} for step, value in enumerate(entropy)]
     logs[2]["policy/entropy"] = None  # type: ignore[assignment]
-    found = experiment(tmp_path, {A1: logs, A2: logs[:2]}, states={A2: ("diverged", 1)})
+    loaded = experiment(tmp_path, {A1: logs, A2: logs[:2]}, states={A2: ("diverged", 1)})
     expected = {"first": 2.0, "last": 4.0, "mean": 7 / 3, "max": 4.0, "min": 1.0, "sum": 7.0}
     for reduction, value in expected.items():
-        own = values_of(found, f"training:policy/entropy:{reduction}", {})
-        same(own, {A1: value, A2: 2.0, B1: math.nan, B2: math.nan})
+        measured = values_of(loaded, f"training:policy/entropy:{reduction}", {})
+        same(measured, {A1: value, A2: 2.0, B1: math.nan, B2: math.nan})
 
 
 def test_a_metric_where_another_reaches_a_level(tmp_path: Path) -> None:
@@ -289,13 +289,13 @@ def test_a_metric_where_another_reaches_a_level(tmp_path: Path) -> None:
     success = [9.0, 0.0, 0.2, 0.5, 0.8]
     entropy = [9.0, 2.0, 1.0, None, 0.5]
     logs: list[Row] = [
-        {"step": step, "score/solved": one, "policy/entropy": two}
-        for step, (one, two) in enumerate(zip(success, entropy, strict=True))
+        {"step": step, "score/solved": solved, "policy/entropy": mean_entropy}
+        for step, (solved, mean_entropy) in enumerate(zip(success, entropy, strict=True))
     ]
-    without: list[Row] = [{"step": step, "score/solved": one} for step, one in enumerate(success)]
-    found = experiment(tmp_path, {A1: logs, A2: logs[:4], B1: without})
+    without: list[Row] = [{"step": step, "score/solved": solved} for step, solved in enumerate(success)]
+    loaded = experiment(tmp_path, {A1: logs, A2: logs[:4], B1: without})
     outcome = "when:policy/entropy:score/solved:0.5"
-    same(values_of(found, outcome, {}), {A1: 0.75, A2: math.nan, B1: math.nan, B2: math.nan})
+    same(values_of(loaded, outcome, {}), {A1: 0.75, A2: math.nan, B1: math.nan, B2: math.nan})
     assert axis_words(outcome, "nats/token") == "policy entropy where score solved reaches 0.5 (nats/token)"
 
 
@@ -316,14 +316,14 @@ def test_sums_of_metrics_leave_out_steps_that_lack_one(tmp_path: Path) -> None:
         {"step": 3, "time/forward": 3.0, "time/backward": None},
         {"step": 4, "time/forward": 4.0, "time/backward": 40.0},
     ]
-    found = experiment(tmp_path, {A1: logs, A2: logs[:1]})
+    loaded = experiment(tmp_path, {A1: logs, A2: logs[:1]})
     same(
-        values_of(found, "training:time/forward+time/backward:sum", {}),
+        values_of(loaded, "training:time/forward+time/backward:sum", {}),
         {A1: 55.0, A2: math.nan, B1: math.nan, B2: math.nan},
     )
-    assert values_of(found, "training:time/forward+time/backward:max", {})[A1] == 44.0
-    assert values_of(found, "training:time/forward:sum", {})[A1] == 10.0
-    assert nan(values_of(found, "training:time/forward+time/none:sum", {})) == {A1, A2, B1, B2}
+    assert values_of(loaded, "training:time/forward+time/backward:max", {})[A1] == 44.0
+    assert values_of(loaded, "training:time/forward:sum", {})[A1] == 10.0
+    assert nan(values_of(loaded, "training:time/forward+time/none:sum", {})) == {A1, A2, B1, B2}
 
 
 def test_accuracy_when_all_have_spent_the_same(tmp_path: Path) -> None:
@@ -342,12 +342,12 @@ def test_accuracy_when_all_have_spent_the_same(tmp_path: Path) -> None:
         B1: logs(400, 4.0, 0.3, 0.6, 0.7, 0.8),
         B2: logs(400, 4.0, 0.9),
     }
-    found = experiment(tmp_path, made, states={B2: ("diverged", 1)})
-    same(values_of(found, "equal:updates", {}), {A1: 0.5, A2: 0.6, B1: 0.8, B2: 0.0})
+    loaded = experiment(tmp_path, made, states={B2: ("diverged", 1)})
+    same(values_of(loaded, "equal:updates", {}), {A1: 0.5, A2: 0.6, B1: 0.8, B2: 0.0})
     # a-s1 spent least: 400 tokens, 4 seconds. By then a-s2 made two steps, the others one; the run that
     # diverged had come no further when the others had spent as much
-    same(values_of(found, "equal:tokens", {}), {A1: 0.5, A2: 0.3, B1: 0.3, B2: 0.0})
-    same(values_of(found, "equal:seconds", {}), {A1: 0.5, A2: 0.6, B1: 0.3, B2: 0.0})
+    same(values_of(loaded, "equal:tokens", {}), {A1: 0.5, A2: 0.3, B1: 0.3, B2: 0.0})
+    same(values_of(loaded, "equal:seconds", {}), {A1: 0.5, A2: 0.6, B1: 0.3, B2: 0.0})
 
 
 # Collapse
@@ -362,21 +362,21 @@ def test_how_long_runs_last(tmp_path: Path) -> None:
         falls={A2: 20, B2: 20},
         states={B1: ("diverged", 17), B2: ("collapsed", 30)},
     )
-    found = load(made.write(tmp_path))
-    lasted = values_of(found, "lasting", {})
+    loaded = load(made.write(tmp_path))
+    lasted = values_of(loaded, "lasting", {})
     assert lasted[A1] == 40.0  # all of its updates
     assert lasted[B1] == 17.0
     # Training rewards fall at step 20, where the validation accuracy (every 10 steps) falls too
     assert lasted[A2] == 20.0 and lasted[B2] == 20.0
-    assert values_of(found, "lasting:accuracy_collapse", {}) == {A1: 40.0, A2: 20.0, B1: 17.0, B2: 20.0}
-    silent = values_of(found, "lasting:grader_silent", {})  # other events do not count; divergence does
+    assert values_of(loaded, "lasting:accuracy_collapse", {}) == {A1: 40.0, A2: 20.0, B1: 17.0, B2: 20.0}
+    silent = values_of(loaded, "lasting:grader_silent", {})  # other events do not count; divergence does
     assert silent == {A1: 40.0, A2: 40.0, B1: 17.0, B2: 40.0}
 
 
 def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) -> None:
     states = {A1: ("running", 2), B2: ("preempted", 3)}
-    found = load(Synthetic(arms=("a", "b"), tasks=("sums",), seeds=(1, 2), states=states).write(tmp_path))
-    what = {
+    loaded = load(Synthetic(arms=("a", "b"), tasks=("sums",), seeds=(1, 2), states=states).write(tmp_path))
+    arguments_by_kind = {
         "evaluated": ":greedy/correct",
         "shift": ":greedy/correct",
         "training": ":policy/entropy:mean",
@@ -393,5 +393,5 @@ def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) 
     }
     beside = ("also", "also_shift")  # of which these logs have nothing
     for kind in KINDS:
-        own = values_of(found, kind + what.get(kind, ""), {})
-        assert set(own) == {A2, B1} and bool(nan(own)) == (kind in beside), kind
+        measured = values_of(loaded, kind + arguments_by_kind.get(kind, ""), {})
+        assert set(measured) == {A2, B1} and bool(nan(measured)) == (kind in beside), kind

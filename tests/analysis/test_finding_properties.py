@@ -49,20 +49,20 @@ def test_turning_the_signs_turns_the_verdict(first: list[float], second: list[fl
     ahead = several({"x": first, "y": second}, question("x"), question("y"))
     turned = [question(name, contrast={"a": -1.0, "b": 1.0}) for name in ("x", "y")]
     behind = several({"x": first, "y": second}, *turned)
-    for one, other in zip(ahead.tests, behind.tests, strict=True):
-        assert other.verdict == TURNED.get(one.verdict, one.verdict)
-        assert (other.p, other.p_equivalence) == (one.p, one.p_equivalence)
-        assert other.effect.value == -one.effect.value
+    for before, after in zip(ahead.tests, behind.tests, strict=True):
+        assert after.verdict == TURNED.get(before.verdict, before.verdict)
+        assert (after.p, after.p_equivalence) == (before.p, before.p_equivalence)
+        assert after.effect.value == -before.effect.value
     if ahead.verdict == "supported":
         assert behind.verdict == "contradicted"
 
 
 @given(CONTRASTS, st.sampled_from([0.001, 0.125, 3.0, 100.0, 1e6]))
 def test_a_verdict_does_not_know_the_unit(differences: list[float], factor: float) -> None:
-    one = judged(differences, matters=0.25)
-    other = judged([factor * value for value in differences], matters=factor * 0.25)
-    assert (other.verdict, other.p, other.p_equivalence) == (one.verdict, one.p, one.p_equivalence)
-    assert other.effect.value == pytest.approx(factor * one.effect.value, rel=1e-9, abs=1e-9 * factor)
+    plain = judged(differences, matters=0.25)
+    scaled = judged([factor * value for value in differences], matters=factor * 0.25)
+    assert (scaled.verdict, scaled.p, scaled.p_equivalence) == (plain.verdict, plain.p, plain.p_equivalence)
+    assert scaled.effect.value == pytest.approx(factor * plain.effect.value, rel=1e-9, abs=1e-9 * factor)
 
 
 @given(CONTRASTS, st.randoms(use_true_random=False))
@@ -71,8 +71,10 @@ def test_the_order_of_runs_does_not_matter(differences: list[float], random: Any
     values = pairs(differences) | pairs([3 * value for value in differences], "u")
     rows = list(values.items())
     random.shuffle(rows)
-    found = [as_row(judge(finding(test), {test.name: own})) for own in (values, dict(rows))]
-    assert found[0] == found[1]
+    result_rows = [
+        as_row(judge(finding(test), {test.name: run_values})) for run_values in (values, dict(rows))
+    ]
+    assert result_rows[0] == result_rows[1]
 
 
 @given(CONTRASTS, CONTRASTS, st.sampled_from(["higher", "lower", "same"]))
@@ -98,7 +100,7 @@ def test_arms_without_difference_are_called_different_in_5_percent_at_most() -> 
     for _ in range(400):
         values = {(arm, "t", seed): value for arm in "abc" for seed, value in enumerate(rng.normal(size=8))}
         result = judge(finding(*tests), {test.name: values for test in tests})
-        false += any(one.verdict != "unresolved" for one in result.tests)
+        false += any(test_result.verdict != "unresolved" for test_result in result.tests)
     assert false / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)  # three errors of a share of 400: 8.3 %
 
 
@@ -121,25 +123,25 @@ def dealt(pool: Sequence[float], waits: Sequence[str] = (), **changes: Any) -> J
 
 def test_deals_are_counted_one_by_one() -> None:
     pool = np.random.default_rng(4).normal(0.8, 0.03, 24)
-    found = dealt(list(pool), matters=0.02)
+    judgment = dealt(list(pool), matters=0.02)
     rng = np.random.default_rng(judging.DEAL_SEED)
     different = equal = 0
     for _ in range(100):
-        one, other = rng.choice(pool, size=(2, 6), replace=False)
-        gap = one - other
+        first, second = rng.choice(pool, size=(2, 6), replace=False)
+        gap = first - second
         close = max(
             reached(flipped(gap + 0.02), (gap + 0.02).sum()), reached(flipped(0.02 - gap), (0.02 - gap).sum())
         )
         equal += close <= 0.05
         different += reached(np.abs(flipped(gap)), abs(gap.sum())) <= 0.05 < close
-    assert found.needs.startswith(
+    assert judgment.needs.startswith(
         f"of 100 deals of 24 runs {different} are called different and {equal} equi"
     )
     assert 0 < different <= 7 and equal > 0
-    assert found.effect.value == different / 100
+    assert judgment.effect.value == different / 100
     low, high = stats.binomtest(different, 100).proportion_ci(method="wilson")
-    assert (found.effect.low, found.effect.high) == pytest.approx((low, high))
-    assert found.verdict == "supported"
+    assert (judgment.effect.low, judgment.effect.high) == pytest.approx((low, high))
+    assert judgment.verdict == "supported"
 
 
 def test_verdict_of_deals() -> None:

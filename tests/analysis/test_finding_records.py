@@ -41,9 +41,9 @@ def registered(root: Path, when: str = BEFORE) -> Registration:
     """Announce the runs that stand in a folder, as they stand."""
     runs = {path.parent.name: path.read_text() for path in sorted(root.glob("*/run.toml"))}
     settings = {name: text_digest(text) for name, text in runs.items()}
-    known = Registration(RULE, "nano", SEEDS, settings, "0123abcd", when)
-    (root / FILE).write_text(json.dumps(known.plain()))
-    return known
+    registration = Registration(RULE, "nano", SEEDS, settings, "0123abcd", when)
+    (root / FILE).write_text(json.dumps(registration.plain()))
+    return registration
 
 
 @pytest.fixture
@@ -59,18 +59,18 @@ def root(tmp_path: Path) -> Path:
         states={("b", "sums", 3): ("diverged", 3)},
         name="f-nano",
     )
-    place = made.write(tmp_path)
-    registered(place)
-    return place
+    experiment_folder = made.write(tmp_path)
+    registered(experiment_folder)
+    return experiment_folder
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    told = json.loads(path.read_text())
-    change(told)
-    path.write_text(json.dumps(told))
+    table = json.loads(path.read_text())
+    change(table)
+    path.write_text(json.dumps(table))
 
 
-def kept(root: Path) -> Path:
+def keep_record(root: Path) -> Path:
     path = root.parent / "kept.json"
     path.write_text(record_text(record_of(load(root))))
     return path
@@ -87,17 +87,17 @@ def test_a_registration_is_read_as_it_was_written(root: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda told: told["finding"]["test"][0].update(matters=0.1), "its rule was edited after it"),
-        (lambda told: told["finding"].update(claim="b beats a"), "edited after it was written"),
-        (lambda told: told["finding"]["test"][0].update(outcome="acuracy"), "unknown kind 'acuracy'"),
+        (lambda table: table["finding"]["test"][0].update(matters=0.1), "its rule was edited after it"),
+        (lambda table: table["finding"].update(claim="b beats a"), "edited after it was written"),
+        (lambda table: table["finding"]["test"][0].update(outcome="acuracy"), "unknown kind 'acuracy'"),
         (
-            lambda told: told["finding"]["test"][0].update(color="red"),
+            lambda table: table["finding"]["test"][0].update(color="red"),
             "unexpected keyword argument 'color'",
         ),
-        (lambda told: told.update(version=99), "of another version"),
-        (lambda told: told.update(registered="yesterday"), "Invalid isoformat string: 'yesterday'"),
-        (lambda told: told.pop("settings"), "settings"),
-        (lambda told: told.pop("rule"), "rule"),
+        (lambda table: table.update(version=99), "of another version"),
+        (lambda table: table.update(registered="yesterday"), "Invalid isoformat string: 'yesterday'"),
+        (lambda table: table.pop("settings"), "settings"),
+        (lambda table: table.pop("rule"), "rule"),
     ],
 )
 def test_a_damaged_registration_names_file_fault_and_remedy(
@@ -131,9 +131,11 @@ def test_runs_as_registered_depart_from_nothing(root: Path) -> None:
 
 
 def test_other_settings_and_other_runs_are_named(root: Path) -> None:
-    place = root / "a-sums-s2" / "run.toml"
-    place.write_text(place.read_text().replace("prompts_per_step = 16", "prompts_per_step = 17"))
-    edit(root / FILE, lambda told: [told["settings"].pop(f"b-sums-s{seed}") for seed in (5, 6)])
+    settings_file = root / "a-sums-s2" / "run.toml"
+    settings_file.write_text(
+        settings_file.read_text().replace("prompts_per_step = 16", "prompts_per_step = 17")
+    )
+    edit(root / FILE, lambda table: [table["settings"].pop(f"b-sums-s{seed}") for seed in (5, 6)])
     assert departures(load(root), read_registration(root)) == [
         "other settings than registered in a-sums-s2",
         "not registered: b-sums-s5 and 1 more",
@@ -153,20 +155,20 @@ def test_other_settings_and_other_runs_are_named(root: Path) -> None:
 def test_a_run_begun_before_the_registration_is_told_whatever_its_clock(
     root: Path, started: str, early: bool
 ) -> None:
-    for place in root.glob("*/provenance.json"):
-        edit(place, lambda told: told["attempts"][0].update(started="2026-06-01T00:00:00+0000"))
-    edit(root / "a-sums-s1" / "provenance.json", lambda told: told["attempts"][0].update(started=started))
-    known = registered(root, AFTER)
+    for provenance_file in root.glob("*/provenance.json"):
+        edit(provenance_file, lambda table: table["attempts"][0].update(started="2026-06-01T00:00:00+0000"))
+    edit(root / "a-sums-s1" / "provenance.json", lambda table: table["attempts"][0].update(started=started))
+    registration = registered(root, AFTER)
     expected = ["begun before the registration: a-sums-s1"] if early else []
-    assert departures(load(root), known) == expected
+    assert departures(load(root), registration) == expected
 
 
 def test_a_registered_run_that_is_missing_is_waited_for(root: Path) -> None:
-    edit(root / FILE, lambda told: told["settings"].update({"a-sums-s7": "0" * 16}))
+    edit(root / FILE, lambda table: table["settings"].update({"a-sums-s7": "0" * 16}))
     record = record_of(load(root))
     assert record.waits == ("a-sums-s7",)
     assert record.result().verdict == "unresolved"
-    edit(root / "b-sums-s1" / "status.json", lambda told: told.update(state="crashed"))
+    edit(root / "b-sums-s1" / "status.json", lambda table: table.update(state="crashed"))
     assert record_of(load(root)).waits == ("b-sums-s1", "a-sums-s7")
 
 
@@ -186,7 +188,7 @@ def test_a_kept_table_gives_what_the_runs_gave(root: Path) -> None:
         0.115,
         0.118,
     ]
-    again = read_kept(kept(root))
+    again = read_kept(keep_record(root))
     assert as_row(again.result()) == as_row(result)
     assert again.registration == record.registration
     assert (again.departures, again.waits, dict(again.states)) == ((), (), dict(record.states))
@@ -198,7 +200,7 @@ def test_a_kept_table_gives_what_the_runs_gave(root: Path) -> None:
 
 def test_a_kept_table_keeps_departures_and_judges_by_another_rule(root: Path) -> None:
     registered(root, AFTER)
-    again = read_kept(kept(root))
+    again = read_kept(keep_record(root))
     assert again.departures == ("begun before the registration: a-sums-s1 and 11 more",)
     strict = replace(RULE, test=(replace(RULE.test[0], expect="lower"), *RULE.test[1:]))
     assert again.result(strict).verdict == record_of(load(root)).result(strict).verdict == "contradicted"
@@ -207,18 +209,18 @@ def test_a_kept_table_keeps_departures_and_judges_by_another_rule(root: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda told: told.update(version=3), "of another version"),
-        (lambda told: told.update(kind="experiment"), "of the kind 'experiment' and not 'finding'"),
-        (lambda told: told.pop("runs"), "'runs'"),
-        (lambda told: told["runs"][0].pop("seed"), "'seed'"),
-        (lambda told: told["runs"][0]["values"].update({"a is better": "high"}), "could not convert"),
-        (lambda told: told["registration"]["finding"].update(claim="another"), "its rule was edited"),
+        (lambda table: table.update(version=3), "of another version"),
+        (lambda table: table.update(kind="experiment"), "of the kind 'experiment' and not 'finding'"),
+        (lambda table: table.pop("runs"), "'runs'"),
+        (lambda table: table["runs"][0].pop("seed"), "'seed'"),
+        (lambda table: table["runs"][0]["values"].update({"a is better": "high"}), "could not convert"),
+        (lambda table: table["registration"]["finding"].update(claim="another"), "its rule was edited"),
     ],
 )
 def test_a_damaged_kept_table_names_file_fault_and_remedy(
     root: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    path = kept(root)
+    path = keep_record(root)
     edit(path, change)
     with pytest.raises(LogError) as error:
         read_kept(path)
@@ -239,4 +241,4 @@ def test_what_was_spent_is_added_up(root: Path) -> None:
         json.loads(line) for path in root.glob("*/metrics.jsonl") for line in path.read_text().splitlines()
     ]
     assert record.seconds == pytest.approx(sum(row.get("time/step", 0.0) for row in metrics))
-    assert read_kept(kept(root)).seconds == round(record.seconds)
+    assert read_kept(keep_record(root)).seconds == round(record.seconds)

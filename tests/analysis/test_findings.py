@@ -32,7 +32,7 @@ from grpobench.analysis.statistics.verdicts import ALPHA
 @pytest.mark.parametrize("seed", range(4))
 def test_p_of_one_test_is_scipys_and_every_patterns(seed: int) -> None:
     x = np.random.default_rng(seed).normal(0.01, 0.03, size=9)
-    found = judged(list(x))
+    ours = judged(list(x))
     theirs = stats.permutation_test(
         (x, np.zeros(9)),
         lambda a, b, axis: np.mean(a - b, axis=axis),
@@ -41,15 +41,15 @@ def test_p_of_one_test_is_scipys_and_every_patterns(seed: int) -> None:
         n_resamples=np.inf,
         alternative="two-sided",
     )
-    assert found.p == pytest.approx(theirs.pvalue, abs=1e-12)  # both count the same 512 patterns
-    assert found.p == pytest.approx(reached(np.abs(flipped(x)), abs(x.sum())), abs=1e-12)
+    assert ours.p == pytest.approx(theirs.pvalue, abs=1e-12)  # both count the same 512 patterns
+    assert ours.p == pytest.approx(reached(np.abs(flipped(x)), abs(x.sum())), abs=1e-12)
     low, high = (reached(flipped(x + 0.02), (x + 0.02).sum()), reached(flipped(0.02 - x), (0.02 - x).sum()))
-    assert found.p_equivalence == pytest.approx(max(low, high), abs=1e-12)
+    assert ours.p_equivalence == pytest.approx(max(low, high), abs=1e-12)
     interval = stats.ttest_1samp(x, 0).confidence_interval(0.95)
-    assert found.effect.value == pytest.approx(x.mean(), rel=1e-12)
-    assert (found.effect.low, found.effect.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
-    assert found.contrasts == pytest.approx(tuple(x))
-    assert found.seeds == tuple(range(9))
+    assert ours.effect.value == pytest.approx(x.mean(), rel=1e-12)
+    assert (ours.effect.low, ours.effect.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert ours.contrasts == pytest.approx(tuple(x))
+    assert ours.seeds == tuple(range(9))
 
 
 def test_tests_of_a_verdict_are_corrected_and_those_beside_are_not() -> None:
@@ -57,26 +57,33 @@ def test_tests_of_a_verdict_are_corrected_and_those_beside_are_not() -> None:
     samples = {name: rng.normal(mean, 0.03, 8) for name, mean in (("x", 0.03), ("y", 0.02), ("z", 0.01))}
     samples["beside"] = samples["x"]
     tests = [question(name, also=name == "beside") for name in samples]
-    found = {one.test.name: one for one in several(samples, *tests).tests}  # type: ignore[arg-type]
-    alone = {name: reached(np.abs(flipped(own)), abs(own.sum())) for name, own in samples.items()}
+    result_by_name = {test_result.test.name: test_result for test_result in several(samples, *tests).tests}  # type: ignore[arg-type]
+    alone = {
+        name: reached(np.abs(flipped(differences)), abs(differences.sum()))
+        for name, differences in samples.items()
+    }
     # Step-down max-T: each against the largest |z| of itself and of those below it, over all joint patterns.
-    z = {name: np.abs(flipped(own)) / np.sqrt((own**2).sum()) for name, own in samples.items()}
+    z = {
+        name: np.abs(flipped(differences)) / np.sqrt((differences**2).sum())
+        for name, differences in samples.items()
+    }
     ordered = sorted(("x", "y", "z"), key=lambda name: -z[name][0])
     expected: dict[str, float] = {}
-    for place, name in enumerate(ordered):
-        largest = np.max([z[other] for other in ordered[place:]], axis=0)
+    for rank, name in enumerate(ordered):
+        largest = np.max([z[other] for other in ordered[rank:]], axis=0)
         expected[name] = max([*expected.values(), reached(largest, z[name][0])])
-    assert {name: found[name].p for name in expected} == pytest.approx(expected)
-    assert found["beside"].p == pytest.approx(alone["x"])
+    assert {name: result_by_name[name].p for name in expected} == pytest.approx(expected)
+    assert result_by_name["beside"].p == pytest.approx(alone["x"])
     close = {
         name: max(
-            reached(flipped(own + 0.02), (own + 0.02).sum()), reached(flipped(0.02 - own), (0.02 - own).sum())
+            reached(flipped(differences + 0.02), (differences + 0.02).sum()),
+            reached(flipped(0.02 - differences), (0.02 - differences).sum()),
         )
-        for name, own in samples.items()
+        for name, differences in samples.items()
     }
     least = min(("x", "y", "z"), key=close.__getitem__)
-    assert found[least].p_equivalence == pytest.approx(min(1.0, 3 * close[least]))
-    assert found["beside"].p_equivalence == pytest.approx(close["beside"])
+    assert result_by_name[least].p_equivalence == pytest.approx(min(1.0, 3 * close[least]))
+    assert result_by_name["beside"].p_equivalence == pytest.approx(close["beside"])
 
 
 def test_a_ratio_is_judged_on_logarithms_and_shown_as_a_factor() -> None:
@@ -84,14 +91,14 @@ def test_a_ratio_is_judged_on_logarithms_and_shown_as_a_factor() -> None:
     values = {("a", "t", seed): 3.0 * factor for seed, factor in enumerate(factors)}
     values |= {("b", "t", seed): 3.0 for seed in range(6)}
     test = question(ratio=True, matters=1.1)
-    found = judge(finding(test), {test.name: values}).primary
+    primary = judge(finding(test), {test.name: values}).primary
     logs = np.log(factors)
     interval = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
-    assert found.effect.value == pytest.approx(stats.gmean(factors))
-    assert (found.effect.low, found.effect.high) == pytest.approx(
+    assert primary.effect.value == pytest.approx(stats.gmean(factors))
+    assert (primary.effect.low, primary.effect.high) == pytest.approx(
         (math.exp(interval.low), math.exp(interval.high))
     )
-    assert (found.verdict, found.p) == ("supported", 2 / 64)
+    assert (primary.verdict, primary.p) == ("supported", 2 / 64)
     close = question(ratio=True, matters=2.5, expect="same")
     same = judge_controlled(finding(close), {close.name: values})
     assert same.verdict == "supported"  # log 2 is below log 2.5
@@ -101,7 +108,7 @@ def test_a_ratio_is_judged_on_logarithms_and_shown_as_a_factor() -> None:
 
 def test_power_is_that_of_simulated_experiments_of_the_spread_seen() -> None:
     x = np.random.default_rng(2).normal(0, 0.02, 6)
-    found = judged(list(x), matters=0.05)
+    judgment = judged(list(x), matters=0.05)
     rng = np.random.default_rng(77)
     noise = rng.normal(0, x.std(ddof=1), (2000, 6))
     signs = np.array(list(itertools.product((1, -1), repeat=6)))
@@ -112,9 +119,9 @@ def test_power_is_that_of_simulated_experiments_of_the_spread_seen() -> None:
         return np.asarray(shares <= level)
 
     # Two simulations of 2,000 and 10,000: four standard errors of their difference are .05 at most.
-    assert found.power == pytest.approx(rejects(noise + 0.05, ALPHA, True).mean(), abs=0.05)
+    assert judgment.power == pytest.approx(rejects(noise + 0.05, ALPHA, True).mean(), abs=0.05)
     both = rejects(noise + 0.05, ALPHA, False) & rejects(0.05 - noise, ALPHA, False)
-    assert found.power_equivalence == pytest.approx(both.mean(), abs=0.05)
+    assert judgment.power_equivalence == pytest.approx(both.mean(), abs=0.05)
 
 
 # Verdicts of one test
@@ -136,18 +143,18 @@ def test_power_is_that_of_simulated_experiments_of_the_spread_seen() -> None:
     ],
 )
 def test_verdict_of_one_test(differences: list[float], expect: str, verdict: str, needs: str) -> None:
-    found = judged(differences, expect=expect)
-    assert found.verdict == verdict
-    assert needs in found.needs
+    judgment = judged(differences, expect=expect)
+    assert judgment.verdict == verdict
+    assert needs in judgment.needs
 
 
 def test_runs_that_all_measure_the_same_are_said_to() -> None:
     """As where no run of either arm collapses: equivalent by the rule, and little is learned."""
     test = question(expect="lower", matters=6, unit="updates")
     alike = dict.fromkeys(pairs([0.0] * 8), 60.0)
-    found = judge_controlled(finding(test), {test.name: alike}).primary
-    assert found.verdict == "equivalent"
-    assert found.needs.endswith(
+    primary = judge_controlled(finding(test), {test.name: alike}).primary
+    assert primary.verdict == "equivalent"
+    assert primary.needs.endswith(
         "every run of every arm measures the same, 60, so that longer or harder runs may differ"
     )
     alike[next(iter(alike))] = 54.0
@@ -156,8 +163,8 @@ def test_runs_that_all_measure_the_same_are_said_to() -> None:
 
 def test_two_tests_take_no_more_seeds_than_one() -> None:
     samples = {"x": [0.05] * 6, "y": [0.05] * 6}
-    found = several(samples, question("x"), question("y"))
-    assert found.verdict == "supported"  # 2/2⁶ = .031 for any number of tests; Holm would ask for 7 seeds
+    result = several(samples, question("x"), question("y"))
+    assert result.verdict == "supported"  # 2/2⁶ = .031 for any number of tests; Holm would ask for 7 seeds
     five = several({"x": [0.05] * 5, "y": [0.05] * 5}, question("x"), question("y"))
     assert five.primary.needs == "5 seeds can never decide; 6 can"
 
@@ -165,24 +172,24 @@ def test_two_tests_take_no_more_seeds_than_one() -> None:
 def test_the_seeds_that_are_asked_for_would_find_the_effect() -> None:
     x = [0.06, -0.04, 0.05, 0.01, -0.02, 0.03, 0.02, -0.01]
     needs = judged(x).needs
-    wanted = int(needs.split("about ")[1].split()[0])
+    num_seeds = int(needs.split("about ")[1].split()[0])
     rng = np.random.default_rng(3)
-    again = rng.normal(np.mean(x), np.std(x, ddof=1), (2000, wanted))
-    found = stats.ttest_1samp(again, 0, axis=1).pvalue <= 0.05  # beyond 16 seeds both tests agree
-    assert wanted > 16
-    assert found.mean() == pytest.approx(0.8, abs=0.04)  # four errors of a share of 2,000
+    again = rng.normal(np.mean(x), np.std(x, ddof=1), (2000, num_seeds))
+    is_significant = stats.ttest_1samp(again, 0, axis=1).pvalue <= 0.05  # beyond 16 seeds both tests agree
+    assert num_seeds > 16
+    assert is_significant.mean() == pytest.approx(0.8, abs=0.04)  # four errors of a share of 2,000
     assert "more than 1,000 seeds" in judged([0.1, -0.1, 0.1, -0.1, 0.1, -0.1]).needs
 
 
 def test_a_run_without_result_leaves_everything_unresolved() -> None:
     test = question()
-    found = judge(finding(test), {test.name: pairs([0.05] * 8)}, waits=["a-t-s9"])
-    assert (found.verdict, found.waits) == ("unresolved", ("a-t-s9",))
-    assert found.primary.needs == "waits for runs without a result"
+    result = judge(finding(test), {test.name: pairs([0.05] * 8)}, waits=["a-t-s9"])
+    assert (result.verdict, result.waits) == ("unresolved", ("a-t-s9",))
+    assert result.primary.needs == "waits for runs without a result"
     # also where no run of an arm has ended yet
     first = {run: value for run, value in pairs([0.05] * 8).items() if run[0] == "a"}
-    found = judge(finding(test), {test.name: first}, waits=["b-t-s0"])
-    assert (found.verdict, found.primary.contrasts) == ("unresolved", ())
+    result = judge(finding(test), {test.name: first}, waits=["b-t-s0"])
+    assert (result.verdict, result.primary.contrasts) == ("unresolved", ())
     nothing = judge(finding(test), {test.name: {}}, waits=["a-t-s0"])
     assert (nothing.verdict, as_row(nothing)["tests"][0]["value"]) == ("unresolved", None)
 
@@ -191,11 +198,11 @@ def test_a_seed_that_lacks_a_value_is_left_out() -> None:
     test = question()
     values = pairs([0.05, 0.06, 0.07, -9.0, 0.05, 0.06, 0.07])
     del values["b", "t", 3]
-    found = judge(finding(test), {test.name: values}).primary
-    assert (found.seeds, found.verdict) == ((0, 1, 2, 4, 5, 6), "supported")
+    primary = judge(finding(test), {test.name: values}).primary
+    assert (primary.seeds, primary.verdict) == ((0, 1, 2, 4, 5, 6), "supported")
     values["a", "t", 4] = math.nan
-    found = judge(finding(test), {test.name: values}).primary
-    assert (found.seeds, found.verdict) == ((0, 1, 2, 5, 6), "unresolved")
+    primary = judge(finding(test), {test.name: values}).primary
+    assert (primary.seeds, primary.verdict) == ((0, 1, 2, 5, 6), "unresolved")
     missing = dict.fromkeys(values, math.nan)
     assert judge(finding(test), {test.name: missing}).primary.needs.startswith("no seed has every value")
 
@@ -263,8 +270,8 @@ def test_tests_that_decide_differently_are_not_called_undecided() -> None:
 
 
 def test_a_digest_is_of_what_is_said_and_nothing_else() -> None:
-    own = finding(question(where={"category": "hard"}))
-    told = {
+    rule_finding = finding(question(where={"category": "hard"}))
+    expected_table = {
         "name": "f",
         "claim": "a beats b",
         "source": "a paper",
@@ -279,10 +286,12 @@ def test_a_digest_is_of_what_is_said_and_nothing_else() -> None:
             }
         ],
     }
-    assert own.plain() == told  # what is as by default is not said, so that later fields change no digest
-    text = json.dumps(told, sort_keys=True)
-    assert own.digest == hashlib.sha256(text.encode()).hexdigest()[:16]
-    assert rule.from_plain(json.loads(json.dumps(dict(reversed(told.items()))))) == own
+    assert (
+        rule_finding.plain() == expected_table
+    )  # what is as by default is not said, so that later fields change no digest
+    text = json.dumps(expected_table, sort_keys=True)
+    assert rule_finding.digest == hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert rule.from_plain(json.loads(json.dumps(dict(reversed(expected_table.items()))))) == rule_finding
     changes: list[dict[str, Any]] = [
         {"name": "other"},
         {"outcome": "gain"},
@@ -292,10 +301,12 @@ def test_a_digest_is_of_what_is_said_and_nothing_else() -> None:
         {"unit": "points"},
         {"where": {}},
     ]
-    others = [finding(replace(own.test[0], **change)).digest for change in changes]
-    others += [replace(own, **{part: "other"}).digest for part in ("name", "claim", "source", "published")]
-    others.append(finding(*own.test, question("y", also=True)).digest)
-    assert len({own.digest, *others}) == len(others) + 1
+    others = [finding(replace(rule_finding.test[0], **change)).digest for change in changes]
+    others += [
+        replace(rule_finding, **{part: "other"}).digest for part in ("name", "claim", "source", "published")
+    ]
+    others.append(finding(*rule_finding.test, question("y", also=True)).digest)
+    assert len({rule_finding.digest, *others}) == len(others) + 1
 
 
 @pytest.mark.parametrize(
@@ -372,7 +383,7 @@ def test_the_deciding_test_is_the_one_that_the_conclusion_comes_from() -> None:
     strong = [0.1, 0.11, 0.12, 0.1, 0.09, 0.1, 0.12, 0.11]
     values = {name: pairs(strong) for name in "xyz"}
     result = judge_controlled(finding(better, equal, beside), values)
-    assert [one.verdict for one in result.tests] == ["supported", "contradicted", "supported"]
+    assert [test_result.verdict for test_result in result.tests] == ["supported", "contradicted", "supported"]
     assert (result.verdict, result.primary.test.name, result.deciding.test.name) == ("contradicted", "x", "y")
     drawn = draw_all([result])
     (axes,) = drawn.figure.axes

@@ -32,9 +32,9 @@ ROOT = Path(__file__).parents[2]
 
 def accuracy(arm: str, task: str, seed: int) -> float:
     """The accuracy before training, which `Synthetic` chooses, and a gain with noise of the arm's own."""
-    place = ("arithmetic", "nanobias").index(task)
+    index = ("arithmetic", "nanobias").index(task)
     noise = 0.001 * ((seed * (3 if arm == "a" else 5)) % 7 - 3)
-    return 0.2 + 0.1 * place + 0.01 * seed + GAINS[arm][place] + noise
+    return 0.2 + 0.1 * index + 0.01 * seed + GAINS[arm][index] + noise
 
 
 def root_of(tmp_path: Path, **changes: object) -> Path:
@@ -78,8 +78,8 @@ def test_runs_that_collapsed_are_named(tmp_path: Path) -> None:
     states = {("a", "arithmetic", 1): ("diverged", 4)}
     longer = {"steps": 12, "every": 2, "falls": falls, "states": states}
     headline = describe_headline(Numbers(load(root_of(tmp_path, **longer))))
-    told = "4 runs collapsed (1 of them diverged): c on nanobias 3 of 8, a on arithmetic 1 of 8."
-    assert headline.endswith(told)
+    expected = "4 runs collapsed (1 of them diverged): c on nanobias 3 of 8, a on arithmetic 1 of 8."
+    assert headline.endswith(expected)
 
 
 def test_an_experiment_without_results_says_so(tmp_path: Path) -> None:
@@ -118,7 +118,9 @@ def test_differences_to_the_best_arm_or_to_the_control_stand_on_the_first_screen
         best = max(finals, key=lambda arm: finals[arm])
         assert [row[0] for row in table.rows if row[column] == "the best"] == [best]
         (pair,) = [
-            one for one in numbers.compared if one.task == task and {one.first, one.second} == {best, "c"}
+            comparison
+            for comparison in numbers.compared
+            if comparison.task == task and {comparison.first, comparison.second} == {best, "c"}
         ]
         shown = pair if pair.first == "c" else pair.turned()
         # c ends 20 or 40 points below the others; its interval and its word are those of the pair
@@ -194,8 +196,10 @@ def titles(root: Path, begin: str) -> list[str]:
 
 
 def test_an_experiment_as_planned_warns_of_nothing_that_was_measured(facts: Facts) -> None:
-    known = {warning.title for warning in facts.warnings}
-    assert not {title for title in known if title.startswith(("Identical", "Little room", "Constant"))}
+    warning_titles = {warning.title for warning in facts.warnings}
+    assert not {
+        title for title in warning_titles if title.startswith(("Identical", "Little room", "Constant"))
+    }
 
 
 def test_identical_numbers_in_all_seeds_are_grave(tmp_path: Path) -> None:
@@ -203,7 +207,9 @@ def test_identical_numbers_in_all_seeds_are_grave(tmp_path: Path) -> None:
         return 0.2 + 0.01 * seed if arm == "c" else 0.5  # c ends where it began
 
     root = root_of(tmp_path, tasks=("arithmetic",), seeds=range(4), accuracy=same)
-    (warning,) = [one for one in gather(load(root)).warnings if one.title.startswith("Identical")]
+    (warning,) = [
+        candidate for candidate in gather(load(root)).warnings if candidate.title.startswith("Identical")
+    ]
     assert warning.gravity == Gravity.FAULT
     assert list(warning.lines) == [
         "a on arithmetic: 50.0 % in all 4 seeds",
@@ -217,7 +223,7 @@ def test_identical_numbers_in_all_seeds_are_grave(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("final", "told"),
+    ("final", "expected"),
     [
         (lambda seed: 0.97 + 0.001 * seed, "arithmetic: all arms end at 97.1 %, so they cannot differ"),
         (lambda seed: 0.03 - 0.002 * seed, "arithmetic: all arms end at 2.7 %, so nothing was learned"),
@@ -225,12 +231,12 @@ def test_identical_numbers_in_all_seeds_are_grave(tmp_path: Path) -> None:
     ],
     ids=["ceiling", "floor", "room"],
 )
-def test_tasks_without_room_are_named(tmp_path: Path, final: Callable[[int], float], told: str) -> None:
+def test_tasks_without_room_are_named(tmp_path: Path, final: Callable[[int], float], expected: str) -> None:
     root = root_of(tmp_path, tasks=("arithmetic",), seeds=(1, 2), accuracy=lambda arm, _, seed: final(seed))
     lines = [
         line for title, lines in warned(root).items() if title.startswith("Little room") for line in lines
     ]
-    assert lines == [told] * bool(told)
+    assert lines == [expected] * bool(expected)
 
 
 def test_a_policy_with_one_answer_is_named_with_it(tmp_path: Path) -> None:
@@ -241,9 +247,9 @@ def test_a_policy_with_one_answer_is_named_with_it(tmp_path: Path) -> None:
         if row["step"] == 4 and row["split"] == "test" and row["problem"] != "p7":
             row["answer"] = "yes"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = "b on arithmetic answers yes to 95.0 % of the problems (seed 2)"
-    (line,) = warned(root)[f"Constant answers: {told}"]
-    assert line.startswith(f"{told}. That is right in ")
+    sentence = "b on arithmetic answers yes to 95.0 % of the problems (seed 2)"
+    (line,) = warned(root)[f"Constant answers: {sentence}"]
+    assert line.startswith(f"{sentence}. That is right in ")
 
 
 def test_the_gravest_warnings_stand_on_the_first_screen(tmp_path: Path) -> None:
@@ -263,9 +269,9 @@ def test_the_gravest_warnings_stand_on_the_first_screen(tmp_path: Path) -> None:
 
 def test_every_figure_and_table_has_its_place(facts: Facts) -> None:
     """A new one that no section names would not be on the page."""
-    named = {(part.kind, part.name) for section in SECTIONS for part in section.parts}
-    assert set(FIGURES) == {name for kind, name in named if kind == "figure"} | set(FIRST)
-    placed = {name for kind, name in named if kind == "table"} | {"overview", "differences", "runs"}
+    placed_parts = {(part.kind, part.name) for section in SECTIONS for part in section.parts}
+    assert set(FIGURES) == {name for kind, name in placed_parts if kind == "figure"} | set(FIRST)
+    placed = {name for kind, name in placed_parts if kind == "table"} | {"overview", "differences", "runs"}
     assert not set(facts.tables) - placed
     page = words(facts.experiment.folder)
     assert all(f'id="table-{name}"' in page for name in facts.tables)

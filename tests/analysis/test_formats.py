@@ -85,7 +85,7 @@ def test_runs_do_not_resume_in_it(
     recipe = tmp_path / f"{pair[1].name}.toml"
     recipe.write_text('tasks = ["arithmetic"]\n[[arm]]\nalgorithm = "grpo"\n')
     assert cli.main(["run", str(recipe), "--out", str(pair[1].parent)]) == 2
-    told = capsys.readouterr().err
-    assert f"{pair[1]}: was written in format 1 of an older version" in told
-    assert "report and figure read" in told and "choose another --out" in told
+    stderr = capsys.readouterr().err
+    assert f"{pair[1]}: was written in format 1 of an older version" in stderr
+    assert "report and figure read" in stderr and "choose another --out" in stderr
     assert (pair[1] / "matrix.json").exists() and not (pair[1] / "experiment.json").exists()

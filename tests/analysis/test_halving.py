@@ -52,21 +52,21 @@ def test_equal_means_go_to_the_first_value() -> None:
 def test_a_value_with_a_diverged_seed_ranks_behind_all_finite_ones() -> None:
     outcomes = {"a": {0: 0.9, 1: -math.inf}, "b": {0: -5.0, 1: -7.0}, "c": {0: -math.inf, 1: -math.inf}}
     assert rank(outcomes) == ["b", "a", "c"]
-    found = select(outcomes)
-    assert (found.best, found.second) == ("b", "a")
-    assert not found.clear  # only one seed of the second diverged
+    selection = select(outcomes)
+    assert (selection.best, selection.second) == ("b", "a")
+    assert not selection.clear  # only one seed of the second diverged
     alone = select({"b": outcomes["b"], "c": outcomes["c"]})
     assert math.isinf(alone.difference)
 
 
 def test_the_choice_is_among_values_with_all_seeds() -> None:
     outcomes = {"lucky": {0: 0.9}, "steady": {0: 0.7, 1: 0.7, 2: 0.7}, "other": {0: 0.6, 1: 0.5, 2: 0.7}}
-    found = select(outcomes)
-    assert (found.best, found.second, found.seeds) == ("steady", "other", 3)
-    assert found.difference == pytest.approx(0.1)
+    selection = select(outcomes)
+    assert (selection.best, selection.second, selection.seeds) == ("steady", "other", 3)
+    assert selection.difference == pytest.approx(0.1)
     low, high = stats.t.interval(0.95, 2, loc=0.1, scale=stats.sem([0.1, 0.2, 0.0]))
-    assert (found.low, found.high) == pytest.approx((low, high))
-    assert not found.clear
+    assert (selection.low, selection.high) == pytest.approx((low, high))
+    assert not selection.clear
 
 
 def test_clear_takes_three_seeds_and_an_interval_above_zero() -> None:
@@ -92,6 +92,6 @@ def test_every_rung_has_fewer_values_and_every_arm_as_many_runs(
     assert list(counts) == sorted(counts, reverse=True) and len(counts) == len(rungs)
     assert counts[-1] >= min(2, values)
     # Summed by value instead of by rung: a value that reaches rung r has rungs[r] runs.
-    reached = [max(r for r, n in enumerate(counts) if place < n) for place in range(values)]
+    reached = [max(r for r, n in enumerate(counts) if rank_index < n) for rank_index in range(values)]
     assert rule.runs(values) == sum(rungs[r] for r in reached)
     assert rule.runs(values) <= values * count

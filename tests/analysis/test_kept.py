@@ -33,7 +33,7 @@ FINAL = {("a", 0): 0.6, ("a", 1): 0.7, ("ppo", 0): 0.5, ("ppo", 1): 0.8}
 
 
 def experiment(folder: Path, **changes: object) -> Path:
-    given: dict[str, object] = {
+    defaults: dict[str, object] = {
         "arms": ("a", "ppo"),
         "tasks": ("arithmetic",),
         "seeds": (0, 1),
@@ -45,7 +45,7 @@ def experiment(folder: Path, **changes: object) -> Path:
         "explained": lambda task, seed, step: 0.02 if seed else 0.4,
         "name": "sums",
     }
-    return Synthetic(**{**given, **changes}).write(folder)  # type: ignore[arg-type]
+    return Synthetic(**{**defaults, **changes}).write(folder)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def test_every_number_in_a_table_of_results_is_kept_or_says_its_commit() -> None
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     outside = marked.MARKER.sub("", text)
     assert not [line for line in outside.splitlines() if line.startswith("|")], "a table without markers"
-    found = list(marked.blocks(text))
-    assert {"quickstart", "placebo-nano", "headtohead-nano"} <= {block.name for block in found}
-    for block in found:
+    blocks = list(marked.blocks(text))
+    assert {"quickstart", "placebo-nano", "headtohead-nano"} <= {block.name for block in blocks}
+    for block in blocks:
         if block.body and not (DOCS / folders.FOLDER / f"{block.name}.json").exists():
             assert block.body.startswith(f"*Measured at commit {block.before} and not made again since")
 
@@ -94,15 +94,15 @@ def test_kept_tables_name_no_place_of_a_machine() -> None:
 
 
 def test_a_kept_table_holds_what_the_runs_logged(table: Path) -> None:
-    found = read(table)
-    (first, second) = found.of("ppo", "arithmetic")
+    stored_table = read(table)
+    (first, second) = stored_table.of("ppo", "arithmetic")
     assert first["accuracy"]["greedy"][:3] == ["test", 0.2, 0.5]  # 0.2 + 0.01 · seed before training
     assert second["accuracy"]["sampled"][1:3] == [0.21, 0.8]
     assert [step for step, _ in first["validation"]["greedy"]] == [0, 4, 8]
-    assert first["explained"] == 0.4 and found.of("a", "arithmetic")[0]["explained"] is None
-    made = found.provenance
+    assert first["explained"] == 0.4 and stored_table.of("a", "arithmetic")[0]["explained"] is None
+    made = stored_table.provenance
     assert made.commits == {"0123abcd": 4} and made.versions == {"python": ["3.12.4"], "torch": ["2.13.0"]}
-    assert found.headline == {"arithmetic": "greedy"}
+    assert stored_table.headline == {"arithmetic": "greedy"}
 
 
 def test_the_command_names_no_folder_and_keeps_what_was_set(table: Path) -> None:
@@ -155,14 +155,14 @@ def test_an_experiment_with_a_run_that_was_altered_midway_is_not_kept(
 ) -> None:
     """Its settings are not those that the table would name."""
     root = experiment(tmp_path)
-    place = root / "a-arithmetic-s1" / "provenance.json"
-    provenance = json.loads(place.read_text())
+    provenance_file = root / "a-arithmetic-s1" / "provenance.json"
+    provenance = json.loads(provenance_file.read_text())
     change = {"changes": ["train.learning_rate.policy: 0.0001 -> 0.001"], "resumed_at": 4, "id": "later"}
     provenance["attempts"] = [
         provenance["attempts"][0] | {"resumed_at": 0},
         provenance["attempts"][0] | change,
     ]
-    place.write_text(json.dumps(provenance))
+    provenance_file.write_text(json.dumps(provenance))
     assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
     assert "train.learning_rate.policy 0.0001 until step 4, then 0.001" in capsys.readouterr().err
 
@@ -172,29 +172,31 @@ def test_a_partial_rerun_never_replaces_a_kept_table(
 ) -> None:
     to = tmp_path / "to"
 
-    def kept(folder: str, sets: list[str], **changes: object) -> tuple[int, str]:
+    def keep_experiment(folder: str, sets: list[str], **changes: object) -> tuple[int, str]:
         root = experiment(tmp_path / folder, **changes)
         described = json.loads((root / "experiment.json").read_text())
         (root / "experiment.json").write_text(json.dumps(described | {"sets": sets}))
         code = cli.main(["keep", str(root), "--to", str(to)])
         return code, capsys.readouterr().err
 
-    assert kept("whole", []) == (0, "")
+    assert keep_experiment("whole", []) == (0, "")
     before = (to / "sums.json").read_bytes()
-    code, told = kept("seed", ["seeds=[1]"], seeds=(1,))
-    assert code == 2 and f"{to / 'sums.json'} stands: {tmp_path / 'seed' / 'sums'} is not the whole" in told
-    assert "it was made by `grpobench run sums --set 'seeds=[1]'` and the kept one by `grpobench run" in told
-    assert "; 2 of 4 kept runs are missing, such as a on arithmetic, seed 0; keep it elsewhere" in told
-    code, told = kept("arm", [], arms=("a",))
-    assert code == 2 and "2 of 4 kept runs are missing, such as ppo on arithmetic, seed 0" in told
-    code, told = kept("other", ["train.steps=4"])
-    assert code == 2 and "was made by `grpobench run sums --set train.steps=4`" in told
+    code, stderr = keep_experiment("seed", ["seeds=[1]"], seeds=(1,))
+    assert code == 2 and f"{to / 'sums.json'} stands: {tmp_path / 'seed' / 'sums'} is not the whole" in stderr
+    assert (
+        "it was made by `grpobench run sums --set 'seeds=[1]'` and the kept one by `grpobench run" in stderr
+    )
+    assert "; 2 of 4 kept runs are missing, such as a on arithmetic, seed 0; keep it elsewhere" in stderr
+    code, stderr = keep_experiment("arm", [], arms=("a",))
+    assert code == 2 and "2 of 4 kept runs are missing, such as ppo on arithmetic, seed 0" in stderr
+    code, stderr = keep_experiment("other", ["train.steps=4"])
+    assert code == 2 and "was made by `grpobench run sums --set train.steps=4`" in stderr
     assert (to / "sums.json").read_bytes() == before
     # More seeds, or a recipe that was edited, are a whole experiment; a damaged table is no table.
-    assert kept("more", [], every=2, seeds=(0, 1, 2), accuracy=lambda *_: 0.5)[0] == 0
+    assert keep_experiment("more", [], every=2, seeds=(0, 1, 2), accuracy=lambda *_: 0.5)[0] == 0
     assert len(read(to / "sums.json").runs) == 6
     (to / "sums.json").write_text("{")
-    assert kept("mended", [])[0] == 0
+    assert keep_experiment("mended", [])[0] == 0
 
 
 def test_a_broken_table_is_named(tmp_path: Path) -> None:
@@ -231,11 +233,11 @@ def lines(table: Path, kind: str, **options: str) -> list[str]:
 
 
 def test_accuracies_by_hand(table: Path) -> None:
-    found = lines(table, "accuracy", mode="greedy")
-    assert found[0] == "Accuracy in %, greedy, test split:"
+    table_lines = lines(table, "accuracy", mode="greedy")
+    assert table_lines[0] == "Accuracy in %, greedy, test split:"
     # two seeds: half = 12.706 · s/√2; a: s = .0707, half 63.5 points; cut at 0 and 100
-    assert found[4] == "| arithmetic | a | 20.5 | 65.0 | 60.0 70.0 | 1.5 to 100.0 |"
-    assert found[5].startswith("| arithmetic | ppo | 20.5 | 65.0 | 50.0 80.0 |")
+    assert table_lines[4] == "| arithmetic | a | 20.5 | 65.0 | 60.0 70.0 | 1.5 to 100.0 |"
+    assert table_lines[5].startswith("| arithmetic | ppo | 20.5 | 65.0 | 50.0 80.0 |")
     assert lines(table, "accuracy", mode="greedy", best="yes")[4].endswith(
         " | 65.0 |"
     )  # the last is the best
@@ -265,15 +267,15 @@ def test_other_kinds_by_hand(table: Path) -> None:
 def test_stability_and_costs_are_those_of_the_report(tmp_path: Path) -> None:
     """One of the two runs of `ppo` falls at step 12 of 20: it has collapsed."""
     root = experiment(tmp_path, steps=20, every=4, falls={("ppo", "arithmetic", 1): 12})
-    told = load(root)
-    (tmp_path / "sums.json").write_text(as_text(keep(told)), encoding="utf-8")
+    loaded = load(root)
+    (tmp_path / "sums.json").write_text(as_text(keep(loaded)), encoding="utf-8")
     sound, fallen = lines(tmp_path / "sums.json", "stability")[4:]
     assert sound.startswith("| arithmetic | a | 0 of 2 | 0 | ") and sound.endswith(" | – |")
     assert fallen.startswith("| arithmetic | ppo | 1 of 2 | 0 | ") and "reward collapse: 1 run" in fallen
-    reported = stability_table(told, run_findings(told), finals(told)).rows
+    reported = stability_table(loaded, run_findings(loaded), finals(loaded)).rows
     assert [row.split(" | ")[4:7] for row in (sound, fallen)] == [list(row[6:9]) for row in reported]
     assert fallen.split(" | ")[7].removesuffix(" |") == reported[1][10]
-    seconds = update_costs(told)["seconds"]
+    seconds = update_costs(loaded)["seconds"]
     for row, mean in zip(lines(tmp_path / "sums.json", "costs")[4:], seconds, strict=True):
         tokens, flops, ratio, train, step, *_ = row.split(" | ")[2:]
         assert (flops, ratio) == ("–", "–"), "made-up runs log no FLOPs"
@@ -349,7 +351,7 @@ def test_without_a_kept_table_the_page_says_when_its_numbers_were_measured(tmp_p
 
 
 def test_a_kept_table_takes_the_place_of_older_numbers(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpobench.runs.inventory.pages.pages", lambda kept: {})  # those without tables
+    monkeypatch.setattr("grpobench.runs.inventory.pages.pages", lambda tables: {})  # those without tables
     path = table.parent.parent / "page.md"
     path.write_text(marked.filled(PAGE, path, path.parent / "nowhere"), encoding="utf-8")
     assert marked.documents(path.parent)["page.md"] == marked.filled(PAGE, path, table.parent)
@@ -381,9 +383,9 @@ def test_a_table_is_kept_of_logs_whose_weights_stayed_elsewhere(tmp_path: Path) 
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x")
     (run / "sums.json").write_bytes(sums_of(run, [weights, rollouts]))
-    whole = as_text(keep(load(folder)))
+    full_text = as_text(keep(load(folder)))
     weights.unlink()
-    assert as_text(keep(load(folder))) == whole
+    assert as_text(keep(load(folder))) == full_text
     rollouts.unlink()
     with pytest.raises(LogError, match=r"only whole logs are kept; .*rollouts/.*: is missing"):
         keep(load(folder))

@@ -76,18 +76,18 @@ def test_malformed_last_line_that_was_ended_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "fault"),
     [
         ('{"reward/mean": 0.5}', "`step` must be a whole number"),
         ('{"step": 5, "reward/mean": "high"}', "`reward/mean` must be a number or null"),
         ("[1, 2]", "not a JSON object"),
     ],
 )
-def test_row_of_the_wrong_shape_is_an_error(tmp_path: Path, line: str, what: str) -> None:
+def test_row_of_the_wrong_shape_is_an_error(tmp_path: Path, line: str, fault: str) -> None:
     root = small(tmp_path)
     with (root / RUN / "metrics.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(LogError, match=f"line 6: {what}"):
+    with pytest.raises(LogError, match=f"line 6: {fault}"):
         load(root, strict=True)
 
 
@@ -155,8 +155,8 @@ def test_rows_rewritten_after_a_restart_replace_the_old_ones(tmp_path: Path) -> 
         file.write('{"step": 3, "reward/mean": 0.125}\n')
     experiment = load(root)
     assert experiment.runs[0].rewritten_rows == 2  # steps 3 and 4
-    own = experiment.select("reward/mean").query("arm == 'grpo' and seed == 1")
-    assert list(own["step"]) == [1, 2, 3] and own["value"].iloc[-1] == 0.125
+    rewards = experiment.select("reward/mean").query("arm == 'grpo' and seed == 1")
+    assert list(rewards["step"]) == [1, 2, 3] and rewards["value"].iloc[-1] == 0.125
 
 
 def test_folder_without_experiment_json_is_read_from_its_runs(tmp_path: Path) -> None:

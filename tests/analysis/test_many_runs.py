@@ -93,22 +93,24 @@ def test_many_arms_are_compared_with_the_first_and_figures_show_some(tmp_path: P
 def test_of_many_seeds_a_band_is_drawn_and_the_range_is_told(tmp_path: Path) -> None:
     results = imported(tmp_path, arms=2, seeds=12)
     (axes,) = results.figure("reward").axes
-    first = next(one for one in axes.collections if isinstance(one, PolyCollection))
+    first = next(collection for collection in axes.collections if isinstance(collection, PolyCollection))
     values = results.experiment.select("reward/mean").query("arm == 'arm000' and step == 4")["value"]
     edges = first.get_paths()[0].vertices
     band = edges[edges[:, 0] == 4][:, 1]
     interval = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
     assert [band.min(), band.max()] == pytest.approx(list(interval))
-    assert not any(isinstance(one, LineCollection) for one in axes.collections)  # no line per seed
+    assert not any(
+        isinstance(collection, LineCollection) for collection in axes.collections
+    )  # no line per seed
     cell = results.summary().loc[0, "each seed"]
-    own = 100 * results.runs.query("arm == 'arm000'")["counted"]
-    assert cell == f"{own.min():.1f} to {own.max():.1f} (12 finished)"
+    finals = 100 * results.runs.query("arm == 'arm000'")["counted"]
+    assert cell == f"{finals.min():.1f} to {finals.max():.1f} (12 finished)"
 
 
 def test_tests_of_many_pairs_share_patterns_and_match_single_tests() -> None:
     rng = np.random.default_rng(0)
     differences = [rng.normal(0.1, 0.2, size) for size in (3, 8, 17, 0, 8, 17, 16)]
-    assert sign_flip_ps(differences) == [sign_flip_p(one) for one in differences]
+    assert sign_flip_ps(differences) == [sign_flip_p(pair_differences) for pair_differences in differences]
     above = sign_flip_p(differences[2])  # 17 seeds, drawn: within four errors of all 131,072 patterns
     patterns = 1 - 2 * ((np.arange(2**17)[:, None] >> np.arange(17)) & 1)
     exact = float(np.mean(np.abs(patterns @ differences[2]) >= abs(differences[2].sum()) - 1e-9))

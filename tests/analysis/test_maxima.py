@@ -55,12 +55,12 @@ def possible(pairs: list[tuple[str, str]], chosen: set[tuple[str, str]]) -> bool
     return all(pair in chosen for pair in pairs if pair[1] in linked[pair[0]])
 
 
-def by_hand(given: Differences, every_set: bool = False) -> list[float]:
+def by_hand(differences: Differences, every_set: bool = False) -> list[float]:
     """The largest share of patterns over all sets of pairs that can be equal (or over all sets)."""
-    pairs = list(given)
-    seeds = sorted({seed for own in given.values() for seed in own})
+    pairs = list(differences)
+    seeds = sorted({seed for by_seed in differences.values() for seed in by_seed})
     patterns = [dict(zip(seeds, signs, strict=True)) for signs in product((1, -1), repeat=len(seeds))]
-    values = np.array([[statistic(given[pair], signs) for pair in pairs] for signs in patterns])
+    values = np.array([[statistic(differences[pair], signs) for pair in pairs] for signs in patterns])
     adjusted = dict.fromkeys(pairs, 0.0)
     for chosen in chain.from_iterable(combinations(pairs, size) for size in range(1, len(pairs) + 1)):
         if every_set or possible(pairs, set(chosen)):
@@ -73,7 +73,7 @@ def by_hand(given: Differences, every_set: bool = False) -> list[float]:
 @pytest.mark.parametrize("seed", range(3))
 def test_one_pair_is_scipys_permutation_test(seed: int) -> None:
     x = np.random.default_rng(seed).normal(0.4, 1, size=9)
-    found = stats.permutation_test(
+    theirs = stats.permutation_test(
         (x, np.zeros(9)),
         lambda a, b, axis: np.mean(a - b, axis=axis),
         permutation_type="samples",
@@ -81,7 +81,7 @@ def test_one_pair_is_scipys_permutation_test(seed: int) -> None:
         n_resamples=np.inf,
     )
     (p,), (adjusted,) = max_t_ps({("A", "B"): dict(enumerate(x))})
-    assert p == adjusted == pytest.approx(found.pvalue, abs=1e-12)  # both count all 2^9 patterns
+    assert p == adjusted == pytest.approx(theirs.pvalue, abs=1e-12)  # both count all 2^9 patterns
 
 
 @pytest.mark.parametrize(("arms", "seeds"), [(3, 7), (4, 6)])
@@ -91,12 +91,12 @@ def test_several_pairs_are_a_count_over_patterns_and_possible_sets(arms: int, se
     given_pairs = pairs_from(rng.integers(0, 6, (seeds, arms)) + 2.0 * np.arange(arms))  # with ties
     assert max_t_ps(given_pairs)[1] == pytest.approx(by_hand(given_pairs), abs=1e-12)
     lacking = {
-        pair: {s: d for s, d in own.items() if rng.random() < 0.7 or s == 0}
-        for pair, own in given_pairs.items()
+        pair: {s: d for s, d in by_seed.items() if rng.random() < 0.7 or s == 0}
+        for pair, by_seed in given_pairs.items()
     }
     p, adjusted = max_t_ps(lacking)
     assert adjusted == pytest.approx(by_hand(lacking), abs=1e-12)
-    assert p == [sign_flip_p([*own.values()]) for own in lacking.values()]
+    assert p == [sign_flip_p([*by_seed.values()]) for by_seed in lacking.values()]
 
 
 def test_families_are_the_blocks_of_partitions() -> None:
@@ -113,8 +113,8 @@ def test_step_down_is_a_count_over_all_sets(seed: int) -> None:
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, 6, (6, 5)) + 1.5 * np.arange(5)
     given_pairs = dict(list(pairs_from(scores).items())[:6])
-    found = _step_down(_table([*given_pairs.values()]), 0, 0)
-    assert found == pytest.approx(by_hand(given_pairs, every_set=True), abs=1e-12)
+    adjusted = _step_down(_table([*given_pairs.values()]), 0, 0)
+    assert adjusted == pytest.approx(by_hand(given_pairs, every_set=True), abs=1e-12)
 
 
 def test_many_arms_step_down_and_are_no_smaller_than_with_partitions() -> None:
@@ -161,8 +161,8 @@ def test_p_does_not_know_names_signs_or_scales_and_only_grows(rows: list[list[in
     names = "ABCD"
     turned = max_t_ps(pairs_from(scores[:, order], "".join(names[i] for i in order)))[1]
     keys = [frozenset(pair) for pair in pairs_from(scores[:, order], "".join(names[i] for i in order))]
-    known = dict(zip(map(frozenset, pairs_from(scores)), adjusted, strict=True))
-    assert turned == pytest.approx([known[key] for key in keys], abs=1e-12)
+    p_by_pair = dict(zip(map(frozenset, pairs_from(scores)), adjusted, strict=True))
+    assert turned == pytest.approx([p_by_pair[key] for key in keys], abs=1e-12)
 
 
 def test_drawn_patterns_agree_with_all_of_them() -> None:
@@ -176,8 +176,8 @@ def test_drawn_patterns_agree_with_all_of_them() -> None:
         share = float(np.mean(largest >= largest[0] - 1e-9))
         exact = [max(e, share) if i in family else e for i, e in enumerate(exact)]
     p, adjusted = max_t_ps(pairs_from(scores))
-    for found, true in zip(adjusted, exact, strict=True):
-        assert abs(found - true) <= 4 * np.sqrt(true * (1 - true) / 100_000) + 1e-5
+    for estimate, true in zip(adjusted, exact, strict=True):
+        assert abs(estimate - true) <= 4 * np.sqrt(true * (1 - true) / 100_000) + 1e-5
     assert max_t_ps(pairs_from(scores)) == (p, adjusted)  # the draws have a seed of their own
 
 
@@ -199,22 +199,22 @@ def test_the_level_holds_over_every_outcome_of_a_symmetric_distribution(
     smallest = []
     for errors in outcomes([(1.0, 0.8, -0.3), (0.2, -0.5, 1.1)], 6):
         adjusted = max_t_ps(pairs_from(errors + np.array(means)))[1]
-        smallest.append(min(adjusted[place] for place in null))
-    found = np.array(smallest)
+        smallest.append(min(adjusted[pair_index] for pair_index in null))
+    smallest_p = np.array(smallest)
     for k in range(1, 33):
-        assert np.mean(found <= 2 * k / 64 + 1e-12) <= 2 * k / 64 + 1e-12
-    assert np.mean(found <= 4 / 64) > 0  # and something is rejected
+        assert np.mean(smallest_p <= 2 * k / 64 + 1e-12) <= 2 * k / 64 + 1e-12
+    assert np.mean(smallest_p <= 4 / 64) > 0  # and something is rejected
 
 
 @pytest.mark.parametrize("null", levels.NULLS)
 @pytest.mark.parametrize("errors", levels.ERRORS)
 def test_errors_of_a_task_stay_within_five_percent(errors: str, null: str) -> None:
     many = 300
-    found, _ = levels.errors(levels.ERRORS[errors], levels.NULLS[null], 8, many)
+    error_rate, _ = levels.errors(levels.ERRORS[errors], levels.NULLS[null], 8, many)
     limit = 0.05 + 3 * np.sqrt(0.05 * 0.95 / many)  # three binomial errors: .088
     if errors == "exponential, SD from 1 to 3":  # the differences themselves are skewed: no such promise
         limit = 0.10 + 3 * np.sqrt(0.1 * 0.9 / many)
-    assert found <= limit
+    assert error_rate <= limit
 
 
 def test_missing_seeds_keep_the_level() -> None:
@@ -261,8 +261,8 @@ def test_tables_of_the_page_are_those_of_the_simulation() -> None:
 def test_tables_of_the_page_agree_with_fewer_repetitions() -> None:
     (row,) = [line for line in PAGE.splitlines() if line.startswith("| 4 | 64 / 0")]
     shown = [int(value) / 100 for value in re.findall(r"\d+", row)[1:]]
-    found = [*levels.power(4, 6, 2.0, 300), *levels.power(4, 8, 1.5, 300)]
-    assert found == pytest.approx(
+    shares = [*levels.power(4, 6, 2.0, 300), *levels.power(4, 8, 1.5, 300)]
+    assert shares == pytest.approx(
         shown[:4], abs=3 * np.sqrt(0.25 / 300) + 0.005
     )  # shares of up to three pairs
 
@@ -288,8 +288,8 @@ def test_a_detectable_effect_is_found_in_four_of_five_repetitions(seeds: int, pa
     for _ in range(many):
         drawn = rng.standard_normal((seeds, pairs))
         drawn[:, 0] += effect
-        found = _step_down(_table([dict(enumerate(row)) for row in drawn.T]), 0, 0)
-        hits += bool(found[0] <= 0.05)
+        adjusted = _step_down(_table([dict(enumerate(row)) for row in drawn.T]), 0, 0)
+        hits += bool(adjusted[0] <= 0.05)
     # three errors of .8 over 1,000, .038, and .004 of the effect's own; later steps find a little more
     assert hits / many == pytest.approx(0.8, abs=0.045)
     assert power.power(seeds, pairs, effect, correction="max-t") == pytest.approx(0.8, abs=1e-3)

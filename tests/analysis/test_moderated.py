@@ -126,11 +126,13 @@ def test_everything_that_is_compared_agrees() -> None:
 def test_one_algorithm_has_the_p_values_of_all_pairs_and_its_own_q() -> None:
     scores = probe_scores()
     pairs = {frozenset((pair.first, pair.second)): pair for pair in compare_all(scores).pairs}
-    own = compare_one(scores, "a12")
-    assert len(own) == 36 and {pair.first for pair in own} == {"a12"}
-    for pair in own:
+    compared = compare_one(scores, "a12")
+    assert len(compared) == 36 and {pair.first for pair in compared} == {"a12"}
+    for pair in compared:
         assert pair.p == pytest.approx(pairs[frozenset((pair.first, pair.second))].p)
-    assert [pair.q for pair in own] == pytest.approx(stats.false_discovery_control([pair.p for pair in own]))
+    assert [pair.q for pair in compared] == pytest.approx(
+        stats.false_discovery_control([pair.p for pair in compared])
+    )
     with pytest.raises(KeyError, match="'none'"):
         compare_one(scores, "none")
 

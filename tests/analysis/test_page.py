@@ -71,7 +71,7 @@ def test_samples_are_of_the_same_problem_escaped_and_told_apart(root: Path) -> N
     wrote(root, "ppo-arithmetic-s1", 3, "1+2", ["<script>alert(1)</script> 4", "4", "5"])
     (sample,), faults = find_samples(load(root))
     assert (sample.step, sample.problem, faults) == (3, "1+2", [])
-    assert [one.arm for one in sample.written] == ["grpo", "ppo"]
+    assert [completion.arm for completion in sample.written] == ["grpo", "ppo"]
     assert sample.written[0].verdict_line == "correct 1, reward 1, 1 of 3 in the group correct"
     page = words(root)
     assert "<script>alert" not in page
@@ -90,12 +90,12 @@ def test_runs_with_events_stand_first_with_their_curves_and_files(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "grpo-arithmetic-s1" / "log.txt").write_text("")
-    found = views.run_views(gather(load(root)), "..")
-    assert len(found) == 4 and found[0].name == "grpo-arithmetic-s1"
-    assert any("from update 6" in event for event in found[0].events)
-    assert ("log.txt", "../grpo-arithmetic-s1/log.txt") in found[0].links
-    assert found[0].curves.count("<polyline") == 3 and found[0].curves.count("<line") == 3 * len(
-        found[0].events
+    run_views = views.run_views(gather(load(root)), "..")
+    assert len(run_views) == 4 and run_views[0].name == "grpo-arithmetic-s1"
+    assert any("from update 6" in event for event in run_views[0].events)
+    assert ("log.txt", "../grpo-arithmetic-s1/log.txt") in run_views[0].links
+    assert run_views[0].curves.count("<polyline") == 3 and run_views[0].curves.count("<line") == 3 * len(
+        run_views[0].events
     )
     monkeypatch.setattr(views, "CURVES", 1)
     fewer = views.run_views(gather(load(root)), "..")
@@ -106,11 +106,11 @@ def test_runs_with_events_stand_first_with_their_curves_and_files(
 
 def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
     facts = gather(load(root))
-    told = describe_methods(facts, PAPERS)
-    assert told.startswith(
+    methods_text = describe_methods(facts, PAPERS)
+    assert methods_text.startswith(
         "We trained grpo, ppo on arithmetic with 2 seeds (1, 2) per arm, from the policy nano"
     )
-    assert "16 prompts with 8 completions each" in told and "torch 2.13.0" in told
+    assert "16 prompts with 8 completions each" in methods_text and "torch 2.13.0" in methods_text
     entries = make_bibtex(facts.experiment, PAPERS)
     assert re.findall(r"@misc\{(.*),", entries) == [
         "arxiv-2402.03300",
@@ -120,7 +120,7 @@ def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
     ]
     assert "  author = {John Schulman and Filip Wolski and Prafulla Dhariwal and Alec Radford and" in entries
     assert "{{High-Dimensional Continuous Control Using Generalized Advantage Estimation}}" in entries
-    assert "dpo" not in told and "2305.18290" not in entries
+    assert "dpo" not in methods_text and "2305.18290" not in entries
 
 
 UNKNOWN_AUTHORS = {"2602.07078"}
@@ -197,11 +197,11 @@ def test_methods_say_of_each_arm_how_its_problems_were_chosen(
 
 def test_the_p_of_a_difference_and_that_of_an_equivalence_have_columns_of_their_own() -> None:
     effect = {"effect": 0.1, "low": 0.05, "high": 0.15, "p": 0.01, "p_adjusted": 0.01, "pairs": 1}
-    rest = {"margin": 0.02, "p_equivalence": 0.02, "p_equivalence_holm": 0.02, "detectable": 0.1}
-    rest |= dict.fromkeys(
+    other_fields = {"margin": 0.02, "p_equivalence": 0.02, "p_equivalence_holm": 0.02, "detectable": 0.1}
+    other_fields |= dict.fromkeys(
         ("detectable_low", "detectable_high", "power", "power_equivalence", "improvement"), 0.5
     )
-    better = Comparison("t", "a", "b", (1,), (0.1,), **effect, **rest, verdict="better", needs="")
+    better = Comparison("t", "a", "b", (1,), (0.1,), **effect, **other_fields, verdict="better", needs="")
     (task,) = pairs_by_task([better, replace(better, verdict="worse"), replace(better, verdict="equivalent")])
     shown = {row.verdict: (row.p, row.equivalence) for row in task.rows}
     assert shown["better"] == shown["worse"] == ("p 0.010", "") and shown["equivalent"] == ("", "p 0.020")
@@ -218,8 +218,8 @@ def test_tables_and_headline_of_the_page_have_the_names_of_its_figures(root: Pat
     labels = {"grpo": "GRPO", "ppo": "PPO", "arithmetic": "Arithmetic"}
     facts = gather(Numbers(load(root), Shown(labels=labels)))
     page = render_page(facts, [])
-    overview, rest = page[page.index('id="table-overview"') :].split("</table>", 1)
+    overview, other_sections = page[page.index('id="table-overview"') :].split("</table>", 1)
     assert "GRPO" in overview and "Arithmetic" in overview and "grpo" not in overview
-    assert "GRPO − PPO" in rest and "grpo − ppo" not in rest
+    assert "GRPO − PPO" in other_sections and "grpo − ppo" not in other_sections
     assert "GRPO on Arithmetic 1 of 2" in page.split("</p>")[2] + page.split("</p>")[1]
     assert facts.tables["overview"].rows[0][0] == "grpo"  # JSON and CSV have the recipe's names

@@ -97,7 +97,7 @@ def test_letters_have_the_size_and_the_font_asked_for_and_six_points_at_least(re
             axes = figure.axes[0]
             assert axes.xaxis.label.get_fontsize() == size
             assert axes.xaxis.label.get_fontfamily()[0] == family
-            texts = figure.findobj(match=lambda one: hasattr(one, "get_fontsize"))
+            texts = figure.findobj(match=lambda artist: hasattr(artist, "get_fontsize"))
             assert min(text.get_fontsize() for text in texts if text.get_text()) >= 6, name  # type: ignore[attr-defined]
 
 
@@ -173,8 +173,10 @@ def test_a_part_keeps_colors_in_order_and_p_values_of_all_pairs(root: Path) -> N
     part, _ = numbers.showing(Shown(("grpo", "ppo"), ("arithmetic",), {"ppo": "P", "arithmetic": "A"})).drawn
     assert part.experiment.arms == ("grpo", "P") and part.experiment.tasks == ("A",)
     (mine,) = part.compared
-    (whole,) = (p for p in numbers.compared if (p.task, p.first, p.second) == ("arithmetic", "grpo", "ppo"))
-    assert repr(mine) == repr(replace(whole, task="A", second="P"))  # NaN is not equal to itself
+    (full_pair,) = (
+        p for p in numbers.compared if (p.task, p.first, p.second) == ("arithmetic", "grpo", "ppo")
+    )
+    assert repr(mine) == repr(replace(full_pair, task="A", second="P"))  # NaN is not equal to itself
     assert set(part.runs["arm"]) == {"grpo", "P"} and set(part.costs["task"]) == {"A"}
     ours = numbers.runs.query("arm == 'ppo' and task == 'arithmetic'")["final"].to_numpy()
     np.testing.assert_array_equal(part.runs.query("arm == 'P'")["final"], ours)
@@ -204,7 +206,7 @@ def test_the_command_refuses_unknown_names_and_says_the_nearest(
 
 def test_captions_say_seeds_problems_intervals_and_units(results: Results) -> None:
     drawn = [kind(results._numbers) for kind in FIGURES.values()]
-    captions = {one.name: one.caption for one in drawn if one is not None}
+    captions = {drawing.name: drawing.caption for drawing in drawn if drawing is not None}
     assert len(captions) > 14
     for name, text in captions.items():
         assert re.search(r"\b3 (paired )?seeds\b", text), name
@@ -268,7 +270,7 @@ def test_a_panel_that_is_constant_on_one_task_says_its_value(tmp_path: Path) -> 
     root = constant_run(tmp_path)
     for path in root.glob("*-function-*/metrics.jsonl"):
         path.write_text(re.sub(r'"reward/mean": [-\d.e]+', '"reward/mean": 0.5', path.read_text()))
-    axes = {one.get_title(): one for one in Results(load(root)).figure("reward").axes}
+    axes = {panel.get_title(): panel for panel in Results(load(root)).figure("reward").axes}
     assert [text.get_text() for text in axes["function"].texts] == ["0.5 throughout"]
     assert not axes["function"].get_lines() and axes["arithmetic"].get_lines()
 
@@ -321,9 +323,9 @@ def test_intervals_of_many_steps_are_those_of_each() -> None:
     table[2, 1:] = np.nan
     table[3, :2] = np.nan
     mean, low, high = seed_means(table)
-    for row, *found in zip(table, mean, low, high, strict=True):
-        known = seed_mean(row[np.isfinite(row)])
-        np.testing.assert_allclose(found, [known.value, known.low, known.high], rtol=1e-12)
+    for row, *step_interval in zip(table, mean, low, high, strict=True):
+        expected = seed_mean(row[np.isfinite(row)])
+        np.testing.assert_allclose(step_interval, [expected.value, expected.low, expected.high], rtol=1e-12)
     assert np.isnan(low[2]) and np.isfinite(mean[2])
 
 
@@ -334,12 +336,12 @@ def test_restricted_mean_is_the_area_below_kaplan_meier() -> None:
     """Collapses at 5 and 8 of four runs, one censored at 8, one at the horizon 10: .75 from 5 on, .5 from 8
     on, so 5 + 3·.75 + 2·.5 = 8.25. Greenwood: 3.25²/(4·3) + 1²/(3·2) = 1.0469, times 4/3."""
     steps, collapsed = [5, 8, 8, 10], [True, False, True, False]
-    found = restricted_mean(steps, collapsed, 10)
-    assert found.value == 8.25
+    mean = restricted_mean(steps, collapsed, 10)
+    assert mean.value == 8.25
     error = (1.046875 * 4 / 3) ** 0.5 * 10 / (8.25 * 1.75)
     center = np.log(8.25 / 1.75)
     ends = [center - stats.t.ppf(0.975, 3) * error, center + stats.t.ppf(0.975, 3) * error]
-    assert [found.low, found.high] == pytest.approx([10 / (1 + np.exp(-end)) for end in ends], rel=1e-4)
+    assert [mean.low, mean.high] == pytest.approx([10 / (1 + np.exp(-end)) for end in ends], rel=1e-4)
     curve = kaplan_meier(steps, collapsed)
     assert list(curve.shares) == [0.75, 0.5]
 
@@ -347,12 +349,12 @@ def test_restricted_mean_is_the_area_below_kaplan_meier() -> None:
 def test_restricted_mean_of_runs_that_collapse_has_the_error_of_a_mean() -> None:
     """Without censoring before the horizon Greenwood's variance is that of a mean of the runs."""
     lasted = [12.0, 30.0, 44.0, 60.0, 60.0]
-    found = restricted_mean(lasted, [True, True, True, False, False], 60)
-    assert found.value == pytest.approx(np.mean(lasted))
+    restricted = restricted_mean(lasted, [True, True, True, False, False], 60)
+    assert restricted.value == pytest.approx(np.mean(lasted))
     mean, error = np.mean(lasted), stats.sem(lasted)
     half = stats.t.ppf(0.975, 4) * error * 60 / (mean * (60 - mean))
     logit = np.log(mean / (60 - mean))
-    assert found.high == pytest.approx(60 / (1 + np.exp(-logit - half)))
+    assert restricted.high == pytest.approx(60 / (1 + np.exp(-logit - half)))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -360,10 +362,10 @@ def test_an_interval_of_lifetimes_lies_within_the_horizon(seed: int) -> None:
     """135 of 120 updates was printed once: the t interval of these runs goes there."""
     rng = np.random.default_rng(seed)
     lasted = np.minimum(rng.exponential(150, size=8), 120).round()
-    found = restricted_mean(lasted, lasted < 120, 120)
-    assert 0 < found.value <= 120
-    if np.isfinite(found.low):
-        assert 0 < found.low < found.value < found.high < 120
+    mean = restricted_mean(lasted, lasted < 120, 120)
+    assert 0 < mean.value <= 120
+    if np.isfinite(mean.low):
+        assert 0 < mean.low < mean.value < mean.high < 120
 
 
 # The table
@@ -559,7 +561,7 @@ def test_a_paper_of_two_figures_and_the_table_has_no_overfull_box(tmp_path: Path
 def test_colors_differ_for_readers_who_see_no_red_or_no_green() -> None:
     """The first five colors, as protanopes and deuteranopes see them (Machado, Oliveira and Fernandes 2009,
     severity 1), differ in linear RGB by a tenth of its range at least."""
-    seen: Mapping[str, np.ndarray] = {
+    matrices: Mapping[str, np.ndarray] = {
         "protanopia": np.array(
             [
                 [0.152286, 1.052583, -0.204868],
@@ -571,7 +573,7 @@ def test_colors_differ_for_readers_who_see_no_red_or_no_green() -> None:
             [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
         ),
     }
-    for matrix in seen.values():
+    for matrix in matrices.values():
         colors = [matrix @ np.array(to_rgb(color)) ** 2.2 for color in PALETTE[:5]]
         apart = [np.linalg.norm(a - b) for i, a in enumerate(colors) for b in colors[:i]]
         assert min(apart) > 0.1

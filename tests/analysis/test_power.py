@@ -23,7 +23,7 @@ TOLERANCE = 0.03
 effect's own."""
 
 
-def found(seeds: int, pairs: int, effect: float, repetitions: int = REPETITIONS) -> float:
+def rejection_rate(seeds: int, pairs: int, effect: float, repetitions: int = REPETITIONS) -> float:
     """Share of experiments in which the first of some pairs, the others without effect, is rejected under
     Holm."""
     rng = np.random.default_rng([seeds, pairs])
@@ -38,7 +38,7 @@ def found(seeds: int, pairs: int, effect: float, repetitions: int = REPETITIONS)
 
 @pytest.mark.parametrize(("seeds", "pairs"), [(6, 1), (8, 3), (10, 6)])
 def test_a_detectable_effect_is_found_in_four_of_five_repetitions(seeds: int, pairs: int) -> None:
-    assert found(seeds, pairs, power.detectable(seeds, pairs)) == pytest.approx(0.8, abs=TOLERANCE)
+    assert rejection_rate(seeds, pairs, power.detectable(seeds, pairs)) == pytest.approx(0.8, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("level", [0.05, 0.001, 0.0])
@@ -71,7 +71,7 @@ def test_the_search_for_equivalence_finds_what_trying_all_finds(margin: float) -
 def test_holm_misses_what_plain_standard_error_calls_detectable() -> None:
     # 2.8 errors, the formula of a normal test with one pair, are found in a quarter of repetitions by 8
     # seeds and 6 pairs; the detectable effect is nearly twice that
-    assert found(8, 6, 2.8 / math.sqrt(8)) == pytest.approx(0.246, abs=TOLERANCE)
+    assert rejection_rate(8, 6, 2.8 / math.sqrt(8)) == pytest.approx(0.246, abs=TOLERANCE)
     assert power.detectable(8, 6) > 1.9 * 2.8 / math.sqrt(8) * 0.99
 
 
@@ -105,7 +105,11 @@ def test_where_one_pattern_decides_the_power_has_a_formula() -> None:
 def test_fewer_pairs_and_more_seeds_find_smaller_effects() -> None:
     table = [[power.detectable(seeds, pairs) for seeds in range(8, 21)] for pairs in (1, 3, 6)]
     assert all(later < earlier for row in table for earlier, later in pairwise(row))
-    assert all(few < many for one, more in pairwise(table) for few, many in zip(one, more, strict=True))
+    assert all(
+        few < many
+        for fewer_pairs, more_pairs in pairwise(table)
+        for few, many in zip(fewer_pairs, more_pairs, strict=True)
+    )
 
 
 @pytest.mark.parametrize(("seeds", "rank", "least"), [(12, 64, 0.79), (14, 64, 0.785), (16, 64, 0.77)])

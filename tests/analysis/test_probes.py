@@ -34,9 +34,9 @@ def rewrite(root: Path, old: str, new: str) -> None:
         path.write_text(path.read_text().replace(old, new))
 
 
-def evaluate(place: Path, subject: str, policies: dict[str, dict[str, float]], caveat: str) -> None:
+def evaluate(folder: Path, subject: str, policies: dict[str, dict[str, float]], caveat: str) -> None:
     """A record as `grpobench eval` writes it, of a probe with one row."""
-    (place / "evals").mkdir(parents=True)
+    (folder / "evals").mkdir(parents=True)
     content = {
         "subject": subject,
         "through": "grpobench",
@@ -59,8 +59,8 @@ def evaluate(place: Path, subject: str, policies: dict[str, dict[str, float]], c
         "stopped": None,
         "traits": {},
     }
-    (place / "evals" / "pairs-test-0a-grpobench.json").write_text(json.dumps(content))
-    (place / "evals" / "pairs-test-0a-grpobench.jsonl").write_text(json.dumps(row) + "\n")
+    (folder / "evals" / "pairs-test-0a-grpobench.json").write_text(json.dumps(content))
+    (folder / "evals" / "pairs-test-0a-grpobench.jsonl").write_text(json.dumps(row) + "\n")
 
 
 def test_task_caveat_stands_under_bias_table_and_not_in_provenance(folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_lean_is_read_beside_another_mode_and_drawn_over_updates(folder: Path) -
     rewrite(folder, "/greedy/bias_ambiguous/", "/likelihood/lean_ambiguous/")
     experiment = load(folder)
     frame = bias_metrics(experiment)
-    by_metric = {metric: set(own["category"]) for metric, own in frame.groupby("metric")}
+    by_metric = {metric: set(metric_rows["category"]) for metric, metric_rows in frame.groupby("metric")}
     assert "all" not in by_metric["lean_ambiguous"] and by_metric["bias_ambiguous"] == {"all"}
     rewrite(folder, "/greedy/accuracy_ambiguous/", "/greedy/accuracy_ambiguous/own ")
     first = next(iter(sorted(by_metric["accuracy_ambiguous"] - {"all"})))

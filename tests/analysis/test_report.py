@@ -162,8 +162,8 @@ def test_same_logs_give_the_same_figures(report: Path) -> None:
     drawing = FIGURES["final_accuracy"](experiment)
     assert drawing is not None
     assert svg_text(drawing) == (report / "figures" / "final_accuracy.svg").read_text()
-    kept = (report / "figures" / "final_accuracy.pdf").read_bytes()
-    assert hashlib.sha256(pdf_bytes(drawing)).digest() == hashlib.sha256(kept).digest()
+    stored_pdf = (report / "figures" / "final_accuracy.pdf").read_bytes()
+    assert hashlib.sha256(pdf_bytes(drawing)).digest() == hashlib.sha256(stored_pdf).digest()
 
 
 def test_diverged_run_counts_as_zero_and_unfinished_run_waits(tmp_path: Path) -> None:
@@ -382,11 +382,11 @@ def test_seconds_of_sampling_before_the_first_step_count(tmp_path: Path) -> None
     assert json.loads(first)["step"] == 0
     path.write_text("\n".join([json.dumps(json.loads(first) | {"time/study": 7.0}), *others]) + "\n")
     later = load(root)
-    before, after = (sum_costs(one).set_index("arm")["train_seconds"] for one in (plain, later))
+    before, after = (sum_costs(experiment).set_index("arm")["train_seconds"] for experiment in (plain, later))
     assert (after - before).to_dict() == pytest.approx({"grpo": 0.0, "dapo": 7.0})
     frame = plain.select("eval/validation/greedy/correct")
-    one, two = (with_axis(experiment, frame, "seconds") for experiment in (plain, later))
-    more = (two["x"] - one["x"]).groupby(two["arm"]).agg(list)
+    without_study, with_study = (with_axis(experiment, frame, "seconds") for experiment in (plain, later))
+    more = (with_study["x"] - without_study["x"]).groupby(with_study["arm"]).agg(list)
     assert more["grpo"] == [0.0] * len(more["grpo"])
     assert more["dapo"] == pytest.approx([0.0] + [7.0] * (len(more["dapo"]) - 1))  # 0 at the base
 
@@ -404,8 +404,8 @@ def test_pass_at_k_needs_twice_k_samples(tmp_path: Path) -> None:
     passed = frame[(frame["kind"] == "pass") & (frame["policy"] == "final")]
     assert list(passed["k"]) == [1, 2, 4] and passed["value"].is_monotonic_increasing
     sampled = many.evaluations.query("mode == 'sampled' and split == 'test' and step == 6")
-    one = passed.loc[passed["k"] == 1, "value"].iloc[0]
-    assert one == pytest.approx(sampled["score/correct"].mean())
+    pass_at_1 = passed.loc[passed["k"] == 1, "value"].iloc[0]
+    assert pass_at_1 == pytest.approx(sampled["score/correct"].mean())
 
 
 def test_answers_that_could_not_be_graded_are_no_items(tmp_path: Path) -> None:
@@ -420,18 +420,21 @@ def test_answers_that_could_not_be_graded_are_no_items(tmp_path: Path) -> None:
 
 
 def test_settings_that_differ_come_first_and_name_the_task(tmp_path: Path) -> None:
-    found = all_settings(experiment_of(tmp_path, seeds=(1,)))
-    differing = [setting.key for setting in found if setting.differs]
+    settings = all_settings(experiment_of(tmp_path, seeds=(1,)))
+    differing = [setting.key for setting in settings if setting.differs]
     assert differing == ["algorithm.name", "algorithm.clip_high", "train.learning_rate.policy"]
-    (tokens,) = [setting for setting in found if setting.key == "sampler.max_completion_tokens"]
+    (tokens,) = [setting for setting in settings if setting.key == "sampler.max_completion_tokens"]
     assert tokens.values["grpo"] == "arithmetic: 40; nanobias: 4; function: 4" and not tokens.differs
 
 
 def test_provenance_counts_runs_and_leaves_out_what_is_the_attempts_own(tmp_path: Path) -> None:
-    found = run_provenance(experiment_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
-    assert found["versions.torch"] == [("2.13.0", 2)] and found["commit"] == [("0123abcd", 2)]
-    assert found["host"] == [("worker-1", 1), ("worker-2", 1)] and found["attempts"] == [("1", 2)]
-    assert not {"pid", "started", "diff", "fingerprints"} & set(found) and len(found["code"][0][0]) == 12
+    provenance = run_provenance(experiment_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
+    assert provenance["versions.torch"] == [("2.13.0", 2)] and provenance["commit"] == [("0123abcd", 2)]
+    assert provenance["host"] == [("worker-1", 1), ("worker-2", 1)] and provenance["attempts"] == [("1", 2)]
+    assert (
+        not {"pid", "started", "diff", "fingerprints"} & set(provenance)
+        and len(provenance["code"][0][0]) == 12
+    )
 
 
 def test_broken_pairing_is_named(tmp_path: Path) -> None:
@@ -532,8 +535,10 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
         if run.arm == experiment.arms[0]:
             config = root / run.name / "run.toml"
             config.write_text(config.read_text().replace("[evaluate]", "[evaluate]\ntemperature = 0.6"))
-    told = describe_decoding(load(root), "sampled")
-    assert told.startswith(f"sampled decoding at different temperatures (0.6: {experiment.arms[0]}; 1: ")
+    decoding_text = describe_decoding(load(root), "sampled")
+    assert decoding_text.startswith(
+        f"sampled decoding at different temperatures (0.6: {experiment.arms[0]}; 1: "
+    )
 
 
 def test_a_report_in_another_format_is_added_to_the_one_that_is_there(tmp_path: Path) -> None:

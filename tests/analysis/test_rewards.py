@@ -23,9 +23,9 @@ def written(folder: Path, parts: bool = True) -> Path:
     """Two arms, two seeds. The proxy arm's reward climbs from .1 by .02 an update while its verdict falls
     from .5 by .02; the verifier arm's verdict climbs."""
     root = Synthetic(ARMS, ("arithmetic",), (1, 2), steps=STEPS, gain=dict.fromkeys(ARMS, 0.1)).write(folder)
-    for place in root.glob("*-s*"):
-        hacked = place.name.startswith("proxy")
-        rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    for run_folder in root.glob("*-s*"):
+        hacked = run_folder.name.startswith("proxy")
+        rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
         for row in rows:
             if step := row["step"]:
                 verdict, proxy = 0.5 + (-0.02 if hacked else 0.02) * step, 0.1 + 0.02 * step
@@ -33,7 +33,7 @@ def written(folder: Path, parts: bool = True) -> Path:
                 row |= {"reward/correct": verdict, "reward/failed": 0.0}
                 row |= {"reward/proxy": proxy} if parts else {}
                 row |= {"reward/model_auc/correct": 0.5, "reward/flipped_share": 0.1}  # no parts
-        (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (run_folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return root
 
 

@@ -117,9 +117,9 @@ def test_intervals_are_those_of_scipys_distributions(seeds: int) -> None:
     low, high = stats.t.interval(0.9, seeds - 1, values.mean(), stats.sem(values))
     mean = seed_mean(values, level=0.9)
     assert (mean.low, mean.high) == pytest.approx((low, high), rel=1e-12)  # another order of the products
-    found = wilson(3, seeds + 2, level=0.9)
+    ours = wilson(3, seeds + 2, level=0.9)
     theirs = stats.binomtest(3, seeds + 2).proportion_ci(0.9, method="wilson")
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
     assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25), rel=1e-12)
 
 
@@ -172,7 +172,7 @@ def test_probabilities_of_both_directions_add_up_to_one(x: list[float], y: list[
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
 def test_pass_at_k_equals_counting_every_subset(case: tuple[int, int, int]) -> None:
     n, c, k = case
-    solved = [any(place < c for place in subset) for subset in combinations(range(n), k)]
+    solved = [any(sample < c for sample in subset) for subset in combinations(range(n), k)]
     assert float(pass_at_k(n, c, k)) == pytest.approx(sum(solved) / len(solved))
 
 
@@ -209,7 +209,7 @@ def test_six_agreeing_seeds_are_a_verdict_for_one_pair() -> None:
 
 def test_five_seeds_are_too_few_for_six_pairs_and_six_are_enough() -> None:
     def four(seeds: int) -> dict[str, dict[int, float]]:
-        return {arm: {s: 0.1 * place + 0.001 * s for s in range(seeds)} for place, arm in enumerate("ABCD")}
+        return {arm: {s: 0.1 * index + 0.001 * s for s in range(seeds)} for index, arm in enumerate("ABCD")}
 
     assert {pair.verdict for pair in compare("t", four(5))} == {"unresolved"}
     resolved = compare("t", four(6))
@@ -301,8 +301,8 @@ def test_below_the_seed_minimum_nothing_is_ever_resolved(pairs: list[tuple[float
 def test_pass_curve_ends_at_half_the_fewest_samples_of_any_problem() -> None:
     # n = 8: k = 1, 2, 4. Means over two problems with 2 of 8 and 8 of 8 right:
     # k = 2: 1 − C(6,2)/C(8,2) = 1 − 15/28; k = 4: 1 − C(6,4)/C(8,4) = 1 − 15/70
-    found = pass_curve([8, 8], [2, 8])
-    assert found == pytest.approx({1: (0.25 + 1) / 2, 2: (13 / 28 + 1) / 2, 4: (55 / 70 + 1) / 2})
+    curve = pass_curve([8, 8], [2, 8])
+    assert curve == pytest.approx({1: (0.25 + 1) / 2, 2: (13 / 28 + 1) / 2, 4: (55 / 70 + 1) / 2})
     assert list(pass_curve([8, 7], [2, 7])) == [1, 2]
     assert pass_curve([1], [1]) == {} == pass_curve([], [])
 

@@ -77,14 +77,14 @@ def facts_of(
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "search.json").write_text(made().text())
-    found = read_record(tmp_path / "search.json")
-    assert found.by_value(found.stages[0], "grpo") == {
+    record = read_record(tmp_path / "search.json")
+    assert record.by_value(record.stages[0], "grpo") == {
         (5e-5,): {90: 0.50},
         (1e-4,): {90: 0.60, 91: 0.62, 92: 0.61},
         (2e-4,): {90: 0.70, 91: 0.73, 92: 0.70},
     }
-    assert found.text() == made().text()
-    assert sum('"seed": 9' in line for line in made().text().splitlines()) == len(found.trials) == 14
+    assert record.text() == made().text()
+    assert sum('"seed": 9' in line for line in made().text().splitlines()) == len(record.trials) == 14
     table = made().table()
     table["stages"][0]["chosen"]["grpo"] = [1.0]
     with pytest.raises(LogError, match=r"here: no record of a search .*outside of the searched values"):
@@ -133,7 +133,9 @@ def test_the_report_says_how_equal_the_search_was_and_what_it_left_out(tmp_path:
         "runs of 8 steps for each of grpo, gspo. Values ran on rungs of 1 and 3 seeds (seeds 90, 91, 92). "
         "The best half of a rung, rounded up and at least two, went on to the next one."
     ) in methods
-    (limits,) = next(one.lines for one in facts.warnings if one.title == "The search of settings has limits")
+    (limits,) = next(
+        warning.lines for warning in facts.warnings if warning.title == "The search of settings has limits"
+    )
     assert limits.startswith("Settings were searched before these runs, on other seeds: policy, 3 values (")
     assert "at the edge of what it tried for grpo (learning rate 2e−4)." in limits
     assert "within noise for gspo (policy)" in limits
@@ -144,7 +146,7 @@ def test_the_report_says_how_equal_the_search_was_and_what_it_left_out(tmp_path:
 
 def test_values_that_the_search_did_not_choose_are_an_alarm(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, made(), steps=12)
-    (alarm,) = [one for one in facts.alarms if one.title == "Not what the search chose"]
+    (alarm,) = [candidate for candidate in facts.alarms if candidate.title == "Not what the search chose"]
     assert list(alarm.lines) == [
         "grpo: train.learning_rate.policy is 0.0001, and the search chose 2e−4",
         "arithmetic: runs have 12 steps, and those of the search 8",
@@ -160,7 +162,7 @@ def test_the_page_has_the_search_and_none_without_one(tmp_path: Path) -> None:
     plain = Synthetic(arms=("grpo",), tasks=("arithmetic",), seeds=(1,), steps=4, every=2, problems=8)
     none = gather(load(plain.write(tmp_path / "without")))
     assert "search" not in none.tables and as_json(none)["search"] is None
-    assert "searched" not in describe_methods(none, {}) + " ".join(one.title for one in none.warnings)
+    assert "searched" not in describe_methods(none, {}) + " ".join(warning.title for warning in none.warnings)
 
 
 def test_the_first_doubt_is_a_rate_that_was_not_searched(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_the_first_doubt_is_a_rate_that_was_not_searched(tmp_path: Path) -> None
     ).write(tmp_path / "borrowed")
     plain = "No search of learning rates is recorded: a difference may come from the rates"
     facts = gather(load(root))
-    doubts = [one for one in facts.warnings if one.gravity == Gravity.DOUBT]
+    doubts = [warning for warning in facts.warnings if warning.gravity == Gravity.DOUBT]
     assert doubts[0].title == plain and f"{plain}." in describe_methods(facts, {})
     described = json.loads((root / "experiment.json").read_text())
     (root / "experiment.json").write_text(json.dumps({**described, "borrowed_rates": {"rloo": "grpo"}}))
@@ -178,9 +180,9 @@ def test_the_first_doubt_is_a_rate_that_was_not_searched(tmp_path: Path) -> None
     assert facts.warnings[0].title == title == as_json(facts)["warnings"][0]["title"]
     assert facts.warnings[0].lines == [plain] and f"{title}. {plain}." in describe_methods(facts, {})
     searched = facts_of(tmp_path / "searched", made())
-    assert not any("rates" in one.title for one in searched.warnings)
+    assert not any("rates" in warning.title for warning in searched.warnings)
     lacking = facts_of(tmp_path / "lacking", made(), arms=("grpo", "gspo", "dapo"))
-    assert any(one.title == "Learning rates were not searched for dapo" for one in lacking.warnings)
+    assert any(warning.title == "Learning rates were not searched for dapo" for warning in lacking.warnings)
 
 
 def test_damaged_borrowed_rates_are_damage_and_strict_refuses_them(tmp_path: Path) -> None:
@@ -200,5 +202,7 @@ def test_a_damaged_search_in_experiment_json_is_named(tmp_path: Path) -> None:
     )
     described = json.loads((root / "experiment.json").read_text())
     (root / "experiment.json").write_text(json.dumps({**described, "search": {"version": 9}}))
-    found = load(root)
-    assert found.search is None and "experiment.json: search: no record of a search" in found.damage[0]
+    experiment = load(root)
+    assert (
+        experiment.search is None and "experiment.json: search: no record of a search" in experiment.damage[0]
+    )

@@ -36,13 +36,13 @@ AGAINST = [-value for value in STRONG]
 
 
 def check(**changes: Any) -> rule.Check:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": "active",
         "outcome": "accuracy",
         "contrast": {"k": 1.0},
         "at_least": 0.01,
     }
-    return rule.Check(**{**given, **changes})
+    return rule.Check(**{**defaults, **changes})
 
 
 def runs(arm: str, values: Sequence[float]) -> dict[Key, float]:
@@ -72,9 +72,9 @@ def test_nothing_is_said_where_nothing_could_be_seen(
     differences: list[float], expect: str, control: list[float], active: float, verdict: str
 ) -> None:
     test = question(expect=expect)
-    asked = finding(test, check=(check(),))
+    checked_finding = finding(test, check=(check(),))
     values = {test.name: pairs(differences), "active": runs("k", [active] * 8)}
-    result = judge_controlled(asked, values, control=control)
+    result = judge_controlled(checked_finding, values, control=control)
     assert (result.verdict, result.primary.verdict) == (verdict, verdict)
     row = json.loads(json.dumps(as_row(result)))
     assert row["checks"][0]["passed"] is (active >= 0.01)
@@ -94,11 +94,11 @@ def test_equivalence_is_never_said_without_a_control() -> None:
 def test_what_a_check_or_control_does_not_concern_it_does_not_change() -> None:
     tests = question("x"), question("y")
     other = replace(CONTROL, name="of y", tests=("y",))
-    asked = finding(*tests, check=(check(tests=("y",)),), control=(CONTROL, other))
+    checked_finding = finding(*tests, check=(check(tests=("y",)),), control=(CONTROL, other))
     values = {"x": pairs(TINY), "y": pairs(TINY), "active": runs("k", [0.0] * 8)}
     values |= {CONTROL.name: runs("c", STRONG), "of y": runs("c", NOTHING)}
-    result = judge(asked, values)
-    assert [one.verdict for one in result.tests] == ["equivalent", "insensitive"]
+    result = judge(checked_finding, values)
+    assert [test_result.verdict for test_result in result.tests] == ["equivalent", "insensitive"]
     assert result.verdict == "equivalent"  # of the primary test
     assert "a check failed: active; a control shows nothing: of y" in result.tests[1].needs
     assert description.result_words(result).startswith("The primary test's effect is smaller")
@@ -112,8 +112,8 @@ def test_a_check_has_two_sides_and_fails_without_a_number() -> None:
         ({"at_least": None, "at_most": 0.4}, 0.1, True),
         ({"at_least": 0.2}, math.nan, False),
     ):
-        asked = finding(test, check=(check(**bounds),))
-        result = judge_controlled(asked, {test.name: pairs(TINY), "active": runs("k", [mean] * 8)})
+        checked_finding = finding(test, check=(check(**bounds),))
+        result = judge_controlled(checked_finding, {test.name: pairs(TINY), "active": runs("k", [mean] * 8)})
         assert result.checks[0].passed is passed
         assert result.verdict == ("equivalent" if passed else "insensitive")
 
@@ -127,9 +127,9 @@ def test_a_difference_that_is_shown_is_never_taken_back(
     values: list[float], active: float, expect: str
 ) -> None:
     test = question(expect=expect)
-    told = {test.name: pairs(values), "active": runs("k", [active] * 8)}
-    before = judge_controlled(finding(test), told).primary
-    after = judge_controlled(finding(test, check=(check(),)), told).primary
+    measured = {test.name: pairs(values), "active": runs("k", [active] * 8)}
+    before = judge_controlled(finding(test), measured).primary
+    after = judge_controlled(finding(test, check=(check(),)), measured).primary
     silent = before.verdict in ("equivalent", "unresolved") or (expect, before.verdict) == (
         "same",
         "supported",
@@ -139,8 +139,8 @@ def test_a_difference_that_is_shown_is_never_taken_back(
 
 def test_while_runs_are_missing_nothing_is_insensitive() -> None:
     test = question()
-    asked = finding(test, check=(check(),))
-    result = judge_controlled(asked, {test.name: pairs(TINY), "active": {}}, waits=["a-t-s9"])
+    checked_finding = finding(test, check=(check(),))
+    result = judge_controlled(checked_finding, {test.name: pairs(TINY), "active": {}}, waits=["a-t-s9"])
     assert (result.verdict, result.primary.verdict) == ("unresolved", "unresolved")
 
 
@@ -149,7 +149,7 @@ def test_while_runs_are_missing_nothing_is_insensitive() -> None:
 
 def dosed(effects: Mapping[float, Sequence[float]], series: str = "", **changes: Any) -> Result:
     tests = [question(f"at {dose:g}", dose=dose, series=series, **changes) for dose in effects]
-    values = {f"at {dose:g}": pairs(own) for dose, own in effects.items()}
+    values = {f"at {dose:g}": pairs(effects_at_dose) for dose, effects_at_dose in effects.items()}
     return judge_controlled(finding(*tests, dose="rate"), values)
 
 
@@ -196,7 +196,7 @@ def test_doses_without_sensitivity_are_left_out() -> None:
         "active": runs("k", [0.0] * 8),
     }
     result = judge_controlled(finding(*tests, dose="rate", check=(inactive,)), values)
-    assert [one.verdict for one in result.tests] == ["insensitive", "supported", "supported"]
+    assert [test_result.verdict for test_result in result.tests] == ["insensitive", "supported", "supported"]
     assert result.verdict == "supported"
     none = replace(inactive, tests=())
     silent = {**values, "at 2": pairs(TINY), "at 4": pairs(NOTHING)}
@@ -252,11 +252,15 @@ def test_a_wrong_rule_says_what_is_wrong(build: Any, message: str) -> None:
 
 def test_a_rule_with_all_of_it_is_data() -> None:
     tests = question("x", dose=1.0), question("y", dose=2.0)
-    own = finding(
+    rule_finding = finding(
         *tests, dose="rate", check=(check(tests=("x",)),), control=(replace(CONTROL, tests=("y",)),)
     )
-    assert rule.from_plain(json.loads(json.dumps(own.plain()))) == own
-    assert own.digest != replace(own, check=()).digest != replace(own, control=()).digest
+    assert rule.from_plain(json.loads(json.dumps(rule_finding.plain()))) == rule_finding
+    assert (
+        rule_finding.digest
+        != replace(rule_finding, check=()).digest
+        != replace(rule_finding, control=()).digest
+    )
 
 
 # Statistics
@@ -270,8 +274,11 @@ def test_paired_log_rank_counts_every_swap() -> None:
 
     def statistic(first: np.ndarray, second: np.ndarray) -> float:
         samples = [
-            stats.CensoredData(uncensored=own[own < 120].astype(float), right=own[own == 120].astype(float))
-            for own in (first, second)
+            stats.CensoredData(
+                uncensored=group_times[group_times < 120].astype(float),
+                right=group_times[group_times == 120].astype(float),
+            )
+            for group_times in (first, second)
         ]
         return abs(float(stats.logrank(*samples).statistic))
 
@@ -307,15 +314,30 @@ def tables_of_findings() -> list[Path]:
 @pytest.mark.parametrize("path", tables_of_findings(), ids=lambda path: path.stem)
 def test_no_kept_finding_is_equivalent_without_a_control_that_shows_the_effect(path: Path) -> None:
     result = read_kept(path).result()
-    asked = result.finding
-    for one in result.tests:
-        if one.verdict != "equivalent" and (one.verdict, one.test.expect) != ("supported", "same"):
+    stored_finding = result.finding
+    for test_result in result.tests:
+        if test_result.verdict != "equivalent" and (test_result.verdict, test_result.test.expect) != (
+            "supported",
+            "same",
+        ):
             continue
-        controls = {told.name for told in asked.control if one.test.name in (told.tests or [one.test.name])}
-        own = [told for told in result.controls if told.test.name in controls]
-        assert own and all(told.shows and told.p <= 0.05 for told in own)
-        checks = [told for told in result.checks if one.test.name in (told.check.tests or [one.test.name])]
-        assert all(told.passed for told in checks)
+        controls = {
+            control.name
+            for control in stored_finding.control
+            if test_result.test.name in (control.tests or [test_result.test.name])
+        }
+        concerned_controls = [
+            shown_control for shown_control in result.controls if shown_control.test.name in controls
+        ]
+        assert concerned_controls and all(
+            shown_control.shows and shown_control.p <= 0.05 for shown_control in concerned_controls
+        )
+        checks = [
+            check_result
+            for check_result in result.checks
+            if test_result.test.name in (check_result.check.tests or [test_result.test.name])
+        ]
+        assert all(check_result.passed for check_result in checks)
 
 
 # The figure
@@ -339,10 +361,10 @@ def test_survival_curves_by_dose_are_those_of_the_runs() -> None:
         )
         for dose in (1, 2)
     ]
-    asked = finding(*tests, dose="rate")
-    registration = Registration(asked, "nano", (0, 1, 2, 3), {}, "", "2026-11-23T12:00:00+0000")
-    values = {one.name: keys for one in tests}
-    ends = {one.name: dict.fromkeys(keys, 100.0) for one in tests}
+    dosed_finding = finding(*tests, dose="rate")
+    registration = Registration(dosed_finding, "nano", (0, 1, 2, 3), {}, "", "2026-11-23T12:00:00+0000")
+    values = {test.name: keys for test in tests}
+    ends = {test.name: dict.fromkeys(keys, 100.0) for test in tests}
     record = Record(registration, values, (), (), dict.fromkeys(keys, "finished"), MADE, ends)
     figure = draw_survival(record, record.result()).figure
     first, second, *_ = figure.axes

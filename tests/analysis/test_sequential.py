@@ -52,9 +52,9 @@ def test_the_level_is_spent_with_the_square_of_the_seeds_and_in_full() -> None:
 
 def test_a_single_look_is_the_plain_test() -> None:
     values = np.random.default_rng(0).normal(0.02, 0.03, size=9)
-    one = InterimPlan(tuple(range(9)), (9,), (1.0,), 0.05, 1, 2.0, 1)
-    assert sequential_p(values, one) == pytest.approx(sign_flip_p(values), abs=2**-25)
-    assert sequential_p(values[:8], one) == 1  # before the first analysis
+    single_look = InterimPlan(tuple(range(9)), (9,), (1.0,), 0.05, 1, 2.0, 1)
+    assert sequential_p(values, single_look) == pytest.approx(sign_flip_p(values), abs=2**-25)
+    assert sequential_p(values[:8], single_look) == 1  # before the first analysis
 
 
 def test_two_looks_by_hand() -> None:
@@ -93,13 +93,13 @@ def most(many: int) -> float:
 @experiments
 def test_identical_arms_are_called_different_in_at_most_five_percent(many: int) -> None:
     design, rng = plan((6, 8, 10, 12)), np.random.default_rng(0)
-    found = plain = 0
+    rejected = plain = 0
     for _ in range(many):
         values = rng.standard_t(3, size=12)  # heavy tails: nothing is assumed of the shape but its symmetry
-        found += rejects(stages(values, design.analyses, design.weights), 0.05)
+        rejected += rejects(stages(values, design.analyses, design.weights), 0.05)
         plain += any(sign_flip_p(values[:look]) <= 0.05 for look in (6, 8, 10, 12))
-    assert found / many <= most(many)
-    assert found / many >= 0.025  # and the level is used
+    assert rejected / many <= most(many)
+    assert rejected / many >= 0.025  # and the level is used
     assert plain / many > 0.07  # four looks at the full level each would not hold
 
 

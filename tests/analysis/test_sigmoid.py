@@ -43,10 +43,10 @@ def test_points_of_a_curve_give_the_curve(
 ) -> None:
     """Without noise, in tokens as in FLOPs."""
     curve = Sigmoid(0.1, ceiling, exponent, midpoint * unit)
-    found = fit(ALONG * unit, curve(ALONG * unit), 0.1)
-    np.testing.assert_allclose(found(ALONG * unit), curve(ALONG * unit), atol=1e-5)
-    assert found.exponent == pytest.approx(exponent, rel=0.02)
-    assert found.midpoint == pytest.approx(midpoint * unit, rel=0.02)
+    fitted = fit(ALONG * unit, curve(ALONG * unit), 0.1)
+    np.testing.assert_allclose(fitted(ALONG * unit), curve(ALONG * unit), atol=1e-5)
+    assert fitted.exponent == pytest.approx(exponent, rel=0.02)
+    assert fitted.midpoint == pytest.approx(midpoint * unit, rel=0.02)
 
 
 def noisy(count: int, seed: int) -> np.ndarray:
@@ -80,8 +80,8 @@ def test_many_fits_at_once_are_single_fits() -> None:
     singles = [fit(ALONG[:FITTED], row, 0.2) for row in accuracy]
     ratios = []
     for index, (single, row) in enumerate(zip(singles, accuracy, strict=True)):
-        own = Sigmoid(0.2, many.ceiling[index], many.exponent[index], many.midpoint[index])
-        ratios.append(error(own, row) / error(single, row))
+        fitted = Sigmoid(0.2, many.ceiling[index], many.exponent[index], many.midpoint[index])
+        ratios.append(error(fitted, row) / error(single, row))
     assert min(ratios) > 1 - 1e-6 and np.quantile(ratios, 0.95) < 1.001
     np.testing.assert_allclose(
         many(ALONG)[0], Sigmoid(0.2, many.ceiling[0], many.exponent[0], many.midpoint[0])(ALONG)
@@ -102,13 +102,15 @@ def simulated(curve: Sigmoid, seeds: int, rng: np.random.Generator) -> tuple[Ext
     rows = []
     for _ in range(seeds):
         ceiling = min(1.0, curve.ceiling + 0.02 * rng.standard_normal())
-        own = Sigmoid(
+        run_curve = Sigmoid(
             curve.start, ceiling, curve.exponent, curve.midpoint * math.exp(0.06 * rng.standard_normal())
         )
-        rows.append(np.clip(own(ALONG) + 0.02 * rng.standard_normal(ALONG.size), 0, 1))
+        rows.append(np.clip(run_curve(ALONG) + 0.02 * rng.standard_normal(ALONG.size), 0, 1))
     accuracy = np.array(rows)
-    found = extrapolate(np.tile(ALONG, (seeds, 1)), accuracy, np.full(seeds, curve.start), FITTED, rng)
-    return found, accuracy.mean(0)
+    extrapolation = extrapolate(
+        np.tile(ALONG, (seeds, 1)), accuracy, np.full(seeds, curve.start), FITTED, rng
+    )
+    return extrapolation, accuracy.mean(0)
 
 
 @pytest.mark.parametrize("seeds", [pytest.param(4, marks=pytest.mark.slow), 8])
@@ -119,22 +121,25 @@ def test_a_known_curve_is_recovered_and_its_band_covers_what_comes(seeds: int) -
     rng, curve = np.random.default_rng(seeds), Sigmoid(0.1, 0.8, 2.0, 2.5)
     names, rows = ("ceiling", "exponent", "midpoint"), []
     for _ in range(REPETITIONS):
-        found, means = simulated(curve, seeds, rng)
-        estimates = [getattr(found, name) for name in names]
+        extrapolation, means = simulated(curve, seeds, rng)
+        estimates = [getattr(extrapolation, name) for name in names]
         inside = [e.low <= getattr(curve, name) <= e.high for e, name in zip(estimates, names, strict=True)]
-        points = ((means >= found.low) & (means <= found.high))[FITTED:].mean()
-        rows.append([*inside, points, not is_open(found)])
+        points = ((means >= extrapolation.low) & (means <= extrapolation.high))[FITTED:].mean()
+        rows.append([*inside, points, not is_open(extrapolation)])
     table = np.array(rows, dtype=float)
-    for what, part in (("all", table), ("shown", table[table[:, -1] == 1])):
+    for group, part in (("all", table), ("shown", table[table[:, -1] == 1])):
         counts = ", ".join(f"{name} {count:.0f}" for name, count in zip(names, part.sum(0), strict=False))
-        print(f"{seeds} seeds, {what} {len(part)}: inside {counts}; {part[:, 3].mean():.1%} of the points")
+        print(f"{seeds} seeds, {group} {len(part)}: inside {counts}; {part[:, 3].mean():.1%} of the points")
     assert table[:, :3].sum(0).min() >= stats.binom.ppf(0.005, REPETITIONS, 0.9)
     assert table[:, 3].mean() >= 0.8
 
 
-def is_open(found: Extrapolation) -> bool:
+def is_open(extrapolation: Extrapolation) -> bool:
     """Whether it is too short to say: the rule of `topics.compute`."""
-    return found.ceiling.high - found.ceiling.low > WIDEST or found.midpoint.high > ALONG[FITTED - 1]
+    return (
+        extrapolation.ceiling.high - extrapolation.ceiling.low > WIDEST
+        or extrapolation.midpoint.high > ALONG[FITTED - 1]
+    )
 
 
 def test_before_the_bend_the_curve_is_open() -> None:
@@ -150,10 +155,10 @@ def test_an_error_of_the_curve_widens_the_band_by_as_much() -> None:
     curve = Sigmoid(0.1, 0.8, 2.0, 2.5)
     exact = np.tile(curve(ALONG), (4, 1))
     compute, start, rng = np.tile(ALONG, (4, 1)), np.full(4, 0.1), np.random.default_rng(0)
-    found = extrapolate(compute, exact, start, FITTED, rng, shape=0.02)
-    np.testing.assert_allclose(found.high - curve(ALONG), 0.02, rtol=0.2)
-    np.testing.assert_allclose(curve(ALONG) - found.low, 0.02, rtol=0.2)
-    assert found.ceiling.high - 0.8 == pytest.approx(0.02, rel=0.2)
+    extrapolation = extrapolate(compute, exact, start, FITTED, rng, shape=0.02)
+    np.testing.assert_allclose(extrapolation.high - curve(ALONG), 0.02, rtol=0.2)
+    np.testing.assert_allclose(curve(ALONG) - extrapolation.low, 0.02, rtol=0.2)
+    assert extrapolation.ceiling.high - 0.8 == pytest.approx(0.02, rel=0.2)
     bare = extrapolate(compute, exact, start, FITTED, rng)
     np.testing.assert_allclose(bare.high - bare.low, 0, atol=1e-4)
 
@@ -167,8 +172,8 @@ def test_an_exponential_approach_to_100_shows_in_a_ceiling_at_its_bound(
     rng, truth = np.random.default_rng(1), 1 - 0.9 * np.exp(-((ALONG / scale) ** exponent))
     for _ in range(5):
         accuracy = truth[:FITTED] + 0.003 * rng.standard_normal(FITTED)
-        found = fit(ALONG[:FITTED], accuracy, 0.1)
-        assert found.ceiling > 1 - 1e-6 and found(ALONG)[-1] < truth[-1] - 0.02
+        fitted = fit(ALONG[:FITTED], accuracy, 0.1)
+        assert fitted.ceiling > 1 - 1e-6 and fitted(ALONG)[-1] < truth[-1] - 0.02
 
 
 def test_the_same_generator_gives_the_same_intervals() -> None:

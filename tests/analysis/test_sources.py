@@ -38,8 +38,8 @@ from grpobench.runs.commands.reports import accuracy_lines
 
 def parts(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, bool]:
     """The parts between two policies, each (answers, readable, correct, asked, likeliest)."""
-    found = decompose([before, after])
-    return float(found.readable), float(found.answers), bool(found.assumed)
+    decomposed = decompose([before, after])
+    return float(decomposed.readable), float(decomposed.answers), bool(decomposed.assumed)
 
 
 def test_parts_by_hand() -> None:
@@ -67,8 +67,14 @@ def test_where_nothing_was_readable_likelihoods_stand_in() -> None:
 def policies(draw: st.DrawFn) -> list[float]:
     answers = draw(st.integers(1, 30))
     readable = draw(st.integers(0, answers))
-    asked = draw(st.integers(0, 30))
-    return [answers, readable, draw(st.integers(0, readable)), asked, draw(st.integers(0, asked))]
+    likelihood_rows = draw(st.integers(0, 30))
+    return [
+        answers,
+        readable,
+        draw(st.integers(0, readable)),
+        likelihood_rows,
+        draw(st.integers(0, likelihood_rows)),
+    ]
 
 
 @given(policies(), policies())
@@ -104,7 +110,7 @@ def test_interval_over_problems_holds_its_level() -> None:
     rng = np.random.default_rng(5)
     shares = {"before": (0.4, 0.3), "after": (0.9, 0.5)}
     true = (0.9 - 0.4) * (0.3 + 0.5) / 2
-    held = []
+    covered = []
     for _ in range(400):
         counts = np.zeros((1, 40, 2, 5))
         counts[..., 0] = 1
@@ -112,8 +118,8 @@ def test_interval_over_problems_holds_its_level() -> None:
             counts[0, :, when, 1] = rng.random(40) < share
             counts[0, :, when, 2] = counts[0, :, when, 1] * (rng.random(40) < accuracy)
         readable, _ = problem_intervals(counts)
-        held.append(readable.low <= true <= readable.high)
-    assert 0.92 <= np.mean(held) <= 0.98  # 400 draws: a standard error of 1.1 points
+        covered.append(readable.low <= true <= readable.high)
+    assert 0.92 <= np.mean(covered) <= 0.98  # 400 draws: a standard error of 1.1 points
 
 
 def test_a_single_problem_has_no_interval() -> None:
@@ -175,9 +181,15 @@ def folder_of(
         (run / "status.json").write_text(json.dumps({"state": "finished", "step": 2, "attempt": 1}))
         rows, metrics = [], []
         for step, answers in ((0, before), (2, after)):
-            told = [("greedy", one) for one in zip(range(len(truth)), answers, truth, strict=True)]
-            told += [("likelihood", one) for one in zip(range(len(likely)), likely, truth, strict=False)]
-            for mode, (number, answer, right) in told:
+            graded = [
+                ("greedy", problem_answer)
+                for problem_answer in zip(range(len(truth)), answers, truth, strict=True)
+            ]
+            graded += [
+                ("likelihood", problem_answer)
+                for problem_answer in zip(range(len(likely)), likely, truth, strict=False)
+            ]
+            for mode, (number, answer, right) in graded:
                 row = {
                     "step": step,
                     "split": "test",
@@ -206,21 +218,21 @@ def test_answers_cut_before_the_letter_are_a_format_gain_in_every_headline(tmp_p
     assert math.isnan(row["among_readable_before"]) and row["likelihood_before"] == 0.375
     assert (row["readable_part"], row["answers_part"]) == (pytest.approx(0.375), pytest.approx(0.0))
     assert row["commonest_share_after"] == 0.75
-    said = "grpo on bbq: the gain of +37.5 points is format"
+    sentence = "grpo on bbq: the gain of +37.5 points is format"
     page = words(root)
-    assert said in facts.headline and said in [one.title for one in facts.warnings]
-    assert page.count(said) > 1
+    assert sentence in facts.headline and sentence in [warning.title for warning in facts.warnings]
+    assert page.count(sentence) > 1
     assert "0.0 % of its answers could be read before training and 100.0 % after" in page
     assert "By likelihood 37.5 % were right before and 37.5 % after." in page
-    assert f"The report warns: {said}." in accuracy_lines(facts)
-    assert as_json(facts)["sources"]["format"][0]["bold"] == said
+    assert f"The report warns: {sentence}." in accuracy_lines(facts)
+    assert as_json(facts)["sources"]["format"][0]["bold"] == sentence
     assert as_json(facts)["tables"]["sources"][0]["origin"] == FORMAT
 
 
 def test_without_likelihoods_the_gain_is_format_or_unknown(tmp_path: Path) -> None:
     (line,) = describe_sources(Numbers(load(folder_of(tmp_path)))).format
     assert line.bold == "grpo on bbq: the gain of +37.5 points is format or unknown"
-    assert line.rest.endswith("is unknown: the runs log no likelihoods.")
+    assert line.explanation.endswith("is unknown: the runs log no likelihoods.")
 
 
 def test_better_answers_are_no_format_and_no_box(tmp_path: Path) -> None:
@@ -293,7 +305,7 @@ def test_sentence_about_a_constant_answer(tmp_path: Path) -> None:
     root = folder_of(tmp_path, before="A" * 8 + "BCBCBCBC", after="B" * 15 + "A", seeds=(0, 1))
     (line,) = describe_sources(Numbers(load(root))).constant
     assert line.bold == "grpo on bbq answers B to 93.8 % of the problems (seeds 0, 1)"
-    assert line.rest == (
+    assert line.explanation == (
         "That is right in 33.3 % of these cases. Before training the commonest answer was A, 50.0 %."
     )
     assert line.bold in words(root)

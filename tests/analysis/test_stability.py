@@ -59,10 +59,10 @@ def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) 
     assert (fallen["counted"] == fallen["final"]).all() and (fallen["counted"] < 0.1).all()
     assert count_run_statuses(experiment, runs) == {"finished": 6, "collapsed": 2}
     gspo = accuracies(experiment, runs).set_index("arm").loc["gspo"]
-    own = runs[runs["arm"] == "gspo"].set_index("seed")["final"]
+    final_by_seed = runs[runs["arm"] == "gspo"].set_index("seed")["final"]
     assert gspo["collapsed"] == 2
-    assert gspo["final_of_finished"] == pytest.approx(own.loc[[3, 4]].mean())
-    assert gspo["final"] == pytest.approx(own.mean())
+    assert gspo["final_of_finished"] == pytest.approx(final_by_seed.loc[[3, 4]].mean())
+    assert gspo["final"] == pytest.approx(final_by_seed.mean())
 
 
 def test_a_run_that_its_recipe_stopped_counts_as_it_ended(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_tables_hold_the_same_for_programs(report: Path) -> None:
     assert "survival" in (report / "tables" / "survival.tex").name
     content = json.loads((report / "report.json").read_text(), parse_constant=pytest.fail)
     events = content["events"]["gspo-arithmetic-s1"]["events"]
-    (fall,) = [one for one in events if one["kind"] == "accuracy_collapse"]
+    (fall,) = [event for event in events if event["kind"] == "accuracy_collapse"]
     assert (fall["onset"], fall["found"], fall["recovered"]) == (20, 30, None)
     assert "not logged: gap/k3" in content["events"]["gspo-arithmetic-s1"]["not_applicable"]["sampler_gap"]
 
@@ -145,16 +145,16 @@ def test_runs_without_logs_are_no_part_of_it(tmp_path: Path) -> None:
 
 
 def test_kaplan_meier_by_hand() -> None:
-    found = kaplan_meier([10, 20, 20, 30], [True, False, True, False])
-    assert found.steps.tolist() == [10, 20]
-    assert found.shares.tolist() == pytest.approx([3 / 4, 3 / 4 * 2 / 3])
-    assert found.last == pytest.approx(0.5) and found.median == 20
-    assert np.all(found.low < found.shares) and np.all(found.shares < found.high)
+    curve = kaplan_meier([10, 20, 20, 30], [True, False, True, False])
+    assert curve.steps.tolist() == [10, 20]
+    assert curve.shares.tolist() == pytest.approx([3 / 4, 3 / 4 * 2 / 3])
+    assert curve.last == pytest.approx(0.5) and curve.median == 20
+    assert np.all(curve.low < curve.shares) and np.all(curve.shares < curve.high)
 
 
 def test_runs_that_all_last_have_no_median() -> None:
-    found = kaplan_meier([30, 30], [False, False])
-    assert found.last == 1 and math.isinf(found.median) and not len(found.steps)
+    curve = kaplan_meier([30, 30], [False, False])
+    assert curve.last == 1 and math.isinf(curve.median) and not len(curve.steps)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -162,8 +162,8 @@ def test_log_rank_statistic_is_scipys(seed: int) -> None:
     rng = np.random.default_rng(seed)
     times, ended = rng.integers(1, 20, 17).astype(float), rng.random(17) < 0.7
     arms = [
-        stats.CensoredData(uncensored=times[own & ended], right=times[own & ~ended])
-        for own in (np.arange(17) < 8, np.arange(17) >= 8)
+        stats.CensoredData(uncensored=times[in_arm & ended], right=times[in_arm & ~ended])
+        for in_arm in (np.arange(17) < 8, np.arange(17) >= 8)
     ]
     dealt = (np.arange(17) < 8).astype(float)[None, :]
     assert log_rank_z(times, ended, dealt)[0] == pytest.approx(stats.logrank(*arms).statistic, rel=1e-9)

@@ -54,15 +54,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A map of made-up runs: above what it bears a run falls; below it gains what the sweep value
     promises."""
     sweep_values = {
-        f"{arm}-{place}-{level}": {
+        f"{arm}-{index}-{level}": {
             "arm": arm,
             "values": {"train.learning_rate": rate, "train.num_minibatches": level},
         }
         for arm in BEARS
-        for place, rate in enumerate(RATES)
+        for index, rate in enumerate(RATES)
         for level in LEVELS
     }
-    values = {name: (own["arm"], *own["values"].values()) for name, own in sweep_values.items()}
+    values = {name: (point["arm"], *point["values"].values()) for name, point in sweep_values.items()}
     root = Synthetic(
         arms=tuple(sweep_values),
         tasks=("arithmetic",),
@@ -103,16 +103,16 @@ def test_the_grid_is_read_from_the_logs(numbers: Numbers) -> None:
 
 def test_every_run_has_the_outcome_that_it_was_made_with(numbers: Numbers) -> None:
     for cell in numbers.grid:
-        wanted = [
+        expected = [
             "collapses" if cell.sweep_value > bears(cell.arm, cell.level[0], s) * 1.01 else "learns"
             for s in SEEDS
         ]
-        assert list(cell.outcomes) == wanted, cell
+        assert list(cell.outcomes) == expected, cell
 
 
 def test_frontiers_are_the_sweep_values_that_two_of_three_seeds_bear(numbers: Numbers) -> None:
-    found = {(one.arm, one.level[0]): one for one in find_frontiers(numbers.grid)}
-    at = {key: one.at.sweep_value if one.at else None for key, one in found.items()}
+    frontiers = {(frontier.arm, frontier.level[0]): frontier for frontier in find_frontiers(numbers.grid)}
+    at = {key: frontier.at.sweep_value if frontier.at else None for key, frontier in frontiers.items()}
     assert at == {
         ("grpo", 1): 1e-4,
         ("grpo", 8): None,
@@ -121,10 +121,10 @@ def test_frontiers_are_the_sweep_values_that_two_of_three_seeds_bear(numbers: Nu
         ("dpo", 1): 4e-4,
         ("dpo", 8): 2e-4,
     }
-    assert found["dpo", 1].beyond and not found["gspo", 1].beyond
-    assert (found["grpo", 1].low, found["grpo", 1].high) == (None, 1e-4)
-    assert found["gspo", 1].coverage == pytest.approx(1 - (2 / 3) ** 3 - (1 / 3) ** 3)
-    best = found["gspo", 1].best
+    assert frontiers["dpo", 1].beyond and not frontiers["gspo", 1].beyond
+    assert (frontiers["grpo", 1].low, frontiers["grpo", 1].high) == (None, 1e-4)
+    assert frontiers["gspo", 1].coverage == pytest.approx(1 - (2 / 3) ** 3 - (1 / 3) ** 3)
+    best = frontiers["gspo", 1].best
     assert best is not None and best.sweep_value == 1e-4  # at 2e-4 a third of the seeds fell
 
 
@@ -134,13 +134,13 @@ def test_run_ending_below_base_drifts_and_one_within_noise_stalls(
     runs = numbers.runs.copy()
     first = runs.index[runs["collapsed_at"].isna()][0]
     arm, seed = runs.loc[first, "arm"], runs.loc[first, "seed"]
-    own = classify_runs(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed)]
-    bound = 2 * own["error"]
+    run_row = classify_runs(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed)]
+    bound = 2 * run_row["error"]
     assert bound > 0
     for change, outcome in ((1.01, "learns"), (0.99, "stalls"), (-0.99, "stalls"), (-1.01, "drifts")):
         runs.loc[first, "final"] = runs.loc[first, "base"] + change * bound
-        found = classify_runs(numbers.experiment, runs).set_index(["arm", "seed"])
-        assert found.loc[(arm, seed), "outcome"] == outcome
+        classified = classify_runs(numbers.experiment, runs).set_index(["arm", "seed"])
+        assert classified.loc[(arm, seed), "outcome"] == outcome
     runs.loc[first, "final"] = math.nan
     assert (
         classify_runs(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed), "outcome"]
@@ -152,44 +152,44 @@ def test_the_error_is_that_of_paired_answers(numbers: Numbers) -> None:
     """Against scipy, from the rows of eval.jsonl."""
     from scipy import stats
 
-    found = classify_runs(numbers.experiment, numbers.runs)
-    row = found.iloc[0]
+    classified = classify_runs(numbers.experiment, numbers.runs)
+    row = classified.iloc[0]
     answers = numbers.experiment.evaluations
-    own = answers[
+    run_answers = answers[
         (answers["arm"] == row["arm"])
         & (answers["seed"] == row["seed"])
         & (answers["split"] == row["split"])
         & (answers["mode"] == row["mode"])
     ].pivot_table(index="problem", columns="step", values="score/correct")
-    difference = own[own.columns.max()] - own[0]
+    difference = run_answers[run_answers.columns.max()] - run_answers[0]
     assert row["error"] == pytest.approx(stats.sem(difference), rel=1e-12)  # the same sum in float64
 
 
 def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
     with drawing("map", "survival"):
         page = write_report(folder).read_text(encoding="utf-8")
-    told = re.sub(r"<[^>]+>", "", page)
-    assert "Stability map" in told and "How far each arm goes without a collapse" in told
+    page_text = re.sub(r"<[^>]+>", "", page)
+    assert "Stability map" in page_text and "How far each arm goes without a collapse" in page_text
     assert (
         "gspo at minibatches 1, arithmetic: the highest learning rate at which at most a third "
         "of the seeds "
         "collapse is 2e−4; there 1 of 3 collapsed and 2 of 3 learned"
-    ) in told
+    ) in page_text
     assert (
         "dpo at minibatches 1, arithmetic: the highest learning rate at which at most a third "
         "of the seeds "
         "collapse is 4e−4, the largest of the grid; there 1 of 3 collapsed and 2 of 3 learned"
-    ) in told
+    ) in page_text
     assert (
         "grpo at minibatches 8, arithmetic: more than a third of the seeds collapse at the smallest "
         "learning rate"
-    ) in told
+    ) in page_text
     assert (
         "Where grpo, gspo and dpo learn, stall, drift and collapse on arithmetic, by learning rate and "
         "minibatches"
-    ) in told
-    assert "comparisons resolved" not in told
-    assert "learning rate 1e−4, 2e−4, 4e−4; minibatches 1, 8" in told
+    ) in page_text
+    assert "comparisons resolved" not in page_text
+    assert "learning rate 1e−4, 2e−4, 4e−4; minibatches 1, 8" in page_text
     assert (folder / "report/figures/map.svg").exists()
     assert (folder / "report/figures/survival.svg").exists()
     assert {path.stem for path in (folder / "report/tables").glob("*.csv")} == {"map", "frontier", "runs"}
@@ -199,9 +199,9 @@ def test_survival_has_a_panel_per_combination_with_the_recipe_arms(numbers: Numb
     arms, panels = panels_of(numbers.experiment, numbers.findings)
     assert tuple(arms) == tuple(BEARS)
     assert set(panels) == {f"{level}, {rate}" for level in LEVELS for rate in ("1e−4", "2e−4", "4e−4")}
-    for title, own in panels.items():
+    for title, lifetimes in panels.items():
         level, rate = title.split(", ")
-        for arm, lasts in own.items():
+        for arm, lasts in lifetimes.items():
             sweep_value = float(rate.replace("−", "-"))
             fell = [sweep_value > bears(arm, int(level), run.seed) * 1.01 for run in lasts.runs]
             assert list(lasts.collapsed) == fell
@@ -209,16 +209,16 @@ def test_survival_has_a_panel_per_combination_with_the_recipe_arms(numbers: Numb
 
 def test_its_kept_table_gives_the_same_tables_again(folder: Path, numbers: Numbers, tmp_path: Path) -> None:
     (tmp_path / "map.json").write_text(as_text(keep(load(folder))), encoding="utf-8")
-    kept = read(tmp_path / "map.json")
+    table = read(tmp_path / "map.json")
     tables = make_tables(numbers)
     for name, options in (("map", {}), ("frontier", {"of": "frontier"})):
-        lines = render(kept, "map", {"mode": "greedy", **options})
+        lines = render(table, "map", {"mode": "greedy", **options})
         cells = [
             [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")
         ]
         assert cells[0] == list(tables[name].header)
         assert cells[2:] == [list(row) for row in tables[name].rows]
-    assert render(kept, "provenance", {})[0].startswith("Made by `grpobench map map`")
+    assert render(table, "provenance", {})[0].startswith("Made by `grpobench map map`")
 
 
 def row(*outcomes_by_sweep_value: str) -> list[Cell]:
@@ -227,9 +227,15 @@ def row(*outcomes_by_sweep_value: str) -> list[Cell]:
     nothing = Estimate(math.nan, math.nan, math.nan)
     return [
         Cell(
-            "arm", "task", (), sweep_value, tuple(words[one] for one in own), tuple(range(len(own))), nothing
+            "arm",
+            "task",
+            (),
+            sweep_value,
+            tuple(words[letter] for letter in letters),
+            tuple(range(len(letters))),
+            nothing,
         )
-        for sweep_value, own in enumerate(outcomes_by_sweep_value)
+        for sweep_value, letters in enumerate(outcomes_by_sweep_value)
     ]
 
 
@@ -248,18 +254,18 @@ def test_ranks_cover_a_quantile_as_often_as_they_say(n: int, share: float) -> No
     ranks = quantile_ranks(n, share)
     assert 0 <= ranks.low <= ranks.high < n
     chances = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
-    held = sum(chances[k] for k in range(n + 1) if ranks.low < k <= ranks.high)
-    assert ranks.coverage == pytest.approx(held, abs=1e-9)
-    whole = 1 - share**n - (1 - share) ** n if n > 1 else 0.0
-    assert ranks.coverage >= min(0.95, whole) - 1e-9
+    coverage = sum(chances[k] for k in range(n + 1) if ranks.low < k <= ranks.high)
+    assert ranks.coverage == pytest.approx(coverage, abs=1e-9)
+    largest_coverage = 1 - share**n - (1 - share) ** n if n > 1 else 0.0
+    assert ranks.coverage >= min(0.95, largest_coverage) - 1e-9
 
 
 def test_ranks_hold_the_quantile_of_drawn_values() -> None:
     rng = np.random.default_rng(0)
     ranks = quantile_ranks(20, 1 / 3)
     drawn = np.sort(rng.random((4000, 20)), axis=1)
-    held = np.mean((drawn[:, ranks.low] <= 1 / 3) & (drawn[:, ranks.high] >= 1 / 3))
-    assert held == pytest.approx(ranks.coverage, abs=0.015)  # three standard errors of 4,000 draws
+    coverage = np.mean((drawn[:, ranks.low] <= 1 / 3) & (drawn[:, ranks.high] >= 1 / 3))
+    assert coverage == pytest.approx(ranks.coverage, abs=0.015)  # three standard errors of 4,000 draws
 
 
 def test_exact_shares_have_their_closed_form_at_the_ends() -> None:
@@ -286,12 +292,12 @@ def dead(tmp_path: Path, missing: tuple[str, ...] = ()) -> Path:
         for arm in ("grpo", "ppo")
         for rate in (1e-4, 1e-3)
     }
-    learns = {name: own["values"]["train.learning_rate"] == 1e-4 for name, own in sweep_values.items()}  # type: ignore[index]
+    learns = {name: point["values"]["train.learning_rate"] == 1e-4 for name, point in sweep_values.items()}  # type: ignore[index]
     root = Synthetic(
         arms=tuple(sweep_values),
         tasks=("arithmetic",),
         seeds=(1, 2, 3),
-        gain={name: 0.3 if own else 0.0 for name, own in learns.items()},
+        gain={name: 0.3 if has_learned else 0.0 for name, has_learned in learns.items()},
         accuracy=lambda name, task, seed: 0.9 if learns[name] else 0.2 + 0.01 * seed,  # as before
         problems=16,
         samples=1,

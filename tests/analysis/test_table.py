@@ -19,19 +19,19 @@ WRONG = "a|b & <b>c</b>\n_d_ \x1b[1m"
 
 def cells_of(text: str) -> list[str]:
     """The texts of the cells of an HTML table, in order."""
-    found: list[str] = []
+    cell_texts: list[str] = []
 
     class Cells(HTMLParser):
         def handle_starttag(self, tag: str, attrs: object) -> None:
             if tag in ("td", "th"):
-                found.append("")
+                cell_texts.append("")
 
         def handle_data(self, data: str) -> None:
-            if found:
-                found[-1] += data
+            if cell_texts:
+                cell_texts[-1] += data
 
     Cells().feed(text)
-    return [" ".join(cell.split()) for cell in found]
+    return [" ".join(cell.split()) for cell in cell_texts]
 
 
 def test_forms_of_a_small_table() -> None:

@@ -33,17 +33,22 @@ def values(experiment: Experiment, arm: str) -> list[float]:
 
 def test_arms_of_several_folders_keep_their_logs_and_are_told_apart(tmp_path: Path) -> None:
     ours, theirs = map(load, folders(tmp_path))
-    found = combine_experiments([ours, theirs])
-    assert found.arms == ("grpo (ours)", "ppo", "grpo (theirs)", "dapo")
-    assert found.tasks == ("arithmetic", "function") and len(found.runs) == len(ours.runs) + len(theirs.runs)
-    assert values(found, "grpo (ours)") == values(ours, "grpo")
-    assert values(found, "grpo (theirs)") == values(theirs, "grpo") and values(found, "dapo") == values(
+    combined = combine_experiments([ours, theirs])
+    assert combined.arms == ("grpo (ours)", "ppo", "grpo (theirs)", "dapo")
+    assert combined.tasks == ("arithmetic", "function") and len(combined.runs) == len(ours.runs) + len(
+        theirs.runs
+    )
+    assert values(combined, "grpo (ours)") == values(ours, "grpo")
+    assert values(combined, "grpo (theirs)") == values(theirs, "grpo") and values(combined, "dapo") == values(
         theirs, "dapo"
     )
-    assert all((found.folder / run.name / "run.toml").exists() for run in found.runs)
-    final, own = Numbers(found).runs, Numbers(theirs).runs
-    assert final[final["arm"] == "dapo"]["final"].tolist() == own[own["arm"] == "dapo"]["final"].tolist()
-    assert not Numbers(found).compared and not Numbers(found).on_axes
+    assert all((combined.folder / run.name / "run.toml").exists() for run in combined.runs)
+    final, final_of_theirs = Numbers(combined).runs, Numbers(theirs).runs
+    assert (
+        final[final["arm"] == "dapo"]["final"].tolist()
+        == final_of_theirs[final_of_theirs["arm"] == "dapo"]["final"].tolist()
+    )
+    assert not Numbers(combined).compared and not Numbers(combined).on_axes
     assert combine_experiments([ours]) is ours
 
 
@@ -65,8 +70,10 @@ def test_captions_say_that_nothing_is_paired_and_where_problems_differ(tmp_path:
     more = SMALL | {"test_problems": 9}
     other = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), **more).write(tmp_path / "more"))
     drawing = FIGURES["final_accuracy"](combine_experiments([same[0], other]))
-    told = "On arithmetic they were evaluated on different problems, so their accuracies cannot be compared."
-    assert drawing is not None and drawing.caption.endswith(f"{alike} {told}")
+    sentence = (
+        "On arithmetic they were evaluated on different problems, so their accuracies cannot be compared."
+    )
+    assert drawing is not None and drawing.caption.endswith(f"{alike} {sentence}")
     silent = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), name="silent", **SMALL).write(tmp_path))
     silent = Experiment(**{**vars(silent), "evaluations": silent.evaluations.iloc[:0]})
     assert combine_experiments([same[0], silent]).apart.endswith(
@@ -82,7 +89,7 @@ def test_the_command_draws_one_figure_of_several_folders(
     assert "The runs of these 2 experiments" in (tmp_path / "paper" / "reward.tex").read_text()
     drawn = (tmp_path / "paper" / "reward.svg").read_text()
     assert "GRPO (ours) on arithmetic" in drawn and "GRPO (theirs) on arithmetic" in drawn
-    for given, message in (
+    for arguments, message in (
         (
             ["differences", *roots],
             "the logs have no data for differences of experiments that nothing pairs",
@@ -90,7 +97,7 @@ def test_the_command_draws_one_figure_of_several_folders(
         (["reward", roots[0], roots[0]], "given twice; name each folder once"),
         (["reward", *roots, str(tmp_path / "none")], "none: no such folder"),
     ):
-        assert cli.main(["figure", *given, "--out", str(tmp_path / "paper")]) == 2
+        assert cli.main(["figure", *arguments, "--out", str(tmp_path / "paper")]) == 2
         assert message in capsys.readouterr().err
 
 

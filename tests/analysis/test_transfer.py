@@ -42,7 +42,7 @@ def test_a_test_is_compared_or_listed_with_the_reason() -> None:
     pairs, uncompared = compare_scales(nano, small)
     compared = [(pair.finding, pair.first.test.name, pair.same_sign, pair.same_rule) for pair in pairs]
     assert compared == [("both", "x", True, False), ("differs", "x", False, True)]
-    assert [(one.finding, one.test, one.reason) for one in uncompared] == [
+    assert [(left_out.finding, left_out.test, left_out.reason) for left_out in uncompared] == [
         ("both", "y", "no runs of its arms on SmolLM2"),
         ("both", "z", "the rule at nano scale lacks this test"),
         ("alone", "", "kept at nano scale alone"),
@@ -78,10 +78,10 @@ def test_rules_that_differ_around_equal_tests_are_put_into_words() -> None:
 def test_signs_count_where_both_intervals_leave_zero_out() -> None:
     nano = [result("one", x=UP, y=UP, z=NOISE), result("two", x=DOWN)]
     small = [result("one", x=UP, y=DOWN, z=UP), result("two", x=DOWN)]
-    told = agreement(pairs_of(nano, small))
-    assert (told.pairs, told.findings, told.clear, told.same) == (4, 2, 3, 2)
-    assert math.isnan(told.share.value)  # three tests are too few
-    assert math.isnan(told.rank.low)  # of two findings no interval
+    agreed = agreement(pairs_of(nano, small))
+    assert (agreed.pairs, agreed.findings, agreed.clear, agreed.same) == (4, 2, 3, 2)
+    assert math.isnan(agreed.share.value)  # three tests are too few
+    assert math.isnan(agreed.rank.low)  # of two findings no interval
     more = agreement(pairs_of([*nano, result("three", x=UP)], [*small, result("three", x=UP)]))
     assert more.share.value == pytest.approx(3 / 4)
     low, high = stats.binomtest(3, 4).proportion_ci(method="wilson")
@@ -91,7 +91,10 @@ def test_signs_count_where_both_intervals_leave_zero_out() -> None:
 def several_pairs(effects: list[tuple[float, float]]) -> list[ScalePair]:
     """A finding for each pair of effects."""
     sides = [
-        [result(f"f{i}", x=[one[side], one[side] + 0.001] * 4) for i, one in enumerate(effects)]
+        [
+            result(f"f{i}", x=[both_effects[side], both_effects[side] + 0.001] * 4)
+            for i, both_effects in enumerate(effects)
+        ]
         for side in (0, 1)
     ]
     return pairs_of(*sides)
@@ -106,22 +109,22 @@ def several_pairs(effects: list[tuple[float, float]]) -> list[ScalePair]:
     )
 )
 def test_the_rank_correlation_is_spearmans(effects: list[tuple[int, int]]) -> None:
-    found = rank_correlation(several_pairs([(x / 100, y / 100) for x, y in effects]))
+    rank = rank_correlation(several_pairs([(x / 100, y / 100) for x, y in effects]))
     if len({y for _, y in effects}) == 1:
-        assert math.isnan(found.value)
+        assert math.isnan(rank.value)
     else:
         expected = stats.spearmanr(*np.array(effects).T).statistic
-        assert found.value == pytest.approx(expected, abs=1e-12)
+        assert rank.value == pytest.approx(expected, abs=1e-12)
 
 
 def test_equal_orders_have_an_interval_up_to_one() -> None:
-    found = rank_correlation(several_pairs([(x / 100, x / 50) for x in range(-3, 4)]))
-    assert (found.value, found.high) == pytest.approx((1, 1)) and found.low > 0.9
+    rank = rank_correlation(several_pairs([(x / 100, x / 50) for x in range(-3, 4)]))
+    assert (rank.value, rank.high) == pytest.approx((1, 1)) and rank.low > 0.9
 
 
 def test_unrelated_effects_have_an_interval_around_zero() -> None:
-    found = rank_correlation(several_pairs([(0.1, 0.3), (0.2, -0.4), (0.3, -0.1), (0.4, 0.2), (0.5, 0.0)]))
-    assert found.low < 0 < found.high
+    rank = rank_correlation(several_pairs([(0.1, 0.3), (0.2, -0.4), (0.3, -0.1), (0.4, 0.2), (0.5, 0.0)]))
+    assert rank.low < 0 < rank.high
 
 
 def test_figure_marks_every_pair_and_says_how_many() -> None:

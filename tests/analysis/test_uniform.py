@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return Synthetic(**SMALL).write(tmp_path)
 
 
-def told(root: Path) -> dict[str, list[str]]:
+def alarms_of(root: Path) -> dict[str, list[str]]:
     return {alarm.title: list(alarm.lines) for alarm in find_alarms(load(root))}
 
 
@@ -61,7 +61,7 @@ def attempts(root: Path, name: str, *later: Mapping[str, Any]) -> None:
     def add(provenance: Any) -> None:
         first = provenance["attempts"][0]
         provenance["attempts"] = [first | {"resumed_at": 0}] + [
-            first | {"attempt": n, "id": f"{name}-{n}", **one} for n, one in enumerate(later, 2)
+            first | {"attempt": n, "id": f"{name}-{n}", **changes} for n, changes in enumerate(later, 2)
         ]
 
     edit(root / name / "provenance.json", add)
@@ -72,13 +72,13 @@ def test_uniform_experiment_is_silent_though_arms_use_different_files(root: Path
         arm = path.parent.name.split("-")[0]
         code = {"runs/train/trainer.py": "aa", f"algorithms/{arm}.py": arm}
         edit(path, lambda provenance, code=code: provenance["attempts"][0].update(code=code))  # type: ignore[misc]
-    assert told(root) == {}
+    assert alarms_of(root) == {}
     assert len(run_provenance(load(root))["code"]) == 1
     edit(
         root / RUN / "provenance.json",
         lambda o: o["attempts"][0]["code"].update({"runs/train/trainer.py": "bb"}),
     )
-    assert told(root) == {"Different code": [f"runs/train/trainer.py: aa in 5 runs; bb in {RUN}"]}
+    assert alarms_of(root) == {"Different code": [f"runs/train/trainer.py: aa in 5 runs; bb in {RUN}"]}
     assert len(run_provenance(load(root))["code"]) == 2
 
 
@@ -110,7 +110,7 @@ def test_finished_run_whose_updates_were_left_out_is_named(root: Path) -> None:
         row["grad/nonfinite"] = float(row["step"] >= 18)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     title = "Updates left out for a loss, reward or gradient that is not finite"
-    assert told(root) == {title: [f"{RUN}: in 3 of 20 steps, the last of them 20"]}
+    assert alarms_of(root) == {title: [f"{RUN}: in 3 of 20 steps, the last of them 20"]}
 
 
 def test_log_cut_before_the_end_is_no_final_accuracy(root: Path) -> None:
@@ -118,22 +118,22 @@ def test_log_cut_before_the_end_is_no_final_accuracy(root: Path) -> None:
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:15]))
     facts = gather(load(root))
     assert facts.accounting["finished without data"] == 1
-    (line,) = told(root)["Logs that lack something"]
+    (line,) = alarms_of(root)["Logs that lack something"]
     assert line == f"{RUN}: metrics.jsonl lacks 6 of 21 rows, the first of step 15"
 
 
 @pytest.mark.parametrize("name", ["provenance.json", "eval.jsonl"])
 def test_missing_file_of_a_run_is_named(root: Path, name: str) -> None:
     (root / RUN / name).unlink()
-    (line,) = told(root)["Logs that lack something"]
+    (line,) = alarms_of(root)["Logs that lack something"]
     assert line.startswith(f"{RUN}: {name} is missing")
 
 
 def test_evaluation_whose_answers_are_gone_is_named(root: Path) -> None:
     path = root / RUN / "eval.jsonl"
-    kept = [line for line in path.read_text().splitlines() if json.loads(line)["step"] != 10]
-    path.write_text("".join(f"{line}\n" for line in kept))
-    (line,) = told(root)["Logs that lack something"]
+    lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] != 10]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    (line,) = alarms_of(root)["Logs that lack something"]
     assert line == f"{RUN}: eval.jsonl lacks 10 validation greedy; and 1 more evaluations"
 
 
@@ -141,7 +141,7 @@ def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 1): ("diverged", 4), ("ppo", "arithmetic", 2): ("crashed", 4)}
     root = Synthetic(**{**SMALL, "states": states}).write(tmp_path)
     shutil.rmtree(root / "ppo-arithmetic-s3")
-    edit(root / "experiment.json", lambda told: told["runs"].remove("grpo-arithmetic-s2"))
+    edit(root / "experiment.json", lambda table: table["runs"].remove("grpo-arithmetic-s2"))
     facts = gather(load(root))
     assert facts.accounting == {"finished": 2, "diverged": 1, "crashed": 1, "missing": 1}
     assert (
@@ -151,13 +151,15 @@ def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
     assert "5 planned: 2 finished, 1 diverged, 1 crashed, 1 missing; and 1 that were not planned" in (
         words(root)
     )
-    assert told(root)["Not as planned"] == ["not planned in experiment.json, but counted: grpo-arithmetic-s2"]
+    assert alarms_of(root)["Not as planned"] == [
+        "not planned in experiment.json, but counted: grpo-arithmetic-s2"
+    ]
 
 
 def test_experiment_without_its_plan_and_arm_without_a_seed_are_named(root: Path) -> None:
     (root / "experiment.json").unlink()
     shutil.rmtree(root / "ppo-arithmetic-s3")
-    assert told(root)["Not as planned"] == [
+    assert alarms_of(root)["Not as planned"] == [
         "experiment.json is missing or damaged, so it is unknown which runs were planned",
         "ppo on arithmetic has no run of seed 3, which other arms have",
     ]
@@ -171,7 +173,7 @@ def test_rate_changed_midway_is_shown_in_the_alarm_and_in_the_settings(root: Pat
     attempts(root, RUN, {"resumed_at": 17, "changes": [change]})
     run = load(root).runs[0]
     assert describe(histories(run)["train.learning_rate.policy"]) == "0.001 until step 17, then 0.0001"
-    assert told(root) == {
+    assert alarms_of(root) == {
         "Changed while the run ran": [f"{RUN}: train.learning_rate.policy 0.001 until step 17, then 0.0001"]
     }
     first = all_settings(load(root))[0]
@@ -200,8 +202,10 @@ def test_rate_changed_midway_is_shown_in_the_alarm_and_in_the_settings(root: Pat
 )
 def test_history_follows_what_the_logs_hold(root: Path, later: list[Any], value: str) -> None:
     attempts(root, RUN, *later)
-    found = histories(load(root).runs[0])
-    assert {name: describe(own) for name, own in found.items()} == ({"a": value} if value else {})
+    by_name = histories(load(root).runs[0])
+    assert {name: describe(stretches) for name, stretches in by_name.items()} == (
+        {"a": value} if value else {}
+    )
 
 
 def test_change_of_an_older_record_has_an_unknown_step(root: Path) -> None:
@@ -211,13 +215,13 @@ def test_change_of_an_older_record_has_an_unknown_step(root: Path) -> None:
         ]
 
     edit(root / RUN / "provenance.json", add)
-    (line,) = told(root)["Changed while the run ran"]
+    (line,) = alarms_of(root)["Changed while the run ran"]
     assert line == f"{RUN}: model.name a until a step that is not recorded, then b"
 
 
 def test_seeds_of_an_arm_with_different_settings_are_named(root: Path) -> None:
     retell(root / RUN / "run.toml", "prompts_per_step = 16", "prompts_per_step = 8")
-    assert told(root) == {
+    assert alarms_of(root) == {
         "Seeds of one arm with different settings": [
             "grpo on arithmetic: train.prompts_per_step is 8 in seed 1, 16 in seed 2, 3"
         ]
@@ -227,7 +231,7 @@ def test_seeds_of_an_arm_with_different_settings_are_named(root: Path) -> None:
 def test_who_is_told_of_a_seed_is_no_setting(root: Path) -> None:
     observed = 'seed = 1\nbeside = "/study"\nobserve = [{ name = "mine:Printer" }]'
     retell(root / RUN / "run.toml", "seed = 1", observed)
-    assert not told(root)
+    assert not alarms_of(root)
     assert not {"observe", "beside"} & {setting.key for setting in all_settings(load(root))}
 
 
@@ -235,12 +239,12 @@ def test_checks_that_would_have_stopped_a_seed_may_differ_between_seeds(root: Pa
     """One was made by an older version, or was let go on: its numbers are what they are."""
     path = root / RUN / "run.toml"
     path.write_text(path.read_text() + '\n[checks]\nstart = "warn"\ngrader = "off"\n')
-    assert not told(root)
+    assert not alarms_of(root)
 
 
 def test_mixed_versions_are_named(root: Path) -> None:
     edit(root / RUN / "provenance.json", lambda o: o["attempts"][0]["versions"].update(torch="2.9.0"))
-    assert told(root) == {"Different versions or devices": [f"torch: 2.13.0 in 5 runs; 2.9.0 in {RUN}"]}
+    assert alarms_of(root) == {"Different versions or devices": [f"torch: 2.13.0 in 5 runs; 2.9.0 in {RUN}"]}
 
 
 def test_pins_must_agree_where_settings_choose_the_same(root: Path) -> None:
@@ -251,9 +255,9 @@ def test_pins_must_agree_where_settings_choose_the_same(root: Path) -> None:
         root / "ppo-arithmetic-s1/provenance.json",
         lambda o: o["fingerprints"].update({"model weights": "c" * 64}),
     )
-    assert "Different data or models under the same settings" not in told(root)
+    assert "Different data or models under the same settings" not in alarms_of(root)
     edit(root / RUN / "provenance.json", lambda o: o["fingerprints"].update({"test problems": "d" * 64}))
-    assert told(root)["Different data or models under the same settings"] == [
+    assert alarms_of(root)["Different data or models under the same settings"] == [
         f"test problems: {'a' * 12} in 5 runs; {'d' * 12} in {RUN}"
     ]
 
@@ -266,7 +270,7 @@ def test_copied_folder_is_named_and_not_counted(root: Path) -> None:
     shutil.copytree(root / RUN, root / "grpo-arithmetic-s7")
     after = accuracies(load(root), finals(load(root)))
     assert before.equals(after)
-    assert told(root)["Folders that are not what they say"] == [
+    assert alarms_of(root)["Folders that are not what they say"] == [
         f"grpo-arithmetic-s7 contains {RUN}, according to its run.toml; it is not counted"
     ]
     write_report(root, ["csv"])
@@ -275,18 +279,20 @@ def test_copied_folder_is_named_and_not_counted(root: Path) -> None:
 def test_copy_with_a_mended_configuration_is_seen_by_its_provenance(root: Path) -> None:
     shutil.copytree(root / RUN, root / "grpo-arithmetic-s7")
     retell(root / "grpo-arithmetic-s7/run.toml", "seed = 1", "seed = 7")
-    lines = told(root)["Folders that are not what they say"]
+    lines = alarms_of(root)["Folders that are not what they say"]
     assert lines == [
         f"{RUN}, grpo-arithmetic-s7 come from the same process, so all but one are copies; all are counted"
     ]
-    assert "not planned in experiment.json, but counted: grpo-arithmetic-s7" in told(root)["Not as planned"]
+    assert (
+        "not planned in experiment.json, but counted: grpo-arithmetic-s7" in alarms_of(root)["Not as planned"]
+    )
 
 
 def test_run_of_another_experiment_is_named(root: Path) -> None:
     retell(root / RUN / "run.toml", 'experiment = "synthetic"', 'experiment = "elsewhere"')
     assert (
         f"{RUN} was made for experiment elsewhere, according to its run.toml; it is counted"
-        in (told(root)["Folders that are not what they say"])
+        in (alarms_of(root)["Folders that are not what they say"])
     )
 
 
@@ -301,12 +307,12 @@ def digests(root: Path, name: str, **splits: Mapping[str, str]) -> None:
 def test_test_problem_in_the_training_split_is_named(root: Path) -> None:
     prompt, truth = "0123456789", "abcdefabcd"
     digests(root, RUN, train={"t1": prompt + truth}, test={"p1": "9" * 20, "p2": prompt + "other12345"})
-    assert told(root) == {}  # the same prompt with another answer is another problem
+    assert alarms_of(root) == {}  # the same prompt with another answer is another problem
     digests(root, RUN, train={"t1": prompt + truth}, test={"p1": "9" * 20, "p2": prompt + truth})
     line = f"1 of 2 test problems are training problems, such as p2: {RUN}"
-    assert told(root) == {"Evaluated on problems that were trained on": [line]}
+    assert alarms_of(root) == {"Evaluated on problems that were trained on": [line]}
     digests(root, RUN, train={"pair 1": prompt}, test={"p2": prompt + truth})  # a preference file's prompts
-    assert "1 of 1 test problems" in told(root)["Evaluated on problems that were trained on"][0]
+    assert "1 of 1 test problems" in alarms_of(root)["Evaluated on problems that were trained on"][0]
 
 
 def test_damaged_record_of_problems_is_an_error_that_names_it(root: Path) -> None:

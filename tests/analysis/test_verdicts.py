@@ -67,14 +67,14 @@ def test_equivalence_p_is_the_larger_of_scipys_two_one_sided_permutation_tests(s
     x = np.random.default_rng(seed).normal(0.3, 1, size=9)
     p = [
         stats.permutation_test(
-            (one, np.zeros(9)),
+            (shifted, np.zeros(9)),
             lambda a, b, axis: np.mean(a - b, axis=axis),
             permutation_type="samples",
             vectorized=True,
             n_resamples=np.inf,
             alternative="greater",
         ).pvalue
-        for one in (x + 1, 1 - x)
+        for shifted in (x + 1, 1 - x)
     ]
     assert equivalence_p(x, 1) == pytest.approx(max(p), abs=1e-12)  # both count all 2^9 patterns
 
@@ -143,8 +143,8 @@ def test_noise_wider_than_margin_is_unresolved_and_tells_showable_margin() -> No
 def test_the_margin_that_can_be_shown_is_shown_in_four_of_five_repetitions(seeds: int, pairs: int) -> None:
     rng = np.random.default_rng([seeds, pairs])
     margin = power.detectable_margin(seeds, pairs)
-    found = np.mean([pairs * equivalence_p(rng.standard_normal(seeds), margin) <= 0.05 for _ in range(1000)])
-    assert found == pytest.approx(
+    share = np.mean([pairs * equivalence_p(rng.standard_normal(seeds), margin) <= 0.05 for _ in range(1000)])
+    assert share == pytest.approx(
         0.8, abs=0.045
     )  # three errors of .8 over 1,000, √(.16/1000) = .0126, and .004
     assert power.power_of_equivalence(seeds, pairs, margin) == pytest.approx(0.8, abs=1e-3)

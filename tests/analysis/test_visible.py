@@ -108,13 +108,13 @@ def test_report_of_hostile_names_holds_nothing_raw(report: Path) -> None:
 def test_figures_are_xml_tables_no_formulas_and_tex_no_commands(report: Path) -> None:
     for path in report.rglob("*.svg"):
         xml.etree.ElementTree.parse(path)
-    seen = 0
+    hostile_cells = 0
     for path in report.rglob("*.csv"):
         rows = list(csv.reader(io.StringIO(path.read_text())))
         cells = [text for row in rows for text in row if "HYPERLINK" in text]
-        seen += len(cells)
+        hostile_cells += len(cells)
         assert not [text for text in cells if text.startswith(("=", "+", "-", "@"))]
-    assert seen
+    assert hostile_cells
     for path in report.rglob("*.tex"):
         assert r"\input" not in path.read_text() and r"\x1b" not in path.read_text()
 
@@ -128,8 +128,8 @@ def test_terminal_is_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["run", str(tmp_path / "recipe.toml")]) == 2
     assert cli.main(["status", str(spoilt(tmp_path))]) in (0, 2)
     assert cli.main(["status", str(tmp_path / "synthetic"), "--json"]) in (0, 2)
-    told = "".join(capsys.readouterr())
-    assert "HYPERLINK" in told and not RAW & {*told}
+    printed = "".join(capsys.readouterr())
+    assert "HYPERLINK" in printed and not RAW & {*printed}
 
 
 def test_progress_in_a_terminal_is_plain() -> None:

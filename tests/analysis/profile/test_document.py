@@ -35,13 +35,16 @@ def test_algorithms_without_a_profile_are_named() -> None:
 
 
 def test_orders_of_high_and_low() -> None:
-    orders = {(one.higher, one.lower) for one in expected_orders(PROBES[1], ["best", "middle", "worst"])}
+    orders = {(pair.higher, pair.lower) for pair in expected_orders(PROBES[1], ["best", "middle", "worst"])}
     assert orders == {("best", "middle"), ("best", "worst"), ("middle", "worst")}
 
 
 def test_two_algorithms_of_high_have_no_order() -> None:
-    one = probe("x", high=["a", "b"])
-    assert {(pair.higher, pair.lower) for pair in expected_orders(one, "abc")} == {("a", "c"), ("b", "c")}
+    two_best = probe("x", high=["a", "b"])
+    assert {(pair.higher, pair.lower) for pair in expected_orders(two_best, "abc")} == {
+        ("a", "c"),
+        ("b", "c"),
+    }
 
 
 def test_orders_hold_are_reversed_or_unresolved() -> None:
@@ -60,10 +63,15 @@ def test_a_document_without_scores_is_refused() -> None:
 
 
 def test_every_probe_of_the_suite_fits_its_sentences() -> None:
-    probes = [one for one in shipped().values() if one.runs != "ladder"]
-    others = {f"other{i}": {one.name: 0.5 * (one.zero + one.one) for one in probes} for i in range(4)}
-    means = others | {"mine": {one.name: one.zero + 0.9 * (one.one - one.zero) for one in probes}}
+    probes = [a_probe for a_probe in shipped().values() if a_probe.runs != "ladder"]
+    others = {
+        f"other{i}": {a_probe.name: 0.5 * (a_probe.zero + a_probe.one) for a_probe in probes}
+        for i in range(4)
+    }
+    means = others | {
+        "mine": {a_probe.name: a_probe.zero + 0.9 * (a_probe.one - a_probe.zero) for a_probe in probes}
+    }
     text = page(profile(means, probes), "mine")
     # robustness is relative to the gain on `learn`, where it is higher as well
-    for one in (one for one in probes if not one.against):
-        assert f"- It {one.good}: {one.title} 0.9" in " ".join(text.split())
+    for a_probe in (a_probe for a_probe in probes if not a_probe.against):
+        assert f"- It {a_probe.good}: {a_probe.title} 0.9" in " ".join(text.split())

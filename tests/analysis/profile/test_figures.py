@@ -82,8 +82,8 @@ def test_a_heat_map_is_a_column_wide_with_all_text_inside(made: Profile) -> None
 def test_a_heat_map_shows_every_score_and_hatches_the_gated(made: Profile) -> None:
     figure = heatmap(made, order="gate").figure
     shown = [text.get_text() for text in figure.axes[0].texts]
-    known = [value for of in made.scores.values() for value in of]
-    assert sum(bool(text) for text in shown) == len(known)
+    scores = [value for of in made.scores.values() for value in of]
+    assert sum(bool(text) for text in shown) == len(scores)
     assert len(figure.axes[0].patches) == sum(map(len, made.gated.values())) > 0
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     means = [np.mean(list(made.scores["learn"][name].values())) for name in names]
@@ -95,7 +95,7 @@ def test_a_radar_marks_scores_beyond_the_circle() -> None:
     inside = profile({"a": dict.fromkeys(TITLES[:3], 0.5), "b": dict.fromkeys(TITLES[:3], 0.4)}, probes)
     beyond = profile({"a": dict.fromkeys(TITLES[:3], 1.3), "b": dict.fromkeys(TITLES[:3], 0.4)}, probes)
     labels = [
-        [text.get_text() for text in radar(one, ["a"]).figure.legends[0].texts] for one in (inside, beyond)
+        [text.get_text() for text in radar(made, ["a"]).figure.legends[0].texts] for made in (inside, beyond)
     ]
     assert labels == [["a"], ["a", "beyond 0 or 1"]]
     lines = radar(beyond, ["a"]).figure.axes[0].lines

@@ -56,7 +56,7 @@ def test_kinds(others: int, above: int, below: int, kind: str) -> None:
 
 def test_positions_count_the_pairs_of_the_algorithm() -> None:
     made = profile(OTHERS | {"mine": {"learn": 0.6, "flips": 0.5, "credit": 0.2}}, PROBES)
-    assert [(one.above, one.below) for one in judge(made, "mine")] == [(0, 0), (6, 0), (0, 6)]
+    assert [(position.above, position.below) for position in judge(made, "mine")] == [(0, 0), (6, 0), (0, 6)]
 
 
 def test_a_probe_without_a_score_is_named() -> None:
@@ -66,7 +66,7 @@ def test_a_probe_without_a_score_is_named() -> None:
 
 def test_a_change_names_the_mechanism_only_where_it_is_told_apart() -> None:
     made = profile(OTHERS | {"mine": {"learn": 0.6, "flips": 0.5, "credit": 0.2}}, PROBES)
-    verdicts = {one.probe.name: one.verdict for one in changes(made, "mine", "other0")}
+    verdicts = {change.probe.name: change.verdict for change in changes(made, "mine", "other0")}
     assert verdicts == {"learn": "not told apart", "flips": "higher", "credit": "lower"}
     text = page(made, "mine", "other0")
     assert "What flips isolates." in text
@@ -75,7 +75,7 @@ def test_a_change_names_the_mechanism_only_where_it_is_told_apart() -> None:
     assert "Told apart on 2 of 3 probes: the flips (higher), the credit (lower)." in text
     alike = profile(OTHERS | {"mine": dict(OTHERS["other0"])}, PROBES)
     assert f"None of {len(PROBES)} probes tells it from other0:" in page(alike, "mine", "other0")
-    credit = next(one.pair for one in changes(made, "mine", "other0") if one.probe.name == "credit")
+    credit = next(change.pair for change in changes(made, "mine", "other0") if change.probe.name == "credit")
     assert credit.difference == pytest.approx(-0.3)
     assert f"| −0.30 ({credit.low:.2f}".replace("-", "−") in text
 
@@ -91,8 +91,8 @@ def test_a_baseline_is_another_algorithm_with_runs() -> None:
 def test_cost_counts_a_run_once_and_the_search_is_of_the_gate() -> None:
     probes = [*PROBES, replace(probe("diversity"), runs="learn")]
     made = profile(OTHERS, probes)
-    kept = rows("other0", "learn", [0.5, 0.6]) + rows("other0", "diversity", [0.5, math.nan])
+    run_rows = rows("other0", "learn", [0.5, 0.6]) + rows("other0", "diversity", [0.5, math.nan])
     search = rows("other0", "learn", [0.1, 0.3], 1e-4) + rows("other0", "diversity", [0.9, 0.9], RATE)
-    text = page(made, "other0", rows=kept, search=search)
+    text = page(made, "other0", rows=run_rows, search=search)
     assert "Cost: 2 runs, 1.0 minutes in sum" in text
     assert "Search of the policy's rate by `the learn`, 2 seeds used by nothing else: 1e−4: 0.20." in text

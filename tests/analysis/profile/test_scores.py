@@ -133,7 +133,7 @@ def test_tables_survive_being_written_and_read(
     path.write_text(kept.text_of(once))
     again = kept.read(path)
     assert kept.text_of(again) == kept.text_of(once)
-    assert {one.key for one in again} == {one.key for one in rows}
+    assert {row.key for row in again} == {row.key for row in rows}
 
 
 def test_a_damaged_table_is_refused_with_its_line(tmp_path: Path) -> None:

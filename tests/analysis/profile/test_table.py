@@ -51,7 +51,7 @@ def test_one_algorithm_lists_at_most_five_names() -> None:
 
 
 def test_scores_at_the_neighboring_rates() -> None:
-    kept = {
+    rows_by_algorithm = {
         name: [
             row
             for rate, score in ((1e-4, 0.1), (RATE, 0.5), (1e-2, 0.3))
@@ -59,7 +59,9 @@ def test_scores_at_the_neighboring_rates() -> None:
         ]
         for name in ("a", "b")
     }
-    made = build(kept, {"credit": probe("credit")}, {name: {"policy": RATE} for name in kept})
+    made = build(
+        rows_by_algorithm, {"credit": probe("credit")}, {name: {"policy": RATE} for name in rows_by_algorithm}
+    )
     assert entries(lines(made, "a"), "the credit")[6] == "0.10 / 0.50 / 0.30"
 
 

@@ -16,7 +16,7 @@ from grpobench.analysis.profile.transfer import ProbeTransfer, draw_probes, tran
 PROBES = {name: probe(name) for name in ("learn", "length")}
 
 
-def kept(means: Mapping[str, Mapping[str, float]]) -> dict[str, list[Row]]:
+def rows_of(means: Mapping[str, Mapping[str, float]]) -> dict[str, list[Row]]:
     """Eight seeds within ± 0.01 of each algorithm's mean on each probe."""
     spread = np.linspace(-0.01, 0.01, 8)
     return {
@@ -29,7 +29,7 @@ def moved(
     first: Mapping[str, Mapping[str, float]], second: Mapping[str, Mapping[str, float]]
 ) -> list[ProbeTransfer]:
     rates = tuple({name: {"policy": RATE} for name in of} for of in (first, second))
-    return transfers((kept(first), kept(second)), (PROBES, PROBES), (rates[0], rates[1]))
+    return transfers((rows_of(first), rows_of(second)), (PROBES, PROBES), (rates[0], rates[1]))
 
 
 def test_orders_are_counted_among_the_algorithms_of_both_scales() -> None:
@@ -37,27 +37,27 @@ def test_orders_are_counted_among_the_algorithms_of_both_scales() -> None:
     above both; d is at one scale only."""
     first = {"a": {"learn": 0.1}, "b": {"learn": 0.5}, "c": {"learn": 0.9}, "d": {"learn": 0.0}}
     second = {"a": {"learn": 0.6}, "b": {"learn": 0.3}, "c": {"learn": 0.8}}
-    (one,) = moved(first, second)
-    assert list(one.first) == list(one.second) == ["a", "b", "c"]
-    assert (one.told_apart, one.same, one.reversed, one.other) == (3, 2, 1, 0)
-    assert one.rank.value == pytest.approx(stats.spearmanr([0.1, 0.5, 0.9], [0.6, 0.3, 0.8]).statistic)
-    assert math.isnan(one.rank.low)  # three algorithms have no interval
+    (transfer,) = moved(first, second)
+    assert list(transfer.first) == list(transfer.second) == ["a", "b", "c"]
+    assert (transfer.told_apart, transfer.same, transfer.reversed, transfer.other) == (3, 2, 1, 0)
+    assert transfer.rank.value == pytest.approx(stats.spearmanr([0.1, 0.5, 0.9], [0.6, 0.3, 0.8]).statistic)
+    assert math.isnan(transfer.rank.low)  # three algorithms have no interval
 
 
 def test_what_one_scale_alone_tells_apart_is_no_agreement() -> None:
     first = {name: {"learn": value} for name, value in zip("abcd", (0.1, 0.5, 0.5, 0.9), strict=True)}
     second = {name: {"learn": value} for name, value in zip("abcd", (0.2, 0.2, 0.6, 0.9), strict=True)}
-    (one,) = moved(first, second)
-    assert one.told_apart == 5  # all pairs but b and c
-    assert (one.same, one.reversed) == (4, 0)  # all of them but a and b
-    assert one.other == 1  # b and c
-    assert -1 <= one.rank.low <= one.rank.value <= one.rank.high <= 1
+    (transfer,) = moved(first, second)
+    assert transfer.told_apart == 5  # all pairs but b and c
+    assert (transfer.same, transfer.reversed) == (4, 0)  # all of them but a and b
+    assert transfer.other == 1  # b and c
+    assert -1 <= transfer.rank.low <= transfer.rank.value <= transfer.rank.high <= 1
 
 
 def test_a_probe_needs_three_algorithms_at_both_scales() -> None:
     means = {name: {"learn": 0.1, "length": 0.2} for name in "abc"}
     fewer = {"a": {"learn": 0.1, "length": 0.1}, "b": {"learn": 0.5}, "c": {"learn": 0.9}}
-    assert [one.probe.name for one in moved(means, fewer)] == ["learn"]
+    assert [transfer.probe.name for transfer in moved(means, fewer)] == ["learn"]
     assert moved(means, {}) == []
 
 
