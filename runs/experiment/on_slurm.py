@@ -302,7 +302,7 @@ class SlurmEngine:
         """Ask every run to stop. Runs that have reported will see the request; the others are cancelled."""
         self.board.stop()
         for name, entry in self.active.items():
-            if name not in self.board.seen:
+            if name not in self.board.last_modified:
                 self.cancel(entry)
 
     def kill(self) -> None:
