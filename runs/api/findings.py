@@ -137,11 +137,12 @@ def judged_as_registered(study: Study, record: Record) -> Result:
 
 def exploratory(study: Study, record: Record) -> str:
     """The verdict by today's rule, where what it asks for was measured."""
-    asked = {one.name: one for one in study.finding.measured}
-    known = {one.name: one for one in record.registration.finding.measured}
+    today = {measured.name: measured for measured in study.finding.measured}
+    registered = {measured.name: measured for measured in record.registration.finding.measured}
     same = all(
-        name in known and (test.outcome, test.where) == (known[name].outcome, known[name].where)
-        for name, test in asked.items()
+        name in registered
+        and (test.outcome, test.where) == (registered[name].outcome, registered[name].where)
+        for name, test in today.items()
     )
     if not same:
         return "measures something else; run it anew"

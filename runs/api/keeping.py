@@ -41,9 +41,9 @@ def keep(source: Path, to: Path | None = None, part: bool = False) -> list[str]:
     content = kept.keep(load(source))
     path = folder / f"{content['name']}.json"
     with contextlib.suppress(LogError):  # a damaged table may be written again
-        if told := path.exists() and kept.partial(kept.read(path), content):
+        if gaps := path.exists() and kept.partial(kept.read(path), content):
             raise DataError(
-                f"{path} stands: {source} is not the whole experiment: {'; '.join(told)}; keep it "
+                f"{path} stands: {source} is not the whole experiment: {'; '.join(gaps)}; keep it "
                 "elsewhere with --to DIR, or delete the kept table first"
             )
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,12 +75,12 @@ def contribute(folder: Path, to: Path | None = None, only_check: bool = False) -
 
 def keep_finding(source: Path, folder: Path, part: bool) -> list[str]:
     """Keep what was measured of a finding's runs, with those of a part that was kept before."""
-    found = (registration.part_of if part else registration.record_of)(load(source))
-    name, scale = found.registration.finding.name, found.registration.scale
+    measured = (registration.part_of if part else registration.record_of)(load(source))
+    name, scale = measured.registration.finding.name, measured.registration.scale
     before = read_part(name, scale)
-    if part and before and before.registration != found.registration:
+    if part and before and before.registration != measured.registration:
         raise DataError(f"{source}: registered apart from the part that is kept in {part_path(name, scale)}")
-    record = with_part(found, before) or found
+    record = with_part(measured, before) or measured
     if record.waits and not part:
         why = f"{len(record.waits)} runs without result; --part keeps the others until these have run"
         raise DataError(f"{source}: only whole experiments are kept; {why}")

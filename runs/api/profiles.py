@@ -79,13 +79,13 @@ def profile(
     return Profiled(profiler.stopped, profiler.out, unscored)
 
 
-def chosen_probes(known: Iterable[str], names: Sequence[str], quick: bool) -> list[str]:
+def chosen_probes(known_probes: Iterable[str], names: Sequence[str], quick: bool) -> list[str]:
     """The names of the probes to run. Raises ConfigError for an unknown one."""
     if not names:
-        return [name for name in known if not quick or name in QUICK_PROBES]
+        return [name for name in known_probes if not quick or name in QUICK_PROBES]
     for name in names:
-        if name not in known:
-            did = strict.did_you_mean(name, known, f"known: {', '.join(known)}")
+        if name not in known_probes:
+            did = strict.did_you_mean(name, known_probes, f"known: {', '.join(known_probes)}")
             raise ConfigError([f"--probes: unknown probe {name!r}; {did}"])
     return list(dict.fromkeys([GATE, *names]))
 
@@ -117,15 +117,15 @@ def measure(
     parts, refused = profiler.fitting(profiler.parts_of(algorithm, rates, chosen))
     for probe, why in refused.items():
         say(f"{algorithm}: left out {probe}: {why}")
-    for wanted, left in parts_by_seeds(parts, seeds, rows):
-        words = f"{len(wanted) * len(left)} runs at {rates['policy']:g}"
+    for lacking_parts, left in parts_by_seeds(parts, seeds, rows):
+        words = f"{len(lacking_parts) * len(left)} runs at {rates['policy']:g}"
         say(f"{algorithm}: {words}")
-        write(path, profiler.run(f"profile-{name}", wanted, left))
+        write(path, profiler.run(f"profile-{name}", lacking_parts, left))
     for factor in (1 / AROUND, AROUND) if around else ():
         near = {**rates, "policy": float(f"{rates['policy'] * factor:.1g}")}
         parts, _ = profiler.fitting(profiler.parts_of(algorithm, near, chosen, ladder=False))
-        for wanted, left in parts_by_seeds(parts, seeds[:AROUND_SEEDS], rows):
-            write(path, profiler.run(f"around-{name}", wanted, left))
+        for lacking_parts, left in parts_by_seeds(parts, seeds[:AROUND_SEEDS], rows):
+            write(path, profiler.run(f"around-{name}", lacking_parts, left))
 
 
 def parts_by_seeds(
@@ -136,12 +136,12 @@ def parts_by_seeds(
     for row in rows:
         critic = -1.0 if math.isnan(row.critic_rate) else row.critic_rate
         have.setdefault((row.probe, row.learning_rate, critic), set()).add(row.seed)
-    wanted: dict[tuple[int, ...], list[Part]] = {}
+    lacking_parts: dict[tuple[int, ...], list[Part]] = {}
     for part in parts:
         left = tuple(seed for seed in seeds if seed not in have.get(part.key, ()))
         if left:
-            wanted.setdefault(left, []).append(part)
-    return [(own, list(left)) for left, own in wanted.items()]
+            lacking_parts.setdefault(left, []).append(part)
+    return [(group, list(left)) for left, group in lacking_parts.items()]
 
 
 def run_controls(profiler: Profiler, chosen: Sequence[str]) -> None:
@@ -150,8 +150,8 @@ def run_controls(profiler: Profiler, chosen: Sequence[str]) -> None:
     rates = kept.read_rates([kept.shipped(profiler.scale), table])
     for name in chosen:
         probe = profiler.probes[name]
-        needed = [one.algorithm for one in (probe.positive, probe.negative) if one]
-        if lacking := [one for one in needed if one not in rates]:
+        needed = [control.algorithm for control in (probe.positive, probe.negative) if control]
+        if lacking := [control for control in needed if control not in rates]:
             raise ConfigError(
                 [
                     (

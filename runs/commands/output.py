@@ -38,20 +38,20 @@ def say_each(
     end. `begin` gets what shows a text, and returns the checks."""
     from grpobench.runs.tools.progress import Ticker
 
-    ticker, found = Ticker(), []
+    ticker, checked = Ticker(), []
     shows = in_json or ticker.status  # the lines of the text say enough where there is no terminal
     checks = begin(ticker.tell if shows else lambda text: None)
     while True:
         with ticker:  # not while lines are printed, which it would take for its own
-            one = next(checks, None)
-        if one is None:
+            check = next(checks, None)
+        if check is None:
             break
-        found.append(one)
+        checked.append(check)
         if not in_json:
-            say("\n".join(lines(one)), flush=True)
+            say("\n".join(lines(check)), flush=True)
     if in_json:
-        say(as_json([one.row() for one in found]))
-    return found
+        say(as_json([check.row() for check in checked]))
+    return checked
 
 
 def as_json(value: Any) -> str:

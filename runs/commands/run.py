@@ -59,12 +59,12 @@ def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None, outlook:
     show = shown(options)
     if plan:
         show(plan.words)
-    found = preview(recipe, options.out, plan, show, **execution(options))
+    rehearsal = preview(recipe, options.out, plan, show, **execution(options))
     if options.json:
-        say(as_json({**found.rows()[0], "outlook": outlook}))
+        say(as_json({**rehearsal.rows()[0], "outlook": outlook}))
     else:
-        say("\n".join([*found.lines(), *([""] if outlook else []), *outlook]))
-    found.demand()
+        say("\n".join([*rehearsal.lines(), *([""] if outlook else []), *outlook]))
+    rehearsal.demand()
     return DONE
 
 
@@ -81,11 +81,11 @@ def tell(outcome: Outcome) -> None:
     took = duration(outcome.seconds)
     took = took and f"; took {took} with {outcome.workers} {'worker' if outcome.workers == 1 else 'workers'}"
     words = {"waiting": "not started"}
-    ends = ", ".join(f"{count} {words.get(place, place)}" for place, count in counts.items())
+    ends = ", ".join(f"{count} {words.get(state, state)}" for state, count in counts.items())
     say(f"{len(outcome.runs)} {'run' if len(outcome.runs) == 1 else 'runs'}: {ends}{took}")
     # Why each failed was said when it ended.
     for run in outcome.runs_in_state("crashed") + outcome.runs_in_state("disk full"):
-        seen = run.path / "crash.txt"
-        say(f"{run.name}: see {seen if seen.exists() else run.path / 'log.txt'}", file=sys.stderr)
+        report = run.path / "crash.txt"
+        say(f"{run.name}: see {report if report.exists() else run.path / 'log.txt'}", file=sys.stderr)
     if outcome.code == PREEMPTED:
         say("stopped; the same command resumes", file=sys.stderr)

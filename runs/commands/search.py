@@ -107,7 +107,7 @@ def search_command(options: Options) -> int:
     if not options.recipe and not options.algorithms:
         raise ConfigError(["search: give a recipe, or --algorithms LIST and --task LIST"])
     source = options.recipe or DEFAULT
-    found = searcher(
+    planned_search = searcher(
         read_recipe(source, sets_of(options)),
         Path(source).name,  # without folders of the machine
         options.out,
@@ -119,7 +119,7 @@ def search_command(options: Options) -> int:
         say=lambda text: say(text, flush=True),
         **execution(options),
     )
-    return dry_run(found, options) if options.dry_run else carry_out(found)
+    return dry_run(planned_search, options) if options.dry_run else carry_out(planned_search)
 
 
 def sets_of(options: Options) -> list[str]:
@@ -163,16 +163,16 @@ def dry_run(searcher: Searcher, options: Options) -> int:
     """The runs and their estimated cost, stage by stage, and the memory that they take. Writes nothing."""
     from grpobench.runs.commands.run import shown
 
-    found = searcher.rehearse(shown(options))
+    rehearsal = searcher.rehearse(shown(options))
     if options.json:
-        say(as_json(found.rows()))
+        say(as_json(rehearsal.rows()))
     else:
         say(
             "\n".join(
-                [*describe_plan(searcher.plan), "", *found.lines(), "", f"would write {searcher.target}"]
+                [*describe_plan(searcher.plan), "", *rehearsal.lines(), "", f"would write {searcher.target}"]
             )
         )
-    found.demand()
+    rehearsal.demand()
     return DONE
 
 
@@ -195,11 +195,11 @@ def carry_out(searcher: Searcher) -> int:
     return DONE
 
 
-def show(record: SearchRecord, recipe: Path, place: Path) -> None:
+def show(record: SearchRecord, recipe: Path, record_path: Path) -> None:
     """The table, the choices, and what to do next."""
     # This loads pandas and SciPy.
     from grpobench.analysis.topics.search import describe_choices, describe_rule, table_lines
 
     say("\n".join(["", *table_lines(record), "", *describe_choices(record), "", describe_rule(record)]))
-    say(f"record: {place}")
+    say(f"record: {record_path}")
     say(f"recipe: {recipe}; run it with grpobench run {shlex.quote(str(recipe))}")

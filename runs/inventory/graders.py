@@ -31,9 +31,9 @@ def compare(name: str, keep: bool = False) -> Compared:
     table = TABLES[name]
     if keep:
         folders.docs_folder("--keep writes into one")
-    kept = table.load()
-    now, lacking = table.ask(kept)
-    faults = list(table.faults(kept, now))
+    expected = table.load()
+    now, lacking = table.ask(expected)
+    faults = list(table.faults(expected, now))
     if keep:
         files.write_atomic(table.TABLE, table.as_text(now).encode())
     return Compared(now, [*table.as_lines(now), *lacking, *faults], faults)
