@@ -114,11 +114,8 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     planned = set(map(str, described.get("runs", names)))
     folders = {name: Folder(folder / name, described, name in planned) for name in names}
     strangers = {name: run_folder.stranger for name, run_folder in folders.items() if run_folder.stranger}
-    read = _one_each(
-        folder,
-        [run_folder for run_folder in folders.values() if run_folder.planned or not run_folder.stranger],
-        damage,
-    )
+    readable = [run for run in folders.values() if run.planned or not run.stranger]
+    read = _one_each(folder, readable, damage)
     if not read:
         causes = "; ".join(damage) or f"only folders of other experiments: {', '.join(strangers)}"
         raise LogError(f"{folder}: holds no run of this experiment: {causes}")
