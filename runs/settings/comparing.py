@@ -108,20 +108,22 @@ class Arms:
 
     def __init__(self, base: Mapping[str, Any], folder: Path) -> None:
         listed = base.get("arm", [])
-        self.known: list[Entry] = [one for one in listed if isinstance(one, dict) and "algorithm" in one]
+        self.base_arms: list[Entry] = [arm for arm in listed if isinstance(arm, dict) and "algorithm" in arm]
         self.folder = folder
         self.entries: dict[str, Entry] = {}
         self.borrowed: dict[str, str] = {}
         self.faults: list[str] = []
 
-    def add(self, name: str, place: str, optional: bool = False) -> str:
-        """Add the arm of a name and return what it is called. `place` is what errors name."""
-        entry = next((one for one in self.known if label_of(one) == name), None)
-        entry = entry or next((one for one in self.known if one["algorithm"] == name), None)
-        found = find_algorithm(entry["algorithm"] if entry else name, place, self.folder, self.faults)
-        if found is None:
+    def add(self, name: str, key_path: str, optional: bool = False) -> str:
+        """Add the arm of a name and return what it is called. `key_path` is what errors name."""
+        entry = next((arm for arm in self.base_arms if label_of(arm) == name), None)
+        entry = entry or next((arm for arm in self.base_arms if arm["algorithm"] == name), None)
+        cls_and_dialect = find_algorithm(
+            entry["algorithm"] if entry else name, key_path, self.folder, self.faults
+        )
+        if cls_and_dialect is None:
             return name
-        cls, dialect = found
+        cls, dialect = cls_and_dialect
         label = str(entry.get("name") or "") if entry else ""
         label = label or (dialect.name if dialect else cls.name)
         if label in self.entries:
@@ -140,24 +142,24 @@ class Arms:
             return {}
         self.borrowed[label] = label_of(relative) if relative["algorithm"] != EVERY else EVERY
         rates: dict[str, Any] = {}
-        for one in reversed(self.known):
-            rates |= {role: rate for role, rate in rates_of(one).items() if role != "policy"}
+        for arm in reversed(self.base_arms):
+            rates |= {role: rate for role, rate in rates_of(arm).items() if role != "policy"}
         rates |= rates_of(relative)
-        own: Entry = {"train": dict(relative.get("train", {}))}
+        sections: Entry = {"train": dict(relative.get("train", {}))}
         if rates:
-            own["train"]["learning_rate"] = rates
+            sections["train"]["learning_rate"] = rates
         on = {task: {"train": part["train"]} for task, part in tasks_of(relative).items() if "train" in part}
-        return copy.deepcopy({**own, **({"on": on} if on else {})})
+        return copy.deepcopy({**sections, **({"on": on} if on else {})})
 
     def relative_of(self, cls: type[Algorithm[Any]]) -> Entry | None:
         """The arm whose algorithm is nearest among the classes that one is derived from, the arm of every
         algorithm, or the first arm."""
         for above in cls.__mro__:
-            for one in self.known:
-                if one["algorithm"] == vars(above).get("name"):
-                    return one
-        every = [one for one in self.known if one["algorithm"] == EVERY]
-        return next(iter([*every, *self.known]), None)
+            for arm in self.base_arms:
+                if arm["algorithm"] == vars(above).get("name"):
+                    return arm
+        every = [arm for arm in self.base_arms if arm["algorithm"] == EVERY]
+        return next(iter([*every, *self.base_arms]), None)
 
 
 def label_of(entry: Entry) -> str:
@@ -168,7 +170,11 @@ def label_of(entry: Entry) -> str:
 def tasks_of(entry: Entry) -> dict[str, Mapping[str, Any]]:
     """The sections of a table for each task."""
     on = entry.get("on", {})
-    return {task: own for task, own in on.items() if isinstance(own, Mapping)} if isinstance(on, dict) else {}
+    return (
+        {task: section for task, section in on.items() if isinstance(section, Mapping)}
+        if isinstance(on, dict)
+        else {}
+    )
 
 
 def rates_of(entry: Entry) -> Mapping[str, Any]:
@@ -180,11 +186,11 @@ def rates_of(entry: Entry) -> Mapping[str, Any]:
 def recipe_table(base: Mapping[str, Any], arms: Mapping[str, Entry], wish: Wish) -> dict[str, Any]:
     """The settings of the recipe `base` with these arms, on these tasks."""
     listed = {name_of(entry): entry for entry in base.get("tasks", []) if name_of(entry)}
-    kept = {key: base[key] for key in ("margin", "workers", "fail_on_divergence", "stop_on") if key in base}
+    head = {key: base[key] for key in ("margin", "workers", "fail_on_divergence", "stop_on") if key in base}
     sections = {key: base[key] for key in SECTIONS if key in base}
-    whole = {"tasks": [listed.get(task, task) for task in wish.tasks], **kept, **sections}
+    shared = {"tasks": [listed.get(task, task) for task in wish.tasks], **head, **sections}
     entries = [on_tasks({"name": label, **entry}, wish.tasks) for label, entry in arms.items()]
-    return {**whole, **on_tasks({"on": base.get("on", {})}, wish.tasks), "arm": entries}
+    return {**shared, **on_tasks({"on": base.get("on", {})}, wish.tasks), "arm": entries}
 
 
 def name_of(task: Any) -> str:
@@ -194,9 +200,9 @@ def name_of(task: Any) -> str:
 
 def on_tasks(entry: Entry, tasks: Sequence[str]) -> Entry:
     """A table whose `on` has these tasks only."""
-    kept = {task: own for task, own in tasks_of(entry).items() if task in tasks}
-    rest = {key: value for key, value in entry.items() if key != "on"}
-    return {**rest, "on": kept} if kept else rest
+    section_by_task = {task: section for task, section in tasks_of(entry).items() if task in tasks}
+    without_on = {key: value for key, value in entry.items() if key != "on"}
+    return {**without_on, "on": section_by_task} if section_by_task else without_on
 
 
 def shared_settings(text: str, sets: Sequence[str]) -> dict[str, str]:
@@ -206,8 +212,8 @@ def shared_settings(text: str, sets: Sequence[str]) -> dict[str, str]:
         table = toml.read(text)
     except tomllib.TOMLDecodeError:
         return {}
-    found = flatten({key: table[key] for key in SECTIONS if key in table})
+    toml_by_key = flatten({key: table[key] for key in SECTIONS if key in table})
     for parsed in map(parse_set, sets):
         if parsed and parsed[0][0] in (*SECTIONS, "on", "task"):
-            found[".".join(parsed[0])] = toml.value(parsed[1])
-    return found
+            toml_by_key[".".join(parsed[0])] = toml.value(parsed[1])
+    return toml_by_key

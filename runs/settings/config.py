@@ -89,7 +89,7 @@ class ModelConfig(Settings):
     `warm_start` makes of the policy."""
 
     def clashes(self) -> Iterator[str]:
-        known = self.warm_start_answers in ANSWERS or self.warm_start_answers.endswith(".jsonl")
+        is_answer_source = self.warm_start_answers in ANSWERS or self.warm_start_answers.endswith(".jsonl")
         if not self.name:
             yield "name: must not be empty"
         if not self.chat_template and self.chat_template_settings:
@@ -105,7 +105,7 @@ class ModelConfig(Settings):
             yield f'weights: {self.weights} weights are computed with as such; set dtype = "{self.weights}"'
         if not self.teacher and self.teacher_warm_start:
             yield "teacher_warm_start: there is no teacher; set teacher or teacher_warm_start = 0"
-        if not known:
+        if not is_answer_source:
             yield (
                 f"warm_start_answers: must be {', '.join(ANSWERS)} or the path of a .jsonl file, not "
                 f"{self.warm_start_answers!r}"
@@ -306,13 +306,17 @@ class RewardConfig(Settings):
         if self.kind not in ("task", "sum"):
             return {self.kind: 1.0}
         weights = self.weights or task.reward
-        given = {*task.scores, *(COMPONENTS if self.kind == "sum" else ()), *self.functions(task)}
-        return {name: weight for name, weight in weights.items() if weight or name in given}
+        available_components = {
+            *task.scores,
+            *(COMPONENTS if self.kind == "sum" else ()),
+            *self.functions(task),
+        }
+        return {name: weight for name, weight in weights.items() if weight or name in available_components}
 
     def functions(self, task: Task) -> list[str]:
         """The components that are functions from elsewhere."""
-        known = {*task.scores, *COMPONENTS}
-        names = [name for name in self.weights if self.kind == "sum" and name not in known]
+        built_in_components = {*task.scores, *COMPONENTS}
+        names = [name for name in self.weights if self.kind == "sum" and name not in built_in_components]
         return [name for name in names if registries.is_plugin_name("reward", name)]
 
 

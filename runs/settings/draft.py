@@ -326,14 +326,14 @@ def stop_faults(kinds: Sequence[str]) -> Iterator[str]:
         return
     from grpobench.analysis.detectors.registry import DETECTORS  # NumPy, which few recipes need
 
-    known = [kind for kind, detector in DETECTORS.items() if detector.stops]
+    stopping_kinds = [kind for kind, detector in DETECTORS.items() if detector.stops]
     for kind in kinds:
-        if kind in known:
+        if kind in stopping_kinds:
             continue
         if kind in DETECTORS:
-            yield f"stop_on: {kind} says nothing against the policy; stop on {', '.join(known)}"
+            yield f"stop_on: {kind} says nothing against the policy; stop on {', '.join(stopping_kinds)}"
             continue
-        did = strict.did_you_mean(kind, known, f"known: {', '.join(known)}", "{!r}")
+        did = strict.did_you_mean(kind, stopping_kinds, f"known: {', '.join(stopping_kinds)}", "{!r}")
         yield f"stop_on: unknown event {kind!r}; {did}"
     if len(set(kinds)) < len(kinds):
         yield "stop_on: lists an event twice"

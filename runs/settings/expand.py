@@ -78,7 +78,7 @@ def checked(key: str, values: Any, key_path: KeyPath, faults: list[str]) -> dict
     """A key with its values; nothing, with a fault, where they are no list of different plain values."""
     if "." not in key:
         faults.append(f"{key_path}: is no setting of arms; write SECTION.FIELD, such as train.learning_rate")
-    elif not isinstance(values, list) or not values or not all(isinstance(one, Value) for one in values):
+    elif not isinstance(values, list) or not values or not all(isinstance(value, Value) for value in values):
         faults.append(f"{key_path}: must be a list of numbers or words, not {strict.describe(values)}")
     elif len(set(map(written, values))) < len(values):
         faults.append(f"{key_path}: two of the values are equal")
@@ -165,9 +165,14 @@ def without_control(draft: Draft, configs: Sequence[RunConfig], left_out: Sequen
         arms.setdefault(config.task.name, set()).add(config.arm)
     return [
         f"control: {control} has no run on {task}{why}; take the task or the control out"
-        for task, own in arms.items()
-        if control not in own
-        for why in [next((f" ({told})" for told in left_out if told.startswith(f"{control} on {task}:")), "")]
+        for task, arm_names in arms.items()
+        if control not in arm_names
+        for why in [
+            next(
+                (f" ({omission})" for omission in left_out if omission.startswith(f"{control} on {task}:")),
+                "",
+            )
+        ]
     ]
 
 

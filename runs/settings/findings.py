@@ -42,28 +42,31 @@ class Study:
         """The recipe of a scale, with `--set` applied. Raises ConfigError, also where a test of the verdict
         names what none of its runs is."""
         if scale not in self.scales:
-            known = ", ".join(self.scales)
-            raise ConfigError([f"--scale {scale}: {self.finding.name} has none; it has {known}"])
+            scale_names = ", ".join(self.scales)
+            raise ConfigError([f"--scale {scale}: {self.finding.name} has none; it has {scale_names}"])
         name = f"{self.finding.name}-{scale}"
         table = {"summary": self.finding.claim, **self.scales[scale]}
         source = f"{self.finding.name} [{scale}]"
         recipe = read_table(table, self.text, name, self.folder, sets, source)
         cells = {(config.arm, config.task.name) for config in recipe.runs()}
-        known = ", ".join(dict.fromkeys(config.arm for config in recipe.runs()))
+        arm_names = ", ".join(dict.fromkeys(config.arm for config in recipe.runs()))
         faults = [
-            f"{_kind(asked)} {asked.name!r}: contrast: no run of {one}; the recipe has {known}"
-            for asked in self.finding.measured
-            for one in asked.contrast
-            if not getattr(asked, "also", False)  # a test that is left out where the scale lacks its arms
-            and not any(covers(one, *cell) for cell in cells)
+            f"{_kind(measurement)} {measurement.name!r}: contrast: no run of {arm_pattern}; "
+            f"the recipe has {arm_names}"
+            for measurement in self.finding.measured
+            for arm_pattern in measurement.contrast
+            if not getattr(
+                measurement, "also", False
+            )  # a test that is left out where the scale lacks its arms
+            and not any(covers(arm_pattern, *cell) for cell in cells)
         ]
         if faults:
             raise ConfigError(faults, source)
         return recipe
 
 
-def _kind(asked: Test | Check) -> str:
-    return {Check: "check", Control: "control"}.get(type(asked), "test")
+def _kind(measurement: Test | Check) -> str:
+    return {Check: "check", Control: "control"}.get(type(measurement), "test")
 
 
 def findings() -> dict[str, Path]:
@@ -78,36 +81,36 @@ def read_finding(source: str) -> Study:
     table = strict.read_toml(text, str(path))
     faults: list[str] = []
     scales = {name: table.pop(name) for name in SCALES if name in table}
-    for name, own in scales.items():
-        if not isinstance(own, Mapping):
-            faults.append(f"{name}: must be a recipe, a table, not {strict.describe(own)}")
-        elif "name" in own:
+    for name, recipe_table in scales.items():
+        if not isinstance(recipe_table, Mapping):
+            faults.append(f"{name}: must be a recipe, a table, not {strict.describe(recipe_table)}")
+        elif "name" in recipe_table:
             faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
-    redesign, caveat, asked = (
+    redesign, caveat, about_entries = (
         str(table.pop("redesign", "")),
         str(table.pop("caveat", "")),
         table.pop("about", []),
     )
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
-    about = _about(asked, [] if isinstance(finding, strict.Bad) else finding.test, faults)
+    about = _about(about_entries, [] if isinstance(finding, strict.Bad) else finding.test, faults)
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
     return Study(finding, scales, text, path.parent, redesign, caveat, about)
 
 
-def _about(given: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:
+def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:
     """Algorithms with a test each: a list of algorithms, or a table of them with the names of tests."""
-    about = strict.convert(given, list[str] | dict[str, str], "about", [])
+    about = strict.convert(about_entries, list[str] | dict[str, str], "about", [])
     if about is strict.BAD:
         faults.append("about: must be a list of algorithms, or a table with the name of a test for each")
         return {}
     about = dict.fromkeys(about, "") if isinstance(about, list) else about
-    known = {"", *(test.name for test in tests)}
+    test_names = {"", *(test.name for test in tests)}
     faults += [
-        f"about.{name}: no test {test!r}; it has {', '.join(sorted(filter(None, known)))}"
+        f"about.{name}: no test {test!r}; it has {', '.join(sorted(filter(None, test_names)))}"
         for name, test in about.items()
-        if test not in known and tests
+        if test not in test_names and tests
     ]
     return about

@@ -149,8 +149,10 @@ class Scope:
         if key == SETTINGS:
             remedy = f"write them in an [[arm]], as {SETTINGS}.FIELD"
             return f"{self.prefix}{key}: are those of an algorithm; {remedy}"
-        own = {name: f"{SETTINGS}.{name}" for name in strict.hints(self.algorithm)} if self.algorithm else {}
-        elsewhere = {name: self.prefix + where for name, where in {**ELSEWHERE, **own}.items()}
+        settings_paths = (
+            {name: f"{SETTINGS}.{name}" for name in strict.hints(self.algorithm)} if self.algorithm else {}
+        )
+        elsewhere = {name: self.prefix + where for name, where in {**ELSEWHERE, **settings_paths}.items()}
         return strict.unknown(self.prefix.removesuffix("."), key, allowed, elsewhere)
 
 
@@ -256,9 +258,9 @@ def read_assignment(
     `arms`, with their algorithms, and `tasks` are those that run, `listed` the arms of the recipe: one that
     does not run may be assigned to, without an effect.
     """
-    (first, *rest), value = assignment
-    name, inner = split_arm(rest, [*arms, *listed])
-    path = prefix + ".".join([first, *rest])
+    (first, *inner_keys), value = assignment
+    name, inner = split_arm(inner_keys, [*arms, *listed])
+    path = prefix + ".".join([first, *inner_keys])
     if first in FORMS and len(inner) < 2:
         faults.append(f"{path}: write --set {FORMS[first]}=VALUE")
     elif first == "arm":
@@ -268,22 +270,22 @@ def read_assignment(
         if name not in listed:
             faults.append(no_such("arm", name, path, arms))
     elif first == "algorithm":
-        return of_algorithms(nest(rest, value), arms, prefix, faults)
+        return of_algorithms(nest(inner_keys, value), arms, prefix, faults)
     elif first == SETTINGS:
-        key = ".".join(rest)
+        key = ".".join(inner_keys)
         faults.append(
             f"{path}: write --set algorithm.{key}=VALUE for every arm that has it, "
             f"or --set arm.NAME.settings.{key}=VALUE"
         )
-    elif first == TASK and rest[1:2] == [SETTINGS] and rest[2:]:
-        name, _, *inner = rest
+    elif first == TASK and inner_keys[1:2] == [SETTINGS] and inner_keys[2:]:
+        name, _, *inner = inner_keys
         label = f"{TASK}.{name}.{SETTINGS}"
         if name in tasks:
             return Scope(prefix, task=name).section(TASK, tasks[name], nest(inner, value), faults, label)
         faults.append(no_such("task", name, path, tasks))
     else:
         keys = ["algorithm", "arm", TASK]
-        return Scope(prefix, tasks=tasks).read(nest([first, *rest], value), faults, keys)
+        return Scope(prefix, tasks=tasks).read(nest([first, *inner_keys], value), faults, keys)
     return []
 
 

@@ -66,52 +66,52 @@ class Observe(strict.Settings):
 
 def names() -> dict[str, str]:
     """`module:Name` by name: those of installed packages, and the suite's own."""
-    found = {point.name: point.value for point in importlib.metadata.entry_points(group=GROUP)}
-    return found | dict(TRACKERS)
+    references = {point.name: point.value for point in importlib.metadata.entry_points(group=GROUP)}
+    return references | dict(TRACKERS)
 
 
-def read(entries: Sequence[Entry], place: str, faults: list[str]) -> tuple[Observe, ...]:
+def read(entries: Sequence[Entry], key_path: str, faults: list[str]) -> tuple[Observe, ...]:
     """The callbacks of a list of names and tables."""
     callbacks: list[Observe] = []
     for index, entry in enumerate(entries):
         table = {"name": entry} if isinstance(entry, str) else entry
         settings = {key: value for key, value in table.items() if key not in ENTRY_KEYS}
         head = {key: table[key] for key in ENTRY_KEYS if key in table}
-        callback = strict.build(Observe, {**head, "settings": settings}, f"{place}[{index}]", faults)
+        callback = strict.build(Observe, {**head, "settings": settings}, f"{key_path}[{index}]", faults)
         if callback in callbacks:
             twice = "is listed twice with equal settings; remove one"
-            faults.append(f"{place}[{index}]: {table['name']} {twice}")
+            faults.append(f"{key_path}[{index}]: {table['name']} {twice}")
         elif isinstance(callback, Observe):
             callbacks.append(callback)
     return tuple(callbacks)
 
 
-def demand(callbacks: Sequence[Observe], folder: Path | None, place: str, faults: list[str]) -> bool:
+def demand(callbacks: Sequence[Observe], folder: Path | None, key_path: str, faults: list[str]) -> bool:
     """Append to `faults` why callbacks cannot be made: who is unknown or not installed, and settings that do
     not exist. Whether one of them stands in `folder`, which is the recipe's. Imports them, but no tracker's
     own package."""
     beside = False
-    for index, one in enumerate(callbacks):
-        here = f"{place}[{index}]"
-        if not plugins.is_reference(one.name) and (lack := unknown(one.name)):
+    for index, callback in enumerate(callbacks):
+        here = f"{key_path}[{index}]"
+        if not plugins.is_reference(callback.name) and (lack := unknown(callback.name)):
             faults.append(f"{here}: {lack}")
             continue
         try:
-            factory = plugins.load(one.reference, folder, here)
+            factory = plugins.load(callback.reference, folder, here)
         except ConfigError as error:
             faults += error.faults
             continue
-        faults += misfit(factory, one, here)
-        beside |= plugins.beside(one.reference, folder)
+        faults += misfit(factory, callback, here)
+        beside |= plugins.beside(callback.reference, folder)
     return beside
 
 
 def unknown(name: str) -> str:
     """Why there is no callback of a name without a colon on this machine; empty when there is."""
-    known = names()
-    if name not in known:
-        others = f"known: {', '.join(sorted(known))}; or module:Name"
-        return f"unknown callback {name!r}; {strict.did_you_mean(name, known, others, '{!r}')}"
+    references = names()
+    if name not in references:
+        others = f"known: {', '.join(sorted(references))}; or module:Name"
+        return f"unknown callback {name!r}; {strict.did_you_mean(name, references, others, '{!r}')}"
     if name in TRACKERS and importlib.util.find_spec(name) is None:
         return f'{name} is not installed: pip install ".[{name}]" in a checkout'
     return ""

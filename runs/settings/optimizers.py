@@ -145,25 +145,25 @@ def maker(train: TrainConfig, folder: Path | None = None) -> Maker | None:
     library, _, name = train.optimizer.partition(":")
     if library in MODULES and importlib.util.find_spec(library) is None:
         raise fault(f"{train.optimizer} is in a package that is not installed: pip install {library}")
-    found: Any = plugins.load(f"{MODULES.get(library, library)}:{name}", folder)
+    factory: Any = plugins.load(f"{MODULES.get(library, library)}:{name}", folder)
     settings = dict(train.optimizer_settings)
-    return lambda parameters, rate: found(parameters, lr=rate, **settings)
+    return lambda parameters, rate: factory(parameters, lr=rate, **settings)
 
 
 def faults(train: TrainConfig, folder: Path | None) -> list[str]:
     """Why optimizer and schedule cannot be used as they are set, each with its place. Only those of others
     are tried, for which torch is imported."""
-    found = []
+    messages = []
     try:
         schedule(train, folder)
     except ConfigError as error:
-        found += [f"train.schedule: {one}" for one in error.faults]
+        messages += [f"train.schedule: {message}" for message in error.faults]
     try:
         if make := maker(train, folder):
             tried(make, train)
     except ConfigError as error:
-        found += [f"train.optimizer: {one}" for one in error.faults]
-    return found
+        messages += [f"train.optimizer: {message}" for message in error.faults]
+    return messages
 
 
 def tried(make: Maker, train: TrainConfig) -> None:
@@ -183,18 +183,20 @@ def tried(make: Maker, train: TrainConfig) -> None:
         made = make([*parameters.values()], 1e-3)
         if not isinstance(made, torch.optim.Optimizer):
             raise TypeError(f"it is {type(made).__name__}, no torch.optim.Optimizer")
-        weights = StoredWeights({str(size): one for size, one in parameters.items()})
-        own = Optimizer(weights, made, 1e-3, 1.0)
+        weights = StoredWeights({str(size): parameter for size, parameter in parameters.items()})
+        optimizer = Optimizer(weights, made, 1e-3, 1.0)
         with torch.compiler.set_stance("force_eager"):  # one small update is not worth compiling
-            own.update(1.0)
-        own.plain()
+            optimizer.update(1.0)
+        optimizer.plain()
     except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way
-        given = f" with {dict(train.optimizer_settings)}" if train.optimizer_settings else ""
-        why = f"{train.optimizer}{given} cannot be used: {type(error).__name__}: {error}"
+        with_settings = f" with {dict(train.optimizer_settings)}" if train.optimizer_settings else ""
+        why = f"{train.optimizer}{with_settings} cannot be used: {type(error).__name__}: {error}"
         raise ConfigError([why]) from error
 
 
 def foreign(train: TrainConfig) -> dict[str, str]:
     """By setting, the optimizer and the schedule of others, but for those of torch and transformers."""
-    named = {"optimizer": train.optimizer, "schedule": train.schedule}
-    return {key: name for key, name in named.items() if ":" in name and not name.startswith(LIBRARIES)}
+    name_by_setting = {"optimizer": train.optimizer, "schedule": train.schedule}
+    return {
+        key: name for key, name in name_by_setting.items() if ":" in name and not name.startswith(LIBRARIES)
+    }

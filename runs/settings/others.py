@@ -37,14 +37,14 @@ def tasks_beside(config: RunConfig) -> tuple[Task, ...]:
 
 def names_to_resolve(config: RunConfig) -> dict[str, tuple[Kind, str]]:
     """(kind, name) by the place in the recipe, of what is looked up when a run begins."""
-    found: dict[str, tuple[Kind, str]] = {
+    names_by_key: dict[str, tuple[Kind, str]] = {
         f"reward.weights.{name}": ("reward", name) for name in config.reward.functions(config.task)
     }
     if config.train.curriculum:
-        found["train.curriculum"] = ("curriculum", config.train.curriculum)
+        names_by_key["train.curriculum"] = ("curriculum", config.train.curriculum)
     if config.sampler.foreign:
-        found["sampler.kind"] = ("sampler", config.sampler.kind)
-    return found | {f"{ALSO}.{name}": ("task", name) for name in config.evaluate.also}
+        names_by_key["sampler.kind"] = ("sampler", config.sampler.kind)
+    return names_by_key | {f"{ALSO}.{name}": ("task", name) for name in config.evaluate.also}
 
 
 def faults(config: RunConfig) -> list[str]:
@@ -54,37 +54,39 @@ def faults(config: RunConfig) -> list[str]:
         tasks_beside(config)
     except ConfigError as error:
         lacking += error.faults
-    for place, (kind, name) in names_to_resolve(config).items():
+    for key_path, (kind, name) in names_to_resolve(config).items():
         if kind != "task":  # those are made with their settings, above
-            registries.find_class(kind, name, folder(config), place, lacking)
+            registries.find_class(kind, name, folder(config), key_path, lacking)
     return lacking
 
 
 def others(config: RunConfig) -> dict[str, Resolved]:
     """Everything in a run that is others' code, by its name: `module:Name`, or what an entry point calls it.
     Raises ConfigError where something is no longer there."""
-    found: dict[str, Resolved] = {}
+    resolved_by_name: dict[str, Resolved] = {}
     for part in (config.algorithm, config.task):
         if not registries.of_the_suite(type(part)):
-            found[plugins.reference(type(part))] = Resolved(type(part), plugins.provenance(type(part)))
+            resolved_by_name[plugins.reference(type(part))] = Resolved(
+                type(part), plugins.provenance(type(part))
+            )
     for key, name in optimizers.foreign(config.train).items():
-        thing = plugins.load(name, folder(config), f"train.{key}")
-        found[name] = Resolved(thing, plugins.provenance(thing))
-    for place, (kind, name) in names_to_resolve(config).items():
-        one = registries.find(kind, name, folder(config), place)
-        if one.provenance != registries.BUILT_IN:
-            found[name] = one
-    return found
+        plugin = plugins.load(name, folder(config), f"train.{key}")
+        resolved_by_name[name] = Resolved(plugin, plugins.provenance(plugin))
+    for key_path, (kind, name) in names_to_resolve(config).items():
+        resolved = registries.find(kind, name, folder(config), key_path)
+        if resolved.provenance != registries.BUILT_IN:
+            resolved_by_name[name] = resolved
+    return resolved_by_name
 
 
 def parts(config: RunConfig) -> tuple[Any, ...]:
     """What a run's numbers come from: its algorithm, its task and others' code."""
-    return (config.algorithm, config.task, *(one.cls for one in others(config).values()))
+    return (config.algorithm, config.task, *(resolved.cls for resolved in others(config).values()))
 
 
 def files(config: RunConfig) -> frozenset[Path]:
     """The files of others' code in a run, without its callbacks', which run in processes of their own."""
-    bases = [base for one in others(config).values() for base in plugins.foreign_bases(one.cls)]
+    bases = [base for resolved in others(config).values() for base in plugins.foreign_bases(resolved.cls)]
     return frozenset(path for base in bases for path in plugins.files(base))
 
 

@@ -90,8 +90,8 @@ def arm_of(
 ) -> dict[str, Any]:
     """The arm of a recipe that runs an algorithm on a probe at searched learning rates by role."""
     settings = merged(probe.settings, more or {})
-    own = {role: float(f"{probe.rate * rate:.6g}") for role, rate in rates.items()}
-    arm = merged(settings, {"name": name, "algorithm": algorithm, "train": {"learning_rate": own}})
+    scaled_rates = {role: float(f"{probe.rate * rate:.6g}") for role, rate in rates.items()}
+    arm = merged(settings, {"name": name, "algorithm": algorithm, "train": {"learning_rate": scaled_rates}})
     arm["optional"] = True
     return arm
 

@@ -97,8 +97,8 @@ def read_recipe(source: str, sets: Sequence[str] = (), over: Sequence[str] = ())
     Raises `ConfigError` with every error of the recipe and the assignments at once.
     """
     path, text, folder = open_recipe(source)
-    found = read_text(text, path.stem, folder, sets, str(path), over)
-    return dataclasses.replace(found, settings_of=path.stem) if source in recipes() else found
+    recipe = read_text(text, path.stem, folder, sets, str(path), over)
+    return dataclasses.replace(recipe, settings_of=path.stem) if source in recipes() else recipe
 
 
 def open_recipe(source: str) -> tuple[Path, str, Path]:

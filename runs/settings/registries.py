@@ -36,8 +36,12 @@ def dialects() -> Mapping[str, Dialect]:
     use."""
     from grpobench.algorithms.libraries.dialects import DIALECTS
 
-    known = algorithms()
-    return {name: one for name, one in DIALECTS.items() if one.algorithm in known and one.base in known}
+    registry = algorithms()
+    return {
+        name: dialect
+        for name, dialect in DIALECTS.items()
+        if dialect.algorithm in registry and dialect.base in registry
+    }
 
 
 def tasks() -> Mapping[str, type[Task]]:
@@ -96,71 +100,75 @@ def entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
 
 def is_plugin_name(kind: Kind, name: str) -> bool:
     """Whether a name is one of others' code: `module:Name`, or of an entry point."""
-    known = built_in(kind)
-    if name in known:
+    registry = built_in(kind)
+    if name in registry:
         return False
-    kin = {family(one) for one in known if plugins.is_reference(one)}  # a task may be called FAMILY:MEMBER
+    # a task may be called FAMILY:MEMBER
+    kin = {family(member) for member in registry if plugins.is_reference(member)}
     return (plugins.is_reference(name) and family(name) not in kin) or name in entry_points(kind)
 
 
-def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> Resolved:
-    """What a name stands for. `folder` is the recipe's, `place` its key, for messages. Raises `ConfigError`
-    for an unknown name, with the nearest one, and for others' code that does not follow the protocol."""
-    known = built_in(kind)
-    if name in known:
-        return Resolved(known[name], BUILT_IN)
+def find(kind: Kind, name: str, folder: Path | None = None, key_path: str = "") -> Resolved:
+    """What a name stands for. `folder` is the recipe's, `key_path` its key, for messages. Raises
+    `ConfigError` for an unknown name, with the nearest one, and for others' code that does not follow the
+    protocol."""
+    registry = built_in(kind)
+    if name in registry:
+        return Resolved(registry[name], BUILT_IN)
     if kind == "task" and name.startswith(HUB):
-        raise plugins.fault(place, f"{name}: a data set of the hub is a task of a recipe: tasks = [{name!r}]")
+        raise plugins.fault(
+            key_path, f"{name}: a data set of the hub is a task of a recipe: tasks = [{name!r}]"
+        )
     if not is_plugin_name(kind, name):
-        raise plugins.fault(place, miss(kind, name, {**known, **entry_points(kind)}))
+        raise plugins.fault(key_path, miss(kind, name, {**registry, **entry_points(kind)}))
     point = None if plugins.is_reference(name) else entry_points(kind)[name]
-    thing: Any = plugins.load(point.value if point else name, folder, place)
-    if faults := [fault for fault in DEMANDS[kind](thing) if fault]:
+    plugin: Any = plugins.load(point.value if point else name, folder, key_path)
+    if faults := [fault for fault in DEMANDS[kind](plugin) if fault]:
         from grpobench.algorithms.returned import line_of  # which loads torch
 
-        line = line_of(thing) if callable(thing) else ""
-        raise plugins.fault(place, f"{name}: {'; '.join(faults)}{f' ({line})' if line else ''}")
-    if point and kind in ("algorithm", "task") and thing.name != name:
-        raise plugins.fault(place, f"{name}: the class that this entry point gives is named {thing.name}")
-    whence = plugins.provenance(thing)
-    return Resolved(thing, f"entry point {whence.removeprefix('package ')}" if point else whence)
+        line = line_of(plugin) if callable(plugin) else ""
+        raise plugins.fault(key_path, f"{name}: {'; '.join(faults)}{f' ({line})' if line else ''}")
+    if point and kind in ("algorithm", "task") and plugin.name != name:
+        raise plugins.fault(key_path, f"{name}: the class that this entry point gives is named {plugin.name}")
+    whence = plugins.provenance(plugin)
+    return Resolved(plugin, f"entry point {whence.removeprefix('package ')}" if point else whence)
 
 
 def protocol(base: type, kind: Kind) -> Callable[[object], list[str]]:
     """What is wrong with a class that is to follow a protocol, one fault each."""
 
-    def faults(thing: object) -> list[str]:
-        if not (isinstance(thing, type) and issubclass(thing, base)):
-            return [f"is {described(thing)}, no subclass of {base.__module__}.{base.__name__}"]
-        name = vars(thing).get("name")
-        found = []
+    def faults(plugin: object) -> list[str]:
+        if not (isinstance(plugin, type) and issubclass(plugin, base)):
+            return [f"is {described(plugin)}, no subclass of {base.__module__}.{base.__name__}"]
+        name = vars(plugin).get("name")
+        messages = []
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            found.append(
-                f'write name = "..." in {thing.__name__}, a name of its own of letters, digits, - and _'
+            messages.append(
+                f'write name = "..." in {plugin.__name__}, a name of its own of letters, digits, - and _'
             )
-        elif built_in(kind).get(name, thing) is not thing:
-            found.append(f"the suite has another {kind} {name!r}; give {thing.__name__} another name")
-        if missing := sorted(getattr(thing, "__abstractmethods__", ())):
-            found.append(f"{thing.__name__} lacks {', '.join(missing)}")
-        return found
+        elif built_in(kind).get(name, plugin) is not plugin:
+            messages.append(f"the suite has another {kind} {name!r}; give {plugin.__name__} another name")
+        if missing := sorted(getattr(plugin, "__abstractmethods__", ())):
+            messages.append(f"{plugin.__name__} lacks {', '.join(missing)}")
+        return messages
 
     return faults
 
 
-def a_function(thing: object) -> list[str]:
-    if not callable(thing) or isinstance(thing, type):
-        return [f"is {described(thing)}, no function of prompts, completions and columns"]
-    remedy = f"write `def {getattr(thing, '__name__', 'reward')}(prompts, completions, **columns)`"
-    return [f"{why}; {remedy}" for why in mismatch(thing, (), REWARD_ARGUMENTS)]
+def a_function(plugin: object) -> list[str]:
+    if not callable(plugin) or isinstance(plugin, type):
+        return [f"is {described(plugin)}, no function of prompts, completions and columns"]
+    remedy = f"write `def {getattr(plugin, '__name__', 'reward')}(prompts, completions, **columns)`"
+    return [f"{why}; {remedy}" for why in mismatch(plugin, (), REWARD_ARGUMENTS)]
 
 
 def maker(*arguments: str) -> Callable[[object], list[str]]:
     """What is wrong with a class or function that is called with these arguments to make something."""
 
-    def faults(thing: object) -> list[str]:
-        if not callable(thing):
-            return [f"is {described(thing)}, no class or function that makes one"]
-        return [f"{why}; let it take ({', '.join(arguments)})" for why in mismatch(thing, arguments, ())]
+    def faults(plugin: object) -> list[str]:
+        if not callable(plugin):
+            return [f"is {described(plugin)}, no class or function that makes one"]
+        return [f"{why}; let it take ({', '.join(arguments)})" for why in mismatch(plugin, arguments, ())]
 
     return faults
 
@@ -174,8 +182,8 @@ def mismatch(function: Callable[..., Any], positional: Sequence[str], keywords: 
     try:
         signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
-        given = ", ".join((*positional, *(f"{name}=..." for name in keywords)))
-        return [f"takes {signature} and is called with ({given}): {error}"]
+        call_arguments = ", ".join((*positional, *(f"{name}=..." for name in keywords)))
+        return [f"takes {signature} and is called with ({call_arguments}): {error}"]
     return []
 
 
@@ -183,8 +191,8 @@ REWARD_ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state",
 """What every reward function is called with, beside a column of each name that the problems have."""
 
 
-def described(thing: object) -> str:
-    return f"the class {thing.__name__}" if inspect.isclass(thing) else f"of type {type(thing).__name__}"
+def described(plugin: object) -> str:
+    return f"the class {plugin.__name__}" if inspect.isclass(plugin) else f"of type {type(plugin).__name__}"
 
 
 DEMANDS: Mapping[Kind, Callable[[object], list[str]]] = {

@@ -334,13 +334,13 @@ def of_devices(config: RunConfig) -> Iterator[str]:
 def of_doses(config: RunConfig) -> Iterator[str]:
     """What the doses of the reward (`runs/reward/doses.py`) ask of sampler, algorithm and backend."""
     doses, algorithm = config.reward.doses, config.algorithm
-    named = " and ".join(f"reward.{name}" for name in doses)
+    dose_names = " and ".join(f"reward.{name}" for name in doses)
     read = " and ".join(sorted(algorithm.scores)) or "each part of the reward"
     neutral = ", ".join(f"{name} = {1 if name == 'scale' else 0}" for name in doses)
     if doses and config.sampler.kind == "preferences":
         yield (
-            f'{named} would change the rewards of graded completions, and sampler.kind is "preferences", '
-            f"whose pairs are not graded; set reward {neutral}"
+            f"{dose_names} would change the rewards of graded completions, and sampler.kind is "
+            f'"preferences", whose pairs are not graded; set reward {neutral}'
         )
     if config.reward.flip and (algorithm.scores or algorithm.reads_components):
         yield (
@@ -349,8 +349,8 @@ def of_doses(config: RunConfig) -> Iterator[str]:
         )
     if doses and config.train.backend == "trl" and algorithm.reads_components:
         yield (
-            f"is given each part of the reward by TRL's trainer, which {named} does not reach; set reward "
-            f'{neutral} or train.backend = "grpobench"'
+            f"is given each part of the reward by TRL's trainer, which {dose_names} does not reach; set "
+            f'reward {neutral} or train.backend = "grpobench"'
         )
 
 
@@ -361,10 +361,10 @@ def untrained(config: RunConfig) -> Iterator[str]:
     if not steps or "policy" in algorithm.updated_roles(steps):
         return
     delays = [f.name for f in fields(algorithm) if "warmup" in f.name and getattr(algorithm, f.name)]
-    named = " and ".join(f"settings.{name} = {getattr(algorithm, name)}" for name in delays)
+    warmups = " and ".join(f"settings.{name} = {getattr(algorithm, name)}" for name in delays)
     yield (
-        f"updates its policy in none of the {steps} steps{f' with {named}' if named else ''}; raise "
-        f"train.steps above it or lower {'it' if named else 'the setting that delays the policy'}"
+        f"updates its policy in none of the {steps} steps{f' with {warmups}' if warmups else ''}; "
+        f"raise train.steps above it or lower {'it' if warmups else 'the setting that delays the policy'}"
     )
 
 
@@ -420,14 +420,14 @@ def lacking(configs: Sequence[RunConfig]) -> list[str]:
 def missing(config: RunConfig) -> list[str]:
     """What this machine lacks for a run, each with its place and remedy, found without importing anything."""
     name = config.reward.model if "model" in config.reward.components(config.task) else ""
-    found = {
+    reason_by_key = {
         "model.name": model_files.missing(config.model.name),
         "model.teacher": model_files.missing(config.model.teacher) if config.reads_teacher else "",
         "sampler.kind": config.sampler.missing(),
         "train.backend": trl.missing() if config.train.backend == "trl" else "",
         "reward.model": missing_reward_model(name) if name else "",
     }
-    return [f"{place}: {why}" for place, why in found.items() if why]
+    return [f"{key_path}: {why}" for key_path, why in reason_by_key.items() if why]
 
 
 def missing_data(task: Task) -> str:

@@ -97,8 +97,8 @@ def load_record(searched: Searched, folder: Path, faults: list[str]) -> SearchRe
         faults.append(f"{SEARCHED}.record: {path}: {reason}; {remedy}")
         return None
     if digest != searched.sha256:
-        what = "is not the record that chose these values (another checksum)"
-        faults.append(f"{SEARCHED}.sha256: {path} {what}; {remedy}")
+        mismatch = "is not the record that chose these values (another checksum)"
+        faults.append(f"{SEARCHED}.sha256: {path} {mismatch}; {remedy}")
         return None
     try:
         return replace(read_record(path), sha256=digest)

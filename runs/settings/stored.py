@@ -20,7 +20,7 @@ from grpobench.runs.tools.strict import ConfigError
 def dump(config: RunConfig) -> str:
     """Every resolved value as TOML; `load` reads it back equal."""
     table: dict[str, Any] = {"experiment": config.experiment, "arm": config.arm, "seed": config.seed}
-    table |= {"observe": [one.plain() for one in config.observe], "beside": config.beside}
+    table |= {"observe": [callback.plain() for callback in config.observe], "beside": config.beside}
     table["stop_on"] = list(config.stop_on)
     parts: tuple[Kind, ...] = ("algorithm", "task")
     for part in parts:
@@ -41,25 +41,25 @@ def load(text: str) -> RunConfig:
     """The configuration that `dump` wrote. Raises `ConfigError` where the text no longer fits the code."""
     table = strict.read_toml(text, "run.toml")
     faults: list[str] = []
-    found: dict[str, Any] = {}
+    config_fields: dict[str, Any] = {}
     plain: Mapping[str, Any] = {"experiment": str, "arm": str, "seed": int, "beside": str}
     for key, hint in {**plain, "stop_on": tuple[str, ...]}.items():
         default = {"beside": "", "stop_on": []}.get(key)
-        found[key] = strict.convert(table.get(key, default), hint, key, faults)
+        config_fields[key] = strict.convert(table.get(key, default), hint, key, faults)
     parts: tuple[Kind, ...] = ("algorithm", "task")
     for part in parts:
-        found[part] = built(part, table.get(part, {}), table.get("beside", ""), faults)
+        config_fields[part] = built(part, table.get(part, {}), table.get("beside", ""), faults)
     dialect = table.get("algorithm", {}).get("dialect", "")
-    found["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
+    config_fields["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
     entries = strict.convert(table.get("observe", []), list[observe.Entry], "observe", faults)
-    found["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
+    config_fields["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
     for section, cls in SECTIONS.items():
-        found[section] = strict.build(cls, table.get(section, {}), section, faults)
-    known = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
-    faults += [strict.unknown("", key, known) for key in table if key not in known]
+        config_fields[section] = strict.build(cls, table.get(section, {}), section, faults)
+    field_names = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
+    faults += [strict.unknown("", key, field_names) for key in table if key not in field_names]
     if faults:
         raise ConfigError(with_new_names(faults), "run.toml")
-    return RunConfig(**found)
+    return RunConfig(**config_fields)
 
 
 def portable(chosen: Any, beside: str) -> dict[str, Any]:
@@ -119,18 +119,22 @@ def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:
     of it, what would stop it at its start, and a list of events to stop on that is empty, as every run's was
     before there were any."""
     no_part = ("observe", "beside", "checkpoint", "checks")
-    kept = {key: value for key, value in table.items() if key not in no_part}
-    if isinstance(evaluate := kept.get("evaluate"), Mapping):
-        kept["evaluate"] = {key: value for key, value in evaluate.items() if key != "completions"}
-    return kept if kept.get("stop_on") else {key: kept[key] for key in kept if key != "stop_on"}
+    effective = {key: value for key, value in table.items() if key not in no_part}
+    if isinstance(evaluate := effective.get("evaluate"), Mapping):
+        effective["evaluate"] = {key: value for key, value in evaluate.items() if key != "completions"}
+    return (
+        effective
+        if effective.get("stop_on")
+        else {key: effective[key] for key in effective if key != "stop_on"}
+    )
 
 
 def flatten(table: Mapping[str, Any], key_path: str = "") -> dict[str, str]:
     """Dotted keys to values written as TOML."""
-    found: dict[str, str] = {}
+    toml_by_key: dict[str, str] = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
-            found |= flatten(value, strict.join(key_path, key))
+            toml_by_key |= flatten(value, strict.join(key_path, key))
         else:
-            found[strict.join(key_path, key)] = toml.value(value)
-    return found
+            toml_by_key[strict.join(key_path, key)] = toml.value(value)
+    return toml_by_key

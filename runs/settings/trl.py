@@ -23,9 +23,9 @@ def missing() -> str:
     """Why TRL cannot run here, with the remedy, found without importing it."""
     if importlib.util.find_spec("trl") is None:
         return f"trl is not installed: {INSTALL}"
-    found = version()
-    if found.split(".")[:2] != RELEASE.split("."):
-        return f"trl {found} is installed, and the settings are matched to {RELEASE}: {INSTALL}"
+    installed_version = version()
+    if installed_version.split(".")[:2] != RELEASE.split("."):
+        return f"trl {installed_version} is installed, and the settings are matched to {RELEASE}: {INSTALL}"
     return ""
 
 

@@ -59,7 +59,7 @@ def test_the_arms_of_a_map_have_other_names_and_are_not_compared() -> None:
 
 
 def test_a_plan_counts_the_pairs_of_the_control_and_keeps_it() -> None:
-    held = plan_looks(read_text(RECIPE, "held", Path()), 12)
-    every = plan_looks(read_text(RECIPE.replace('control = "grpo"', ""), "held", Path()), 12)
-    assert (held.pairs, held.control, every.pairs, every.control) == (2, "grpo", 3, "")
-    assert sum(held.weights) <= 1 and len(held.analyses) >= len(every.analyses)
+    controlled = plan_looks(read_text(RECIPE, "held", Path()), 12)
+    all_pairs = plan_looks(read_text(RECIPE.replace('control = "grpo"', ""), "held", Path()), 12)
+    assert (controlled.pairs, controlled.control, all_pairs.pairs, all_pairs.control) == (2, "grpo", 3, "")
+    assert sum(controlled.weights) <= 1 and len(controlled.analyses) >= len(all_pairs.analyses)
