@@ -141,7 +141,7 @@ def draw_probes(
         sns.despine(figure)
     caption = (
         f"Scores of {len(algorithms)} algorithms on {len(probe_transfers)} probes at two scales, with 95% "
-        "intervals over seeds. On the dotted line they are equal; where points rise from left to right, the order "
-        "holds."
+        "intervals over seeds. On the dotted line they are equal; where points rise from left to right, the "
+        "order holds."
     )
     return Drawing("transfer_probes", "Probes at two scales", caption, figure)
