@@ -67,7 +67,9 @@ def test_a_score_by_hand() -> None:
 def test_counts_are_those_of_the_confusion_experiment(outcomes: list[Outcome]) -> None:
     scores = score(outcomes)
     expected = {
-        (label, fired): sum(outcome.label == label and bool(outcome.detected) == fired for outcome in outcomes)
+        (label, fired): sum(
+            outcome.label == label and bool(outcome.detected) == fired for outcome in outcomes
+        )
         for label, fired in itertools.product(LABELS, (True, False))
     }
     assert (scores.hits, scores.must - scores.hits) == (expected["must", True], expected["must", False])
