@@ -161,16 +161,18 @@ def read(path: Path) -> KeptTable:
 def partial(before: KeptTable, content: Mapping[str, Any]) -> list[str]:
     """Why new content is no substitute for a kept table: it was made by another command, with other settings
     on it, or runs are missing. More runs are no fault, nor are other settings in the recipe itself."""
-    told = []
+    reasons = []
     if content["command"] != (command := before.provenance.command):
-        told.append(f"it was made by `{content['command']}` and the kept one by `{command}`")
+        reasons.append(f"it was made by `{content['command']}` and the kept one by `{command}`")
     there = {(run["arm"], run["task"], run["seed"]) for run in content["runs"]}
-    lost = [one for run in before.runs if (one := (run["arm"], run["task"], run["seed"])) not in there]
+    lost = [
+        run_key for run in before.runs if (run_key := (run["arm"], run["task"], run["seed"])) not in there
+    ]
     if lost:
         arm, task, seed = lost[0]
-        what = f"{len(lost)} of {len(before.runs)} kept runs are missing"
-        told.append(f"{what}, such as {arm} on {task}, seed {seed}")
-    return told
+        missing_runs = f"{len(lost)} of {len(before.runs)} kept runs are missing"
+        reasons.append(f"{missing_runs}, such as {arm} on {task}, seed {seed}")
+    return reasons
 
 
 def _key(run: Any) -> tuple[str, str, int]:

@@ -47,29 +47,31 @@ Options: TypeAlias = Mapping[str, str]
 Kind: TypeAlias = Callable[[KeptTable, Options], list[str]]
 
 
-def render(kept: KeptTable, kind: str, options: Options) -> list[str]:
+def render(kept_table: KeptTable, kind: str, options: Options) -> list[str]:
     """The lines of one table. Raises LogError for an unknown kind or an option that it needs."""
     if kind not in KINDS:
         raise LogError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
     try:
-        return KINDS[kind](kept, options)
+        return KINDS[kind](kept_table, options)
     except KeyError as error:
-        raise LogError(f"{kind} of {kept.name}: lacks {error}, as an option or in the kept table") from error
+        raise LogError(
+            f"{kind} of {kept_table.name}: lacks {error}, as an option or in the kept table"
+        ) from error
 
 
-def provenance(kept: KeptTable, options: Options) -> list[str]:
+def provenance(kept_table: KeptTable, options: Options) -> list[str]:
     """Command, commit, versions and machine in a sentence."""
-    seeds = len({run["seed"] for run in kept.runs})
-    return kept.provenance.lines(f"{len(kept.runs)} runs, {seeds} seed{'s' * (seeds > 1)}")
+    seeds = len({run["seed"] for run in kept_table.runs})
+    return kept_table.provenance.lines(f"{len(kept_table.runs)} runs, {seeds} seed{'s' * (seeds > 1)}")
 
 
-def accuracy(kept: KeptTable, options: Options) -> list[str]:
+def accuracy(kept_table: KeptTable, options: Options) -> list[str]:
     """Before and after training on the split that the report takes, every seed, with the t interval. `mode`;
     `best=yes` adds the best validation."""
     best = options.get("best") == "yes"
     header = ["task", "arm", "before", "after", "each seed", "95 % interval", *["best on validation"] * best]
     rows = []
-    for task, arm, runs in _cells(kept):
+    for task, arm, runs in _cells(kept_table):
         values = [run["accuracy"][options["mode"]] for run in runs if options["mode"] in run["accuracy"]]
         if not values:
             continue
@@ -83,18 +85,18 @@ def accuracy(kept: KeptTable, options: Options) -> list[str]:
             ]
         )
     splits = dict.fromkeys(
-        run["accuracy"][options["mode"]][0] for run in kept.runs if options["mode"] in run["accuracy"]
+        run["accuracy"][options["mode"]][0] for run in kept_table.runs if options["mode"] in run["accuracy"]
     )
     lead = f"Accuracy in %, {options['mode']}, {' and '.join(splits)} split:"
-    return table(lead, header, rows, named=2)
+    return table(lead, header, rows, text_columns=2)
 
 
-def measured(kept: KeptTable, options: Options) -> list[str]:
+def measured(kept_table: KeptTable, options: Options) -> list[str]:
     """Metrics of the evaluation, before → after training. `mode`, `metrics=a,b`; `correct` is accuracy. Tasks
     that have none of them are left out."""
     names = options["metrics"].split(",")
     rows = []
-    for task, arm, runs in _cells(kept):
+    for task, arm, runs in _cells(kept_table):
         cells: list[str] = []
         for name in names:
             pairs = [_both(run, options["mode"], name) for run in runs]
@@ -103,25 +105,28 @@ def measured(kept: KeptTable, options: Options) -> list[str]:
         if set(cells) != {f"{NONE} → {NONE}"}:
             rows.append([task, arm, *cells])
     lead = f"Before → after training, {options['mode']}, shares in %:"
-    return table(lead, ["task", "arm", *(name.replace("_", " ") for name in names)], rows, named=2)
+    return table(lead, ["task", "arm", *(name.replace("_", " ") for name in names)], rows, text_columns=2)
 
 
-def training(kept: KeptTable, options: Options) -> list[str]:
+def training(kept_table: KeptTable, options: Options) -> list[str]:
     """Metrics of training: the first update → the mean over the last tenth of updates. `metrics=a,b`."""
     names = options["metrics"].split(",")
     rows = []
-    for task, arm, runs in _cells(kept):
+    for task, arm, runs in _cells(kept_table):
         pairs = [[run["training"].get(name, (None, None)) for run in runs] for name in names]
-        cells = [f"{two(_mean(p[0] for p in own))} → {two(_mean(p[1] for p in own))}" for own in pairs]
+        cells = [
+            f"{two(_mean(p[0] for p in metric_pairs))} → {two(_mean(p[1] for p in metric_pairs))}"
+            for metric_pairs in pairs
+        ]
         rows.append([task, arm, *cells])
     lead = "Training, first update → mean over the last tenth of the updates:"
-    return table(lead, ["task", "arm", *(f"`{name}`" for name in names)], rows, named=2)
+    return table(lead, ["task", "arm", *(f"`{name}`" for name in names)], rows, text_columns=2)
 
 
-def explained(kept: KeptTable, options: Options) -> list[str]:
+def explained(kept_table: KeptTable, options: Options) -> list[str]:
     """What critics explained of the returns' variance over the last quarter of the updates, in %."""
     rows = []
-    for task, arm, runs in _cells(kept):
+    for task, arm, runs in _cells(kept_table):
         if not any(name.startswith("critic/") for run in runs for name in run["training"]):
             continue
         values = [math.nan if run["explained"] is None else run["explained"] for run in runs]
@@ -130,10 +135,10 @@ def explained(kept: KeptTable, options: Options) -> list[str]:
         rows.append([task, arm, percent(_mean(values)), each, f"{little} of {len(values)}"])
     lead = "Variance of the returns that the critic explained, in %, over the last quarter of the updates:"
     header = ["task", "arm", "explained", "each seed", f"below {LITTLE:.0%}"]
-    return table(lead, header, rows, named=2)
+    return table(lead, header, rows, text_columns=2)
 
 
-def stability(kept: KeptTable, options: Options) -> list[str]:
+def stability(kept_table: KeptTable, options: Options) -> list[str]:
     """Collapses, gradient spikes, drawdown, spread over seeds and events, as the report has them."""
     rows = [
         [
@@ -141,55 +146,58 @@ def stability(kept: KeptTable, options: Options) -> list[str]:
             *(number(cell["spikes"], 1), _percent(cell["drawdown"]), _percent(cell["spread"])),
             "; ".join(filter(None, (cell["events"], cell["infrastructure"]))) or NONE,
         ]
-        for cell in _known(kept)
+        for cell in _known(kept_table)
     ]
     lead = (
         "Runs that collapsed, or fell and recovered; gradient spikes per 100 updates; drawdown (best minus "
         "last validation accuracy) and standard deviation over seeds, in points:"
     )
     header = ["task", "arm", "collapsed", "recovered", "spikes", "drawdown", "spread", "events"]
-    return table(lead, header, rows, named=2)
+    return table(lead, header, rows, text_columns=2)
 
 
-def costs(kept: KeptTable, options: Options) -> list[str]:
+def costs(kept_table: KeptTable, options: Options) -> list[str]:
     """What a run of each arm spent, means over seeds, without evaluation. Peak memory is the highest."""
-    flops = [cell["flops"] or math.nan for cell in _known(kept)]
-    first = {cell["task"]: one for cell, one in zip(reversed(kept.cells), reversed(flops), strict=True)}
+    flops = [cell["flops"] or math.nan for cell in _known(kept_table)]
+    first = {
+        cell["task"]: cell_flops
+        for cell, cell_flops in zip(reversed(kept_table.cells), reversed(flops), strict=True)
+    }
     rows = [
         [
             *(cell["task"], cell["arm"], count(cell["generated_tokens"]), count(cell["flops"])),
-            number(one / first[cell["task"]], 2),
+            number(cell_flops / first[cell["task"]], 2),
             *(number(cell["train_seconds"], 0), number(cell["seconds"], 1)),
             *(number(cell[phase], 1) for phase in ("sample", "forward", "backward")),
             number(cell["peak_memory_gb"], 1),
         ]
-        for cell, one in zip(kept.cells, flops, strict=True)
+        for cell, cell_flops in zip(kept_table.cells, flops, strict=True)
     ]
     lead = (
-        f"Costs of a run without evaluation; × is FLOPs against {kept.arms[0]}; seconds of a step, and of "
-        "its sampling, forward and backward passes; the highest peak memory of any seed:"
+        f"Costs of a run without evaluation; × is FLOPs against {kept_table.arms[0]}; seconds of a step, and "
+        "of its sampling, forward and backward passes; the highest peak memory of any seed:"
     )
     header = ["task", "arm", "tokens", "FLOPs", "×", "training s", "s/step"]
     header += ["sampling", "forward", "backward", "peak GB"]
-    return table(lead, header, rows, named=2)
+    return table(lead, header, rows, text_columns=2)
 
 
-def comparisons(kept: KeptTable, options: Options) -> list[str]:
+def comparisons(kept_table: KeptTable, options: Options) -> list[str]:
     """The pairs of arms that the report compares, as it does."""
     rows = []
-    margin = kept.margin / 100
-    plan = plan_of(kept.plan, Path(kept.name)) if kept.plan else None
-    for task in kept.tasks:
+    margin = kept_table.margin / 100
+    plan = plan_of(kept_table.plan, Path(kept_table.name)) if kept_table.plan else None
+    for task in kept_table.tasks:
         values = {
             arm: {
-                run["seed"]: run["accuracy"][kept.headline[task]][2]
-                for run in kept.of(arm, task)
-                if run["accuracy"][kept.headline[task]][2] is not None
+                run["seed"]: run["accuracy"][kept_table.headline[task]][2]
+                for run in kept_table.of(arm, task)
+                if run["accuracy"][kept_table.headline[task]][2] is not None
             }
-            for arm in kept.arms
-            if kept.of(arm, task)
+            for arm in kept_table.arms
+            if kept_table.of(arm, task)
         }
-        for pair in compare(task, values, alpha=ALPHA, margin=margin, plan=plan, control=kept.control):
+        for pair in compare(task, values, alpha=ALPHA, margin=margin, plan=plan, control=kept_table.control):
             few = len(pair.seeds) < seeds_needed(ALPHA)
             rows.append(
                 [
@@ -209,15 +217,15 @@ def comparisons(kept: KeptTable, options: Options) -> list[str]:
         "detectable",
         "verdict",
     ]
-    modes = " and ".join(dict.fromkeys(kept.headline.values()))
+    modes = " and ".join(dict.fromkeys(kept_table.headline.values()))
     lead = (
         f"Differences of accuracy ({modes}) in points, inside each seed; equivalence is Holm's p within "
-        f"{kept.margin:g} points:"
+        f"{kept_table.margin:g} points:"
     )
-    return table(lead, header, rows, named=2)
+    return table(lead, header, rows, text_columns=2)
 
 
-def grid(kept: KeptTable, options: Options) -> list[str]:
+def grid(kept_table: KeptTable, options: Options) -> list[str]:
     """One row per arm and one column per task, with their mean. `of=validation` (last, with `mode`) or
     `of=explained`."""
     leads = {
@@ -227,25 +235,27 @@ def grid(kept: KeptTable, options: Options) -> list[str]:
     if options["of"] not in leads:
         raise LogError(f"grid of={options['of']}: known: {', '.join(leads)}")
     rows = []
-    for arm in kept.arms:
+    for arm in kept_table.arms:
         values = []
-        for task in kept.tasks:
-            runs = kept.of(arm, task)
+        for task in kept_table.tasks:
+            runs = kept_table.of(arm, task)
             if options["of"] == "explained":
                 values.append(_mean(run["explained"] for run in runs))
             else:
                 values.append(_mean(run["accuracy"][options["mode"]][4] for run in runs))
         if not all(map(math.isnan, values)):
             rows.append([arm, *map(percent, values), percent(_mean(values))])
-    return table(leads[options["of"]], ["arm", *kept.tasks, "mean"], rows, named=1)
+    return table(leads[options["of"]], ["arm", *kept_table.tasks, "mean"], rows, text_columns=1)
 
 
-def curve(kept: KeptTable, options: Options) -> list[str]:
+def curve(kept_table: KeptTable, options: Options) -> list[str]:
     """Validation accuracy at every evaluation, a column per arm: mean and range of seeds. `mode`, `task`."""
-    task = options.get("task", kept.tasks[0])
+    task = options.get("task", kept_table.tasks[0])
     points_of = {
-        arm: [dict(map(tuple, run["validation"].get(options["mode"], ()))) for run in kept.of(arm, task)]
-        for arm in kept.arms
+        arm: [
+            dict(map(tuple, run["validation"].get(options["mode"], ()))) for run in kept_table.of(arm, task)
+        ]
+        for arm in kept_table.arms
     }
     steps = sorted({step for runs in points_of.values() for run in runs for step in run})
     rows = []
@@ -257,31 +267,38 @@ def curve(kept: KeptTable, options: Options) -> list[str]:
             cells.append(percent(_mean(values)) + spread)
         rows.append([str(step), *cells])
     lead = f"Validation accuracy in %, {options['mode']}, {task}, mean (and range) of the seeds:"
-    return table(lead, ["updates", *kept.arms], rows, named=0)
+    return table(lead, ["updates", *kept_table.arms], rows, text_columns=0)
 
 
-def compute(kept: KeptTable, options: Options) -> list[str]:
+def compute(kept_table: KeptTable, options: Options) -> list[str]:
     """Accuracy against compute: fitted on the first half, held against the rest. `of=why` gives the reasons
     and misses alone."""
-    found = [kept_trajectories(task, arm, runs, kept.headline[task]) for task, arm, runs in _cells(kept)]
-    curves = fit_curves(found, kept.margin / 100)
+    trajectories = [
+        kept_trajectories(task, arm, runs, kept_table.headline[task])
+        for task, arm, runs in _cells(kept_table)
+    ]
+    curves = fit_curves(trajectories, kept_table.margin / 100)
     made = compute_table(curves)
     if options.get("of") == "why":
         return [f"- {name}: {sentence}" for name, sentence in made.sentences] or ["Every curve was fitted."]
     rows = [row[: made.columns] for row in made.rows]
-    return [*table(f"{made.title}:", made.header[: made.columns], rows, named=2), "", coverage(curves)]
+    return [*table(f"{made.title}:", made.header[: made.columns], rows, text_columns=2), "", coverage(curves)]
 
 
-def mapped(kept: KeptTable, options: Options) -> list[str]:
+def mapped(kept_table: KeptTable, options: Options) -> list[str]:
     """The grid of a map, or with `of=frontier` how far each arm goes without a collapse. `mode`."""
-    sweep_values = {arm: SweepPoint(own["arm"], own["values"]) for arm, own in kept.sweep_values.items()}
+    sweep_values = {
+        arm: SweepPoint(point["arm"], point["values"]) for arm, point in kept_table.sweep_values.items()
+    }
     axes = axes_of(sweep_values)
     if axes is None:
-        raise LogError(f"map of {kept.name}: the kept table is of no map")
-    grid = group_cells(sweep_values, kept.tasks, [_counted(run, options["mode"]) for run in kept.runs])
-    found = (frontier_table if options.get("of") == "frontier" else map_table)(axes, grid)
-    lines = table(f"{found.title}:", found.header, found.rows, named=3)
-    return [*lines, "", *textwrap.wrap(found.note, 118)]
+        raise LogError(f"map of {kept_table.name}: the kept table is of no map")
+    grid = group_cells(
+        sweep_values, kept_table.tasks, [_counted(run, options["mode"]) for run in kept_table.runs]
+    )
+    sweep_table = (frontier_table if options.get("of") == "frontier" else map_table)(axes, grid)
+    lines = table(f"{sweep_table.title}:", sweep_table.header, sweep_table.rows, text_columns=3)
+    return [*lines, "", *textwrap.wrap(sweep_table.note, 118)]
 
 
 def _counted(run: Mapping[str, Any], mode: str) -> dict[str, Any]:
@@ -307,26 +324,26 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def _cells(kept: KeptTable) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
+def _cells(kept_table: KeptTable) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
     """Task, arm and runs, in the order of the recipe."""
-    for task in kept.tasks:
-        for arm in kept.arms:
-            if runs := kept.of(arm, task):
+    for task in kept_table.tasks:
+        for arm in kept_table.arms:
+            if runs := kept_table.of(arm, task):
                 yield task, arm, runs
 
 
-def _known(kept: KeptTable) -> Sequence[Mapping[str, Any]]:
+def _known(kept_table: KeptTable) -> Sequence[Mapping[str, Any]]:
     """Stability and costs by task and arm. Raises LogError of a table that was kept without them."""
-    if not kept.cells:
-        raise LogError(f"{kept.name}: kept without stability and costs; keep its runs again")
-    return kept.cells
+    if not kept_table.cells:
+        raise LogError(f"{kept_table.name}: kept without stability and costs; keep its runs again")
+    return kept_table.cells
 
 
 def _both(run: Mapping[str, Any], mode: str, metric: str) -> Sequence[float | None]:
     if metric == "correct":
         return run["accuracy"][mode][1:3] if mode in run["accuracy"] else (None, None)
-    found: Sequence[float | None] = run["measured"].get(f"{mode}/{metric}", (None, None))
-    return found
+    before_and_after: Sequence[float | None] = run["measured"].get(f"{mode}/{metric}", (None, None))
+    return before_and_after
 
 
 def _measure(metric: str, value: float) -> str:
@@ -350,6 +367,7 @@ def _bounded(mean: Estimate) -> str:
     return interval(max(mean.low, 0.0), min(mean.high, 1.0)) if math.isfinite(mean.low) else NONE
 
 
-def table(lead: str, header: Sequence[str], rows: Sequence[Sequence[str]], named: int) -> list[str]:
-    """A Markdown table below a line that says what it holds; the first `named` columns are flush left."""
-    return [lead, "", *plain(header, rows, named).markdown()]
+def table(lead: str, header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> list[str]:
+    """A Markdown table below a line that says what it holds; the first `text_columns` columns are flush
+    left."""
+    return [lead, "", *plain(header, rows, text_columns).markdown()]

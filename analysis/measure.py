@@ -84,40 +84,40 @@ class Measure:
     """One number of a run."""
 
     kind: str
-    what: str = ""
+    argument: str = ""
     """What follows the kind, without the reduction."""
     reduction: str = ""
 
     @classmethod
     def read(cls, text: str, kinds: Iterable[str] = tuple(KINDS)) -> Measure:
         """The measure that a text names. Raises ValueError for any other text, and for other `kinds`."""
-        kind, _, what = text.partition(":")
-        known = [*kinds, *REDUCTIONS]
-        if kind not in known:
-            raise ValueError(f"outcome: unknown kind {kind!r}; known: {', '.join(known)}")
+        kind, _, argument = text.partition(":")
+        known_kinds = [*kinds, *REDUCTIONS]
+        if kind not in known_kinds:
+            raise ValueError(f"outcome: unknown kind {kind!r}; known: {', '.join(known_kinds)}")
         if kind in REDUCTIONS:
-            if not what or ":" in what:
+            if not argument or ":" in argument:
                 raise ValueError(f"outcome: {text}: write {kind}:METRIC")
-            return cls("training", what, kind)
+            return cls("training", argument, kind)
         pattern, form = KINDS[kind]
         if not re.fullmatch(kind + pattern, text):
             raise ValueError(f"outcome: {text}: write {form.format(kind)}")
         if kind == "training":
-            what, _, reduction = what.rpartition(":")
-            return cls(kind, what, reduction)
-        return cls(kind, what)
+            argument, _, reduction = argument.rpartition(":")
+            return cls(kind, argument, reduction)
+        return cls(kind, argument)
 
     @property
     def text(self) -> str:
         """The shortest text that names it."""
-        return f"{self.reduction or self.kind}:{self.what}".removesuffix(":")
+        return f"{self.reduction or self.kind}:{self.argument}".removesuffix(":")
 
     @property
     def metrics(self) -> list[str]:
         """The metrics of training steps that it reads."""
         if self.kind not in OF_STEPS:
             return []
-        return self.what.split("+") if self.kind == "training" else self.what.split(":")[:2]
+        return self.argument.split("+") if self.kind == "training" else self.argument.split(":")[:2]
 
     def of(self, rows: Rows) -> float:
         """The number of a run; NaN where its rows lack it. For the kinds `OF_STEPS`."""
@@ -126,7 +126,7 @@ class Measure:
             return reduced(sum(columns[1:], columns[0]), self.reduction)
         first, second = columns
         if self.kind == "when":
-            return when_reached(first.tolist(), second.tolist(), float(self.what.rpartition(":")[2]))
+            return when_reached(first.tolist(), second.tolist(), float(self.argument.rpartition(":")[2]))
         return math.log((reduced(first, "tenth") + 1) / (reduced(second, "tenth") + 1))
 
 

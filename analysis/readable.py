@@ -250,7 +250,7 @@ def as_table(rows: Sequence[ReadableRow]) -> list[str]:
     """The Markdown table."""
     temperatures = " and ".join(dict.fromkeys(f"{row.temperature:g}" for row in rows))
     lead = f"Shares in %, of answers sampled at temperature {temperatures} unless the column says otherwise:"
-    return table(lead, HEADER, cells(rows), named=4)
+    return table(lead, HEADER, cells(rows), text_columns=4)
 
 
 def provenance(rows: Sequence[ReadableRow]) -> list[str]:

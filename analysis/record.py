@@ -118,8 +118,8 @@ def read(path: Path, kind: str, build: Callable[[Content], T]) -> T:
         content = bounded.read_object(path, remedy)
         if (version := content.pop("version")) not in (1, VERSION):
             raise ValueError("of another version")
-        if version == VERSION and (found := content.pop("kind")) != kind:
-            raise ValueError(f"of the kind {found!r} and not {kind!r}")
+        if version == VERSION and (file_kind := content.pop("kind")) != kind:
+            raise ValueError(f"of the kind {file_kind!r} and not {kind!r}")
         return build(content)
     except bounded.FileError as error:
         raise LogError(f"{path}: no kept {words} ({error.reason})") from error

@@ -38,14 +38,16 @@ def goals(content: Content) -> list[str]:
         ]
         for row in content["goals"]
     ]
-    found = table("On the seeds that set nothing:", ["goal", "asked", "found", "met"], rows, named=1)
+    goal_lines = table(
+        "On the seeds that set nothing:", ["goal", "asked", "found", "met"], rows, text_columns=1
+    )
     others = [row for row in content["detectors"] if row["family"] != "collapse" and row["meets"] is False]
     if not others:
-        return found
-    told = "; ".join(f"{words(row['kind'])} ({brief(row['scored'])})" for row in others)
-    asked = "recall and precision of .9, .05 false alarms per healthy run"
-    text = f"Of the other kinds of events these miss what is asked of a collapse ({asked}): {told}."
-    return [*found, "", *textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)]
+        return goal_lines
+    misses = "; ".join(f"{words(row['kind'])} ({brief(row['scored'])})" for row in others)
+    requirement = "recall and precision of .9, .05 false alarms per healthy run"
+    text = f"Of the other kinds of events these miss what is asked of a collapse ({requirement}): {misses}."
+    return [*goal_lines, "", *textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)]
 
 
 def cases(content: Content) -> list[str]:
@@ -64,7 +66,7 @@ def cases(content: Content) -> list[str]:
     lead = (
         "Runs: those whose seeds set thresholds + those that score them. Every other event is a false alarm."
     )
-    return table(lead, header, rows, named=4)
+    return table(lead, header, rows, text_columns=4)
 
 
 def detectors(content: Content) -> list[str]:
@@ -90,7 +92,7 @@ def detectors(content: Content) -> list[str]:
         "Per healthy run: false alarms. Delay: median updates from the fault to the alarm. Lead: median "
         "updates from the alarm until held-out accuracy was lost for good."
     )
-    return table(textwrap.fill(lead, 118), header, rows, named=2)
+    return table(textwrap.fill(lead, 118), header, rows, text_columns=2)
 
 
 def halves(content: Content) -> list[str]:
@@ -104,7 +106,7 @@ def halves(content: Content) -> list[str]:
             )
     header = ["event", "default", "set", "first half", "second half", "default, second half"]
     lead = "Recall, precision and false alarms per healthy run with each setting:"
-    return table(lead, header, rows, named=3)
+    return table(lead, header, rows, text_columns=3)
 
 
 def warning(content: Content) -> list[str]:
@@ -134,7 +136,7 @@ def same_arm(content: Content) -> list[str]:
     pool = content["same_arm"][0]["pool"] if content["same_arm"] else 0
     lead = f"Arms drawn from {pool} runs of `{content['pool']}`, no run in two arms, at a nominal 5 %:"
     columns = ("comparisons", "called different", "all called equivalent", "wrongly, one moved by the margin")
-    return table(lead, ["arms", "seeds each", *columns], rows, named=0)
+    return table(lead, ["arms", "seeds each", *columns], rows, text_columns=0)
 
 
 KINDS: Mapping[str, Callable[[Content], list[str]]] = {
@@ -167,18 +169,18 @@ def setting(row: Content) -> str:
     return format_values(row["values"]) + (" (set)" if row["values"] != row["default"] else "")
 
 
-def scored(own: Content) -> Sequence[str]:
+def scored(score_row: Content) -> Sequence[str]:
     """The columns of a score."""
     return [
-        f"{own['hits']} of {own['must']}",
-        two(own["recall"]),
-        f"{own['false']} of {own['never']}",
-        two(own["precision"]),
-        two(own["per_healthy"]),
-        number(own["delay"], 0),
-        f"{number(own['lead'], 0)} ({own['leads']})" if own["leads"] else NONE,
+        f"{score_row['hits']} of {score_row['must']}",
+        two(score_row["recall"]),
+        f"{score_row['false']} of {score_row['never']}",
+        two(score_row["precision"]),
+        two(score_row["per_healthy"]),
+        number(score_row["delay"], 0),
+        f"{number(score_row['lead'], 0)} ({score_row['leads']})" if score_row["leads"] else NONE,
     ]
 
 
-def brief(own: Content) -> str:
-    return " / ".join(two(own[name]) for name in ("recall", "precision", "per_healthy"))
+def brief(score_row: Content) -> str:
+    return " / ".join(two(score_row[name]) for name in ("recall", "precision", "per_healthy"))

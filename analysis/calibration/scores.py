@@ -28,7 +28,7 @@ class Outcome:
 
     label: Label
     healthy: bool
-    found: tuple[int, ...] = ()
+    detected: tuple[int, ...] = ()
     """The steps at which each of its events was found, in order."""
     since: int = 1
     """The first update that the fault acts on."""
@@ -86,19 +86,19 @@ def score(outcomes: Iterable[Outcome]) -> Score:
     """Score one detector on labeled runs. A run counts once, however many events it has; false alarms in
     healthy runs are counted event by event. Runs with the label `may` are not counted."""
     listed = list(outcomes)
-    must = [one for one in listed if one.label == "must"]
-    never = [one for one in listed if one.label == "never"]
-    hits = [one for one in must if one.found]
-    healthy = [one for one in listed if one.healthy]
-    leads = [one.lost - one.found[0] for one in hits if one.lost is not None]
+    must = [outcome for outcome in listed if outcome.label == "must"]
+    never = [outcome for outcome in listed if outcome.label == "never"]
+    hits = [outcome for outcome in must if outcome.detected]
+    healthy = [outcome for outcome in listed if outcome.healthy]
+    leads = [outcome.lost - outcome.detected[0] for outcome in hits if outcome.lost is not None]
     return Score(
         must=len(must),
         hits=len(hits),
         never=len(never),
-        false=sum(bool(one.found) for one in never),
+        false=sum(bool(outcome.detected) for outcome in never),
         healthy=len(healthy),
-        alarms=sum(len(one.found) for one in healthy if one.label == "never"),
-        delay=middle([one.found[0] - one.since for one in hits]),
+        alarms=sum(len(outcome.detected) for outcome in healthy if outcome.label == "never"),
+        delay=middle([outcome.detected[0] - outcome.since for outcome in hits]),
         lead=middle(leads),
         leads=len(leads),
     )

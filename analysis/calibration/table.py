@@ -150,7 +150,7 @@ def calibrate(experiment: Experiment, library: Library, command: str) -> dict[st
         "detectors": [_setting(setting) for setting in settings],
         "collapse": {half: scores.row() for half, scores in either.items()},
         "warning": dataclasses.asdict(limit),
-        "same_arm": [one.row() for one in same],
+        "same_arm": [design.row() for design in same],
         "goals": _goals(settings, either["scored"], same),
     }
     made = dataclasses.replace(record.provenance_of(experiment), command=command)
@@ -182,20 +182,20 @@ def _either(
     """Whether each run of a half collapsed: any event of the family counts, with the thresholds that were
     set."""
     chosen = [
-        dataclasses.replace(DETECTORS[one.kind], **one.values)
-        for one in settings
-        if DETECTORS[one.kind].family == "collapse"
+        dataclasses.replace(DETECTORS[setting.kind], **setting.values)
+        for setting in settings
+        if DETECTORS[setting.kind].family == "collapse"
     ]
-    each = [outcomes(one, library, experiment, read, half) for one in chosen]
+    each = [outcomes(detector, library, experiment, read, half) for detector in chosen]
     return [either(run_outcomes) for run_outcomes in zip(*each, strict=True)]
 
 
 def either(run_outcomes: Sequence[Outcome]) -> Outcome:
     """Combine several detectors of one run. The label is `must` if any label is, else `may` if any is."""
-    labels = {one.label for one in run_outcomes}
+    labels = {outcome.label for outcome in run_outcomes}
     label = next(name for name in ("must", "may", "never") if name in labels)
-    steps = tuple(sorted(step for one in run_outcomes for step in one.found))
-    return dataclasses.replace(run_outcomes[0], label=label, found=steps)
+    steps = tuple(sorted(step for outcome in run_outcomes for step in outcome.detected))
+    return dataclasses.replace(run_outcomes[0], label=label, detected=steps)
 
 
 def _case(case: Case, library: Library, experiment: Experiment) -> dict[str, Any]:
@@ -221,19 +221,19 @@ def _setting(setting: Setting) -> dict[str, Any]:
 def _goals(settings: Sequence[Setting], either: Score, same: Sequence[SameArm]) -> list[dict[str, Any]]:
     """Each goal with its value, and whether it was met."""
     goals = [
-        goal(f"{one.kind}: {name}", value, bound, above)
-        for one in settings
-        if DETECTORS[one.kind].family == "collapse"
-        for name, value, bound, above in _score_rows(one.on_scored)
+        goal(f"{setting.kind}: {name}", value, bound, above)
+        for setting in settings
+        if DETECTORS[setting.kind].family == "collapse"
+        for name, value, bound, above in _score_rows(setting.on_scored)
     ]
     goals += [
         goal((f"either collapse: {name}"), value, bound, above)
         for name, value, bound, above in _score_rows(either)
     ]
     goals += [
-        goal(f"A/A, {one.arms} arms of {one.seeds} seeds: {name}", rate, MOST_FALSE, False)
-        for one in same
-        for name, rate in (("called different", one.rate), ("wrongly equivalent", one.wrong_rate))
+        goal(f"A/A, {design.arms} arms of {design.seeds} seeds: {name}", rate, MOST_FALSE, False)
+        for design in same
+        for name, rate in (("called different", design.rate), ("wrongly equivalent", design.wrong_rate))
     ]
     return goals
 

@@ -51,8 +51,8 @@ def set_thresholds(
     """The default where it meets the goals on the first half, else what `chosen` says."""
     default = DETECTORS[kind]
     settings = list(variants(default, library.tried.get(kind, {})))
-    on_set = [score(outcomes(one, library, experiment, histories, "set")) for one in settings]
-    best = settings[chosen(on_set, [distance(one, default) for one in settings])]
+    on_set = [score(outcomes(setting, library, experiment, histories, "set")) for setting in settings]
+    best = settings[chosen(on_set, [distance(setting, default) for setting in settings])]
     return Setting(
         kind,
         differing(best, settings),
@@ -75,7 +75,7 @@ def variants(default: Detector, tried: Mapping[str, Sequence[float]]) -> Iterato
 
 def differing(detector: Detector, settings: Sequence[Detector]) -> dict[str, float]:
     """The thresholds of a detector in which any of the settings differ."""
-    rows = [thresholds(one) for one in settings]
+    rows = [thresholds(setting) for setting in settings]
     return {
         name: value for name, value in thresholds(detector).items() if len({row[name] for row in rows}) > 1
     }
@@ -97,8 +97,12 @@ def chosen(scores: Sequence[Score], distances: Sequence[float]) -> int:
     worst of precision, recall and 1 − false alarms per healthy run is best, of equal ones the nearest."""
 
     def rank(index: int) -> tuple[bool, float, float]:
-        own = scores[index]
-        return (not meets(own), 0.0 if meets(own) else -worst(own), distances[index])
+        setting_score = scores[index]
+        return (
+            not meets(setting_score),
+            0.0 if meets(setting_score) else -worst(setting_score),
+            distances[index],
+        )
 
     return min(range(len(scores)), key=rank)
 
@@ -112,15 +116,15 @@ def meets(score: Score) -> bool:
 
 def worst(score: Score) -> float:
     """The worst of what is asked for, as far as it is defined."""
-    told = (score.precision, score.recall, 1 - score.per_healthy)
-    return min((value for value in told if not math.isnan(value)), default=0.0)
+    rates = (score.precision, score.recall, 1 - score.per_healthy)
+    return min((value for value in rates if not math.isnan(value)), default=0.0)
 
 
 def outcomes(
     detector: Detector, library: Library, experiment: Experiment, histories: Mapping[str, History], half: Half
 ) -> list[Outcome]:
     """What a detector says of every run of a half that it can judge."""
-    found = []
+    run_outcomes = []
     for run in library.of_half(experiment, half):
         history = histories[run.name]
         case = library.by_arm[run.arm]
@@ -130,8 +134,8 @@ def outcomes(
         events = [] if detector.lacks(history) else detector.find(history)
         _, accuracy = history.evaluated()
         steps = tuple(sorted(event.found for event in events))
-        found.append(Outcome(label, case.healthy, steps, case.since, lost(accuracy)))
-    return found
+        run_outcomes.append(Outcome(label, case.healthy, steps, case.since, lost(accuracy)))
+    return run_outcomes
 
 
 DRAWS = 2000
@@ -165,7 +169,7 @@ def set_limit(histories: Sequence[History], draws: int = DRAWS, block: int = BLO
     detector = Drift()
     watched = [(series.name, sign) for series, sign in streams(histories[0])]
     logged = [min(len(history.updates(name)) for name, _ in watched) for history in histories]
-    histories = [one for one, count in zip(histories, logged, strict=True) if count == max(logged)]
+    histories = [history for history, count in zip(histories, logged, strict=True) if count == max(logged)]
     values = {name: np.array([history.updates(name).values for history in histories]) for name, _ in watched}
     steps = histories[0].updates(watched[0][0]).steps
     rng = np.random.default_rng(seed)
@@ -195,5 +199,5 @@ def upper(highs: Floats, share: float) -> float:
 
 def highest(history: History) -> float:
     """The largest sum of a run as it is."""
-    found = [cusum(history, series, sign, Drift().slack) for series, sign in streams(history)]
-    return max((float(sums.max()) for sums in found if sums is not None and len(sums)), default=0.0)
+    stream_sums = [cusum(history, series, sign, Drift().slack) for series, sign in streams(history)]
+    return max((float(sums.max()) for sums in stream_sums if sums is not None and len(sums)), default=0.0)

@@ -12,18 +12,20 @@ from grpobench.analysis.findings.rule import Check, Test, covers
 from grpobench.analysis.runfolder.files import LogError
 
 
-def contrasts_of(asked: Test | Check, values: Mapping[Key, float], waits: bool = False) -> dict[int, float]:
+def contrasts_of(
+    test_or_check: Test | Check, values: Mapping[Key, float], waits: bool = False
+) -> dict[int, float]:
     """Seed -> weighted sum, for seeds with all values. Raises LogError for a name without runs, unless it
     `waits` for runs."""
-    ratio = isinstance(asked, Test) and asked.ratio
+    ratio = isinstance(test_or_check, Test) and test_or_check.ratio
     sums: dict[int, float] = {}
     complete: dict[int, int] = {}
-    for name, weight in asked.contrast.items():
+    for name, weight in test_or_check.contrast.items():
         for seed, value in mean_by_seed(name, values, waits).items():
             value = log_of(value) if ratio else value
             sums[seed] = sums.get(seed, 0.0) + weight * value
             complete[seed] = complete.get(seed, 0) + math.isfinite(value)
-    return {seed: sums[seed] for seed in sorted(sums) if complete[seed] == len(asked.contrast)}
+    return {seed: sums[seed] for seed in sorted(sums) if complete[seed] == len(test_or_check.contrast)}
 
 
 def log_of(value: float) -> float:

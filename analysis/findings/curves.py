@@ -42,18 +42,18 @@ RING: Mapping[str, Any] = {
 def swept(record: Record, result: Result) -> tuple[str, Mapping[str, Mapping[float, ArmMean]]]:
     """The setting, and by arm and value what the first test measures of it. Both empty unless every arm with
     such a name sweeps the same setting over `FEWEST` values or more, on one task."""
-    found: dict[str, dict[float, ArmMean]] = {}
+    curves: dict[str, dict[float, ArmMean]] = {}
     keys = set()
-    means = [one for one in arm_means(record, result.primary.test.name) if one.values]
-    for one in means:
-        if match := SWEPT.fullmatch(one.arm):
+    means = [arm_mean for arm_mean in arm_means(record, result.primary.test.name) if arm_mean.values]
+    for arm_mean in means:
+        if match := SWEPT.fullmatch(arm_mean.arm):
             value = float(match["value"].replace("_", "."))
-            found.setdefault(match["arm"], {})[value] = one
+            curves.setdefault(match["arm"], {})[value] = arm_mean
             keys.add(match["key"])
-    tasks = {one.task for one in means}
-    if len(keys) != 1 or len(tasks) != 1 or any(len(curve) < FEWEST for curve in found.values()):
+    tasks = {arm_mean.task for arm_mean in means}
+    if len(keys) != 1 or len(tasks) != 1 or any(len(curve) < FEWEST for curve in curves.values()):
         return "", {}
-    return keys.pop(), {arm: dict(sorted(curve.items())) for arm, curve in found.items()}
+    return keys.pop(), {arm: dict(sorted(curve.items())) for arm, curve in curves.items()}
 
 
 def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None = None) -> Drawing:
@@ -65,7 +65,7 @@ def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None
     test = result.primary.test
     factor = 100 if test.unit in SHARES else 1
     compared = {run[0] for name in test.contrast for run in values_covered(name, record.values[test.name])}
-    known = labels or {}
+    label_by_name = labels or {}
     style = look([*curves])
     with matplotlib.rc_context(STYLE):
         figure = new_figure(5.2, 3.0)
@@ -75,17 +75,19 @@ def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None
         values = sorted({value for curve in curves.values() for value in curve})
         for arm, curve in curves.items():
             _curve(axes, curve, factor, handles[arm])
-            chosen = [value for value, one in curve.items() if one.arm in compared]
+            chosen = [value for value, arm_mean in curve.items() if arm_mean.arm in compared]
             axes.plot(chosen, [factor * curve[value].mean.value for value in chosen], **RING)
         axes.xaxis.set_ticks(values, [sweep_value(value) for value in values], minor=False)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(key.replace("_", " "))
         axes.set_ylabel(axis_words(test.outcome, test.unit))
         axes.yaxis.set_major_locator(round_ticks(6))
-        names = [*(known.get(arm, arm) for arm in curves), "compared"]
+        names = [*(label_by_name.get(arm, arm) for arm in curves), "compared"]
         legend_above(figure, [*handles.values(), Line2D([], [], **RING)], names)
         sns.despine(figure)
-    seeds = counted([len(one.values) for curve in curves.values() for one in curve.values()], "seed")
+    seeds = counted(
+        [len(arm_mean.values) for curve in curves.values() for arm_mean in curve.values()], "seed"
+    )
     caption = (
         f"Lines join means over {seeds} for each value, with 95% t intervals; points are seeds. Rings mark "
         "the values that the first test compares."
@@ -96,11 +98,11 @@ def draw_curves(record: Record, result: Result, labels: Mapping[str, str] | None
 def _curve(axes: Axes, curve: Mapping[float, ArmMean], factor: float, handle: Line2D) -> None:
     """One arm: seeds, means with intervals, and the line of its handle in the legend."""
     x, color = np.array([*curve]), handle.get_color()
-    for value, one in curve.items():
-        y = factor * np.array(one.values)
+    for value, arm_mean in curve.items():
+        y = factor * np.array(arm_mean.values)
         axes.plot([value] * len(y), y, linestyle="", marker=".", markersize=3, color=color, alpha=0.5)
     mean, low, high = (
-        factor * np.array([getattr(one.mean, part) for one in curve.values()])
+        factor * np.array([getattr(arm_mean.mean, part) for arm_mean in curve.values()])
         for part in ("value", "low", "high")
     )
     line = Line2D(x, mean)

@@ -65,37 +65,40 @@ SMALL = 5e-4
 def result_words(result: Result) -> str:
     """The verdict and its reasons: the deciding tests that have the verdict of the finding, or all of
     them."""
-    deciding = [one for one in result.tests if not one.test.also]
-    decisive = [one for one in deciding if one.verdict == result.verdict] or deciding
-    reasons = "; ".join(f"{one.test.name}: {one.needs}" for one in decisive)
+    deciding = [test_result for test_result in result.tests if not test_result.test.also]
+    decisive = [test_result for test_result in deciding if test_result.verdict == result.verdict] or deciding
+    reasons = "; ".join(f"{test_result.test.name}: {test_result.needs}" for test_result in decisive)
     if result.verdict == "dose-dependent":
-        reasons = "; ".join(series_words(one, result) for one in result.series if one.p <= ALPHA)
-    differ = result.verdict == "unresolved" and all(one.verdict != "unresolved" for one in deciding)
+        reasons = "; ".join(series_words(series, result) for series in result.series if series.p <= ALPHA)
+    differ = result.verdict == "unresolved" and all(
+        test_result.verdict != "unresolved" for test_result in deciding
+    )
     verdict = "each of the tests that decide came out, but not alike" if differ else VERDICTS[result.verdict]
     return f"{verdict.capitalize()}. {reasons[:1].upper()}{reasons[1:]}."
 
 
-def series_words(one: Series, result: Result) -> str:
+def series_words(series: Series, result: Result) -> str:
     """Whether the effects of a series differ by dose, and what is said at each."""
-    low, high = one.pair
+    low, high = series.pair
     verdicts = {test.test.name: test.verdict for test in result.tests}
-    told = ", ".join(
-        f"{verdicts[name]} at {sweep_value(dose)}" for name, dose in zip(one.tests, one.doses, strict=True)
+    verdicts_by_dose = ", ".join(
+        f"{verdicts[name]} at {sweep_value(dose)}"
+        for name, dose in zip(series.tests, series.doses, strict=True)
     )
-    named = f"{one.name}: " if one.name else ""
+    prefix = f"{series.name}: " if series.name else ""
     between = (
         f"effects at {sweep_value(low)} and {sweep_value(high)} differ"
-        if one.p <= ALPHA
+        if series.p <= ALPHA
         else "effects are not told apart"
     )
-    return f"{named}{told}; {between} (p {one.p:.3g} over {len(one.doses)} doses)"
+    return f"{prefix}{verdicts_by_dose}; {between} (p {series.p:.3g} over {len(series.doses)} doses)"
 
 
 def check_words(check: Mapping[str, Any]) -> str:
     """A manipulation check with its number and its bounds, from a row of `result.as_row`."""
     unit = check["unit"]
     value, low, high = (number_of(check[name]) for name in ("value", "low", "high"))
-    shown, *ends = (amount(one, unit, False, sign=False) for one in (value, low, high))
+    shown, *ends = (amount(quantity, unit, False, sign=False) for quantity in (value, low, high))
     bounds = [
         f"{words} {amount(check[bound], unit, False, sign=False)}"
         for bound, words in (("at_least", "at least"), ("at_most", "at most"))
@@ -119,21 +122,21 @@ def effect_words(test: Mapping[str, Any]) -> str:
     return f"{text} ({'; '.join(within)})" if within else text
 
 
-def arm_words(one: ArmMean, unit: str) -> str:
+def arm_words(arm_mean: ArmMean, unit: str) -> str:
     """An arm's mean with its interval in a test's unit. Where the outcome ends with the run, it is the mean
     within the planned updates, and runs that reached the end are counted."""
 
     def shown(value: float) -> str:
         return amount(value, unit, False, sign=False)
 
-    mean = one.mean
+    mean = arm_mean.mean
     parts = [] if math.isnan(mean.low) else [f"{shown(mean.low)} to {shown(mean.high)}"]
-    if math.isnan(one.horizon):
+    if math.isnan(arm_mean.horizon):
         return f"{shown(mean.value)} ({'; '.join(parts)})" if parts else shown(mean.value)
-    if one.reached:
-        parts.append(f"{one.reached} of {len(one.values)} reached the end")
+    if arm_mean.reached:
+        parts.append(f"{arm_mean.reached} of {len(arm_mean.values)} reached the end")
     within = f" ({'; '.join(parts)})" if parts else ""
-    return f"{shown(mean.value)} of {one.horizon:g}{within}"
+    return f"{shown(mean.value)} of {arm_mean.horizon:g}{within}"
 
 
 def matters_words(test: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ Horizons: TypeAlias = Mapping[str, Mapping[Key, float]]
 def clip(mean: Estimate, low: float, high: float) -> Estimate:
     """The estimate within what is possible; NaN stays NaN."""
     ends = mean.value, mean.low, mean.high
-    return Estimate(*(one if math.isnan(one) else min(max(one, low), high) for one in ends))
+    return Estimate(*(end if math.isnan(end) else min(max(end, low), high) for end in ends))
 
 
 def count_reached(values: Mapping[Key, float], horizons: Mapping[Key, float]) -> int:

@@ -63,33 +63,38 @@ def judge(
     families += [[control] for control in finding.control]
     for family in families:
         judged |= _family(family, values, waiting)
-    judged = {name: _censored(one, values[name], horizons.get(name, {})) for name, one in judged.items()}
+    judged = {
+        name: _censored(test_result, values[name], horizons.get(name, {}))
+        for name, test_result in judged.items()
+    }
     checks = tuple(checked(check, values, waiting) for check in finding.check)
     controls = tuple(judged[control.name] for control in finding.control)
     tests = [judged[test.name] for test in finding.test if test.name in judged]
     if waits:
         return Result(finding, tuple(tests), "unresolved", tuple(waits), checks, controls)
-    unchecked = conclusion([one for one in tests if not one.test.also], ())
-    tests = [with_sensitivity(one, checks, controls) for one in tests]
-    series = series_of([one.test for one in tests], values, waiting)
-    verdict = conclusion([one for one in tests if not one.test.also], series)
+    unchecked = conclusion([test_result for test_result in tests if not test_result.test.also], ())
+    tests = [with_sensitivity(test_result, checks, controls) for test_result in tests]
+    series = series_of([test_result.test for test_result in tests], values, waiting)
+    verdict = conclusion([test_result for test_result in tests if not test_result.test.also], series)
     return Result(finding, tuple(tests), verdict, (), checks, controls, series, unchecked)
 
 
-def _censored(one: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:
+def _censored(test_result: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:
     """The judged test with its effect cut to possible values, and how many runs reached the end."""
-    test = one.test
+    test = test_result.test
     measured = {
         run: value
         for run, value in values.items()
         if math.isfinite(value) and any(covers(name, *run[:2]) for name in test.contrast)
     }
-    one = replace(one, runs=len(measured))
+    test_result = replace(test_result, runs=len(measured))
     if test.deals or not horizons:
-        return one
-    effect = one.effect if test.ratio else clip(one.effect, *_possible(test, horizons))
+        return test_result
+    effect = test_result.effect if test.ratio else clip(test_result.effect, *_possible(test, horizons))
     p_log_rank = _log_rank(test, measured, horizons)
-    return replace(one, effect=effect, reached=count_reached(measured, horizons), p_log_rank=p_log_rank)
+    return replace(
+        test_result, effect=effect, reached=count_reached(measured, horizons), p_log_rank=p_log_rank
+    )
 
 
 def _log_rank(test: Test, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> float:
@@ -115,7 +120,7 @@ def _possible(test: Test, horizons: Mapping[Key, float]) -> tuple[float, float]:
     for name, weight in test.contrast.items():
         ends = [end for end in mean_by_seed(name, horizons, True).values() if math.isfinite(end)]
         most.append(weight * max(ends, default=0.0))
-    return sum(min(0.0, one) for one in most), sum(max(0.0, one) for one in most)
+    return sum(min(0.0, extreme) for extreme in most), sum(max(0.0, extreme) for extreme in most)
 
 
 def _has_all_arms(test: Test, values: Values) -> bool:
@@ -135,9 +140,11 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
     )
     judged = {}
     for i, test in enumerate(tests):
-        given = float(p[i]), float(close[i])
-        one = _judged(test, tuple(contrasts[i]), samples[i], given, len(tests), waits)
-        judged[test.name] = replace(one, needs=one.needs + _saturated(test, values[test.name]))
+        p_values = float(p[i]), float(close[i])
+        test_result = _judged(test, tuple(contrasts[i]), samples[i], p_values, len(tests), waits)
+        judged[test.name] = replace(
+            test_result, needs=test_result.needs + _saturated(test, values[test.name])
+        )
     return judged
 
 
@@ -151,13 +158,20 @@ def _saturated(test: Test, values: Mapping[Key, float]) -> str:
 
 
 def _judged(
-    test: Test, seeds: tuple[int, ...], contrasts: Floats, given: tuple[float, float], tests: int, waits: bool
+    test: Test,
+    seeds: tuple[int, ...],
+    contrasts: Floats,
+    p_values: tuple[float, float],
+    tests: int,
+    waits: bool,
 ) -> Judged:
-    p, p_equivalence = given
+    p, p_equivalence = p_values
     mean = seed_mean(contrasts)
     verdict, needs = _verdict(test, contrasts, p, p_equivalence, tests, waits)
     needs += _beside(test, verdict, mean)
-    effect = Estimate(*(math.exp(one) if test.ratio else one for one in (mean.value, mean.low, mean.high)))
+    effect = Estimate(
+        *(math.exp(number) if test.ratio else number for number in (mean.value, mean.low, mean.high))
+    )
     contrast_tuple = tuple(map(float, contrasts))
     return Judged(test, seeds, contrast_tuple, effect, p, p_equivalence, verdict, needs, tests)
 
@@ -203,10 +217,10 @@ def _more(contrasts: Floats, tests: int) -> str:
     """How many seeds would find the observed effect."""
     spread = spread_of(contrasts)
     effect = abs(float(contrasts.mean())) / spread if spread > 0 else math.nan
-    wanted = power.seeds_for(effect, tests, ALPHA, len(contrasts), "max-t") if effect > 0 else math.inf
-    if not math.isfinite(wanted):
+    seeds = power.seeds_for(effect, tests, ALPHA, len(contrasts), "max-t") if effect > 0 else math.inf
+    if not math.isfinite(seeds):
         return f"more than {power.MOST_SEEDS:,} seeds would be needed to find this effect"
-    return f"about {wanted:.0f} seeds would find this effect in {power.POWER:.0%} of repetitions"
+    return f"about {seeds:.0f} seeds would find this effect in {power.POWER:.0%} of repetitions"
 
 
 def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
@@ -236,7 +250,8 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     spread = math.sqrt(2) * spread_of(pool)  # of a difference between two runs
     scale = 100 if test.unit == "points" else 1
     smallest_effect, smallest_margin = (
-        scale * spread * one(test.seeds, 1) for one in (power.detectable, power.detectable_margin)
+        scale * spread * detectable(test.seeds, 1)
+        for detectable in (power.detectable, power.detectable_margin)
     )
     reason = f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent"
     if math.isfinite(smallest_effect):  # equal runs have no spread, and few runs can find no effect

@@ -24,7 +24,7 @@ LEAST_RISE = 0.02
 
 def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) -> dict[Key, float]:
     """The outcome of every run that has a result; NaN where its logs lack it."""
-    asked = Measure.read(outcome)
+    measure = Measure.read(outcome)
     measured = {
         **dict.fromkeys(OF_STEPS, _of_steps),
         "accuracy": _accuracy,
@@ -42,7 +42,7 @@ def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) ->
         "ceiling": _curve,
         "midpoint": _curve,
         "wrong_length": _wrong_length,
-    }[asked.kind](experiment, asked, where)
+    }[measure.kind](experiment, measure, where)
     return {key(run): measured.get(key(run), math.nan) for run in experiment.runs if run.settled}
 
 
@@ -61,12 +61,12 @@ def key(run: Run) -> Key:
     return run.arm, run.task, run.seed
 
 
-def _accuracy(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+def _accuracy(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
     if where:
-        return _accuracy_where(experiment, asked, where)
-    rows = finals(experiment, asked.what or None).to_dict("records")
+        return _accuracy_where(experiment, measure, where)
+    rows = finals(experiment, measure.argument or None).to_dict("records")
     return {
-        (row["arm"], row["task"], int(row["seed"])): _of_ends(asked.kind, row["base"], row["counted"])
+        (row["arm"], row["task"], int(row["seed"])): _of_ends(measure.kind, row["base"], row["counted"])
         for row in rows
     }
 
@@ -77,7 +77,7 @@ def _of_ends(kind: str, base: float, last: float) -> float:
     return base if ending == "base" else last - (ending == "gain") * base
 
 
-def _accuracy_where(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+def _accuracy_where(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
     """Over the problems with the traits alone; 0 for a run that diverged."""
     frame = graded(experiment)
     for trait, value in where.items():
@@ -85,10 +85,11 @@ def _accuracy_where(experiment: Experiment, asked: Measure, where: Mapping[str, 
         if column not in frame:
             return {}
         frame = frame[frame[column].astype(str) == value]
-    means = _ends(experiment, frame, asked.what, lambda rows: float(rows["score/correct"].mean()))
+    means = _ends(experiment, frame, measure.argument, lambda rows: float(rows["score/correct"].mean()))
     failed = {key(run) for run in experiment.runs if run.failed}
     return {
-        run: _of_ends(asked.kind, base, 0.0 if run in failed else last) for run, (base, last) in means.items()
+        run: _of_ends(measure.kind, base, 0.0 if run in failed else last)
+        for run, (base, last) in means.items()
     }
 
 
@@ -111,45 +112,45 @@ def _ends(
     return ends
 
 
-def _evaluated(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+def _evaluated(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
     evaluated: dict[Key, float] = {}
     for task in experiment.tasks:
-        rows = experiment.select(_metric_of(experiment, asked, task))
+        rows = experiment.select(_metric_of(experiment, measure, task))
         for (arm, seed), run_rows in rows[rows["task"] == task].groupby(["arm", "seed"], sort=False):
             run_rows = run_rows.sort_values("step")
             base, after = (
                 run_rows.loc[run_rows["step"] == 0, "value"],
                 run_rows.loc[run_rows["step"] > 0, "value"],
             )
-            changed = asked.kind in ("shift", "also_shift")
+            changed = measure.kind in ("shift", "also_shift")
             before = (base.iloc[0] if len(base) else math.nan) if changed else 0.0
             evaluated[str(arm), task, int(seed)] = float(after.iloc[-1] - before) if len(after) else math.nan
     return evaluated
 
 
-def _metric_of(experiment: Experiment, asked: Measure, task: str) -> str:
+def _metric_of(experiment: Experiment, measure: Measure, task: str) -> str:
     """The logged name of an evaluated outcome in the runs of a task."""
-    if asked.kind in ("evaluated", "shift"):
-        return f"eval/{headline_of(experiment, task).split}/{asked.what}"
-    other, _, rest = asked.what.partition("/")
-    names = [f"also/{other}/{split}/{rest}" for split in ("test", "validation")]
+    if measure.kind in ("evaluated", "shift"):
+        return f"eval/{headline_of(experiment, task).split}/{measure.argument}"
+    other, _, metric = measure.argument.partition("/")
+    names = [f"also/{other}/{split}/{metric}" for split in ("test", "validation")]
     logged = experiment.logged.get(task, frozenset())
     return next((name for name in names if name in logged), names[0])
 
 
-def _of_steps(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+def _of_steps(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
     logged = experiment.metrics[experiment.metrics["step"] > 0]
     values: dict[Key, float] = {}
     for (arm, task, seed), run_rows in logged.groupby(RUN_KEYS, sort=False):
         steps: dict[int, dict[str, float]] = {step: {} for step in sorted(run_rows["step"].unique())}
-        read = run_rows[run_rows["metric"].isin(asked.metrics)]
+        read = run_rows[run_rows["metric"].isin(measure.metrics)]
         for step, metric, value in zip(read["step"], read["metric"], read["value"], strict=True):
             steps[step][metric] = value
-        values[str(arm), str(task), int(seed)] = asked.of([*steps.values()])
+        values[str(arm), str(task), int(seed)] = measure.of([*steps.values()])
     return values
 
 
-def _lasting(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+def _lasting(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
     # It brings matplotlib, half a second that lists of algorithms and recipes do without.
     from grpobench.analysis.topics.numbers import Numbers
 
@@ -158,9 +159,11 @@ def _lasting(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -
     for run in experiment.runs:
         planned = _planned(run)
         findings_of_run = findings.get(run.name)
-        if asked.what and not run.failed:
+        if measure.argument and not run.failed:
             onsets = (
-                [e.onset for e in findings_of_run.events if e.kind == asked.what] if findings_of_run else []
+                [e.onset for e in findings_of_run.events if e.kind == measure.argument]
+                if findings_of_run
+                else []
             )
             steps[key(run)] = float(min(onsets, default=planned))
         else:
@@ -169,8 +172,8 @@ def _lasting(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -
     return steps
 
 
-def _passed(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
-    k = int(asked.what)
+def _passed(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+    k = int(measure.argument)
 
     def passes(rows: pd.DataFrame) -> float:
         counts = [
@@ -182,33 +185,33 @@ def _passed(experiment: Experiment, asked: Measure, where: Mapping[str, str]) ->
         return float(pass_at_k(samples, right, k).mean())
 
     ends = _ends(experiment, graded(experiment), "sampled", passes)
-    return {run: _of_ends(asked.kind, base, last) for run, (base, last) in ends.items()}
+    return {run: _of_ends(measure.kind, base, last) for run, (base, last) in ends.items()}
 
 
-def _equal(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
-    rows = runs_at_equal_budgets(experiment, axes=[asked.what]).dropna(subset=["accuracy"])
+def _equal(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+    rows = runs_at_equal_budgets(experiment, axes=[measure.argument]).dropna(subset=["accuracy"])
     return {
         (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"]) for row in rows.to_dict("records")
     }
 
 
-def _curve(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+def _curve(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
     """Of each run's own curve, a failed run's too: what it never learned again is part of its ceiling."""
-    found: dict[Key, float] = {}
+    value_by_run: dict[Key, float] = {}
     for task in experiment.tasks:
         rows = experiment.select(f"eval/validation/{headline_of(experiment, task).mode}/correct")
-        rows = with_axis(experiment, rows[rows["task"] == task], asked.what).sort_values("x")
+        rows = with_axis(experiment, rows[rows["task"] == task], measure.argument).sort_values("x")
         for (arm, seed), curve in rows.groupby(["arm", "seed"], sort=False):
             start, later = curve.loc[curve["x"] == 0, "value"], curve[curve["x"] > 0]
             if not len(start) or len(later) < FEWEST_POINTS:
                 continue
             fitted = fit(later["x"].to_numpy(float), later["value"].to_numpy(float), float(start.iloc[0]))
-            if asked.kind == "ceiling" or fitted.ceiling - fitted.start >= LEAST_RISE:
-                found[str(arm), task, int(seed)] = getattr(fitted, asked.kind)
-    return found
+            if measure.kind == "ceiling" or fitted.ceiling - fitted.start >= LEAST_RISE:
+                value_by_run[str(arm), task, int(seed)] = getattr(fitted, measure.kind)
+    return value_by_run
 
 
-def _wrong_length(experiment: Experiment, asked: Measure, where: Mapping[str, str]) -> dict[Key, float]:
+def _wrong_length(experiment: Experiment, measure: Measure, where: Mapping[str, str]) -> dict[Key, float]:
     def wrong(rows: pd.DataFrame) -> float:
         return float(rows.loc[rows["score/correct"] < 1, "length"].mean())  # NaN where all are right
 

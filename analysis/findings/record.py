@@ -95,14 +95,16 @@ FINAL = "final = true"
 """A line of run.toml that was the default when older findings were registered; no result depends on it."""
 
 
-def settings_digest(text: str, held: str = "") -> str:
-    """The digest of run.toml that a registration holds; with `held`, of one that was made when that line was
-    not yet in `LATER`, or, of `final = true`, when that was the default of `checkpoint.final`."""
+def settings_digest(text: str, hashed_line: str = "") -> str:
+    """The digest of run.toml that a registration holds; with `hashed_line`, of one that was made when that
+    line was not yet in `LATER`, or, of `final = true`, when that was the default of `checkpoint.final`."""
     text = anonymous(text)
-    if held == FINAL:
+    if hashed_line == FINAL:
         text = re.sub(r"^final = false$", FINAL, text, flags=re.M)
     lines = text.splitlines(keepends=True)
-    return text_digest("".join(line for line in lines if line.strip() not in LATER or line.strip() == held))
+    return text_digest(
+        "".join(line for line in lines if line.strip() not in LATER or line.strip() == hashed_line)
+    )
 
 
 def read_registration(folder: Path) -> Registration:
@@ -136,37 +138,37 @@ def registration_of(content: Mapping[str, Any], path: str) -> Registration:
         ) from error
 
 
-def departures(experiment: Experiment, known: Registration) -> list[str]:
+def departures(experiment: Experiment, registration: Registration) -> list[str]:
     """Differences between the runs and their registration. With any difference the verdict is exploratory."""
     differences = []
     other = [
         run.name
         for run in experiment.runs
-        if run.name in known.settings and _altered(experiment, known, run.name)
+        if run.name in registration.settings and _altered(experiment, registration, run.name)
     ]
     if other:
         differences.append(f"other settings than registered in {_joined_names(other)}")
-    more = [run.name for run in experiment.runs if run.name not in known.settings]
+    more = [run.name for run in experiment.runs if run.name not in registration.settings]
     if more:
         differences.append(f"not registered: {_joined_names(more)}")
     early = [
         run.name
         for run in experiment.runs
-        if _instant((run.provenance.get("attempts") or [{}])[0].get("started", known.registered))
-        < _instant(known.registered)
+        if _instant((run.provenance.get("attempts") or [{}])[0].get("started", registration.registered))
+        < _instant(registration.registered)
     ]
     if early:
         differences.append(f"begun before the registration: {_joined_names(early)}")
     return differences
 
 
-def _altered(experiment: Experiment, known: Registration, name: str) -> bool:
+def _altered(experiment: Experiment, registration: Registration, name: str) -> bool:
     path = experiment.folder / name / "run.toml"
     if not path.exists():
         return False
     text = bounded.read_text(path)  # before version 0.3 the digest was of the whole text
-    as_registered = {settings_digest(text, held) for held in ("", FINAL, *LATER)}
-    return known.settings[name] not in {*as_registered, text_digest(text)}
+    as_registered = {settings_digest(text, hashed_line) for hashed_line in ("", FINAL, *LATER)}
+    return registration.settings[name] not in {*as_registered, text_digest(text)}
 
 
 def _instant(text: str) -> datetime:
@@ -210,8 +212,8 @@ class Record:
         """The kept table."""
         rows = []
         for run, state in self.states.items():
-            known = {test: by_run[run] for test, by_run in self.values.items() if run in by_run}
-            measured = {test: json_number(value, DECIMALS) for test, value in known.items()}
+            value_by_test = {test: by_run[run] for test, by_run in self.values.items() if run in by_run}
+            measured = {test: json_number(value, DECIMALS) for test, value in value_by_test.items()}
             row = {"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": measured}
             end = next((ends[run] for ends in self.horizons.values() if run in ends), None)
             rows.append(row if end is None else {**row, "horizon": end})
@@ -227,22 +229,26 @@ class Record:
 
 def record_of(experiment: Experiment) -> Record:
     """Measure the runs of a finding's experiment. Raises LogError without a registration."""
-    known = read_registration(experiment.folder)
+    registration = read_registration(experiment.folder)
     waits = [run.name for run in experiment.runs if not run.settled]
-    waits += sorted(set(known.settings) - {run.name for run in experiment.runs})
-    values = {one.name: values_of(experiment, one.outcome, one.where) for one in known.finding.measured}
+    waits += sorted(set(registration.settings) - {run.name for run in experiment.runs})
+    values = {
+        test.name: values_of(experiment, test.outcome, test.where) for test in registration.finding.measured
+    }
     return Record(
-        registration=known,
+        registration=registration,
         values={
             name: {run: round(value, DECIMALS) for run, value in measured.items()}
             for name, measured in values.items()
         },
         waits=tuple(waits),
-        departures=tuple(departures(experiment, known)),
+        departures=tuple(departures(experiment, registration)),
         states={(run.arm, run.task, run.seed): run.state for run in experiment.runs},
-        provenance=replace(provenance_of(experiment), command=known.command),
+        provenance=replace(provenance_of(experiment), command=registration.command),
         horizons={
-            one.name: ends for one in known.finding.measured if (ends := horizons_of(experiment, one.outcome))
+            test.name: ends
+            for test in registration.finding.measured
+            if (ends := horizons_of(experiment, test.outcome))
         },
     )
 
@@ -252,36 +258,36 @@ def part_of(experiment: Experiment) -> Record:
 
     Raises LogError for a finding with an outcome that compares runs at what all of them have spent."""
     record = record_of(replace(experiment, runs=tuple(run for run in experiment.runs if run.settled)))
-    for one in record.registration.finding.measured:
-        asked = Measure.read(one.outcome)
-        if asked.kind == "equal" and asked.what != "updates":
-            why = f"{one.outcome} is measured over all runs at once"
+    for test in record.registration.finding.measured:
+        measure = Measure.read(test.outcome)
+        if measure.kind == "equal" and measure.argument != "updates":
+            why = f"{test.outcome} is measured over all runs at once"
             raise LogError(f"{experiment.folder}: no part of it can be kept: {why}")
     return record
 
 
-def joined(part: Record, rest: Record) -> Record:
+def joined(part: Record, other: Record) -> Record:
     """Two parts of a finding as one record. A run of both is taken from `part`. Raises LogError where they
     were registered apart."""
-    if part.registration != rest.registration:
+    if part.registration != other.registration:
         raise LogError(
             f"{part.registration.finding.name}: the kept part and these runs were registered apart, on "
-            f"{part.registration.registered} and {rest.registration.registered}"
+            f"{part.registration.registered} and {other.registration.registered}"
         )
     done = set(part.registration.settings) - set(part.waits)
     return Record(
         registration=part.registration,
-        values=_both(part.values, rest.values),
-        waits=tuple(name for name in rest.waits if name not in done),
-        departures=tuple(dict.fromkeys([*part.departures, *rest.departures])),
-        states={**rest.states, **part.states},
-        provenance=part.provenance.joined(rest.provenance),
-        horizons=_both(part.horizons, rest.horizons),
+        values=_both(part.values, other.values),
+        waits=tuple(name for name in other.waits if name not in done),
+        departures=tuple(dict.fromkeys([*part.departures, *other.departures])),
+        states={**other.states, **part.states},
+        provenance=part.provenance.joined(other.provenance),
+        horizons=_both(part.horizons, other.horizons),
     )
 
 
-def _both(part: Values, rest: Values) -> Values:
-    return {name: {**rest.get(name, {}), **part.get(name, {})} for name in {**part, **rest}}
+def _both(part: Values, other: Values) -> Values:
+    return {name: {**other.get(name, {}), **part.get(name, {})} for name in {**part, **other}}
 
 
 def record_text(record: Record) -> str:

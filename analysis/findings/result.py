@@ -136,8 +136,10 @@ class Result:
     def deciding(self) -> Judged:
         """The first of the tests of the rule that says what the finding concludes; the primary test if none
         alone does."""
-        ruling = [one for one in self.tests if not one.test.also]
-        return next((one for one in ruling if one.verdict == self.verdict), self.primary)
+        ruling = [test_result for test_result in self.tests if not test_result.test.also]
+        return next(
+            (test_result for test_result in ruling if test_result.verdict == self.verdict), self.primary
+        )
 
 
 def as_row(result: Result) -> dict[str, Any]:
@@ -148,32 +150,38 @@ def as_row(result: Result) -> dict[str, Any]:
         "source": result.finding.source,
         "verdict": result.verdict,
         "waits": list(result.waits),
-        "checks": [_check_row(one) for one in result.checks],
-        "control": [test_row(one) | {"shown": one.shows} for one in result.controls],
-        "series": [_plain(one) for one in result.series],
-        "tests": [test_row(one) | {"dose": one.test.dose} for one in result.tests],
+        "checks": [_check_row(check_result) for check_result in result.checks],
+        "control": [test_row(control) | {"shown": control.shows} for control in result.controls],
+        "series": [_plain(series) for series in result.series],
+        "tests": [test_row(test_result) | {"dose": test_result.test.dose} for test_result in result.tests],
     }
 
 
-def test_row(one: Judged) -> dict[str, Any]:
+def test_row(test_result: Judged) -> dict[str, Any]:
     """A test for JSON."""
-    asked = ("name", "also", "deals", "most", "outcome", "expect", "matters", "unit", "ratio")
+    rule_fields = ("name", "also", "deals", "most", "outcome", "expect", "matters", "unit", "ratio")
     judged = ("verdict", "needs", "runs", "reached", "seeds", "contrasts")
     ps = ("p", "p_equivalence", "p_log_rank", "power", "power_equivalence")
-    rule = {name: getattr(one.test, name) for name in asked}
-    return rule | _plain(one, judged) | _plain(one.effect) | _plain(one, ps)
+    rule = {name: getattr(test_result.test, name) for name in rule_fields}
+    return rule | _plain(test_result, judged) | _plain(test_result.effect) | _plain(test_result, ps)
 
 
-def _check_row(one: Checked) -> dict[str, Any]:
-    asked = ("name", "outcome", "at_least", "at_most", "unit")
-    rule = {name: getattr(one.check, name) for name in asked}
-    return rule | {"tests": list(one.check.tests), "passed": one.passed} | _plain(one.mean)
+def _check_row(check_result: Checked) -> dict[str, Any]:
+    rule_fields = ("name", "outcome", "at_least", "at_most", "unit")
+    rule = {name: getattr(check_result.check, name) for name in rule_fields}
+    return (
+        rule
+        | {"tests": list(check_result.check.tests), "passed": check_result.passed}
+        | _plain(check_result.mean)
+    )
 
 
 def _plain(source: Any, names: Sequence[str] = ()) -> dict[str, Any]:
     """Attributes for JSON, or all fields of a dataclass; None where there is no number."""
     values = {name: getattr(source, name) for name in names} or asdict(source)
     return {
-        name: [json_number(one, 9) for one in value] if isinstance(value, tuple) else json_number(value, 9)
+        name: [json_number(number, 9) for number in value]
+        if isinstance(value, tuple)
+        else json_number(value, 9)
         for name, value in values.items()
     }

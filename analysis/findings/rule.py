@@ -107,7 +107,7 @@ class Check:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tests", tuple(self.tests))
         _demand_weights(self.contrast)
-        bounds = [one for one in (self.at_least, self.at_most) if one is not None]
+        bounds = [bound for bound in (self.at_least, self.at_most) if bound is not None]
         if not bounds or not all(map(math.isfinite, bounds)) or bounds != sorted(bounds):
             raise ValueError("at_least, at_most: one of them must be a number, and at_least the smaller one")
         _demand_traits(self.where, self.outcome)
@@ -140,11 +140,11 @@ class Finding:
             raise ValueError("test: needs at least one, and the first decides, so that `also` is not for it")
         if not self.claim or not self.source:
             raise ValueError("claim: a finding needs a claim and its source")
-        names = [one.name for one in self.measured]
+        names = [test.name for test in self.measured]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"name: two of the tests, checks and controls are called {repeated[0]!r}")
-        concerned = [(one.name, one.tests) for one in self.check]
-        concerned += [(one.name, one.tests) for one in self.control]
+        concerned = [(check.name, check.tests) for check in self.check]
+        concerned += [(control.name, control.tests) for control in self.control]
         for name, tests in concerned:
             if unknown := sorted(set(tests) - {test.name for test in self.test}):
                 raise ValueError(f"tests: {name!r} names {unknown[0]!r}, which is no test of the finding")
@@ -174,7 +174,7 @@ class Finding:
         content = _set(self)
         for kind in ("test", "check", "control"):
             if kind in content:
-                content[kind] = [_set(one) for one in content[kind]]
+                content[kind] = [_set(part) for part in content[kind]]
         plain: dict[str, Any] = json.loads(json.dumps(content))
         return plain
 
@@ -184,14 +184,14 @@ class Finding:
         return digest(self.plain())
 
 
-def _set(thing: Any) -> dict[str, Any]:
+def _set(instance: Any) -> dict[str, Any]:
     """Fields that have no default or another value."""
-    found = {}
-    for one in fields(thing):
-        default = one.default if one.default_factory is MISSING else one.default_factory()
-        if getattr(thing, one.name) != default:
-            found[one.name] = getattr(thing, one.name)
-    return found
+    non_defaults = {}
+    for attribute in fields(instance):
+        default = attribute.default if attribute.default_factory is MISSING else attribute.default_factory()
+        if getattr(instance, attribute.name) != default:
+            non_defaults[attribute.name] = getattr(instance, attribute.name)
+    return non_defaults
 
 
 def _demand_weights(contrast: Mapping[str, float]) -> None:
@@ -210,14 +210,14 @@ def _demand_traits(where: Mapping[str, str], outcome: str) -> None:
 @lru_cache(maxsize=4096)
 def covers(name: str, arm: str, task: str) -> bool:
     """Whether a contrast's name, an arm or pattern with or without its @TASK, stands for a run's cell."""
-    pattern, _, place = name.partition("@")
-    return fnmatch.fnmatchcase(arm, pattern) and place in ("", task)
+    pattern, _, only_task = name.partition("@")
+    return fnmatch.fnmatchcase(arm, pattern) and only_task in ("", task)
 
 
 def from_plain(content: Mapping[str, Any]) -> Finding:
     """The finding that `plain` wrote. Raises TypeError or ValueError where it is none."""
     parts = {
-        kind: tuple(of(**one) for one in content.get(kind, ()))
+        kind: tuple(of(**row) for row in content.get(kind, ()))
         for kind, of in (("test", Test), ("check", Check), ("control", Control))
     }
     return Finding(**{**content, **parts})

@@ -24,28 +24,40 @@ def checked(check: Check, values: Values, waits: bool) -> Checked:
     return Checked(check, mean, above and below)
 
 
-def with_sensitivity(one: Judged, checks: Sequence[Checked], controls: Sequence[Judged]) -> Judged:
+def with_sensitivity(test_result: Judged, checks: Sequence[Checked], controls: Sequence[Judged]) -> Judged:
     """The judged test, `insensitive` where it says that there is no difference, or nothing, although a check
     failed or a control did not show its effect; and where it says that there is none without a control."""
-    none = one.verdict == "equivalent" or (one.verdict == "supported" and one.test.expect == "same")
-    if not none and one.verdict not in SILENT:
-        return one
+    none = test_result.verdict == "equivalent" or (
+        test_result.verdict == "supported" and test_result.test.expect == "same"
+    )
+    if not none and test_result.verdict not in SILENT:
+        return test_result
     why = [
-        f"a check failed: {told.check.name}"
-        for told in checks
-        if _concerns(told.check, one) and not told.passed
+        f"a check failed: {check_result.check.name}"
+        for check_result in checks
+        if _concerns(check_result.check, test_result) and not check_result.passed
     ]
-    own = [told for told in controls if isinstance(told.test, Control) and _concerns(told.test, one)]
-    why += [f"a control shows nothing: {told.test.name}" for told in own if not told.shows]
-    if none and not own:
+    matching_controls = [
+        control
+        for control in controls
+        if isinstance(control.test, Control) and _concerns(control.test, test_result)
+    ]
+    why += [
+        f"a control shows nothing: {control.test.name}" for control in matching_controls if not control.shows
+    ]
+    if none and not matching_controls:
         why.append("no control says that these runs could have shown a difference")
     if not why:
-        return one
-    return replace(one, verdict="insensitive", needs=f"{'; '.join(why)} (else {one.verdict}: {one.needs})")
+        return test_result
+    return replace(
+        test_result,
+        verdict="insensitive",
+        needs=f"{'; '.join(why)} (else {test_result.verdict}: {test_result.needs})",
+    )
 
 
-def _concerns(asked: Check | Control, one: Judged) -> bool:
-    return not asked.tests or one.test.name in asked.tests
+def _concerns(check_or_control: Check | Control, test_result: Judged) -> bool:
+    return not check_or_control.tests or test_result.test.name in check_or_control.tests
 
 
 def series_of(tests: Sequence[Test], values: Values, waits: bool) -> tuple[Series, ...]:
@@ -55,9 +67,9 @@ def series_of(tests: Sequence[Test], values: Values, waits: bool) -> tuple[Serie
     for test in tests:
         if test.dose is not None and not test.also:
             by_series.setdefault(test.series, []).append(test)
-    found = [_series(name, own, values, waits) for name, own in by_series.items()]
-    corrected = holm([one.p for one in found])
-    return tuple(replace(one, p=float(p)) for one, p in zip(found, corrected, strict=True))
+    all_series = [_series(name, dosed_tests, values, waits) for name, dosed_tests in by_series.items()]
+    corrected = holm([series.p for series in all_series])
+    return tuple(replace(series, p=float(p)) for series, p in zip(all_series, corrected, strict=True))
 
 
 def _series(name: str, tests: Sequence[Test], values: Values, waits: bool) -> Series:
@@ -78,13 +90,13 @@ def _series(name: str, tests: Sequence[Test], values: Values, waits: bool) -> Se
 def conclusion(tests: Sequence[Judged], series: Sequence[Series]) -> Verdict:
     """From the tests that decide. Doses at which the runs could not have shown the effect are left out where
     another dose of their series could."""
-    verdict_of = {one.test.name: one.verdict for one in tests}
+    verdict_of = {test_result.test.name: test_result.verdict for test_result in tests}
     left_out: set[str] = set()
-    for one in series:
-        silent = {name for name in one.tests if verdict_of[name] == "insensitive"}
-        left_out |= silent if len(silent) < len(one.tests) else set()
-        heard = {verdict_of[name] for name in one.tests} - {"insensitive"}
-        if one.p <= ALPHA and len(heard) > 1:
+    for dose_series in series:
+        silent = {name for name in dose_series.tests if verdict_of[name] == "insensitive"}
+        left_out |= silent if len(silent) < len(dose_series.tests) else set()
+        heard = {verdict_of[name] for name in dose_series.tests} - {"insensitive"}
+        if dose_series.p <= ALPHA and len(heard) > 1:
             return "dose-dependent"
     verdicts = [verdict for name, verdict in verdict_of.items() if name not in left_out]
     if "contradicted" in verdicts:
@@ -92,7 +104,7 @@ def conclusion(tests: Sequence[Judged], series: Sequence[Series]) -> Verdict:
     if set(verdicts) == {"supported"}:
         return "supported"
     primary = tests[0].test.name
-    same = next((one.tests for one in series if primary in one.tests), (primary,))
+    same = next((dose_series.tests for dose_series in series if primary in dose_series.tests), (primary,))
     if all(verdict_of[name] == "equivalent" for name in same if name not in left_out):
         return "equivalent"
     return "insensitive" if "insensitive" in verdicts else "unresolved"

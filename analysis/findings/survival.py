@@ -29,8 +29,8 @@ SIDES: Sequence[tuple[str, Literal["-", "--"]]] = (("#0173b2", "-"), ("#de8f05",
 def draw_survival(record: Record, result: Result) -> Drawing:
     """Kaplan–Meier curves of the two sides of each test with a dose: a row of panels for each series, a
     column for each dose. A tick marks censored runs; each panel gives the difference of restricted means."""
-    judged = {one.test.name: one for one in result.tests}
-    columns = max(len(one.tests) for one in result.series)
+    judged = {test_result.test.name: test_result for test_result in result.tests}
+    columns = max(len(series.tests) for series in result.series)
     rows = len(result.series)
     with matplotlib.rc_context(STYLE):
         figure = new_figure(7.0, 1.55 * rows + 0.55)
@@ -48,7 +48,9 @@ def draw_survival(record: Record, result: Result) -> Drawing:
         handles = [Line2D([], [], color=color, linestyle=line) for color, line in SIDES]
         legend_above(figure, handles, names)
         sns.despine(figure)
-    seeds = counted([len(one.seeds) for one in result.tests if one.test.dose is not None], "seed")
+    seeds = counted(
+        [len(test_result.seeds) for test_result in result.tests if test_result.test.dose is not None], "seed"
+    )
     caption = (
         f"Share of runs that have not collapsed (Kaplan–Meier) over {seeds} per curve, by "
         f"{result.finding.dose}. A tick is a run that reached the end. Numbers are differences of restricted "
@@ -58,9 +60,9 @@ def draw_survival(record: Record, result: Result) -> Drawing:
     return Drawing(f"{result.finding.name}-survival", result.finding.claim, caption, figure)
 
 
-def _side_names(one: Judged) -> list[str]:
+def _side_names(test_result: Judged) -> list[str]:
     """The algorithms of a contrast: the arm before its sweep values."""
-    return [name.partition("+")[0].upper() for name in _sides(one.test.contrast)]
+    return [name.partition("+")[0].upper() for name in _sides(test_result.test.contrast)]
 
 
 def _sides(contrast: Mapping[str, float]) -> list[str]:
@@ -68,18 +70,18 @@ def _sides(contrast: Mapping[str, float]) -> list[str]:
     return sorted(contrast, key=lambda name: -contrast[name])
 
 
-def _panel(axes: Axes, record: Record, one: Judged) -> None:
-    values, horizons = record.values[one.test.name], record.horizons[one.test.name]
+def _panel(axes: Axes, record: Record, test_result: Judged) -> None:
+    values, horizons = record.values[test_result.test.name], record.horizons[test_result.test.name]
     end = max(horizons.values())
-    for name, (color, line) in zip(_sides(one.test.contrast), SIDES, strict=False):
+    for name, (color, line) in zip(_sides(test_result.test.contrast), SIDES, strict=False):
         _curve(axes, values_covered(name, values), horizons, color, line)
     axes.set_xlim(0, 1.03 * end)
     axes.set_ylim(0, 106)
-    p = f", p {number(one.p_log_rank, 3)}" if np.isfinite(one.p_log_rank) else ""
-    told = f"{one.effect.value:+.0f}{p}".replace("-", "−")
+    p = f", p {number(test_result.p_log_rank, 3)}" if np.isfinite(test_result.p_log_rank) else ""
+    effect_text = f"{test_result.effect.value:+.0f}{p}".replace("-", "−")
     # On a patch of its own: curves that fall to 0 run through this corner.
     patch = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
-    axes.text(0.03, 0.06, told, transform=axes.transAxes, fontsize=NOTE_SIZE, color=INK, bbox=patch)
+    axes.text(0.03, 0.06, effect_text, transform=axes.transAxes, fontsize=NOTE_SIZE, color=INK, bbox=patch)
 
 
 def _curve(

@@ -198,7 +198,12 @@ def draw_transfer(pairs: Sequence[ScalePair], scales: tuple[str, str] = SCALES) 
             face = "white" if pair.first.test.also else "#0173b2"
             marker = "o" if pair.same_rule else "D"
             axes.plot(x, y, marker=marker, markersize=5, color=INK, markerfacecolor=face, zorder=3)
-        ends = [abs(end) for pair in pairs for one in (pair.first, pair.second) for end in scaled(one)]
+        ends = [
+            abs(end)
+            for pair in pairs
+            for test_result in (pair.first, pair.second)
+            for end in scaled(test_result)
+        ]
         most = 1.15 * max(filter(math.isfinite, ends), default=LINEAR)
         axes.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle=":", zorder=0)
         ticks = [tick for tick in TICKS if abs(tick) <= most]

@@ -56,15 +56,15 @@ def judge(rows: Sequence[Row], profile: Profile) -> dict[str, Separation]:
     for row in rows:
         if row.probe not in profile.probes or row.algorithm not in (POSITIVE, NEGATIVE):
             raise ValueError(f"controls: no {row.algorithm!r} of probe {row.probe!r}; remove the row")
-    found = {}
+    separations = {}
     for name, probe in profile.probes.items():
         if probe.positive and probe.negative:
             arms = [
                 _arm(_scores(rows, probe, profile, arm, control))
                 for arm, control in ((POSITIVE, probe.positive), (NEGATIVE, probe.negative))
             ]
-            found[name] = _separation(*arms)
-    return found
+            separations[name] = _separation(*arms)
+    return separations
 
 
 def clean_gain(profile: Profile, probe: Probe, control: Control) -> float:

@@ -168,11 +168,15 @@ def _description(probe: Probe) -> list[str]:
     return [*map(fold, text), ""]
 
 
-def _control_cells(one: Separation | None) -> list[str]:
-    if one is None:
+def _control_cells(separation: Separation | None) -> list[str]:
+    if separation is None:
         return [NONE] * 3
-    answer = {None: "not tested", True: "yes", False: "no"}[one.separated]
-    return [_arm(one.positive), _arm(one.negative), answer if one.positive or one.negative else NONE]
+    answer = {None: "not tested", True: "yes", False: "no"}[separation.separated]
+    return [
+        _arm(separation.positive),
+        _arm(separation.negative),
+        answer if separation.positive or separation.negative else NONE,
+    ]
 
 
 def _arm(arm: Arm | None) -> str:
@@ -184,8 +188,8 @@ def _arm(arm: Arm | None) -> str:
 def _aa(profile: Profile, probe: str, deals: int) -> float:
     """The share of A/A deals that are told apart among all pairs; NaN without enough seeds."""
     scores = profile.scores.get(probe, {})
-    known = [sum(not math.isnan(score) for score in of.values()) for of in scores.values()]
-    return deal(scores, deals, 0).adjusted if max(known, default=0) >= DEALT_SEEDS else math.nan
+    seed_counts = [sum(not math.isnan(score) for score in of.values()) for of in scores.values()]
+    return deal(scores, deals, 0).adjusted if max(seed_counts, default=0) >= DEALT_SEEDS else math.nan
 
 
 def _percent(share: float) -> str:
@@ -193,8 +197,10 @@ def _percent(share: float) -> str:
 
 
 def _seeds(counts: object) -> str:
-    known = sorted(set(counts))  # type: ignore[call-overload]
-    return NONE if not known else str(known[0]) if len(known) == 1 else f"{known[0]}–{known[-1]}"
+    distinct = sorted(set(counts))  # type: ignore[call-overload]
+    return (
+        NONE if not distinct else str(distinct[0]) if len(distinct) == 1 else f"{distinct[0]}–{distinct[-1]}"
+    )
 
 
 # Theory
@@ -222,7 +228,7 @@ def _theory_lines(profile: Profile) -> list[str]:
                 probe.title,
                 *(", ".join(names) or NONE for names in (probe.high, probe.low)),
                 *(str(len(orders)) for orders in (result.hold, result.reversed, result.unresolved)),
-                listed([f"{one.lower} > {one.higher}" for one in result.reversed], MOST_PAIRS),
+                listed([f"{order.lower} > {order.higher}" for order in result.reversed], MOST_PAIRS),
             ]
         )
     head = ["probe", "expected high", "expected low", "hold", "reversed", "unresolved", "seen instead"]

@@ -56,7 +56,10 @@ def radar(profile: Profile, algorithms: Sequence[str], width: float = WIDTH) -> 
         figure, axes = _sheet(width, math.ceil((len(names) + 1) / _columns(names)))
         _circle(axes, [profile.probes[name].title for name in probes])
         shifts = [(i - (len(names) - 1) / 2) * SHIFT if len(names) > 2 else None for i in range(len(names))]
-        cut = [_spokes(axes, profile, probes, *one, style) for one in zip(names, shifts, strict=True)]
+        cut = [
+            _spokes(axes, profile, probes, *name_and_shift, style)
+            for name_and_shift in zip(names, shifts, strict=True)
+        ]
         _legend(figure, names, style, any(cut))
     caption = (
         "Mean scores over seeds, from 0 at the center to 1 at the rim, with 95 % intervals. A hollow marker "

@@ -94,13 +94,13 @@ def read(path: Path) -> list[Row]:
 
 def read_all(folders: Iterable[Path]) -> dict[str, list[Row]]:
     """The rows by algorithm; a later folder's run replaces an earlier one's."""
-    kept: dict[tuple[str, str, float, float, int], Row] = {}
+    row_by_key: dict[tuple[str, str, float, float, int], Row] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.csv")):
             if path.stem not in (CONTROLS, SEARCH):
-                kept |= {row.key: row for row in read(path)}
+                row_by_key |= {row.key: row for row in read(path)}
     by_algorithm: dict[str, list[Row]] = {}
-    for row in kept.values():
+    for row in row_by_key.values():
         by_algorithm.setdefault(row.algorithm, []).append(row)
     return by_algorithm
 
@@ -108,7 +108,7 @@ def read_all(folders: Iterable[Path]) -> dict[str, list[Row]]:
 def text_of(rows: Sequence[Row]) -> str:
     """Rows as CSV, sorted, with six digits."""
     lines = [",".join(NAMES)]
-    for row in sorted(rows, key=lambda one: one.key):
+    for row in sorted(rows, key=lambda kept_row: kept_row.key):
         critic = "nan" if math.isnan(row.critic_rate) else f"{row.critic_rate:g}"
         lines.append(
             f"{row.algorithm},{row.probe},{row.learning_rate:g},{critic},{row.seed},{row.outcome:.6g},"

@@ -127,16 +127,21 @@ def page(
 def _sentences(profile: Profile, algorithm: str, judged: Sequence[Judged]) -> list[str]:
     text: list[str] = []
     for kind, title in (("good", "Good at"), ("bad", "Bad at")):
-        chosen = [one for one in judged if one.kind == kind]
+        chosen = [judgment for judgment in judged if judgment.kind == kind]
         text += [f"## {title}", ""]
-        text += [f"- {_sentence(profile, algorithm, one)}" for one in chosen] or ["Nothing that can be told."]
+        text += [f"- {_sentence(profile, algorithm, judgment)}" for judgment in chosen] or [
+            "Nothing that can be told."
+        ]
         text.append("")
     for kind, start in (
         ("between", "In between, above some and below others"),
         ("unresolved", "Nothing can be told"),
     ):
-        if chosen := [one for one in judged if one.kind == kind]:
-            text += [f"{start}: {'; '.join(_position(profile, algorithm, one) for one in chosen)}.", ""]
+        if chosen := [judgment for judgment in judged if judgment.kind == kind]:
+            text += [
+                f"{start}: {'; '.join(_position(profile, algorithm, judgment) for judgment in chosen)}.",
+                "",
+            ]
     without = [
         probe.title for name, probe in profile.probes.items() if algorithm in profile.gated.get(name, ())
     ]
@@ -145,16 +150,16 @@ def _sentences(profile: Profile, algorithm: str, judged: Sequence[Judged]) -> li
     return [fold(line) for line in text[:-1]]
 
 
-def _sentence(profile: Profile, algorithm: str, one: Judged) -> str:
-    ending = one.probe.good if one.kind == "good" else one.probe.bad
-    return f"It {ending}: {_position(profile, algorithm, one, 'algorithms')}."
+def _sentence(profile: Profile, algorithm: str, judgment: Judged) -> str:
+    ending = judgment.probe.good if judgment.kind == "good" else judgment.probe.bad
+    return f"It {ending}: {_position(profile, algorithm, judgment, 'algorithms')}."
 
 
-def _position(profile: Profile, algorithm: str, one: Judged, what: str = "") -> str:
-    name = one.probe.name
+def _position(profile: Profile, algorithm: str, judgment: Judged, noun: str = "") -> str:
+    name = judgment.probe.name
     score = range_text(profile.cell(name, algorithm), mean_of(profile, name, algorithm))
-    of = f"{one.others} {what}".strip()
-    return f"{one.probe.title} {score}, above {one.above} of {of}, below {one.below}"
+    of = f"{judgment.others} {noun}".strip()
+    return f"{judgment.probe.title} {score}, above {judgment.above} of {of}, below {judgment.below}"
 
 
 def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
@@ -164,12 +169,12 @@ def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
         return [*text, "No probe has a score of both."]
     rows = [
         [
-            one.probe.title,
-            f"{signed(one.pair.difference)} ({interval(one.pair.low, one.pair.high, signed)})",
-            one.verdict,
-            one.probe.mechanism if one.verdict != "not told apart" else "",
+            change.probe.title,
+            f"{signed(change.pair.difference)} ({interval(change.pair.low, change.pair.high, signed)})",
+            change.verdict,
+            change.probe.mechanism if change.verdict != "not told apart" else "",
         ]
-        for one in compared
+        for change in compared
     ]
     head = ["probe", "difference (95 % interval)", "verdict", "mechanism"]
     note = f"Told apart: q ≤ {FDR} over the probes of this table, of differences larger than {RESOLUTION}."
@@ -185,9 +190,14 @@ def _change_lines(profile: Profile, algorithm: str, baseline: str) -> list[str]:
 
 def _told_apart(compared: Sequence[Change], baseline: str) -> str:
     """In a sentence, on which probes an algorithm is told from its baseline."""
-    told = [f"{one.probe.title} ({one.verdict})" for one in compared if one.verdict != "not told apart"]
-    if told:
-        return f"Told apart on {len(told)} of {len(compared)} probes: {listed(told, len(told))}."
+    differing_titles = [
+        f"{change.probe.title} ({change.verdict})"
+        for change in compared
+        if change.verdict != "not told apart"
+    ]
+    if differing_titles:
+        titles = listed(differing_titles, len(differing_titles))
+        return f"Told apart on {len(differing_titles)} of {len(compared)} probes: {titles}."
     return (
         f"None of {len(compared)} probes tells it from {baseline}: either what it changes is smaller than "
         "these intervals, or no probe shows it."

@@ -57,26 +57,35 @@ def build(
     rates: Mapping[str, Mapping[str, float]],
 ) -> Profile:
     """The profile of kept outcomes. `rates` are the searched ones; an algorithm without them is left out."""
-    known = {name: own for name, own in rows.items() if name in rates}
+    rows_by_algorithm = {name: algorithm_rows for name, algorithm_rows in rows.items() if name in rates}
     scores: dict[str, dict[str, dict[int, float]]] = {}
     below: dict[str, dict[str, float]] = {}
     above: dict[str, dict[str, float]] = {}
     gated: dict[str, set[str]] = {}
     for name, probe in probes.items():
-        for algorithm, own in known.items():
+        for algorithm, algorithm_rows in rows_by_algorithm.items():
             searched = rates[algorithm]["policy"]
-            found = scores_of(probe, probes, own, searched, rates[algorithm].get("critic"))
-            if len(found) >= FEWEST_SEEDS:
-                scores.setdefault(name, {})[algorithm] = found
-            elif any(row.probe == name for row in own):
+            score_by_seed = scores_of(probe, probes, algorithm_rows, searched, rates[algorithm].get("critic"))
+            if len(score_by_seed) >= FEWEST_SEEDS:
+                scores.setdefault(name, {})[algorithm] = score_by_seed
+            elif any(row.probe == name for row in algorithm_rows):
                 gated.setdefault(name, set()).add(algorithm)
-            for table, rate in ((below, neighbor(own, searched, -1)), (above, neighbor(own, searched, 1))):
-                near = scores_of(probe, probes, own, rate, None) if rate and probe.runs != "ladder" else {}
+            for table, rate in (
+                (below, neighbor(algorithm_rows, searched, -1)),
+                (above, neighbor(algorithm_rows, searched, 1)),
+            ):
+                near = (
+                    scores_of(probe, probes, algorithm_rows, rate, None)
+                    if rate and probe.runs != "ladder"
+                    else {}
+                )
                 if near:
                     table.setdefault(name, {})[algorithm] = sum(near.values()) / len(near)
     compared = {name: compare_all(of_probe) for name, of_probe in scores.items() if len(of_probe) > 1}
     frozen = {name: frozenset(names) for name, names in gated.items()}
-    return Profile(probes, scores, {name: rates[name] for name in known}, compared, below, above, frozen)
+    return Profile(
+        probes, scores, {name: rates[name] for name in rows_by_algorithm}, compared, below, above, frozen
+    )
 
 
 def scores_of(
@@ -93,9 +102,11 @@ def scores_of(
 
     if probe.runs == "ladder":
         return _ladder(probe, rows)
-    own = {seed: probe.normalize(x) for seed, x in outcomes(probe.name).items() if not math.isnan(x)}
-    if not probe.against or not own:
-        return own
+    score_by_seed = {
+        seed: probe.normalize(x) for seed, x in outcomes(probe.name).items() if not math.isnan(x)
+    }
+    if not probe.against or not score_by_seed:
+        return score_by_seed
     gate = probes[probe.against]
     clean = {seed: gate.normalize(x) for seed, x in outcomes(gate.name).items() if not math.isnan(x)}
     mean = sum(clean.values()) / len(clean) if clean else 0.0
@@ -104,7 +115,7 @@ def scores_of(
     # The mean over seeds is the ratio of mean gains. The loss stays inside its seed, so that a dose that
     # changes nothing scores exactly 1. A ratio inside a seed would divide by the small gain of an unlucky
     # one.
-    return {seed: 1 + (score - clean[seed]) / mean for seed, score in own.items() if seed in clean}
+    return {seed: 1 + (score - clean[seed]) / mean for seed, score in score_by_seed.items() if seed in clean}
 
 
 def _same(row: Row, critic: float) -> bool:

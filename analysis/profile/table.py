@@ -54,9 +54,9 @@ def algorithms_with_runs(profile: Profile) -> list[str]:
 
 def check_known(profile: Profile, algorithm: str, role: str = "algorithm") -> None:
     """Raises ValueError for an algorithm without runs on any probe."""
-    known = algorithms_with_runs(profile)
-    if algorithm not in known:
-        remedy = f"known: {', '.join(known)}; run grpobench profile {algorithm} for others"
+    algorithms = algorithms_with_runs(profile)
+    if algorithm not in algorithms:
+        remedy = f"known: {', '.join(algorithms)}; run grpobench profile {algorithm} for others"
         raise ValueError(f"{role}: {algorithm!r} has no kept runs; {remedy}")
 
 
@@ -74,8 +74,8 @@ def mean_of(profile: Profile, probe: str, algorithm: str) -> float:
 
 def mean_known(values: Iterable[float]) -> float:
     """The mean of those that are not NaN; NaN without one."""
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    numbers = [value for value in values if not math.isnan(value)]
+    return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def scores_on(profile: Profile, probe: str, algorithm: str) -> Mapping[int, float]:

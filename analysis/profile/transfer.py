@@ -61,11 +61,15 @@ def transfers(
     `scores.build` at the smaller and at the larger scale."""
     both = {*rows[0]} & {*rows[1]}
     profiles = [
-        build({name: own for name, own in of.items() if name in both}, known, searched)
-        for of, known, searched in zip(rows, probes, rates, strict=True)
+        build(
+            {name: algorithm_rows for name, algorithm_rows in of.items() if name in both},
+            scale_probes,
+            searched,
+        )
+        for of, scale_probes, searched in zip(rows, probes, rates, strict=True)
     ]
-    found = [_transfer(name, profiles[0], profiles[1]) for name in probes[1] if name in probes[0]]
-    return [one for one in found if one is not None]
+    probe_transfers = [_transfer(name, profiles[0], profiles[1]) for name in probes[1] if name in probes[0]]
+    return [probe_transfer for probe_transfer in probe_transfers if probe_transfer is not None]
 
 
 def _transfer(name: str, first: Profile, second: Profile) -> ProbeTransfer | None:
@@ -75,18 +79,18 @@ def _transfer(name: str, first: Profile, second: Profile) -> ProbeTransfer | Non
     algorithms = sorted(cells[0].keys() & cells[1].keys())
     if len(algorithms) < FEWEST:
         return None
-    means = [np.array([[cells[0][one].mean, cells[1][one].mean]]) for one in algorithms]
+    means = [np.array([[cells[0][name].mean, cells[1][name].mean]]) for name in algorithms]
     signs = [_signs(of.compared[name].pairs, algorithms) for of in (first, second)]
-    told = {pair: sign for pair, sign in signs[0].items() if sign}
+    first_signs = {pair: sign for pair, sign in signs[0].items() if sign}
     return ProbeTransfer(
         second.probes[name],
         {name: cells[0][name] for name in algorithms},
         {name: cells[1][name] for name in algorithms},
         spearman(means),
-        len(told),
-        sum(signs[1][pair] == sign for pair, sign in told.items()),
-        sum(signs[1][pair] == -sign for pair, sign in told.items()),
-        sum(1 for pair, sign in signs[1].items() if sign and pair not in told),
+        len(first_signs),
+        sum(signs[1][pair] == sign for pair, sign in first_signs.items()),
+        sum(signs[1][pair] == -sign for pair, sign in first_signs.items()),
+        sum(1 for pair, sign in signs[1].items() if sign and pair not in first_signs),
     )
 
 
@@ -101,19 +105,21 @@ def _signs(pairs: Sequence[Pair], algorithms: Sequence[str]) -> Mapping[tuple[st
     return signs
 
 
-def draw_probes(found: Sequence[ProbeTransfer], names: tuple[str, str] = ("nano", "SmolLM2")) -> Drawing:
+def draw_probes(
+    probe_transfers: Sequence[ProbeTransfer], names: tuple[str, str] = ("nano", "SmolLM2")
+) -> Drawing:
     """A panel for each probe: every algorithm's score at one scale against its score at the other."""
-    algorithms = sorted({name for one in found for name in one.first})
+    algorithms = sorted({name for probe_transfer in probe_transfers for name in probe_transfer.first})
     style = look(algorithms)
-    rows = -(-len(found) // COLUMNS)
+    rows = -(-len(probe_transfers) // COLUMNS)
     with matplotlib.rc_context(STYLE):
         figure = new_figure(7.0, 2.15 * rows + 0.5)
         grid = figure.subplots(rows, COLUMNS, squeeze=False)
-        for axes, one in zip(grid.flat, found, strict=False):
-            for name in one.first:
+        for axes, probe_transfer in zip(grid.flat, probe_transfers, strict=False):
+            for name in probe_transfer.first:
                 (x, across), (y, along) = (
                     (cell.mean, [[cell.mean - cell.low], [cell.high - cell.mean]])
-                    for cell in (one.first[name], one.second[name])
+                    for cell in (probe_transfer.first[name], probe_transfer.second[name])
                 )
                 axes.errorbar(
                     x,
@@ -126,16 +132,16 @@ def draw_probes(found: Sequence[ProbeTransfer], names: tuple[str, str] = ("nano"
                     linewidth=0.9,
                 )
             axes.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle=":", zorder=0)
-            axes.set_title(one.probe.title)
-        for axes in list(grid.flat)[len(found) :]:
+            axes.set_title(probe_transfer.probe.title)
+        for axes in list(grid.flat)[len(probe_transfers) :]:
             axes.set_axis_off()
         figure.supxlabel(f"score at {names[0]} scale", fontsize="medium")
         figure.supylabel(f"score of {names[1]}", fontsize="medium")
         legend_above(figure, [arm_handle(name, style) for name in algorithms], algorithms)
         sns.despine(figure)
     caption = (
-        f"Scores of {len(algorithms)} algorithms on {len(found)} probes at two scales, with 95% intervals "
-        "over seeds. On the dotted line they are equal; where points rise from left to right, the order "
-        "holds."
+        f"Scores of {len(algorithms)} algorithms on {len(probe_transfers)} probes at two scales, with 95% "
+        "intervals over seeds. On the dotted line they are equal; where points rise from left to right, the "
+        "order holds."
     )
     return Drawing("transfer_probes", "Probes at two scales", caption, figure)

@@ -141,11 +141,11 @@ class NoisyRoutes(HFSampler):
         with choosing(self.models.networks["policy"].trunk, self.choose):
             return super().sample(requests, limit, temperature, mixing)
 
-    def choose(self, number: int, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    def choose(self, number: int, scores: torch.Tensor, router_choice: torch.Tensor) -> torch.Tensor:
         """The experts (N, k) with the largest scores and errors; `scores` (N, experts) are probabilities."""
         nats = scores.float().clamp(min=torch.finfo(torch.float32).tiny).log()
         error = self.noise * math.sqrt(2) * (FREQUENCY * nats + number).cos()
-        return (nats + error).topk(own.shape[-1]).indices
+        return (nats + error).topk(router_choice.shape[-1]).indices
 
 
 def stale(config: RunConfig, models: RoleModels, loaded: Any) -> Stale:

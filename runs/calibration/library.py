@@ -39,7 +39,7 @@ class Planned:
             read_recipe(
                 self.recipe,
                 [
-                    f"arms={','.join(arm for arm, own in self.seeds.items() if own == count)}",
+                    f"arms={','.join(arm for arm, seed_count in self.seeds.items() if seed_count == count)}",
                     f"seeds={list(range(self.first, self.first + count))}",
                 ],
             )
@@ -63,37 +63,37 @@ def planned() -> Planned:
 
 def case(row: Mapping[str, Any]) -> Case:
     """One entry of the file."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
     }
-    return Case(**told)
+    return Case(**fields)
 
 
 COMMAND = "grpobench calibrate"
 
 
 def calibrate(
-    out: Path, workers: int | None, kept: Path | None = None
+    out: Path, workers: int | None, kept_path: Path | None = None
 ) -> tuple[Outcome, dict[str, Any] | None]:
     """Run the library in `out`, and measure how often detectors and verdicts are wrong; None in the place of
-    the numbers where runs have no result. The numbers are written to the file `kept`, if given. Raises
+    the numbers where runs have no result. The numbers are written to the file `kept_path`, if given. Raises
     LogError for damaged logs."""
     plan = planned()
     outcome = run(plan, out, workers)
     if outcome.code:
         return outcome, None
     content = table.calibrate(load(outcome.folder), plan.library, COMMAND)
-    if kept is not None:
-        files.write_atomic(kept, as_text(content).encode())
+    if kept_path is not None:
+        files.write_atomic(kept_path, as_text(content).encode())
     return outcome, content
 
 
 def run(plan: Planned, out: Path, workers: int | None) -> Outcome:
     """Every run that has no result yet, in one folder, told of on the standard error; the outcome of the
     first part that is not whole, else of the last."""
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for recipe in plan.recipes():
-        found.append(run_experiment(recipe, out, workers, console=Console(stderr=True), try_code=False))
-        if found[-1].code:
+        outcomes.append(run_experiment(recipe, out, workers, console=Console(stderr=True), try_code=False))
+        if outcomes[-1].code:
             break
-    return found[-1]
+    return outcomes[-1]

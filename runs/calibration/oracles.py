@@ -74,27 +74,30 @@ class RewardedSteps(GRPO):
         graded = [graded_steps(*texts) for texts in zip(*texts_of(batch), strict=True)]
         steps = max((len(right) for right, _ in graded), default=0)
         grade = batch.reward.new_zeros(len(batch), steps + 1)
-        place = torch.full(batch.completion.shape, steps)  # the last column is the answer's
+        step_of_token = torch.full(batch.completion.shape, steps)  # the last column is the answer's
         for row, (right, of_step) in enumerate(graded):
             grade[row, : len(right)] = grade.new_tensor(right)
-            place[row, : len(of_step)] = torch.tensor(of_step, dtype=torch.long)
+            step_of_token[row, : len(of_step)] = torch.tensor(of_step, dtype=torch.long)
         grade[:, -1] = batch.reward
         advantage = [
             parts.group_advantage(column, batch.group, self.baseline, self.scale, self.ddof, self.epsilon)
             for column in grade.unbind(-1)
         ]
-        return torch.stack(advantage, -1).gather(1, place.to(grade.device))
+        return torch.stack(advantage, -1).gather(1, step_of_token.to(grade.device))
 
 
 def texts_of(batch: Batch) -> tuple[list[str], list[str]]:
     """Prompts and completions of a batch in the characters of the nano policies; what is no character, such
     as the end, is one blank, so that places in the text are tokens."""
-    known = characters()
+    character_of = characters()
     prompts = zip(batch.prompt.tolist(), batch.prompt_length.tolist(), strict=True)
     completions = zip(batch.completion.tolist(), batch.length.tolist(), strict=True)
     return (
-        ["".join(known.get(token, " ") for token in tokens[:length]) for tokens, length in prompts],
-        ["".join(known.get(token, " ") for token in tokens[:length]) for tokens, length in completions],
+        ["".join(character_of.get(token, " ") for token in tokens[:length]) for tokens, length in prompts],
+        [
+            "".join(character_of.get(token, " ") for token in tokens[:length])
+            for tokens, length in completions
+        ],
     )
 
 
@@ -117,8 +120,8 @@ def graded_steps(prompt: str, completion: str) -> tuple[list[bool], list[int]]:
             right.append(False)
             continue
         left, sign, by, result = int(step[1]), step[2], int(step[3]), int(step[4])
-        asked = (left, sign, by) == (value, signs[number], numbers[number + 1])
-        right.append(asked and result == apply(sign, left, by))
+        is_next_operation = (left, sign, by) == (value, signs[number], numbers[number + 1])
+        right.append(is_next_operation and result == apply(sign, left, by))
         value = result
     return right, of_step[: len(chain)]
 
@@ -147,7 +150,11 @@ class OnlyCategories(GRPO):
         seed: int,
         study: Study | None = None,
     ) -> Curriculum:
-        index = [number for number, own in enumerate(traits) if own.get("category") in self.categories]
+        index = [
+            number
+            for number, problem_traits in enumerate(traits)
+            if problem_traits.get("category") in self.categories
+        ]
         if len(index) < prompts:
             raise ValueError(
                 f"categories: {len(index)} problems are of {', '.join(self.categories)}, fewer than "

@@ -85,11 +85,11 @@ class Row:
     def error(self, reason: str, remedy: str = "fix or replace the file") -> RowError:
         return RowError(self, reason, remedy)
 
-    def _wrong(self, key: str, wanted: str) -> RowError:
+    def _wrong(self, key: str, expected: str) -> RowError:
         if key not in self.values:
             return self.error(f"{key!r} is missing")
         value = self.values[key]
-        return self.error(f"{key!r} must be {wanted}, not {'null' if value is None else repr(value)[:80]}")
+        return self.error(f"{key!r} must be {expected}, not {'null' if value is None else repr(value)[:80]}")
 
 
 class RowError(DataError):
@@ -102,13 +102,13 @@ class RowError(DataError):
 
 def data_folder() -> Path | None:
     """The user's data folder, if set. Raises DataError if it is not a folder."""
-    named = os.environ.get(FOLDER_VARIABLE, "")
-    if not named:
+    folder_setting = os.environ.get(FOLDER_VARIABLE, "")
+    if not folder_setting:
         return None
-    folder = Path(named).expanduser()
+    folder = Path(folder_setting).expanduser()
     if not folder.is_dir():
         why = "a file, not a folder" if folder.exists() else "no such folder"
-        raise DataError(f"{named}: {why}; correct --data-dir or the variable {FOLDER_VARIABLE}")
+        raise DataError(f"{folder_setting}: {why}; correct --data-dir or the variable {FOLDER_VARIABLE}")
     return folder
 
 
@@ -129,7 +129,7 @@ def parse(
     source, rows = _open(table, folder)
     made: list[Made] = []
     bad: list[RowError] = []
-    seen: dict[str, int] = {}
+    line_by_identity: dict[str, int] = {}
     count = 0
     for row in rows:
         count += 1
@@ -137,7 +137,10 @@ def parse(
             if isinstance(row, RowError):
                 raise row
             result = make(row)
-            if identity is not None and (first := seen.setdefault(identity(result), row.line)) != row.line:
+            if (
+                identity is not None
+                and (first := line_by_identity.setdefault(identity(result), row.line)) != row.line
+            ):
                 raise row.error(f"a duplicate of line {first} ({identity(result)})")
         except RowError as error:
             if not os.environ.get(SKIP_VARIABLE):
@@ -226,16 +229,16 @@ def verify_sum(package: Packaged, digest: str) -> None:
 
 
 def _open(table: Table, folder: Path | None) -> tuple[Source, Iterable[Row | RowError]]:
-    found = locate(table, folder)
-    if found is None:
+    located = locate(table, folder)
+    if located is None:
         return _read_hub(table, repository(table.hub.dataset, folder) if table.hub else None)
-    kind, path = found
-    place, inside, digest = str(path), table.inside, _digest(path)
+    kind, path = located
+    location, inside, digest = str(path), table.inside, _digest(path)
     if kind == "package" and table.package is not None:
         verify_sum(table.package, digest)
         inside = table.package.inside
-        place = f"{table.package.distribution} {installed_version(table.package)}: {table.package.path}"
-    return Source(kind, place, digest), _rows(path, inside)
+        location = f"{table.package.distribution} {installed_version(table.package)}: {table.package.path}"
+    return Source(kind, location, digest), _rows(path, inside)
 
 
 def _digest(path: Path) -> str:
@@ -272,51 +275,51 @@ def _lines(data: bytes) -> list[bytes]:
     return lines
 
 
-def _lines_of_json(place: str, lines: Iterable[bytes], inside: str) -> Iterator[Row | RowError]:
+def _lines_of_json(location: str, lines: Iterable[bytes], inside: str) -> Iterator[Row | RowError]:
     for number, line in enumerate(lines, 1):
         if not line.strip() and not line.endswith(b"\n"):
             continue
         try:
             values = bounded.parse_json(line.decode("utf-8"))
         except ValueError as error:
-            yield Row(place, number, {}).error(f"not JSON ({error})")
+            yield Row(location, number, {}).error(f"not JSON ({error})")
         else:
-            yield _row(place, number, _within(values, inside), inside)
+            yield _row(location, number, _within(values, inside), inside)
 
 
-def _array_of_json(place: str, data: bytes, inside: str) -> Iterator[Row | RowError]:
+def _array_of_json(location: str, data: bytes, inside: str) -> Iterator[Row | RowError]:
     try:
         values = _within(bounded.parse_json(data.decode("utf-8")), inside)
     except ValueError as error:
-        raise DataError(f"{place}: not JSON ({error}); replace it") from error
+        raise DataError(f"{location}: not JSON ({error}); replace it") from error
     if not isinstance(values, list):
-        raise DataError(f"{place}: {inside or 'the file'!r} must hold an array; replace it")
+        raise DataError(f"{location}: {inside or 'the file'!r} must hold an array; replace it")
     for number, value in enumerate(values, 1):
-        yield _row(place, number, value, "")
+        yield _row(location, number, value, "")
 
 
-def _table_of_text(place: str, data: bytes, separator: str) -> Iterator[Row | RowError]:
-    reader = csv.reader(io.StringIO(_text(place, data), newline=""), delimiter=separator)
+def _table_of_text(location: str, data: bytes, separator: str) -> Iterator[Row | RowError]:
+    reader = csv.reader(io.StringIO(_text(location, data), newline=""), delimiter=separator)
     try:
         names = next(reader, [])
         for fields in reader:
-            row = Row(place, reader.line_num, dict(zip(names, fields, strict=False)))
+            row = Row(location, reader.line_num, dict(zip(names, fields, strict=False)))
             right = len(fields) == len(names)
             yield row if right else row.error(f"{len(fields)} fields, not {len(names)} as in the first line")
     except csv.Error as error:
-        raise DataError(f"{place}, line {reader.line_num}: {error}; replace the file") from error
+        raise DataError(f"{location}, line {reader.line_num}: {error}; replace the file") from error
 
 
-def _lines_of_text(place: str, data: bytes) -> Iterator[Row | RowError]:
-    for number, line in enumerate(_lines(_text(place, data).encode()), 1):
-        yield Row(place, number, {"text": line.decode().rstrip("\r")})
+def _lines_of_text(location: str, data: bytes) -> Iterator[Row | RowError]:
+    for number, line in enumerate(_lines(_text(location, data).encode()), 1):
+        yield Row(location, number, {"text": line.decode().rstrip("\r")})
 
 
-def _text(place: str, data: bytes) -> str:
+def _text(location: str, data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: not UTF-8 text ({error}); replace it") from error
+        raise DataError(f"{location}: not UTF-8 text ({error}); replace it") from error
 
 
 def _within(values: Any, inside: str) -> Any:
@@ -325,38 +328,42 @@ def _within(values: Any, inside: str) -> Any:
     return values
 
 
-def _row(place: str, number: int, values: Any, inside: str) -> Row | RowError:
+def _row(location: str, number: int, values: Any, inside: str) -> Row | RowError:
     if isinstance(values, dict):
-        row, flaw = Row(place, number, values), find_flaw(values)
+        row, flaw = Row(location, number, values), find_flaw(values)
         return row.error(flaw) if flaw else row
-    return Row(place, number, {}).error(f"{inside or 'the line'!r} must hold an object, not {values!r:.80}")
+    return Row(location, number, {}).error(
+        f"{inside or 'the line'!r} must hold an object, not {values!r:.80}"
+    )
 
 
 def repository(dataset: str, folder: Path | None) -> Path | None:
     """A copy of a data set's repository below the data folder."""
-    found = folder / dataset if folder is not None else None
-    return found if found is not None and found.is_dir() else None
+    local_copy = folder / dataset if folder is not None else None
+    return local_copy if local_copy is not None and local_copy.is_dir() else None
 
 
 def local_splits(dataset: str, folder: Path | None) -> list[str]:
     """The splits of a data set that stand as files SPLIT.jsonl below the data folder."""
-    found = repository(dataset, folder)
+    local_copy = repository(dataset, folder)
     names = ("train", "validation", "test")
-    return [name for name in names if found is not None and (found / f"{name}.jsonl").is_file()]
+    return [name for name in names if local_copy is not None and (local_copy / f"{name}.jsonl").is_file()]
 
 
 def hub_splits(table: Table, folder: Path | None) -> list[str]:
     """The names of the splits of a table's data set, in its copy below the data folder or on the hub. Raises
     DataError, which lists every remedy."""
     hub = table.hub
-    place = repository(hub.dataset, folder) if hub else None
-    trouble = "" if place else _unreachable(table)
+    local_copy = repository(hub.dataset, folder) if hub else None
+    trouble = "" if local_copy else _unreachable(table)
     if hub is None or trouble:
         raise DataError(remedies(table, trouble))
     try:
         import datasets
 
-        return [*map(str, datasets.get_dataset_split_names(str(place or hub.dataset), hub.config or None))]
+        return [
+            *map(str, datasets.get_dataset_split_names(str(local_copy or hub.dataset), hub.config or None))
+        ]
     except Exception as error:  # The hub client's errors have no common base class.
         raise DataError(remedies(table, one_line(error))) from error
 
@@ -381,19 +388,19 @@ def cached(name: str, kind: Literal["datasets", "models"] = "datasets") -> bool:
     return (Path(HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}").is_dir()
 
 
-def _read_hub(table: Table, place: Path | None = None) -> tuple[Source, list[Row | RowError]]:
-    """The rows of a table on the hub, or of a copy of its repository at `place`."""
+def _read_hub(table: Table, local_copy: Path | None = None) -> tuple[Source, list[Row | RowError]]:
+    """The rows of a table on the hub, or of a copy of its repository at `local_copy`."""
     hub = table.hub
-    trouble = "" if place else _unreachable(table)
+    trouble = "" if local_copy else _unreachable(table)
     if hub is None or trouble:  # Checked first, because `datasets` alone tries for half a minute.
         raise DataError(remedies(table, trouble))
     try:
         import datasets
 
-        loaded = datasets.load_dataset(str(place or hub.dataset), hub.config or None, split=hub.split)
+        loaded = datasets.load_dataset(str(local_copy or hub.dataset), hub.config or None, split=hub.split)
     except Exception as error:  # as above
         raise DataError(remedies(table, one_line(error))) from error
-    name = "/".join(part for part in (str(place or hub.dataset), hub.config, hub.split) if part)
+    name = "/".join(part for part in (str(local_copy or hub.dataset), hub.config, hub.split) if part)
     rows: list[Row | RowError] = []
     digest, count = hashlib.sha256(), 0
     for number, values in enumerate(loaded, 1):
@@ -406,7 +413,7 @@ def _read_hub(table: Table, place: Path | None = None) -> tuple[Source, list[Row
             raise DataError(str(error)) from error
         digest.update(line)
         rows.append(row)
-    return Source("folder" if place else "hub", name, digest.hexdigest()), rows
+    return Source("folder" if local_copy else "hub", name, digest.hexdigest()), rows
 
 
 @cache

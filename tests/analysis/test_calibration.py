@@ -40,7 +40,7 @@ OUTCOMES = st.builds(
     Outcome,
     label=st.sampled_from(LABELS),
     healthy=st.booleans(),
-    found=st.lists(st.integers(1, 99), max_size=3).map(lambda steps: tuple(sorted(steps))),
+    detected=st.lists(st.integers(1, 99), max_size=3).map(lambda steps: tuple(sorted(steps))),
     since=st.integers(1, 9),
     lost=st.none() | st.integers(1, 99),
 )
@@ -67,7 +67,9 @@ def test_a_score_by_hand() -> None:
 def test_counts_are_those_of_the_confusion_experiment(outcomes: list[Outcome]) -> None:
     scores = score(outcomes)
     expected = {
-        (label, fired): sum(outcome.label == label and bool(outcome.found) == fired for outcome in outcomes)
+        (label, fired): sum(
+            outcome.label == label and bool(outcome.detected) == fired for outcome in outcomes
+        )
         for label, fired in itertools.product(LABELS, (True, False))
     }
     assert (scores.hits, scores.must - scores.hits) == (expected["must", True], expected["must", False])
@@ -94,12 +96,12 @@ def test_a_score_does_not_depend_on_order_nor_on_runs_that_may_show_it(
 
 @given(st.lists(OUTCOMES, min_size=1, max_size=20), st.data())
 def test_one_more_hit_never_lowers_recall_or_precision(outcomes: list[Outcome], data: st.DataObject) -> None:
-    missed = [i for i, outcome in enumerate(outcomes) if outcome.label == "must" and not outcome.found]
+    missed = [i for i, outcome in enumerate(outcomes) if outcome.label == "must" and not outcome.detected]
     if not missed:
         return
     found_index = data.draw(st.sampled_from(missed))
     better = [
-        dataclasses.replace(outcome, found=(50,)) if i == found_index else outcome
+        dataclasses.replace(outcome, detected=(50,)) if i == found_index else outcome
         for i, outcome in enumerate(outcomes)
     ]
     before, after = score(outcomes), score(better)
