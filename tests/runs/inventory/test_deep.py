@@ -54,7 +54,7 @@ def test_trial_has_gradient_for_any_policy_and_ends_after_first_update() -> None
     assert first_update(config) == 5 and config.train.steps == 7
     assert config.reward.kind == "random" and config.model.warm_start == 0
     assert small(config, 0.0).train.learning_rate == dict.fromkeys(config.train.learning_rate, 0.0)
-    assert small(configure("nano"), whole=True).train.group_size == configure("nano").train.group_size
+    assert small(configure("nano"), full_size=True).train.group_size == configure("nano").train.group_size
 
 
 # Sampler and trainer
