@@ -58,9 +58,9 @@ def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None)
         axes = figure.add_subplot()
         _columns(axes, lines)
         names = []
-        for place, line in enumerate(lines):
+        for position, line in enumerate(lines):
             if isinstance(line, Result):
-                _row(axes, place, line)
+                _row(axes, position, line)
                 names.append(finding_label(line, labels))
             else:
                 names.append(f"{line.capitalize()} ({len(groups[line])})")
@@ -75,7 +75,9 @@ def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None)
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.set_xlabel("effect ÷ smallest effect that matters\n← against the claim     as claimed →")
         sns.despine(figure, left=True)
-    seeds = counted([len(one.deciding.seeds) for one in results if not one.deciding.test.deals], "seed")
+    seeds = counted(
+        [len(result.deciding.seeds) for result in results if not result.deciding.test.deals], "seed"
+    )
     caption = (
         f"Effect of the test that decides each finding, over {seeds}, with its 95% interval, by conclusion. "
         "The axis is in units of the smallest effect that matters, above 0 as claimed. An arrow marks an "
@@ -87,41 +89,41 @@ def draw_all(results: Sequence[Result], labels: Mapping[str, str] | None = None)
 def sorted_group(results: Sequence[Result], verdict: Verdict) -> list[Result]:
     """The findings with a conclusion, the largest effect in the direction of the claim first."""
 
-    def effect(one: Result) -> float:
-        value = scaled(one.deciding)[0]
+    def effect(result: Result) -> float:
+        value = scaled(result.deciding)[0]
         return -value if math.isfinite(value) else math.inf
 
-    return sorted((one for one in results if one.verdict == verdict), key=effect)
+    return sorted((result for result in results if result.verdict == verdict), key=effect)
 
 
 def finding_label(result: Result, labels: Mapping[str, str] | None = None) -> str:
     """A finding's name in words, and whether it claims that nothing differs: then no side is the claimed
     one."""
-    known = labels or {}
+    label_by_name = labels or {}
     name = result.finding.name
-    words = known.get(name) or " ".join(human(word, known) for word in name.split("-"))
+    words = label_by_name.get(name) or " ".join(human(word, label_by_name) for word in name.split("-"))
     test = result.deciding.test
     return f"{words[0].upper()}{words[1:]}{' (claims none)' * (test.expect == 'same')}"
 
 
 def _columns(axes: Axes, lines: Sequence[Verdict | Result]) -> None:
     """Effect with interval and smallest effect that matters, right of the axis."""
-    cells = {place: _numbers(line) for place, line in enumerate(lines) if isinstance(line, Result)}
+    cells = {position: _numbers(line) for position, line in enumerate(lines) if isinstance(line, Result)}
     heads = ("effect (95 % interval)", "matters from")
     size = 0.833 * SIZE
     width = 72 * max(text_width(effect, size) for effect, _ in [*cells.values(), heads])
-    for place, texts in [(-0.9, heads), *cells.items()]:
+    for position, texts in [(-0.9, heads), *cells.items()]:
         for text, shift in zip(texts, (GAP, 2 * GAP + width), strict=True):
             axes.annotate(
                 text,
-                xy=(1, place),
+                xy=(1, position),
                 xycoords=axes.get_yaxis_transform(),
                 xytext=(shift, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=NOTE_SIZE,
                 color=INK,
-                fontweight="bold" if place < 0 else "normal",
+                fontweight="bold" if position < 0 else "normal",
                 annotation_clip=False,
             )
 
@@ -135,18 +137,18 @@ def _numbers(result: Result) -> tuple[str, str]:
     return effect_words({**row, "reached": None}), matters_words(row)
 
 
-def _row(axes: Axes, place: int, result: Result) -> None:
+def _row(axes: Axes, position: int, result: Result) -> None:
     value, low, high = scaled(result.deciding)
     marker, face = MARKS[result.verdict]
     if math.isnan(value):
         return
     ends = [low, high] if math.isfinite(low) else [value, value]
-    axes.plot(np.clip(ends, -WIDEST, WIDEST), [place, place], color=INK, linewidth=1.2)
+    axes.plot(np.clip(ends, -WIDEST, WIDEST), [position, position], color=INK, linewidth=1.2)
     for end in {math.copysign(WIDEST, end) for end in ends if abs(end) > WIDEST}:
-        place_of = end + math.copysign(0.22, end)
-        axes.plot(place_of, place, marker="<" if end < 0 else ">", color=INK, markersize=3)
+        arrow_x = end + math.copysign(0.22, end)
+        axes.plot(arrow_x, position, marker="<" if end < 0 else ">", color=INK, markersize=3)
     inside = float(np.clip(value, -INSIDE, INSIDE))  # beside the arrow
-    axes.plot(inside, place, marker=marker, markersize=5.5, color=INK, markerfacecolor=face, zorder=3)
+    axes.plot(inside, position, marker=marker, markersize=5.5, color=INK, markerfacecolor=face, zorder=3)
 
 
 def scaled(judged: Judged) -> tuple[float, float, float]:
@@ -157,9 +159,9 @@ def scaled(judged: Judged) -> tuple[float, float, float]:
     if test.deals:
         return math.nan, math.nan, math.nan
     if test.ratio:
-        numbers = [math.log(one) if one > 0 else math.nan for one in numbers]
+        numbers = [math.log(number) if number > 0 else math.nan for number in numbers]
     turned = -1 if test.expect == "lower" else 1
-    value, low, high = (turned * one / test.margin for one in numbers)
+    value, low, high = (turned * number / test.margin for number in numbers)
     return value, min(low, high), max(low, high)
 
 
@@ -169,25 +171,30 @@ def draw_arms(record: Record, result: Result, labels: Mapping[str, str] | None =
     are names of arms and tasks in the figure."""
     test = result.primary.test
     arms = arm_means(record, test.name)
-    tasks = {one.task for one in arms}
+    tasks = {arm.task for arm in arms}
     factor = 100 if test.unit in SHARES else 1
-    ends = {one.horizon for one in arms if math.isfinite(one.horizon)}
-    known = labels or {}
+    ends = {arm.horizon for arm in arms if math.isfinite(arm.horizon)}
+    label_by_name = labels or {}
     with matplotlib.rc_context(STYLE):
         figure = new_figure(5.2, 0.26 * len(arms) + 0.55 + 0.2 * bool(ends))
         axes = figure.add_subplot()
-        for place, one in enumerate(reversed(arms)):
-            _strip(axes, place, one, factor)
+        for position, arm in enumerate(reversed(arms)):
+            _strip(axes, position, arm, factor)
             if ends:
-                text = f"{one.reached} of {len(one.values)}"
+                text = f"{arm.reached} of {len(arm.values)}"
                 axes.text(
-                    1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=NOTE_SIZE
+                    1.01,
+                    position,
+                    text,
+                    transform=axes.get_yaxis_transform(),
+                    va="center",
+                    fontsize=NOTE_SIZE,
                 )
-        names = [known.get(one.arm, one.arm) for one in reversed(arms)]
+        names = [label_by_name.get(arm.arm, arm.arm) for arm in reversed(arms)]
         if len(tasks) > 1:
             names = [
-                f"{name}, {known.get(one.task, one.task)}"
-                for name, one in zip(names, reversed(arms), strict=True)
+                f"{name}, {label_by_name.get(arm.task, arm.task)}"
+                for name, arm in zip(names, reversed(arms), strict=True)
             ]
         axes.set_yticks(range(len(arms)), names)
         axes.set_ylim(-0.6, len(arms) - 0.4)
@@ -197,7 +204,7 @@ def draw_arms(record: Record, result: Result, labels: Mapping[str, str] | None =
             _draw_end(axes, max(ends))
             legend_above(figure, [_censored_handle()], ["reached the end without a collapse (count: right)"])
         sns.despine(figure)
-    seeds = counted([len(one.values) for one in arms], "seed")
+    seeds = counted([len(arm.values) for arm in arms], "seed")
     caption = f"Points are {seeds} per arm; bars are means over seeds with 95% t intervals."
     if ends:
         caption = (
@@ -218,21 +225,25 @@ def _censored_handle() -> Line2D:
     return Line2D([], [], linestyle="", marker=">", markersize=4, color="#0173b2")
 
 
-def _strip(axes: Axes, place: int, one: ArmMean, factor: float) -> None:
-    own = [factor * value for value in one.values]
-    spread = np.linspace(-0.14, 0.14, len(own)) if len(own) > 1 else np.zeros(len(own))
-    ended = np.array([value >= one.horizon for value in one.values], dtype=bool)  # NaN: none
+def _strip(axes: Axes, position: int, arm: ArmMean, factor: float) -> None:
+    scaled_values = [factor * value for value in arm.values]
+    spread = (
+        np.linspace(-0.14, 0.14, len(scaled_values))
+        if len(scaled_values) > 1
+        else np.zeros(len(scaled_values))
+    )
+    ended = np.array([value >= arm.horizon for value in arm.values], dtype=bool)  # NaN: none
     for chosen, marker in ((~ended, "o"), (ended, ">")):
         if chosen.any():
-            x, y = np.array(own)[chosen], (place + spread)[chosen]
+            x, y = np.array(scaled_values)[chosen], (position + spread)[chosen]
             axes.plot(x, y, linestyle="", marker=marker, markersize=3, color="#0173b2", alpha=0.45)
-    mean = seed_mean(own)
-    if math.isfinite(one.horizon):
-        mean = Estimate(*(factor * end for end in (one.mean.value, one.mean.low, one.mean.high)))
+    mean = seed_mean(scaled_values)
+    if math.isfinite(arm.horizon):
+        mean = Estimate(*(factor * end for end in (arm.mean.value, arm.mean.low, arm.mean.high)))
     if math.isfinite(mean.low):
-        axes.plot([mean.low, mean.high], [place, place], color=INK, linewidth=1.2)
-    if own:
-        axes.plot(mean.value, place, marker="|", markersize=9, markeredgewidth=1.6, color=INK)
+        axes.plot([mean.low, mean.high], [position, position], color=INK, linewidth=1.2)
+    if scaled_values:
+        axes.plot(mean.value, position, marker="|", markersize=9, markeredgewidth=1.6, color=INK)
 
 
 REDUCED = {
@@ -258,37 +269,37 @@ def metric_words(name: str) -> str:
 
 def axis_words(outcome: str, unit: str) -> str:
     """An outcome as an axis has it: `final accuracy, sampled (%)`."""
-    asked = Measure.read(outcome)
-    kind, what = asked.kind, asked.what
-    mode, _, metric = what.partition("/")
+    measure = Measure.read(outcome)
+    kind, argument = measure.kind, measure.what
+    mode, _, metric = argument.partition("/")
     if kind == "training":
-        words = f"{metric_words(what)}, {REDUCED[asked.reduction]}"
+        words = f"{metric_words(argument)}, {REDUCED[measure.reduction]}"
         return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
     if kind == "when":
-        first, other, level = what.split(":")
+        first, other, level = argument.split(":")
         words = f"{metric_words(first)} where {human(other.replace('/', ' '))} reaches {level}"
         return f"{words} (%)" if unit in SHARES else f"{words} ({unit})" if unit else words
     if kind == "log_ratio":
-        return f"log ratio of {' and '.join(human(name.replace('/', ' ')) for name in asked.metrics)}"
+        return f"log ratio of {' and '.join(human(name.replace('/', ' ')) for name in measure.metrics)}"
     if kind in ("also", "also_shift"):
-        task, mode, metric = what.split("/", 2)
+        task, mode, metric = argument.split("/", 2)
         metric = f"{metric} on {task}"
-    named = f"{human(metric.replace('accuracy_', 'accuracy, '))}, {mode}"
+    score_words = f"{human(metric.replace('accuracy_', 'accuracy, '))}, {mode}"
     words = {
-        "accuracy": f"final accuracy{', ' * bool(what)}{what}",
-        "gain": f"gain in accuracy{', ' * bool(what)}{what}",
-        "base": f"accuracy before training{', ' * bool(what)}{what}",
-        "evaluated": f"final {named}",
-        "shift": f"change of {named}",
-        "also": f"final {named}",
-        "also_shift": f"change of {named}",
-        "lasting": f"updates before a collapse{f' ({human(what)})' if what else ''}",
-        "pass": f"pass@{what}",
-        "pass_gain": f"gain in pass@{what}",
-        "pass_base": f"pass@{what} before training",
-        "equal": f"validation accuracy at equal {AXES.get(what, what.upper())}",
-        "ceiling": f"ceiling of accuracy against {AXES.get(what, what.upper())}",
-        "midpoint": f"{AXES.get(what, what.upper())} for half of the gain",
+        "accuracy": f"final accuracy{', ' * bool(argument)}{argument}",
+        "gain": f"gain in accuracy{', ' * bool(argument)}{argument}",
+        "base": f"accuracy before training{', ' * bool(argument)}{argument}",
+        "evaluated": f"final {score_words}",
+        "shift": f"change of {score_words}",
+        "also": f"final {score_words}",
+        "also_shift": f"change of {score_words}",
+        "lasting": f"updates before a collapse{f' ({human(argument)})' if argument else ''}",
+        "pass": f"pass@{argument}",
+        "pass_gain": f"gain in pass@{argument}",
+        "pass_base": f"pass@{argument} before training",
+        "equal": f"validation accuracy at equal {AXES.get(argument, argument.upper())}",
+        "ceiling": f"ceiling of accuracy against {AXES.get(argument, argument.upper())}",
+        "midpoint": f"{AXES.get(argument, argument.upper())} for half of the gain",
         "wrong_length": "length of wrong answers (tokens)",
     }[kind]
     if unit not in SHARES:
