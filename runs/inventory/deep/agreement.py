@@ -205,6 +205,7 @@ def read(made: Trainer, batch: Batch) -> float:
 
 def snapshot(made: Trainer) -> dict[str, torch.Tensor]:
     """The policy's weights, on the CPU."""
+    # Cloned: `.cpu()` of a tensor on the CPU is the tensor itself, which the next update changes in place.
     return {name: p.detach().cpu().clone() for name, p in made.models.named_parameters("policy").items()}
 
 

@@ -73,6 +73,7 @@ def once(config: RunConfig) -> tuple[dict[str, float], State, str]:
     deterministic(config.model.deterministic)
     with trainer(config) as made:
         row = up_to_update(made)
+        # Cloned: on the CPU, `.cpu()` returns the trainer's own tensor.
         state = {
             role: {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
             for role, tensors in made.models.state().items()
@@ -168,6 +169,7 @@ def other_bytes(ours: dict[str, dict[str, torch.Tensor]], theirs: dict[str, dict
 
 def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
+    # Bytes, not numbers: NaN equals itself, -0.0 differs from 0.0, and NumPy has no bfloat16.
     return tensor.shape, tensor.dtype, flat.view(torch.uint8).numpy().tobytes()
 
 
