@@ -42,8 +42,8 @@ ABOVE = 0.35
 def panel_height(rows: int, tasks: Sequence[str], sheet: Sheet, height: float = PANEL) -> float:
     """The height of panels of curves: `height`, more if panels are wide, less if a page has no room."""
     blocks, across = shape_of(rows, tasks, sheet)
-    wanted = max(height, min(HIGHEST, WIDE * sheet.width / across))
-    return min(wanted, max(LOWEST, (TALLEST - ABOVE) / blocks))
+    preferred = max(height, min(HIGHEST, WIDE * sheet.width / across))
+    return min(preferred, max(LOWEST, (TALLEST - ABOVE) / blocks))
 
 
 def shape_of(rows: int, tasks: Sequence[str], sheet: Sheet) -> tuple[int, int]:
@@ -65,10 +65,10 @@ def grid_of(
     grid = {}
     for position, task in enumerate(tasks):
         for row in range(rows):
-            place = (position // across * rows + row, position % across)
+            cell = (position // across * rows + row, position % across)
             if len(tasks) == 1:
-                place = divmod(row, across)
-            grid[row, task] = figure.add_subplot(spec[place])
+                cell = divmod(row, across)
+            grid[row, task] = figure.add_subplot(spec[cell])
     return figure, grid
 
 

@@ -36,13 +36,13 @@ def scale_of(values: Any, log: bool = False) -> Scale:
     """The scale for these values. Outliers that would turn the other values into a flat line stay outside,
     and `mark_outside` marks them. The scale is logarithmic if `log` allows it, all values are positive and
     they span more than `DECADES`."""
-    known = np.asarray(values, dtype=float)
-    known = known[np.isfinite(known)]
-    if not known.size:
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if not finite.size:
         return Scale(0.0, 1.0)
-    if log and (known > 0).all() and known.max() > DECADES * known.min():
-        return Scale(float(known.min()) / 1.3, float(known.max()) * 1.3, "log")
-    low, high = _within(known)
+    if log and (finite > 0).all() and finite.max() > DECADES * finite.min():
+        return Scale(float(finite.min()) / 1.3, float(finite.max()) * 1.3, "log")
+    low, high = _within(finite)
     if low == high:
         room = max(abs(high) * 0.05, 0.05)
         return Scale(low - room, high + room, "flat")
@@ -57,10 +57,10 @@ def _within(values: Any) -> tuple[float, float]:
     if 5 <= values.size < 20:
         first, last = (float(end) for end in np.sort(values)[[1, -2]])
     fence = FENCE * (last - first)
-    kept = values[(values >= first - fence) & (values <= last + fence)]
-    whole = float(values.max() - values.min())
-    if last > first and whole > 4 * float(kept.max() - kept.min()):
-        return float(kept.min()), float(kept.max())
+    inliers = values[(values >= first - fence) & (values <= last + fence)]
+    spread = float(values.max() - values.min())
+    if last > first and spread > 4 * float(inliers.max() - inliers.min()):
+        return float(inliers.min()), float(inliers.max())
     return float(values.min()), float(values.max())
 
 

@@ -77,6 +77,6 @@ def _font(text: str) -> tuple[str, float]:
         return FAMILIES[family], size
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
     if family not in installed:
-        known = {**FAMILIES, **dict.fromkeys(sorted(installed))}
-        raise ValueError(f"font: no font {family!r} is installed; {nearest(family, known)}")
+        fonts = {**FAMILIES, **dict.fromkeys(sorted(installed))}
+        raise ValueError(f"font: no font {family!r} is installed; {nearest(family, fonts)}")
     return family, size

@@ -177,47 +177,53 @@ class _Font(io.BytesIO):
 def cut_in_two_steps() -> Iterator[None]:
     """Let matplotlib reduce fonts in two steps inside the block. It works as usual if its own function is not
     the expected one."""
-    whole: Callable[[Any, Iterable[int]], Any] | None = getattr(_backend_pdf_ps, "get_glyphs_subset", None)
+    subset_glyphs: Callable[[Any, Iterable[int]], Any] | None = getattr(
+        _backend_pdf_ps, "get_glyphs_subset", None
+    )
     results = getattr(_backend_pdf_ps, "SubsetResults", None)
-    if whole is None or results is None or isinstance(whole, _Cutter):
+    if subset_glyphs is None or results is None or isinstance(subset_glyphs, _Cutter):
         yield
         return
-    setattr(_backend_pdf_ps, "get_glyphs_subset", _Cutter(whole, results))  # noqa: B010
+    setattr(_backend_pdf_ps, "get_glyphs_subset", _Cutter(subset_glyphs, results))  # noqa: B010
     try:
         yield
     finally:
-        setattr(_backend_pdf_ps, "get_glyphs_subset", whole)  # noqa: B010
+        setattr(_backend_pdf_ps, "get_glyphs_subset", subset_glyphs)  # noqa: B010
 
 
 class _Cutter:
     """Replaces `get_glyphs_subset(file, glyphs)`."""
 
-    def __init__(self, whole: Callable[[Any, Iterable[int]], Any], results: Callable[..., Any]) -> None:
-        self.whole, self.results = whole, results
+    def __init__(
+        self, subset_glyphs: Callable[[Any, Iterable[int]], Any], results: Callable[..., Any]
+    ) -> None:
+        self.subset_glyphs, self.results = subset_glyphs, results
 
     def __call__(self, file: Any, glyphs: Iterable[int]) -> Any:
-        asked = set(glyphs)
-        usual, font, glyph_positions = _first_cut(self.whole, file)
-        if not asked <= usual:
-            return self.whole(file, asked)
-        return self._second_cut(font, glyph_positions, asked)
+        requested_glyphs = set(glyphs)
+        usual, font, glyph_positions = _first_cut(self.subset_glyphs, file)
+        if not requested_glyphs <= usual:
+            return self.subset_glyphs(file, requested_glyphs)
+        return self._second_cut(font, glyph_positions, requested_glyphs)
 
     @contextlib.contextmanager
-    def _second_cut(self, font: bytes, glyph_positions: dict[int, int], asked: set[int]) -> Iterator[Any]:
+    def _second_cut(
+        self, font: bytes, glyph_positions: dict[int, int], requested_glyphs: set[int]
+    ) -> Iterator[Any]:
         back = {there: here for here, there in glyph_positions.items()}
-        with self.whole(_Font(font), {glyph_positions[glyph] for glyph in asked}) as cut:
+        with self.subset_glyphs(_Font(font), {glyph_positions[glyph] for glyph in requested_glyphs}) as cut:
             yield self.results(cut.font, {back[glyph]: at for glyph, at in cut.glyph_index_map.items()})
 
 
 @lru_cache(maxsize=4)
 def _first_cut(
-    whole: Callable[[Any, Iterable[int]], Any], file: Any
+    subset_glyphs: Callable[[Any, Iterable[int]], Any], file: Any
 ) -> tuple[frozenset[int], bytes, dict[int, int]]:
     """The glyphs of the usual letters, the reduced font, and the new index of each glyph. The reduced font
     also has glyphs without a letter, into which combinations of letters may change."""
-    known = FT2Font(file).get_charmap()
-    usual = frozenset(glyph for letter, glyph in known.items() if chr(letter) in USUAL)
-    with whole(file, usual) as cut:
+    charmap = FT2Font(file).get_charmap()
+    usual = frozenset(glyph for letter, glyph in charmap.items() if chr(letter) in USUAL)
+    with subset_glyphs(file, usual) as cut:
         saved = io.BytesIO()
         cut.font.save(saved, reorderTables=False)
         return usual, saved.getvalue(), dict(cut.glyph_index_map)

@@ -74,8 +74,8 @@ class Table:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return [
             "  ".join(
-                text.rjust(width) if numbers_right and self.is_number(place) else text.ljust(width)
-                for place, (text, width) in enumerate(zip(line, widths, strict=True))
+                text.rjust(width) if numbers_right and self.is_number(column) else text.ljust(width)
+                for column, (text, width) in enumerate(zip(line, widths, strict=True))
             ).rstrip()
             for line in lines
         ]
@@ -85,13 +85,13 @@ class Table:
         cells = [[_markdown_cell(text) for text in line] for line in self._lines()]
         widths = [max(3, *map(len, column)) if padded else 0 for column in zip(*cells, strict=True)]
         ruler = [
-            "-" * (width - 1 if padded else 3) + ":" if self.is_number(place) else "-" * max(width, 3)
-            for place, width in enumerate(widths)
+            "-" * (width - 1 if padded else 3) + ":" if self.is_number(column) else "-" * max(width, 3)
+            for column, width in enumerate(widths)
         ]
         lines = [
             [
-                text.rjust(width) if self.is_number(place) else text.ljust(width)
-                for place, (text, width) in enumerate(zip(line, widths, strict=True))
+                text.rjust(width) if self.is_number(column) else text.ljust(width)
+                for column, (text, width) in enumerate(zip(line, widths, strict=True))
             ]
             for line in cells
         ]
@@ -100,11 +100,11 @@ class Table:
     def latex(self) -> str:
         """A booktabs tabular, without a column of sentences."""
         head, *rows = (" & ".join(map(escape, line)) + r" \\" for line in self._lines())
-        align = "".join("r" if self.is_number(place) else "l" for place in range(self.columns))
+        align = "".join("r" if self.is_number(column) else "l" for column in range(self.columns))
         lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", r"\toprule", head]
         lines.append(r"\midrule")
-        for place, (row, line) in enumerate(zip(self.rows, rows, strict=True)):
-            if place and self.text_columns > 1 and row[0] != self.rows[place - 1][0]:
+        for row_index, (row, line) in enumerate(zip(self.rows, rows, strict=True)):
+            if row_index and self.text_columns > 1 and row[0] != self.rows[row_index - 1][0]:
                 lines.append(r"\addlinespace")
             lines.append(line)
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -115,10 +115,10 @@ class Table:
 
     def _html_grid(self) -> Iterator[str]:
         head, *rows = self._lines()
-        kinds = ["number" if self.is_number(place) else "text" for place in range(self.columns)]
+        kinds = ["number" if self.is_number(column) else "text" for column in range(self.columns)]
         kinds = [
-            f"{kind} phrase" if place >= max(self.text_columns, len(self.header) - self.wide) else kind
-            for place, kind in enumerate(kinds)
+            f"{kind} phrase" if column >= max(self.text_columns, len(self.header) - self.wide) else kind
+            for column, kind in enumerate(kinds)
         ]
         yield f'  <div class="scroll"><table class="grid{" many" * (self.columns >= MANY)}">'
         yield "    <thead><tr>"
@@ -129,10 +129,10 @@ class Table:
         for row in rows:
             again = self.text_columns > 1 and row[0] == before
             yield "      <tr>" if again or self.text_columns <= 1 else '      <tr class="group">'
-            for place, (kind, text) in enumerate(zip(kinds, row, strict=True)):
+            for column, (kind, text) in enumerate(zip(kinds, row, strict=True)):
                 size = " short" * (len(text) <= SHORT) + " long" * (len(text) > LONG)
                 shown = str(escape_html(text))
-                if again and place == 0:
+                if again and column == 0:
                     shown = f'<span class="repeat">{shown}</span>'
                 yield f'        <td class="{kind}{size}">{shown}</td>'
             yield "      </tr>"

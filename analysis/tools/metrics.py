@@ -533,9 +533,11 @@ KNOWN: Mapping[str, Metric] = {
 """The metrics of this file by name."""
 
 
-def find(name: str, known: Mapping[str, Metric] = KNOWN) -> Metric | None:
+def find(name: str, metrics: Mapping[str, Metric] = KNOWN) -> Metric | None:
     """The declaration of a logged name, through a pattern where need be; None for an undeclared one."""
-    return known.get(name) or next((metric for metric in known.values() if matches(metric.name, name)), None)
+    return metrics.get(name) or next(
+        (metric for metric in metrics.values() if matches(metric.name, name)), None
+    )
 
 
 def meaning(name: str) -> str:

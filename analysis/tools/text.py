@@ -128,28 +128,32 @@ ACRONYMS = {name.lower(): name for name in ("KL", "TIS", "MIS", "LR", "MoE", "SD
 """Words of names that are written in another way than in lower case."""
 
 
-def human(name: str, known: Mapping[str, str] | None = None) -> str:
+def human(name: str, labels: Mapping[str, str] | None = None) -> str:
     """The name of an arm, a task or a metric as a paper writes it: `grpo-rate-x5` is `GRPO rate x5` where
-    `known` has `grpo`. Names of sweeps lose their keys: `grpo+learning_rate-1e-4+name-nano` is `GRPO,
+    `labels` has `grpo`. Names of sweeps lose their keys: `grpo+learning_rate-1e-4+name-nano` is `GRPO,
     learning rate 1e-4, nano`."""
     parts = [part.removeprefix("name-") for part in name.split("+")]
-    return ", ".join(_human(part, known or {}) for part in parts)
+    return ", ".join(_human(part, labels or {}) for part in parts)
 
 
-def _human(name: str, known: Mapping[str, str]) -> str:
+def _human(name: str, labels: Mapping[str, str]) -> str:
     start = max(
-        (one for one in known if re.fullmatch(rf"{re.escape(one)}(?![A-Za-z0-9]).*", name, re.DOTALL)),
+        (
+            prefix
+            for prefix in labels
+            if re.fullmatch(rf"{re.escape(prefix)}(?![A-Za-z0-9]).*", name, re.DOTALL)
+        ),
         key=len,
         default="",
     )
-    rest = re.sub(r"(?<=\d)_(?=\d)", ".", name[len(start) :])  # 0_001 is a number
-    words = re.sub(r"(?<!\de)[-_]+", " ", rest).strip().split(" ")
-    return " ".join(filter(None, [known.get(start, ""), *(ACRONYMS.get(word, word) for word in words)]))
+    remainder = re.sub(r"(?<=\d)_(?=\d)", ".", name[len(start) :])  # 0_001 is a number
+    words = re.sub(r"(?<!\de)[-_]+", " ", remainder).strip().split(" ")
+    return " ".join(filter(None, [labels.get(start, ""), *(ACRONYMS.get(word, word) for word in words)]))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, choices: Iterable[str]) -> str:
     """What a message says about an unknown name: the known name that is most similar, or all of them."""
-    names = list(known)
+    names = list(choices)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"choose from {listed(names, 40)}"
 
@@ -224,8 +228,8 @@ def each_seed(values: Sequence[float]) -> str:
     """Shares in percent in the given order; for more than `MOST_SEEDS`, the smallest and the largest."""
     if len(values) <= MOST_SEEDS:
         return "  ".join(map(percent, values))
-    known = [value for value in values if math.isfinite(value)]
-    return interval(min(known), max(known)) if known else NONE
+    finite = [value for value in values if math.isfinite(value)]
+    return interval(min(finite), max(finite)) if finite else NONE
 
 
 def listed(names: Sequence[Any], most: int = 8) -> str:

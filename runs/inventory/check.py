@@ -43,7 +43,7 @@ class Tried:
     """An answer that knows nothing of the problem."""
 
     problem: Problem
-    what: str
+    text: str
     verdict: Verdict
     right: bool
     """Whether it happens to be the right answer."""
@@ -55,37 +55,41 @@ def tried(task: Task, problems: Sequence[Problem], references: Mapping[str, Verd
     in spelling or value, or if the task confirms it without its verifier (`Task.right_besides`). The
     verifier's verdict on it has no influence on that."""
     chosen = problems[:: -(-len(problems) // MOST_CONSTANTS)] if problems else []
-    asked: list[list[tuple[str, Sequence[str]]]] = []
-    for place, problem in enumerate(chosen):
+    answers_by_problem: list[list[tuple[str, Sequence[str]]]] = []
+    for position, problem in enumerate(chosen):
         constants = [(text, task.state(problem, text)) for text in CONSTANTS]
-        asked.append([*constants, *others(task, chosen, place, references)])
-    graded = task.verify_all(chosen, [[episode for _, episode in own] for own in asked])
-    found = []
-    for problem, own, verdicts in zip(chosen, asked, graded, strict=True):
+        answers_by_problem.append([*constants, *others(task, chosen, position, references)])
+    graded = task.verify_all(chosen, [[episode for _, episode in answers] for answers in answers_by_problem])
+    blind_answers = []
+    for problem, answers, verdicts in zip(chosen, answers_by_problem, graded, strict=True):
         reference = references[problem.id].answer
-        for (text, episode), verdict in zip(own, verdicts, strict=True):
+        for (text, episode), verdict in zip(answers, verdicts, strict=True):
             right = alike(text, reference) or (
                 accepted(verdict) and task.right_besides(problem, tuple(episode))
             )
-            found.append(Tried(problem, text, verdict, right))
-    return found
+            blind_answers.append(Tried(problem, text, verdict, right))
+    return blind_answers
 
 
 def others(
-    task: Task, problems: Sequence[Problem], place: int, references: Mapping[str, Verdict]
+    task: Task, problems: Sequence[Problem], position: int, references: Mapping[str, Verdict]
 ) -> list[tuple[str, Sequence[str]]]:
     """Reference answers of other problems with other truths: (answer, episode)."""
-    found: dict[str, Sequence[str]] = {}
+    episode_by_answer: dict[str, Sequence[str]] = {}
     for step in range(1, len(problems)):
-        other = problems[(place + step) % len(problems)]
-        if other.truth != problems[place].truth and len(found) < OTHERS:
-            found[references[other.id].answer or ""] = task.demonstrate_episode(other)
-    return list(found.items())
+        other = problems[(position + step) % len(problems)]
+        if other.truth != problems[position].truth and len(episode_by_answer) < OTHERS:
+            episode_by_answer[references[other.id].answer or ""] = task.demonstrate_episode(other)
+    return list(episode_by_answer.items())
 
 
-def graded_scores(found: Sequence[Tried]) -> dict[str, float]:
+def graded_scores(blind_answers: Sequence[Tried]) -> dict[str, float]:
     """The mean scores of the answers that are not right."""
-    wrong = [one.verdict.scores for one in found if not one.right and one.verdict.outcome == "graded"]
+    wrong = [
+        answer.verdict.scores
+        for answer in blind_answers
+        if not answer.right and answer.verdict.outcome == "graded"
+    ]
     names = dict.fromkeys(name for scores in wrong for name in scores)
     return {name: sum(scores.get(name, 0.0) for scores in wrong) / len(wrong) for name in names}
 
@@ -97,8 +101,8 @@ def alike(answer: str, reference: str | None) -> bool:
     one_bare, other_bare = bare(answer), bare(reference)
     if one_bare == other_bare:
         return bool(one_bare) or "".join(answer.split()) == "".join(reference.split())
-    one, other = value(answer), value(reference)
-    return one is not None and one == other
+    answer_value, reference_value = value(answer), value(reference)
+    return answer_value is not None and answer_value == reference_value
 
 
 def bare(text: str) -> str:
@@ -140,14 +144,14 @@ class GradeCount:
     faults: tuple[str, ...] = ()
     """The first answers that were graded wrongly, and how."""
 
-    def count(self, verdict: Verdict, wanted: bool, what: str) -> GradeCount:
+    def count(self, verdict: Verdict, should_accept: bool, label: str) -> GradeCount:
         """Count one more answer, which should be accepted or not. Only a full `correct` counts as
         accepted."""
         taken = accepted(verdict)
-        right = taken == wanted and verdict.outcome != "infra_error"
+        right = taken == should_accept and verdict.outcome != "infra_error"
         faults = self.faults
         if not right and len(faults) < MOST_SHOWN:
-            faults += (f"{what}: {verdict.outcome}, correct = {verdict.scores.get('correct')}",)
+            faults += (f"{label}: {verdict.outcome}, correct = {verdict.scores.get('correct')}",)
         return GradeCount(self.answers + 1, self.accepted + taken, faults)
 
     def row(self) -> dict[str, Any]:
@@ -214,9 +218,9 @@ def checks(
         tell(f"checking {name}, task {number} of {len(chosen)}")
         began = time.monotonic()
         try:
-            own = -(-most // max(1, members[family(name)]))
-            for found in check(name, fewer(make(), own), own):
-                yield dataclasses.replace(found, seconds=round(time.monotonic() - began, 3))
+            problem_limit = -(-most // max(1, members[family(name)]))
+            for task_check in check(name, fewer(make(), problem_limit), problem_limit):
+                yield dataclasses.replace(task_check, seconds=round(time.monotonic() - began, 3))
                 began = time.monotonic()
         except Exception as error:  # An error of a faulty task becomes its result.
             took = round(time.monotonic() - began, 3)
@@ -231,8 +235,8 @@ def always(task: Task) -> Callable[[], Task]:
 def fewer(task: Task, most: int) -> Task:
     """A task that generates its problems, with settings for at most about `most` problems, because generating
     may take longer than checking. Any other task unchanged."""
-    known = {field.name for field in dataclasses.fields(task)}
-    sizes = {split: int(getattr(task, split)) for split in task.splits if split in known}
+    field_names = {field.name for field in dataclasses.fields(task)}
+    sizes = {split: int(getattr(task, split)) for split in task.splits if split in field_names}
     if task.tables or not most or sum(sizes.values()) <= most:
         return task
     made: dict[str, Any] = {name: max(1, size * most // sum(sizes.values())) for name, size in sizes.items()}
@@ -252,53 +256,55 @@ def check(name: str, task: Task, most: int) -> Iterator[Check]:
     common = Check(name, why=lack, problems=len(problems))
     step = -(-len(problems) // most) if most else 1
     defects = task.defects()
-    found = [i for i in range(0, len(problems), step) if problems[i].id not in defects]
-    common = dataclasses.replace(common, defects=len(range(0, len(problems), step)) - len(found))
+    indices = [i for i in range(0, len(problems), step) if problems[i].id not in defects]
+    common = dataclasses.replace(common, defects=len(range(0, len(problems), step)) - len(indices))
     if {"sampled", "greedy"} & set(task.modes):
-        yield written(common, task, problems, found)
+        yield written(common, task, problems, indices)
     if "likelihood" in task.modes:
-        yield likelihood(common, task, [problems[i] for i in found])
+        yield likelihood(common, task, [problems[i] for i in indices])
 
 
 def checkable_problems(task: Task, lack: str) -> list[Problem]:
     """All problems of a task; if data is missing, those of the splits that can be read here."""
     if not lack:
         return [problem for split in task.splits for problem in task.problems(split)]
-    found: list[Problem] = []
+    readable_problems: list[Problem] = []
     with sources.without_hub():
         for split in task.splits:
             try:
-                found += task.problems(split)
+                readable_problems += task.problems(split)
             except DataError:
                 continue
-    return found
+    return readable_problems
 
 
 def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Sequence[int]) -> Check:
     """Grade, for each chosen problem, its reference, a corrupted answer and an empty one; for some also
     constants and answers to other problems."""
     references, corrupted, empty = GradeCount(), GradeCount(), GradeCount()
-    known: dict[str, Verdict] = {}
+    reference_verdicts: dict[str, Verdict] = {}
     for start in range(0, len(chosen), AT_ONCE):
         part = chosen[start : start + AT_ONCE]
-        asked = []
+        episodes_by_problem = []
         for i in part:
             reference = tuple(task.demonstrate_episode(problems[i]))
             wrong = corruption(task, problems, i, reference)
-            asked.append([reference, ("",), *([] if wrong is None else [wrong])])
-        graded = task.verify_all([problems[i] for i in part], asked)
-        for i, answers, verdicts in zip(part, asked, graded, strict=True):
+            episodes_by_problem.append([reference, ("",), *([] if wrong is None else [wrong])])
+        graded = task.verify_all([problems[i] for i in part], episodes_by_problem)
+        for i, answers, verdicts in zip(part, episodes_by_problem, graded, strict=True):
             name = f"problem {problems[i].id}"
-            known[problems[i].id] = verdicts[0]
+            reference_verdicts[problems[i].id] = verdicts[0]
             references = references.count(verdicts[0], True, f"{name}, reference {answers[0][-1]!r:.200}")
             empty = empty.count(verdicts[1], False, name)
             for answer, verdict in zip(answers[2:], verdicts[2:], strict=True):
                 corrupted = corrupted.count(verdict, False, f"{name}, corrupted {answer[-1]!r:.200}")
-    found = tried(task, [problems[i] for i in chosen], known)
+    blind_answers = tried(task, [problems[i] for i in chosen], reference_verdicts)
     fooled = GradeCount()
-    for one in found:
-        if not one.right:
-            fooled = fooled.count(one.verdict, False, f"problem {one.problem.id}, {one.what!r:.80}")
+    for blind_answer in blind_answers:
+        if not blind_answer.right:
+            fooled = fooled.count(
+                blind_answer.verdict, False, f"problem {blind_answer.problem.id}, {blind_answer.text!r:.80}"
+            )
     return dataclasses.replace(
         check,
         mode="written",
@@ -306,8 +312,8 @@ def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Seque
         corrupted=corrupted,
         empty=empty,
         constants=fooled,
-        lucky=len(found) - fooled.answers,
-        graded=graded_scores(found),
+        lucky=len(blind_answers) - fooled.answers,
+        graded=graded_scores(blind_answers),
     ).settled()
 
 
@@ -327,11 +333,11 @@ def likelihood(check: Check, task: Task, problems: Sequence[Problem]) -> Check:
             if (text := task.corrupt(problem)) in candidates:
                 wrong = [candidates.index(str(text))]
         for i in right:
-            what = f"problem {problem.id}, candidate {candidates[i]!r:.200}"
-            references = references.count(verdicts[i], True, what)
+            label = f"problem {problem.id}, candidate {candidates[i]!r:.200}"
+            references = references.count(verdicts[i], True, label)
         for i in wrong:
-            what = f"problem {problem.id}, candidate {candidates[i]!r:.200}"
-            corrupted = corrupted.count(verdicts[i], False, what)
+            label = f"problem {problem.id}, candidate {candidates[i]!r:.200}"
+            corrupted = corrupted.count(verdicts[i], False, label)
     return dataclasses.replace(check, mode="likelihood", references=references, corrupted=corrupted).settled()
 
 

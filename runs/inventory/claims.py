@@ -47,12 +47,12 @@ def standing(tables: Path | None = None) -> Standing:
     has changed."""
     from grpobench.analysis.profile import kept
 
-    place = tables or findings_folder()
-    folders = [folder for folder in (place, kept.FOLDER) if folder and folder.is_dir()]
+    tables_folder = tables or findings_folder()
+    folders = [folder for folder in (tables_folder, kept.FOLDER) if folder and folder.is_dir()]
     read = [*findings().values(), *(path for folder in folders for path in sorted(folder.iterdir()))]
     states = [path.stat() for path in read]
-    stamps = [(path, own.st_mtime_ns, own.st_size) for path, own in zip(read, states, strict=True)]
-    return _standing(place, tuple(stamps))
+    stamps = [(path, state.st_mtime_ns, state.st_size) for path, state in zip(read, states, strict=True)]
+    return _standing(tables_folder, tuple(stamps))
 
 
 @cache
@@ -98,12 +98,12 @@ class Standing:
         own, whatever its name is."""
         ours = registries.algorithms().get(cls.name) is cls
         name = cls.name if ours else plugins.reference(cls)
-        here: Row = {"findings": list(self.asked(name)), "arm_of": self.arm_of(name)}
+        here: Row = {"findings": list(self.findings_about(name)), "arm_of": self.arm_of(name)}
         if not (cls.claim or any(here.values())):
             here = {}
         return {"here": here, "profile": self.scores(name)}
 
-    def asked(self, name: str) -> Iterator[Row]:
+    def findings_about(self, name: str) -> Iterator[Row]:
         """The findings about an algorithm, at each scale with a kept table or, without any, once."""
         for study in self.studies.values():
             if name in study.about:
@@ -122,41 +122,41 @@ class Standing:
         from grpobench.analysis.findings.description import effect_words
         from grpobench.analysis.findings.result import VERDICTS, test_row
 
-        found = self.kept(study.finding.name, scale)
-        if found is None:
+        kept_result = self.read_result(study.finding.name, scale)
+        if kept_result is None:
             return None
-        record, result = found
-        asked = {one.test.name: one for one in result.tests}
-        if test and test not in asked:
+        record, result = kept_result
+        judged_by_name = {judged.test.name: judged for judged in result.tests}
+        if test and test not in judged_by_name:
             return None  # the table is of a rule without it
-        one = asked[test] if test else result.deciding
-        conclusion = one.verdict if test else result.verdict
+        judged = judged_by_name[test] if test else result.deciding
+        conclusion = judged.verdict if test else result.verdict
         return {
             "finding": study.finding.name,
             "scale": scale,
             "claim": "" if test else study.finding.claim,
             "conclusion": conclusion,
-            "meaning": one.needs if test else VERDICTS[conclusion],
-            "test": one.test.name,
-            "decides": not test or not one.test.also,
-            "effect": effect_words(test_row(one)),
+            "meaning": judged.needs if test else VERDICTS[conclusion],
+            "test": judged.test.name,
+            "decides": not test or not judged.test.also,
+            "effect": effect_words(test_row(judged)),
             "departures": record.departed(study.finding),
         }
 
-    def kept(self, name: str, scale: str) -> tuple[Record, Result] | None:
+    def read_result(self, name: str, scale: str) -> tuple[Record, Result] | None:
         from grpobench.analysis.findings.record import read_kept
         from grpobench.analysis.runfolder.files import LogError
 
         if self.tables is None:
             return None
-        place = self.tables / f"{name}-{scale}.json"
-        if place not in self.results:
+        path = self.tables / f"{name}-{scale}.json"
+        if path not in self.results:
             try:
-                record = read_kept(place) if place.exists() else None
+                record = read_kept(path) if path.exists() else None
             except LogError as error:
                 raise ConfigError([str(error)]) from error
-            self.results[place] = (record, record.result()) if record else None
-        return self.results[place]
+            self.results[path] = (record, record.result()) if record else None
+        return self.results[path]
 
     def arm_of(self, name: str) -> list[str]:
         """The other findings with a run of the algorithm."""
@@ -172,19 +172,19 @@ class Standing:
         from grpobench.analysis.profile.page import judge
         from grpobench.analysis.profile.table import algorithms_with_runs, mean_of, score_text
 
-        known = algorithms_with_runs(self.profile)
-        found: Row = {"name": name, "others": len(known) - 1, "marks": {}}
-        if name not in known:
-            return found
+        algorithms = algorithms_with_runs(self.profile)
+        row: Row = {"name": name, "others": len(algorithms) - 1, "marks": {}}
+        if name not in algorithms:
+            return row
         marks: dict[str, list[str]] = {mark: [] for mark in MARKS.values()}
-        for one in judge(self.profile, name):
-            probe = one.probe.name
+        for judgment in judge(self.profile, name):
+            probe = judgment.probe.name
             text = score_text(self.profile.cell(probe, name), mean_of(self.profile, probe, name))
-            marks[MARKS[one.kind]].append(f"{one.probe.title} {text}")
+            marks[MARKS[judgment.kind]].append(f"{judgment.probe.title} {text}")
         for probe, without in self.profile.gated.items():
             if name in without:
                 marks[MARKS["gated"]].append(self.profile.probes[probe].title)
-        return found | {"marks": {mark: shown for mark, shown in marks.items() if shown}}
+        return row | {"marks": {mark: shown for mark, shown in marks.items() if shown}}
 
 
 def here_lines(here: Mapping[str, Any]) -> list[str]:
@@ -216,10 +216,10 @@ def exploratory(row: Mapping[str, Any]) -> str:
 
 def effect_sentence(row: Mapping[str, Any]) -> str:
     """The effect that decides, with its interval."""
-    what = "Its test, beside those that decide"
+    subject = "Its test, beside those that decide"
     if row["decides"]:
-        what = "Deciding test" if row["claim"] else "Its test, one of those that decide"
-    return f'{what}, "{row["test"]}": {row["effect"]}.'
+        subject = "Deciding test" if row["claim"] else "Its test, one of those that decide"
+    return f'{subject}, "{row["test"]}": {row["effect"]}.'
 
 
 def profile_lines(profile: Mapping[str, Any]) -> list[str]:
@@ -238,8 +238,8 @@ def no_profile(name: str, code: str = "") -> str:
         return f"It has none: it {why}."
     from grpobench.algorithms import ALGORITHMS
 
-    known = "" if name in ALGORITHMS else ", or says why it cannot"
-    return f"It has no profile yet: {code}grpobench profile {name}{code} makes one{known}."
+    alternative = "" if name in ALGORITHMS else ", or says why it cannot"
+    return f"It has no profile yet: {code}grpobench profile {name}{code} makes one{alternative}."
 
 
 def unprofiled(name: str) -> str:

@@ -61,12 +61,12 @@ def data_sets() -> dict[str, DataSet]:
     for name, cls in registry.items():
         if declared := frozenset([*cls.tables, *cls.packages]):
             owners.setdefault(declared, []).append(name)
-    found = {}
+    sets = {}
     for names in owners.values():
         cls = registry[names[0]]
         name = family(names[0])
-        found[name] = DataSet(name, tuple(names), cls.tables, cls.packages, cls.license)
-    return found
+        sets[name] = DataSet(name, tuple(names), cls.tables, cls.packages, cls.license)
+    return sets
 
 
 # What is installed
@@ -76,8 +76,8 @@ def rows() -> list[Row]:
     """One object per data set and per packaged model, for `grpobench data list`. Reads every table on this
     machine; does not use the network."""
     with sources.without_hub():
-        found = [data_row(data_set) for data_set in data_sets().values()]
-    return found + [model_row(name, weights) for name, weights in model_packages.PACKAGED.items()]
+        data_rows = [data_row(data_set) for data_set in data_sets().values()]
+    return data_rows + [model_row(name, weights) for name, weights in model_packages.PACKAGED.items()]
 
 
 def data_row(data_set: DataSet) -> Row:
@@ -127,10 +127,10 @@ def table_row(table: Table, read: list[Source]) -> Row:
     row: Row = {"name": table.path, "package": package.requirement if package else "", "state": "present"}
     row |= {"from": "", "version": "", "place": "", "rows": 0, "sha256": "", "checked": None, "why": ""}
     try:
-        known = next((source for source in read if source.table == table.path), None)
-        if known is not None:
-            read.remove(known)
-        source = known or sources.read(table, sources.data_folder())[0]
+        read_source = next((source for source in read if source.table == table.path), None)
+        if read_source is not None:
+            read.remove(read_source)
+        source = read_source or sources.read(table, sources.data_folder())[0]
     except DataError as error:
         here = sources.locate(table, sources.data_folder())
         return row | {"state": "damaged" if here else "absent", "why": str(error)}
@@ -187,21 +187,21 @@ def damage(file: Packaged) -> str:
     return ""
 
 
-def as_lines(found: Sequence[Row]) -> list[str]:
+def as_lines(rows: Sequence[Row]) -> list[str]:
     """The rows as text: one line each, followed by what is missing."""
     header = ("name", "state", "rows", "license", "from", "problems by split")
     cells = []
-    for row in found:
+    for row in rows:
         count = f"{row['rows']:,}" if row["rows"] else ""
         served = ", ".join(f"{split} {number:,}" for split, number in row["splits"].items())
         if row["kind"] == "data" and not row["tables"]:
             served = f"generated, {len(row['tasks'])} tasks"
-        places = (
+        origins = (
             row["from"] if len(row["from"]) < 3 else [f"{row['from'][0]} and {len(row['from']) - 1} more"]
         )
-        cells.append((row["name"], row["state"], count, row["license"], ", ".join(places), served))
+        cells.append((row["name"], row["state"], count, row["license"], ", ".join(origins), served))
     lines = plain(header, cells).text()
-    for number, row in reversed(list(enumerate(found, 1))):
+    for number, row in reversed(list(enumerate(rows, 1))):
         if row["why"]:
             more = f" (and {len(row['why']) - 1} more like this)" if len(row["why"]) > 1 else ""
             lines.insert(number + 1, f"    {row['why'][0]}{more}")
@@ -215,8 +215,8 @@ def fetch(names: Sequence[str]) -> list[str]:
     """Install the packages of the named data sets and models (`ALL` for all) and verify their files'
     checksums. Packages in the checked version with undamaged files are left alone. Returns one line per name.
     Raises ConfigError for an unknown name, FetchError if pip fails, DataError for a wrong file."""
-    asked = required_packages(names)
-    needs = [package for group in asked.values() for package in group]
+    packages_by_name = required_packages(names)
+    needs = [package for group in packages_by_name.values() for package in group]
     install([package.requirement for package in needs if fault(package)])
     for package in needs:
         if why := fault(package):
@@ -225,15 +225,17 @@ def fetch(names: Sequence[str]) -> list[str]:
                 f"({sources.find(package)}), or the index serves another file than the one that was checked"
             )
     lines = []
-    for name, group in asked.items():
+    for name, group in packages_by_name.items():
         lines += [describe_fetched(name, group), *without_package(name)]
     return lines
 
 
 def without_package(name: str) -> list[str]:
     """What a data set lacks that no package has, with the remedies that a recipe names, in a line."""
-    found = next((one for one in data_sets().values() if name in (one.name, *one.tasks)), None)
-    tables = found.tables if found else ()
+    data_set = next(
+        (data_set for data_set in data_sets().values() if name in (data_set.name, *data_set.tasks)), None
+    )
+    tables = data_set.tables if data_set else ()
     absent = [
         table for table in tables if not table.package and not sources.locate(table, sources.data_folder())
     ]
@@ -246,17 +248,19 @@ def without_package(name: str) -> list[str]:
 def required_packages(names: Sequence[str]) -> dict[str, list[Package]]:
     """What each name needs. Raises ConfigError for unknown names."""
     sets = data_sets()
-    everything = {name: found.needs for name, found in sets.items()}
+    everything = {name: data_set.needs for name, data_set in sets.items()}
     everything |= {name: [weights.file] for name, weights in model_packages.PACKAGED.items()}
-    known = everything | {task: found.needs for found in sets.values() for task in found.tasks}
+    needs_by_name = everything | {
+        task: data_set.needs for data_set in sets.values() for task in data_set.tasks
+    }
     faults = []
     for name in names:
-        if name not in known and name != ALL:
-            remedy = strict.did_you_mean(name, known, f"known: {', '.join([ALL, *everything])}")
+        if name not in needs_by_name and name != ALL:
+            remedy = strict.did_you_mean(name, needs_by_name, f"known: {', '.join([ALL, *everything])}")
             faults.append(f"unknown data set {name!r}; {remedy}")
     if faults:
         raise strict.ConfigError(faults)
-    return everything if ALL in names else {name: known[name] for name in names}
+    return everything if ALL in names else {name: needs_by_name[name] for name in names}
 
 
 def fault(package: Package) -> str:
@@ -304,30 +308,30 @@ def install(requirements: Iterable[str]) -> None:
 
 def wheel(requirement: str, folder: Path) -> Path | None:
     """A package's wheel, downloaded; None if pip finds none."""
-    own = folder / requirement
-    if not pip("download", "--no-deps", WHEELS_ONLY, "--dest", str(own), requirement):
+    download_folder = folder / requirement
+    if not pip("download", "--no-deps", WHEELS_ONLY, "--dest", str(download_folder), requirement):
         return None
-    return next(own.glob("*.whl"), None)
+    return next(download_folder.glob("*.whl"), None)
 
 
 def check(requirement: str, path: Path) -> None:
     """Raise DataError for an archive that is not the checked one."""
     digest = bounded.sha256(path)
-    known = archives.WHEELS.get(requirement, "")
-    if known and digest != known:
+    expected_digest = archives.WHEELS.get(requirement, "")
+    if expected_digest and digest != expected_digest:
         raise DataError(
-            f"{path.name} has sha256 {digest}, and {requirement} has {known}: the index serves another file "
-            "than the one that was checked; nothing was installed"
+            f"{path.name} has sha256 {digest}, and {requirement} has {expected_digest}: the index serves "
+            "another file than the one that was checked; nothing was installed"
         )
 
 
 def from_source(requirement: str, folder: Path) -> bool:
     """Whether pip built and installed a package that has no wheel; pip compares the checksum before it opens
     the archive."""
-    asked = folder / "requirements.txt"
-    asked.write_text(f"{requirement} --hash=sha256:{archives.SOURCES[requirement]}\n")
+    requirements_file = folder / "requirements.txt"
+    requirements_file.write_text(f"{requirement} --hash=sha256:{archives.SOURCES[requirement]}\n")
     alone = ("--require-hashes", WHEELS_ONLY, f"--no-binary={requirement.partition('==')[0]}")
-    return pip(*INSTALL, *alone, "--requirement", str(asked))
+    return pip(*INSTALL, *alone, "--requirement", str(requirements_file))
 
 
 def pip(*words: str) -> bool:

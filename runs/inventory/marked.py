@@ -44,12 +44,12 @@ class Block:
 
 def documents(folder: Path) -> dict[str, str]:
     """The new text of every document with markers, by path under `folder`. Raises ConfigError."""
-    found = {}
+    texts = {}
     for path in sorted(folder.rglob("*.md")):
         text = bounded.read_text(path)
         if "<!-- kept " in text:
-            found[path.relative_to(folder).as_posix()] = filled(text, path, folder / FOLDER)
-    return found
+            texts[path.relative_to(folder).as_posix()] = filled(text, path, folder / FOLDER)
+    return texts
 
 
 def filled(text: str, path: Path, tables: Path) -> str:
@@ -68,10 +68,10 @@ def _block(match: re.Match[str]) -> Block:
 
 
 def _body(block: Block, path: Path, tables: Path) -> str:
-    place = tables / f"{block.name}.json"
-    if place.exists():
+    table_path = tables / f"{block.name}.json"
+    if table_path.exists():
         try:
-            lines = _lines(block, place)
+            lines = _lines(block, table_path)
         except LogError as error:
             raise ConfigError([f"{path}: {error}"]) from error
         return "\n" + "\n".join(lines) + "\n\n"
@@ -79,19 +79,19 @@ def _body(block: Block, path: Path, tables: Path) -> str:
     if not body:
         return ""
     if not block.before:
-        what = f"text without a kept table {place.name} and without before=COMMIT"
-        raise ConfigError([f"{path}: {what}; make it with grpobench keep, or name the commit of its numbers"])
+        lack = f"text without a kept table {table_path.name} and without before=COMMIT"
+        raise ConfigError([f"{path}: {lack}; make it with grpobench keep, or name the commit of its numbers"])
     return f"\n{EARLIER.format(block.before)}\n\n{body}\n\n"
 
 
-def _lines(block: Block, place: Path) -> list[str]:
+def _lines(block: Block, table_path: Path) -> list[str]:
     """The block that a kind makes of a kept table."""
     from grpobench.analysis import kept, kept_tables, readable
     from grpobench.analysis.calibration import markdown as calibration
     from grpobench.analysis.calibration import table
 
     if block.name == table.NAME:
-        return calibration.render(table.read(place), block.kind)
+        return calibration.render(table.read(table_path), block.kind)
     if block.name == readable.NAME:
-        return readable.render(readable.read(place), block.kind)
-    return kept_tables.render(kept.read(place), block.kind, block.options)
+        return readable.render(readable.read(table_path), block.kind)
+    return kept_tables.render(kept.read(table_path), block.kind, block.options)

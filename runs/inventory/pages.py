@@ -51,23 +51,23 @@ def write(folder: Path, app: click.Group | None = None) -> list[Path]:
     Raises ConfigError instead of overwriting a file that is not such a page."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError([f"docs {folder}: not a folder; name one to write pages to"])
-    kept = folder / FOLDER / FINDINGS
-    found = pages(kept if kept.is_dir() else None)
+    tables = folder / FOLDER / FINDINGS
+    texts = pages(tables if tables.is_dir() else None)
     if app:
-        found[reference.COMMANDS] = reference.commands_page(templates(), app)
-    found |= gallery.gallery_pages(templates(), kept)
-    for path in (folder / name for name in found if name.endswith(".md")):
+        texts[reference.COMMANDS] = reference.commands_page(templates(), app)
+    texts |= gallery.gallery_pages(templates(), tables)
+    for path in (folder / name for name in texts if name.endswith(".md")):
         if path.exists() and not bounded.read_text(path).startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
     tabled = marked.documents(folder)
     for path in [*(folder / "algorithms").glob("*.md"), *(folder / gallery.PAGES).glob("*.md")]:
         ours = bounded.read_text(path).startswith(MARK)
-        if ours and path.relative_to(folder).as_posix() not in found:
+        if ours and path.relative_to(folder).as_posix() not in texts:
             path.unlink()
-    for name, text in (found | tabled).items():
+    for name, text in (texts | tabled).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         files.write_atomic(folder / name, text.encode())
-    return [folder / name for name in found | tabled]
+    return [folder / name for name in texts | tabled]
 
 
 def pages(tables: Path | None = None) -> dict[str, str]:
@@ -87,9 +87,9 @@ def pages(tables: Path | None = None) -> dict[str, str]:
     return texts | reference.pages(environment) | profiles_page.pages()
 
 
-def algorithm_pages(environment: Environment, known: Standing) -> dict[str, str]:
+def algorithm_pages(environment: Environment, standing: Standing) -> dict[str, str]:
     """The page of each algorithm, and the index."""
-    shown = {name: facts(cls, known) for name, cls in registries.algorithms().items()}
+    shown = {name: facts(cls, standing) for name, cls in registries.algorithms().items()}
     common = {part: collect_common(row[part] for row in shown.values()) for part in ("settings", "metrics")}
     texts = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
@@ -107,9 +107,9 @@ def algorithm_pages(environment: Environment, known: Standing) -> dict[str, str]
     return texts
 
 
-def facts(cls: Any, known: Standing) -> Mapping[str, Any]:
+def facts(cls: Any, standing: Standing) -> Mapping[str, Any]:
     """The content of an algorithm's page."""
-    row = showing.show_algorithm(cls, known)
+    row = showing.show_algorithm(cls, standing)
     return row | {
         "about": showing.paragraphs(cls)[1],
         "formula": parts(row["formula"]),

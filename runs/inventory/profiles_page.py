@@ -42,29 +42,29 @@ def contributed_lines(
     theirs, search = contributed()
     if not theirs:
         return []
-    whole = build({**ours, **theirs}, probes(), {**rates, **kept.chosen(search)})
+    joint_profile = build({**ours, **theirs}, probes(), {**rates, **kept.chosen(search)})
     # A table's row begins with the algorithm; headings and rulers are no algorithm of ours.
-    rows = (line for line in lines(whole) if line.startswith("|"))
+    rows = (line for line in lines(joint_profile) if line.startswith("|"))
     shown = [line for line in rows if line.split("|")[1].strip() not in ours]
-    told = (
+    introduction = (
         "Contributions, as CONTRIBUTION/ALGORITHM: others ran and published them. Nothing above counts them. "
         "Verified: tables, settings and seeds agree with the logs. Taken on trust: the logs and who ran them."
     )
-    return [told, "", *shown]
+    return [introduction, "", *shown]
 
 
 def scale_transfers() -> list[ProbeTransfer]:
     """The probes that are kept at nano scale and of SmolLM2."""
     from grpobench.analysis.profile.transfer import transfers
 
-    rows, known, rates = zip(
+    rows, scale_probes, rates = zip(
         *(
             (kept.read_all([kept.shipped(scale)]), probes(scale), kept.read_rates([kept.shipped(scale)]))
             for scale in SCALES
         ),
         strict=True,
     )
-    return transfers(rows, known, rates)
+    return transfers(rows, scale_probes, rates)
 
 
 def uncompared_probes(compared: Sequence[ProbeTransfer]) -> dict[str, str]:

@@ -50,10 +50,10 @@ def families() -> Iterator[tuple[str, list[Any]]]:
     """The metrics by heading, each once."""
     left = dict(catalog.catalog())
     for heading, pattern in FAMILIES.items():
-        own = [metric for name, metric in left.items() if re.match(pattern, name)]
-        left = {name: metric for name, metric in left.items() if metric not in own}
-        if own:
-            yield heading, own
+        family_metrics = [metric for name, metric in left.items() if re.match(pattern, name)]
+        left = {name: metric for name, metric in left.items() if metric not in family_metrics}
+        if family_metrics:
+            yield heading, family_metrics
     yield "Of single algorithms", list(left.values())
 
 
@@ -77,8 +77,8 @@ def described(group: click.Group, prefix: str) -> Iterator[dict[str, Any]]:
             "more": more(command),
             "parameters": [
                 record
-                for one in command.get_params(context)
-                if "--help" not in one.opts and (record := one.get_help_record(context))
+                for parameter in command.get_params(context)
+                if "--help" not in parameter.opts and (record := parameter.get_help_record(context))
             ],
         }
 

@@ -45,26 +45,26 @@ def syntax(module: ModuleType) -> ast.Module:
 
 def field_docs(cls: type) -> dict[str, str]:
     """The strings under the fields of a dataclass and its bases, by field."""
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         module = inspect.getmodule(base)
         if not dataclasses.is_dataclass(base) or module is None:
             continue
         for node in syntax(module).body:
             if isinstance(node, ast.ClassDef) and node.name == base.__name__:
-                found |= documented(node)
-    return found
+                docs |= documented(node)
+    return docs
 
 
 def documented(node: ast.ClassDef) -> dict[str, str]:
     """Annotated names of a class body that a string follows."""
-    found = {}
+    docs = {}
     for statement, after in zip(node.body, node.body[1:], strict=False):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             text = after.value if isinstance(after, ast.Expr) else None
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                found[statement.target.id] = " ".join(text.value.split())
-    return found
+                docs[statement.target.id] = " ".join(text.value.split())
+    return docs
 
 
 def settings(cls: type) -> list[Row]:
@@ -112,8 +112,8 @@ def paragraphs(cls: type) -> tuple[str, str]:
     """(a docstring's sentences about degenerate cases, the rest of it)."""
     text = inspect.cleandoc(cls.__doc__ or "")
     before, _, after = text.partition(DEGENERATE)
-    cases, _, rest = after.partition("\n\n")
-    return " ".join(cases.split()), f"{before.rstrip()}\n\n{rest}".strip()
+    cases, _, after_cases = after.partition("\n\n")
+    return " ".join(cases.split()), f"{before.rstrip()}\n\n{after_cases}".strip()
 
 
 def degenerate(cls: type) -> str:
@@ -134,17 +134,17 @@ def needs(cls: Any) -> list[str]:
 def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
     """What an algorithm with its settings requires, by kind."""
     roles = ", ".join(role.replace("_", " ") for role in algorithm.trained_roles)
-    found = {"trains": f"trains {roles}"}
+    requirements = {"trains": f"trains {roles}"}
     if algorithm.reference_roles:
-        found["reads"] = f"one more forward pass per step of: {', '.join(algorithm.reference_roles)}"
+        requirements["reads"] = f"one more forward pass per step of: {', '.join(algorithm.reference_roles)}"
     sampler = "may use recorded rollouts or preferences" if algorithm.off_policy else "the policy's own only"
-    found["sampler"] = f"rollouts: {sampler}"
+    requirements["sampler"] = f"rollouts: {sampler}"
     if algorithm.minimum_group > 1:
-        found["group"] = f"at least {algorithm.minimum_group} completions per problem"
+        requirements["group"] = f"at least {algorithm.minimum_group} completions per problem"
     if algorithm.scores:
-        found["scores"] = f"task scores: {', '.join(sorted(algorithm.scores))}"
+        requirements["scores"] = f"task scores: {', '.join(sorted(algorithm.scores))}"
     shown = algorithm.teacher_prompt.shows if algorithm.teacher_prompt else ""
-    asked = {
+    conditions = {
         "a task with reference answers, which its teacher reads": shown == "reference",
         "a completion of the group with a high reward, which its teacher reads": shown == "success",
         "a greedy answer to every problem, decoded in addition to the group": algorithm.greedy_baseline,
@@ -160,12 +160,12 @@ def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
         ),
         "the gradient of the entropy": algorithm.differentiates_entropy,
     }
-    return found | {text: text for text, holds in asked.items() if holds}
+    return requirements | {text: text for text, holds in conditions.items() if holds}
 
 
 def alternatives(cls: Any) -> list[tuple[str, Any]]:
     """The algorithm with one setting changed: each other choice, and a number that is 0 set to 1."""
-    found = []
+    variants = []
     for field, hint in strict.hints(cls).items():
         default = getattr(cls(), field)
         others: tuple[Any, ...] = ()
@@ -180,10 +180,10 @@ def alternatives(cls: Any) -> list[tuple[str, Any]]:
             if default == 0 and not isinstance(default, bool):
                 text = f"{field} above 0"
             try:
-                found.append((text, cls(**{field: other})))
+                variants.append((text, cls(**{field: other})))
             except ValueError:  # invalid without another setting
                 continue
-    return found
+    return variants
 
 
 PAGE = "stability.md"
@@ -237,11 +237,13 @@ def described(rows: list[Row]) -> str:
 def show_as(name: str, library: str) -> Row:
     """How a library's algorithm of that name differs from ours. Raises `ConfigError` for unknown names."""
     cls = chosen(registries.algorithms(), name, "algorithm")
-    known = {dialect.library: dialect for dialect in dialects_of(cls.name)}
-    if library not in known:
-        did = strict.did_you_mean(library, known, f"known for {name}: {', '.join(known) or 'none'}")
+    dialect_by_library = {dialect.library: dialect for dialect in dialects_of(cls.name)}
+    if library not in dialect_by_library:
+        did = strict.did_you_mean(
+            library, dialect_by_library, f"known for {name}: {', '.join(dialect_by_library) or 'none'}"
+        )
         raise ConfigError([f"--as {library}: no dialect {name}@{library}; {did}"])
-    return show_dialect(known[library])
+    return show_dialect(dialect_by_library[library])
 
 
 def dialects_of(algorithm: str) -> list[Dialect]:
@@ -319,14 +321,14 @@ def indented(text: str) -> list[str]:
 
 def names_of(kind: str) -> Iterable[str]:
     """The names of a kind that come with the suite."""
-    known: Mapping[str, Callable[[], Iterable[str]]] = {
+    names_by_kind: Mapping[str, Callable[[], Iterable[str]]] = {
         "algorithm": registries.algorithms,
         "dialect": registries.dialects,
         "task": registries.tasks,
         "recipe": recipe.recipes,
         "metric": catalog.catalog,
     }
-    return known[kind]()
+    return names_by_kind[kind]()
 
 
 def show(kind: str, name: str) -> Row:
@@ -334,11 +336,13 @@ def show(kind: str, name: str) -> Row:
     as `module:Name`, with the file in the current folder. Raises `ConfigError` for an unknown name."""
     if kind == "dialect":
         return show_dialect(chosen(registries.dialects(), name, kind))
-    for known, described in EXTENSIBLE.items():
-        if kind == known:
-            found = registries.find(known, name, Path.cwd())
-            provenance = {} if found.provenance == registries.BUILT_IN else {"provenance": found.provenance}
-            return {**provenance, **described(found.cls)}
+    for extensible, described in EXTENSIBLE.items():
+        if kind == extensible:
+            registered = registries.find(extensible, name, Path.cwd())
+            provenance = (
+                {} if registered.provenance == registries.BUILT_IN else {"provenance": registered.provenance}
+            )
+            return {**provenance, **described(registered.cls)}
     if kind == "recipe":
         return show_recipe(name)
     metric = catalog.find(name)
@@ -418,33 +422,33 @@ EXTENSIBLE: Mapping[Kind, Callable[[Any], Row]] = {
 
 def show_recipe(name: str) -> Row:
     path = recipe.locate(name)
-    found = recipe.read_recipe(name)
-    runs = found.runs()
+    chosen_recipe = recipe.read_recipe(name)
+    runs = chosen_recipe.runs()
     return {
-        "name": found.name,
-        "summary": found.summary,
+        "name": chosen_recipe.name,
+        "summary": chosen_recipe.summary,
         "path": str(path),
         "runs": [run.folder for run in runs],
         "arms": {run.arm: run.algorithm.name for run in runs},
         "tasks": list(dict.fromkeys(run.task.name for run in runs)),
-        "seeds": list(found.head.seeds),
-        "text": found.text,
+        "seeds": list(chosen_recipe.head.seeds),
+        "text": chosen_recipe.text,
     }
 
 
 def as_text(row: Row) -> str:
     """One thing as text: a heading per part, lists as items."""
-    own: dict[str, Callable[[Any], list[str]]] = {"needs": list}
+    lines_by_key: dict[str, Callable[[Any], list[str]]] = {"needs": list}
     if "here" in row:  # an algorithm; imports the rules of findings
         from grpobench.runs.inventory import claims
 
-        own |= {"here": claims.here_lines, "profile": claims.profile_lines}
+        lines_by_key |= {"here": claims.here_lines, "profile": claims.profile_lines}
     blocks = []
     for key, value in row.items():
         if value in ("", [], {}, None):
             continue
-        if key in own:
-            body = "\n".join(own[key](value))
+        if key in lines_by_key:
+            body = "\n".join(lines_by_key[key](value))
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             body = "\n".join(setting_line(entry) for entry in value)
         elif isinstance(value, list):

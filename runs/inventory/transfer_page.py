@@ -68,8 +68,11 @@ def transfer_pages(
         alone=findings_by_reason(uncompared),
         tests=[entry for entry in uncompared if entry.test],
         figure=FIGURE,
-        probes=[probe_row(one) for one in probes],
-        scores=[score_row(name, probes) for name in sorted({name for one in probes for name in one.first})],
+        probes=[probe_row(transfer) for transfer in probes],
+        scores=[
+            score_row(name, probes)
+            for name in sorted({name for transfer in probes for name in transfer.first})
+        ],
         probes_figure=PROBES_FIGURE,
         uncompared_probes=probes_by_reason(uncompared_probes or {}),
     )
@@ -134,33 +137,35 @@ def probes_by_reason(uncompared: Mapping[str, str]) -> dict[str, list[str]]:
     return reasons
 
 
-def width(one: Judged) -> float:
+def width(judged: Judged) -> float:
     """Of the interval of an effect, in units of what matters."""
     from grpobench.analysis.findings.figures import scaled
 
-    _, low, high = scaled(one)
+    _, low, high = scaled(judged)
     return high - low
 
 
-def probe_row(one: ProbeTransfer) -> dict[str, Any]:
+def probe_row(transfer: ProbeTransfer) -> dict[str, Any]:
     """A probe's orders at both scales."""
     return {
-        "title": one.probe.title,
-        "algorithms": len(one.first),
-        "rank": rank_words(one.rank) or "–",
-        "told_apart": one.told_apart,
-        "same": one.same,
-        "reversed": one.reversed,
-        "neither": one.told_apart - one.same - one.reversed,
-        "other": one.other,
+        "title": transfer.probe.title,
+        "algorithms": len(transfer.first),
+        "rank": rank_words(transfer.rank) or "–",
+        "told_apart": transfer.told_apart,
+        "same": transfer.same,
+        "reversed": transfer.reversed,
+        "neither": transfer.told_apart - transfer.same - transfer.reversed,
+        "other": transfer.other,
     }
 
 
 def score_row(name: str, probes: Sequence[ProbeTransfer]) -> dict[str, Any]:
     """An algorithm's scores on all probes, at both scales."""
     cells = [
-        f"{two(one.first[name].mean)} / {two(one.second[name].mean)}" if name in one.first else NONE
-        for one in probes
+        f"{two(transfer.first[name].mean)} / {two(transfer.second[name].mean)}"
+        if name in transfer.first
+        else NONE
+        for transfer in probes
     ]
     return {"name": name, "cells": cells}
 

@@ -34,21 +34,21 @@ def known_verdicts(names: Iterable[str], scale: str, out: Path) -> dict[str, str
     """By finding, what a listing says of it at a scale if nothing has to be judged for it: the verdict of its
     kept table, or `NOT_RUN`. Findings are left out beside whose table runs, a part or contributions may
     stand, or whose table has changed since its verdict was written."""
-    results, known = results_folder(), {}
+    results, verdicts = results_folder(), {}
     path = results and results / FILE
-    kept = bounded.read_toml(path) if path and path.exists() else {}
+    stored_verdicts = bounded.read_toml(path) if path and path.exists() else {}
     for name in names:
         key = f"{name}-{scale}"
         if (out / key).exists():
             continue
         if results is None:
-            known[name] = NOT_RUN
+            verdicts[name] = NOT_RUN
             continue
         table = kept_finding(results, name, scale)
         if kept_finding(results, name, scale, PARTS).exists() or (results / "contributed").exists():
             continue
         if not table.exists():
-            known[name] = NOT_RUN
-        elif kept.get(key, {}).get("table") == bounded.sha256(table):
-            known[name] = str(kept[key]["verdict"])
-    return known
+            verdicts[name] = NOT_RUN
+        elif stored_verdicts.get(key, {}).get("table") == bounded.sha256(table):
+            verdicts[name] = str(stored_verdicts[key]["verdict"])
+    return verdicts

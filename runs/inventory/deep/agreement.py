@@ -36,9 +36,10 @@ LARGE_RATE = 1e-3
 """Learning rate at which one update changes what the policy writes."""
 
 
-def small(config: RunConfig, rate: float | None = None, *, whole: bool = False) -> RunConfig:
+def small(config: RunConfig, rate: float | None = None, *, full_size: bool = False) -> RunConfig:
     """The run with few short steps, no warm start, no observers, and coin flips as rewards, so that there is
-    a gradient whatever the policy can do. A `whole` run keeps its numbers of prompts and completions."""
+    a gradient whatever the policy can do. With `full_size`, it keeps its numbers of prompts and
+    completions."""
     train = config.train
     group = max(min(train.group_size, GROUP), config.algorithm.minimum_group)
     sizes: dict[str, Any] = {
@@ -55,7 +56,7 @@ def small(config: RunConfig, rate: float | None = None, *, whole: bool = False) 
         reward=config.reward if recorded else RewardConfig(kind="random"),
         train=dataclasses.replace(
             train,
-            **({} if whole else sizes),
+            **({} if full_size else sizes),
             steps=first_update(config) + 2,
             learning_rate=rates,
             warmup_steps=0,
@@ -121,9 +122,9 @@ class Distance:
     """The trainer with the weights before the update."""
 
 
-def gap(given: CheckInput) -> Finding:
+def gap(check_input: CheckInput) -> Finding:
     """At learning rate 0 nothing moves: sampler and trainer agree, and every ratio is 1."""
-    config = without_lag(small(given.first, 0.0))
+    config = without_lag(small(check_input.first, 0.0))
     if not config.sampler.on_policy:
         return good(RECORDED)
     with trainer(config) as made:
@@ -132,9 +133,9 @@ def gap(given: CheckInput) -> Finding:
         row = up_to_update(made)
         after = snapshot(made)
     moved = [name for name, weight in weights.items() if not torch.equal(after[name], weight)]
-    limit, told = made.sampler.max_logprob_gap, f"{now:.2g} nats per token on the mean"
+    limit, distance_words = made.sampler.max_logprob_gap, f"{now:.2g} nats per token on the mean"
     if not now <= limit:
-        return wrong(f"sampler and trainer are {told} apart, more than {limit:g}", REMEDY)
+        return wrong(f"sampler and trainer are {distance_words} apart, more than {limit:g}", REMEDY)
     if moved:
         return wrong(f"learning rate 0 moved {moved[0]}", "tell the developers")
     ratios = [value for name in ("trained/ratio_min", "trained/ratio_max") if (value := row.get(name))]
@@ -145,28 +146,33 @@ def gap(given: CheckInput) -> Finding:
     if clipped or far > (ROUNDED if rounded else max(ROUNDED, limit)):
         return wrong(f"ratios are up to {far:.2g} from 1 on weights that have not moved; {clipped}", REMEDY)
     exactly = "exactly 1" if not far else f"1 up to {far:.1g}"
-    return good(f"{told} apart; on unmoved weights every ratio is {exactly} and nothing is clipped")
+    return good(f"{distance_words} apart; on unmoved weights every ratio is {exactly} and nothing is clipped")
 
 
-def synchronized(given: CheckInput) -> Finding:
+def synchronized(check_input: CheckInput) -> Finding:
     """After an update the sampler uses the new weights, and these differ from the old ones."""
-    config = without_lag(small(given.first, LARGE_RATE))
+    config = without_lag(small(check_input.first, LARGE_RATE))
     if not config.sampler.on_policy:
         return good(RECORDED)
     with trainer(config) as made:
-        found = across_an_update(made)
-    limit, apart = made.sampler.max_logprob_gap, f"{found.now:.2g} nats per token from the new weights"
-    if found.before < found.now:
+        distance = across_an_update(made)
+    limit, apart = made.sampler.max_logprob_gap, f"{distance.now:.2g} nats per token from the new weights"
+    if distance.before < distance.now:
         return wrong(
-            f"after an update the sampler is {apart} and {found.before:.2g} from the old: it has kept these",
+            f"after an update the sampler is {apart} and {distance.before:.2g} from the old: it has kept "
+            "these",
             REMEDY,
         )
-    if not found.now <= limit:
+    if not distance.now <= limit:
         return wrong(f"after an update the sampler is {apart}, more than {limit:g}", REMEDY)
-    if found.before <= 2 * found.now:
-        told = f"an update changed what the policy says by no more than {found.before:.2g} nats per token"
-        return unknown(told, f"the gap itself is {found.now:.2g}: too much to tell old weights from new")
-    return good(f"after an update the sampler is {apart} and {found.before:.2g} from the old")
+    if distance.before <= 2 * distance.now:
+        message = (
+            f"an update changed what the policy says by no more than {distance.before:.2g} nats per token"
+        )
+        return unknown(
+            message, f"the gap itself is {distance.now:.2g}: too much to tell old weights from new"
+        )
+    return good(f"after an update the sampler is {apart} and {distance.before:.2g} from the old")
 
 
 def across_an_update(made: Trainer) -> Distance:
@@ -199,6 +205,7 @@ def read(made: Trainer, batch: Batch) -> float:
 
 def snapshot(made: Trainer) -> dict[str, torch.Tensor]:
     """The policy's weights, on the CPU."""
+    # Cloned: `.cpu()` of a tensor on the CPU is the tensor itself, which the next update changes in place.
     return {name: p.detach().cpu().clone() for name, p in made.models.named_parameters("policy").items()}
 
 

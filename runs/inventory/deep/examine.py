@@ -30,19 +30,19 @@ def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")  # A check's verdict contains what matters.
-            given = CheckInput(recipe.runs(), out, Path(room))
-            yield from carry_out(looks(given), given, tell)
+            check_input = CheckInput(recipe.runs(), out, Path(room))
+            yield from carry_out(looks(check_input), check_input, tell)
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warn)
 
 
-def looks(given: CheckInput) -> list[tuple[str, Look]]:
+def looks(check_input: CheckInput) -> list[tuple[str, Look]]:
     """The checks by name, the cheapest first."""
     return [
         ("results folder", resuming.storage),
-        *grading.tasks(given),
+        *grading.tasks(check_input),
         ("sandbox", grading.sandbox),
-        *code.trials(given),
+        *code.trials(check_input),
         ("device", resuming.step),
         ("same step, same bits", resuming.repeated),
         ("sampler and trainer", agreement.gap),

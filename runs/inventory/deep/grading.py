@@ -39,16 +39,16 @@ GONE = 10.0
 """Seconds in which the processes of a closed sandbox must be gone."""
 
 
-def tasks(given: CheckInput) -> list[tuple[str, Look]]:
+def tasks(check_input: CheckInput) -> list[tuple[str, Look]]:
     """A check for each task of the recipe."""
-    found = {str(config.task): config.task for config in given.configs}
+    task_by_settings = {str(config.task): config.task for config in check_input.configs}
     names: dict[str, Task] = {}
-    for task in found.values():  # an arm may change settings of a task
+    for task in task_by_settings.values():  # an arm may change settings of a task
         names[f"grader of {task if f'grader of {task.name}' in names else task.name}"] = task
     return [(name, functools.partial(grader, task)) for name, task in names.items()]
 
 
-def grader(task: Task, given: CheckInput) -> Finding:
+def grader(task: Task, check_input: CheckInput) -> Finding:
     """The verifier accepts right answers, rejects wrong, empty and malformed ones, and is fast."""
     if lack := task.missing():
         return unknown(lack, "put the data or the package where the message says")
@@ -56,24 +56,26 @@ def grader(task: Task, given: CheckInput) -> Finding:
     problems = task.problems(split)
     began = time.monotonic()
     try:
-        found = verifier_checks(task, problems, PROBLEMS_PER_TASK)
+        checks = verifier_checks(task, problems, PROBLEMS_PER_TASK)
         odd = malformed(task, problems[0])
     except Exception as error:  # A verifier must not raise for anything that a policy can write.
-        what = f"the verifier raised {type(error).__name__}: {error}"
-        return wrong(what, "fix the task's `verify`", "yours")
+        message = f"the verifier raised {type(error).__name__}: {error}"
+        return wrong(message, "fix the task's `verify`", "yours")
     took = time.monotonic() - began
     remedy = f"`grpobench tasks check {task.name}` says more"
-    if bad := [one for one in found if not one.graded]:
+    if bad := [check for check in checks if not check.graded]:
         return wrong(f"not graded: {bad[0].described()}", f"`grpobench doctor` tries the sandboxes; {remedy}")
-    if bad := [one for one in found if not one.right]:
+    if bad := [check for check in checks if not check.right]:
         return wrong(
-            (f"{len(bad)} of {len(found)} graded wrongly, such as {bad[0].described()}"), remedy, "yours"
+            (f"{len(bad)} of {len(checks)} graded wrongly, such as {bad[0].described()}"), remedy, "yours"
         )
     if odd:
         return wrong(f"accepts text that is not an answer: {odd[0]!r:.80}", remedy, "yours")
     if took > PATIENT:
-        return wrong(f"{len(found) + len(MALFORMED)} answers took {took:.0f} s", remedy)
-    counted = [f"{sum(one.kind == what for one in found)} {what}" for what in ("reference", "wrong", "empty")]
+        return wrong(f"{len(checks) + len(MALFORMED)} answers took {took:.0f} s", remedy)
+    counted = [
+        f"{sum(check.kind == kind for check in checks)} {kind}" for kind in ("reference", "wrong", "empty")
+    ]
     return good(f"correct on {', '.join(counted)} and {len(MALFORMED)} malformed answers")
 
 
@@ -81,33 +83,35 @@ def malformed(task: Task, problem: Problem) -> list[str]:
     """The texts of `MALFORMED` that the verifier accepts."""
     verdicts = task.verify_all([problem], [[(text,) for text in MALFORMED]])[0]
     reference: list[VerifierCheck] = []  # A truth that looks like one of them is not the verifier's fault.
-    reference += [one for one in verifier_checks(task, [problem], 1) if one.kind == "reference"]
-    right = {str(one.verdict.answer) for one in reference}
+    reference += [check for check in verifier_checks(task, [problem], 1) if check.kind == "reference"]
+    right = {str(check.verdict.answer) for check in reference}
     pairs = zip(MALFORMED, verdicts, strict=True)
     return [text for text, verdict in pairs if accepted(verdict) and str(verdict.answer) not in right]
 
 
-def sandbox(given: CheckInput) -> Finding:
+def sandbox(check_input: CheckInput) -> Finding:
     """In every tier that a task uses, a program runs, one that does not end is stopped, and nothing is
     left."""
-    tiers = sorted({tier for config in given.configs if (tier := config.task.sandbox())})
-    found = [tried(cast(Tier, tier)) for tier in tiers]
-    if bad := [one for one in found if one[0] != "good"]:
+    tiers = sorted({tier for config in check_input.configs if (tier := config.task.sandbox())})
+    tier_findings = [tried(cast(Tier, tier)) for tier in tiers]
+    if bad := [finding for finding in tier_findings if finding[0] != "good"]:
         return bad[0]
-    return good("; ".join(one[1] for one in found) or "no task of the recipe runs programs here")
+    return good(
+        "; ".join(finding[1] for finding in tier_findings) or "no task of the recipe runs programs here"
+    )
 
 
 def tried(tier: Tier) -> Finding:
     """What a sandbox of its own makes of two programs."""
     before = descendants()
-    own = choose.start.__wrapped__(tier, Limits(SECONDS))  # not the sandbox that this process keeps
+    fresh_sandbox = choose.start.__wrapped__(tier, Limits(SECONDS))  # not the sandbox that this process keeps
     try:
-        plain = own.run("def f():\n    return [1, 2]", ["f()"])
+        plain = fresh_sandbox.run("def f():\n    return [1, 2]", ["f()"])
         began = time.monotonic()
-        endless = own.run(LOOP, ["f()"])
+        endless = fresh_sandbox.run(LOOP, ["f()"])
         took = time.monotonic() - began
     finally:
-        own.close()
+        fresh_sandbox.close()
     if plain.outcome != "pass" or plain.values != ([1, 2],):
         return wrong(f"a plain program in {tier} gave {plain.outcome} {plain.detail}", choose.FIX)
     if endless.outcome != "timeout":
@@ -132,14 +136,14 @@ def outlive(before: set[int]) -> list[int]:
 def descendants() -> set[int]:
     """Process ids below this process, without dead ones; none if the kernel does not say."""
     parents: dict[int, int] = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
+    for stat_file in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, parent = place.read_text().rpartition(") ")[2].split()[:2]
+            state, parent = stat_file.read_text().rpartition(") ")[2].split()[:2]
         except OSError:  # it has exited
             continue
         if state != "Z":
-            parents[int(place.parent.name)] = int(parent)
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {os.getpid()}
+            parents[int(stat_file.parent.name)] = int(parent)
+    pids = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in pids} - pids:
+        pids |= more
+    return pids - {os.getpid()}

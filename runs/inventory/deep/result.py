@@ -58,31 +58,31 @@ Finding = tuple[Verdict, str, str, Whose]
 Look = Callable[[CheckInput], Finding]
 
 
-def good(told: str) -> Finding:
-    return "good", told, "", "yours"
+def good(message: str) -> Finding:
+    return "good", message, "", "yours"
 
 
-def wrong(told: str, remedy: str, whose: Whose = "the machine's") -> Finding:
-    return "wrong", told, remedy, whose
+def wrong(message: str, remedy: str, whose: Whose = "the machine's") -> Finding:
+    return "wrong", message, remedy, whose
 
 
-def unknown(told: str, remedy: str, whose: Whose = "yours") -> Finding:
-    return "could not be checked", told, remedy, whose
+def unknown(message: str, remedy: str, whose: Whose = "yours") -> Finding:
+    return "could not be checked", message, remedy, whose
 
 
 def carry_out(
-    looks: Sequence[tuple[str, Look]], given: CheckInput, tell: Callable[[str], None]
+    looks: Sequence[tuple[str, Look]], check_input: CheckInput, tell: Callable[[str], None]
 ) -> Iterator[Result]:
     """Run each check in turn, whatever it raises. `tell` gets a message before each."""
     for number, (name, look) in enumerate(looks, 1):
         tell(f"{name}, check {number} of {len(looks)}")
         began = time.monotonic()
         try:
-            found = look(given)
+            finding = look(check_input)
         except Exception as error:  # Errors of a broken machine become results.
-            found = raised(error)
+            finding = raised(error)
         gc.collect()  # free models that a check has left
-        yield replace(Result(name, *found), seconds=round(time.monotonic() - began, 3))
+        yield replace(Result(name, *finding), seconds=round(time.monotonic() - began, 3))
 
 
 def raised(error: Exception) -> Finding:
@@ -91,14 +91,14 @@ def raised(error: Exception) -> Finding:
 
     if isinstance(error, ConfigError | DataError | FileError | FolderError | ModelError):
         return wrong(str(error), "fix what the message names", "yours")
-    what = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError):
-        return wrong(what, "see to the disk or the system that refused it")
-    if "out of memory" in what.lower():
+        return wrong(message, "see to the disk or the system that refused it")
+    if "out of memory" in message.lower():
         return wrong(
-            what, ("set train.micro_batch_tokens or sampler.max_batch_size lower, or take a larger device")
+            message, ("set train.micro_batch_tokens or sampler.max_batch_size lower, or take a larger device")
         )
-    return unknown(what, "run a step of the recipe alone to see where it comes from", "the machine's")
+    return unknown(message, "run a step of the recipe alone to see where it comes from", "the machine's")
 
 
 def code(results: Sequence[Result]) -> int:

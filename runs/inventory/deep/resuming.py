@@ -32,38 +32,40 @@ TIGHT = 0.9
 """Share of the memory above which longer completions may not fit."""
 
 
-def step(given: CheckInput) -> Finding:
+def step(check_input: CheckInput) -> Finding:
     """The loss is finite, the policy has a gradient, and there is enough memory."""
     reset_peak_memory()
-    row, _, device = once(small(given.first, whole=True))
+    row, _, device = once(small(check_input.first, full_size=True))
     peak, there = peak_memory_gb(), memory_gb()
     norm = row.get("grad_norm/policy", math.nan)
-    told = f"on {device}: gradient norm {norm:.3g}, peak memory {peak:.2f} of {there:.1f} GiB"
+    measurements = f"on {device}: gradient norm {norm:.3g}, peak memory {peak:.2f} of {there:.1f} GiB"
     if row.get("grad/nonfinite"):
         remedy = "see train.learning_rate and model.dtype"
-        return wrong(f"loss, reward or gradient is not finite {told}", remedy, "yours")
+        return wrong(f"loss, reward or gradient is not finite {measurements}", remedy, "yours")
     if not norm > 0:
-        return unknown(f"no gradient from coin flips for rewards {told}", "this algorithm may need others")
+        return unknown(
+            f"no gradient from coin flips for rewards {measurements}", "this algorithm may need others"
+        )
     if peak > TIGHT * there:
         return wrong(
-            f"memory is nearly full {told}",
+            f"memory is nearly full {measurements}",
             "set sampler.max_batch_size and train.micro_batch_tokens lower, which changes no gradient",
             "yours",
         )
-    return good(f"a step of the recipe's size {told}")
+    return good(f"a step of the recipe's size {measurements}")
 
 
-def repeated(given: CheckInput) -> Finding:
+def repeated(check_input: CheckInput) -> Finding:
     """The same step twice gives the same bits."""
-    config = small(given.first)
+    config = small(check_input.first)
     first, weights, device = once(config)
     second, again, _ = once(config)
     names = [name for name in first if not name.startswith(TIMED) and not name.startswith("cost/")]
     differing = [name for name in names if not same(first[name], second.get(name, math.nan))]
-    if place := differing[0] if differing else other_bytes(weights, again):
-        return wrong(f"on {device} a step made twice differs in {place}", unsteady())
-    told = ", ".join(f"{name} {value}" for name, value in determinism().items())
-    return good(f"on {device} a step made twice has the same bits ({told})")
+    if differing_name := differing[0] if differing else other_bytes(weights, again):
+        return wrong(f"on {device} a step made twice differs in {differing_name}", unsteady())
+    settings_words = ", ".join(f"{name} {value}" for name, value in determinism().items())
+    return good(f"on {device} a step made twice has the same bits ({settings_words})")
 
 
 def once(config: RunConfig) -> tuple[dict[str, float], State, str]:
@@ -71,6 +73,7 @@ def once(config: RunConfig) -> tuple[dict[str, float], State, str]:
     deterministic(config.model.deterministic)
     with trainer(config) as made:
         row = up_to_update(made)
+        # Cloned: on the CPU, `.cpu()` returns the trainer's own tensor.
         state = {
             role: {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
             for role, tensors in made.models.state().items()
@@ -78,8 +81,8 @@ def once(config: RunConfig) -> tuple[dict[str, float], State, str]:
         return row, state, str(made.models.device)
 
 
-def same(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+def same(first: float, other: float) -> bool:
+    return first == other or (math.isnan(first) and math.isnan(other))
 
 
 def memory_gb() -> float:
@@ -97,10 +100,10 @@ TRY = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.L
 ELSEWHERE = "name an --out on another file system (on NFS: version 4; on Lustre: mounted with flock)"
 
 
-def storage(given: CheckInput) -> Finding:
+def storage(check_input: CheckInput) -> Finding:
     """Files can be written, synced, renamed and locked against other processes, and there is room."""
-    preflight.probe(given.room)
-    guarded = given.room / "locked"
+    preflight.probe(check_input.room)
+    guarded = check_input.room / "locked"
     with guarded.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         other = subprocess.run(
@@ -110,41 +113,41 @@ def storage(given: CheckInput) -> Finding:
             timeout=60,
         )
     if other.returncode == 0:
-        return wrong(f"a lock in {given.out} does not hold against another process", ELSEWHERE, "yours")
+        return wrong(f"a lock in {check_input.out} does not hold against another process", ELSEWHERE, "yours")
     short: list[str] = []
-    runs = [Run(config, given.room / config.folder) for config in given.configs]
-    preflight.demand(runs, given.room, 1, short.append)
+    runs = [Run(config, check_input.room / config.folder) for config in check_input.configs]
+    preflight.demand(runs, check_input.room, 1, short.append)
     if short:
-        return wrong(short[0].replace(str(given.room), str(given.out)), "see there", "yours")
-    return good(f"files in {given.out} are synced, renamed and locked; what the runs keep has room")
+        return wrong(short[0].replace(str(check_input.room), str(check_input.out)), "see there", "yours")
+    return good(f"files in {check_input.out} are synced, renamed and locked; what the runs keep has room")
 
 
-def round_trip(given: CheckInput) -> Finding:
+def round_trip(check_input: CheckInput) -> Finding:
     """Writing and reading a checkpoint gives the same bytes of weights, optimizers and state."""
-    config = small(given.first)
+    config = small(check_input.first)
     with (
         trainer(config) as made,
-        RunFolder.open(given.room / "round-trip", config, threads=torch.get_num_threads()) as folder,
+        RunFolder.open(check_input.room / "round-trip", config, threads=torch.get_num_threads()) as folder,
     ):
         up_to_update(made)
         folder.save(1, made.models.state(), made.state())
-        found = folder.latest()
-        if found is None:
+        checkpoint = folder.latest()
+        if checkpoint is None:
             return wrong("the checkpoint is missing", ELSEWHERE)
-        kept = {name: found.tensors(name) for name in found.names()}
-        if differing := other_bytes(made.models.state(), kept):
+        tensors_by_role = {name: checkpoint.tensors(name) for name in checkpoint.names()}
+        if differing := other_bytes(made.models.state(), tensors_by_role):
             return wrong(f"{differing} came back from the disk with different bytes", ELSEWHERE)
-        if found.state != json.loads(json.dumps(made.state())):
+        if checkpoint.state != json.loads(json.dumps(made.state())):
             return wrong("the state came back from the disk changed", "tell the developers")
         with trainer(config) as other:
-            other.restore(kept, found.state)
+            other.restore(tensors_by_role, checkpoint.state)
             differing = other_bytes(made.models.state(), other.models.state())
             if differing or plain(other) != plain(made):
                 return wrong(
                     f"a trainer restored {differing or 'the state'} differently", "tell the developers"
                 )
-        count = sum(len(tensors) for tensors in kept.values())
-    return good(f"{count} tensors of {', '.join(kept)} and the state, byte for byte")
+        count = sum(len(tensors) for tensors in tensors_by_role.values())
+    return good(f"{count} tensors of {', '.join(tensors_by_role)} and the state, byte for byte")
 
 
 def plain(made: Trainer) -> Any:
@@ -165,28 +168,32 @@ def other_bytes(ours: dict[str, dict[str, torch.Tensor]], theirs: dict[str, dict
 
 
 def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
-    own = tensor.detach().cpu().contiguous().reshape(-1)
-    return tensor.shape, tensor.dtype, own.view(torch.uint8).numpy().tobytes()
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    # Bytes, not numbers: NaN equals itself, -0.0 differs from 0.0, and NumPy has no bfloat16.
+    return tensor.shape, tensor.dtype, flat.view(torch.uint8).numpy().tobytes()
 
 
-def resumed(given: CheckInput) -> Finding:
+def resumed(check_input: CheckInput) -> Finding:
     """The recipe's first arm, interrupted after a step and resumed, against the same run without
     interruption."""
-    config = small(given.first)
-    whole, parts = given.room / "whole" / "run", given.room / "parts" / "run"
-    run(config, whole)
-    run(config, parts, stop_after=first_update(config))
-    stopped = len(rows(parts)) - 1
-    run(config, parts)
-    told = f"{config.arm} on {config.task.name}, stopped after {stopped} of {config.train.steps} steps"
+    config = small(check_input.first)
+    uninterrupted, interrupted = check_input.room / "whole" / "run", check_input.room / "parts" / "run"
+    run(config, uninterrupted)
+    run(config, interrupted, stop_after=first_update(config))
+    stopped = len(rows(interrupted)) - 1
+    run(config, interrupted)
+    run_words = f"{config.arm} on {config.task.name}, stopped after {stopped} of {config.train.steps} steps"
     for name in ("metrics.jsonl", "eval.jsonl"):
-        ours, theirs = rows(whole, name), rows(parts, name)
+        ours, theirs = rows(uninterrupted, name), rows(interrupted, name)
         if ours != theirs:
-            return wrong(f"{told}: {difference(ours, theirs)} in {name}", unsteady())
-    ends = [bounded.read_bytes(place / "final" / "policy.safetensors") for place in (whole, parts)]
+            return wrong(f"{run_words}: {difference(ours, theirs)} in {name}", unsteady())
+    ends = [
+        bounded.read_bytes(run_folder / "final" / "policy.safetensors")
+        for run_folder in (uninterrupted, interrupted)
+    ]
     if ends[0] != ends[1]:
-        return wrong(f"{told}: the final weights differ", unsteady())
-    return good(f"{told}, has the undisturbed run's metrics and, byte for byte, its final weights")
+        return wrong(f"{run_words}: the final weights differ", unsteady())
+    return good(f"{run_words}, has the undisturbed run's metrics and, byte for byte, its final weights")
 
 
 def rows(path: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
@@ -199,10 +206,11 @@ def rows(path: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 def difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
     """The first number in which two logs differ, in words."""
-    for one, other in zip(ours, theirs, strict=False):
-        for key in dict.fromkeys([*one, *other]):
-            if one.get(key) != other.get(key):
-                return f"{key} at step {one.get('step')} is {other.get(key)} instead of {one.get(key)}"
+    for our_row, their_row in zip(ours, theirs, strict=False):
+        for key in dict.fromkeys([*our_row, *their_row]):
+            if our_row.get(key) != their_row.get(key):
+                values = f"{their_row.get(key)} instead of {our_row.get(key)}"
+                return f"{key} at step {our_row.get('step')} is {values}"
     return f"{len(theirs)} rows instead of {len(ours)}"
 
 

@@ -42,17 +42,17 @@ def announced(part: Record | None, rule: str, settings: dict[str, str]) -> Regis
     since."""
     if part is None:
         return None
-    known = part.registration
-    if (known.finding.digest, dict(known.settings)) != (rule, settings):
-        path = part_path(known.finding.name, known.scale)
+    registration = part.registration
+    if (registration.finding.digest, dict(registration.settings)) != (rule, settings):
+        path = part_path(registration.finding.name, registration.scale)
         why = "these runs were registered with another rule or other settings"
         raise DataError(f"{path}: {why}; delete the file to begin anew")
-    return known
+    return registration
 
 
 def without_part(recipe: Recipe, part: Record | None) -> Recipe:
     """The recipe without the runs that a part holds."""
-    return replace(recipe, configs=tuple(one for one in recipe.configs if not is_in(part, one)))
+    return replace(recipe, configs=tuple(config for config in recipe.configs if not is_in(part, config)))
 
 
 def is_in(part: Record | None, config: RunConfig) -> bool:
@@ -69,7 +69,7 @@ def with_part(runs: Record | None, part: Record | None) -> Record | None:
 
 def part_words(part: Record) -> str:
     """What is said before the rest runs."""
-    known = part.registration
-    count = f"{len(part.states)} of {len(known.settings)} runs"
-    path = part_path(known.finding.name, known.scale)
-    return f"{count} are kept in {path}, registered {known.registered}; the others run here"
+    registration = part.registration
+    count = f"{len(part.states)} of {len(registration.settings)} runs"
+    path = part_path(registration.finding.name, registration.scale)
+    return f"{count} are kept in {path}, registered {registration.registered}; the others run here"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Records:
     """A finding at a scale: what is kept of it, and what its runs in a folder say."""
 
-    kept: Record | None
+    kept_record: Record | None
     runs: Record | None
     """Of the folder, where runs have begun there; None where the kept table is of these very runs."""
     folder: Path
@@ -38,19 +38,19 @@ class Records:
     @property
     def listed(self) -> Record | None:
         """What a listing shows: what is kept, and the runs only where nothing is."""
-        return self.kept or self.runs
+        return self.kept_record or self.runs
 
     @property
     def judged(self) -> Record | None:
         """What a verdict is asked of: runs that are the whole finding, else what is kept, else the runs."""
-        if self.runs and self.kept and (self.runs.waits or self.differences):
-            return self.kept
-        return self.runs or self.kept
+        if self.runs and self.kept_record and (self.runs.waits or self.differences):
+            return self.kept_record
+        return self.runs or self.kept_record
 
     @property
     def rerun(self) -> dict[str, Any] | None:
         """The runs beside a kept table, as JSON holds them."""
-        if not (self.kept and self.runs):
+        if not (self.kept_record and self.runs):
             return None
         waits = self.runs.waits
         return {
@@ -59,7 +59,7 @@ class Records:
             "missing": len(waits),
             "differences": list(self.differences),
             "verdict": self.runs.result().verdict,
-            "kept": self.kept.result().verdict,
+            "kept": self.kept_record.result().verdict,
         }
 
 
@@ -84,16 +84,16 @@ def find_records(study: Study, scale: str, out: Path) -> Records:
     from grpobench.analysis.runfolder.load import load
 
     folder = out / f"{study.finding.name}-{scale}"
-    place = kept_path(study, scale)
-    kept = read_kept(place) if place else None
+    path = kept_path(study, scale)
+    kept_record = read_kept(path) if path else None
     begun = (folder / FILE).exists() and any(folder.glob("*/run.toml"))
     runs = record_of(load(folder)) if begun else None
     part = read_part(study.finding.name, scale)
     runs = with_part(runs, part)
-    if kept and runs and is_of(kept, runs):
+    if kept_record and runs and is_of(kept_record, runs):
         runs = None
-    told = differences(study, scale, folder, part) if kept and runs else ()
-    return Records(kept, runs, folder, tuple(told))
+    reasons = differences(study, scale, folder, part) if kept_record and runs else ()
+    return Records(kept_record, runs, folder, tuple(reasons))
 
 
 def differences(study: Study, scale: str, folder: Path, part: Record | None = None) -> list[str]:
@@ -117,10 +117,10 @@ def differences(study: Study, scale: str, folder: Path, part: Record | None = No
             key, _, values = change.partition(": ")
             ours, _, now = values.partition(" -> ")
             altered.setdefault(f"{key} is {ours} and not {now}", []).append(config.folder)
-    told = [f"{what} in {_number(runs)}" for what, runs in altered.items()]
+    reasons = [f"{alteration} in {_number(runs)}" for alteration, runs in altered.items()]
     if absent:
-        told.insert(0, f"{len(absent)} of {len(configs)} runs are missing, such as {absent[0]}")
-    return told
+        reasons.insert(0, f"{len(absent)} of {len(configs)} runs are missing, such as {absent[0]}")
+    return reasons
 
 
 def _number(runs: Sequence[str]) -> str:
@@ -139,21 +139,21 @@ def demand_whole(record: Record, path: Path, source: Path) -> None:
         return  # a damaged table may be written again
     if before is None:
         return
-    known, scale = record.registration, record.registration.scale
-    told: list[str] = []
-    if known.finding.name in findings():
-        study = read_finding(known.finding.name)
+    registration, scale = record.registration, record.registration.scale
+    reasons: list[str] = []
+    if registration.finding.name in findings():
+        study = read_finding(registration.finding.name)
         part = read_part(study.finding.name, scale)
-        told = differences(study, scale, source, part) if scale in study.scales else []
-    same_rule = before.registration.finding.digest == known.finding.digest
+        reasons = differences(study, scale, source, part) if scale in study.scales else []
+    same_rule = before.registration.finding.digest == registration.finding.digest
     lost = [run for run in before.states if run not in record.states]
-    if not told and same_rule and lost:
+    if not reasons and same_rule and lost:
         arm, task, seed = lost[0]
         count = f"{len(lost)} of {len(before.states)} kept runs are missing"
-        told = [f"{count}, such as {arm} on {task}, seed {seed}"]
-    if told:
+        reasons = [f"{count}, such as {arm} on {task}, seed {seed}"]
+    if reasons:
         raise DataError(
-            f"{path} stands: the runs in {source} are not the whole finding: {'; '.join(told)}; keep a "
+            f"{path} stands: the runs in {source} are not the whole finding: {'; '.join(reasons)}; keep a "
             "partial rerun elsewhere with --to DIR"
         )
 
@@ -175,14 +175,14 @@ def set_aside(path: Path, record: Record) -> Path | None:
     return earlier
 
 
-def is_of(kept: Record, runs: Record) -> bool:
+def is_of(kept_record: Record, runs: Record) -> bool:
     """Whether a kept table is of these very runs, and perhaps of others that a part held."""
-    rows = kept.plain()["runs"]
-    return kept.registration == runs.registration and all(row in rows for row in runs.plain()["runs"])
+    rows = kept_record.plain()["runs"]
+    return kept_record.registration == runs.registration and all(row in rows for row in runs.plain()["runs"])
 
 
 def kept_path(study: Study, scale: str) -> Path | None:
     """A finding's kept table; None where none is kept."""
     results = folders.results_folder()
-    place = results and folders.kept_finding(results, study.finding.name, scale)
-    return place if place and place.exists() else None
+    path = results and folders.kept_finding(results, study.finding.name, scale)
+    return path if path and path.exists() else None

@@ -33,9 +33,9 @@ def register(
     begun = sorted(path.parent.name for path in folder.glob("*/run.toml"))
     settings = {config.folder: settings_digest(stored.dump(config)) for config in recipe.runs()}
     if (folder / FILE).exists():
-        known = read_registration(folder)
-        if begun or (known.finding.digest, known.settings) == (finding.digest, settings):
-            return known
+        existing = read_registration(folder)
+        if begun or (existing.finding.digest, existing.settings) == (finding.digest, settings):
+            return existing
     elif begun:
         raise FolderError(
             f"{folder}: has runs, such as {begun[0]}, but no {FILE}; a finding must be registered "

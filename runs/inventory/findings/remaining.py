@@ -32,8 +32,8 @@ def remaining(name: str, scale: str, out: Path, sets: Sequence[str] = ()) -> Rem
     study = read_finding(name)
     recipe = study.recipe(scale, sets)
     runs = sum(not settled(out / recipe.name / config.folder) for config in recipe.runs())
-    kept = kept_path(study, scale)
-    record = read_kept(kept) if kept else None
+    path = kept_path(study, scale)
+    record = read_kept(path) if path else None
     each = record.seconds / len(record.states) if record and record.states else math.nan
     return Remaining(name, runs, runs * each if runs else 0.0)
 
@@ -41,9 +41,9 @@ def remaining(name: str, scale: str, out: Path, sets: Sequence[str] = ()) -> Rem
 def time_left(left: Sequence[Remaining], workers: int | None) -> str:
     """`about 6:10:00 left with 2 workers, without baseline, whose runs were never timed`."""
     count = workers or machine.worker_slots(None)
-    known = sum(one.seconds for one in left if math.isfinite(one.seconds)) / count
-    untimed = [one.name for one in left if not math.isfinite(one.seconds)]
-    if not any(one.runs for one in left):
+    seconds_left = sum(finding.seconds for finding in left if math.isfinite(finding.seconds)) / count
+    untimed = [finding.name for finding in left if not math.isfinite(finding.seconds)]
+    if not any(finding.runs for finding in left):
         return "no run is left"
-    told = f"about {duration(known)} left with {count} worker{'s' * (count > 1)}"
-    return told + (f", without {', '.join(untimed)}, whose runs were never timed" if untimed else "")
+    estimate = f"about {duration(seconds_left)} left with {count} worker{'s' * (count > 1)}"
+    return estimate + (f", without {', '.join(untimed)}, whose runs were never timed" if untimed else "")
