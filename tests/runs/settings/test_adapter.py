@@ -42,18 +42,18 @@ def test_keys_have_the_defaults_of_an_adapter_and_integers_are_numbers() -> None
 def test_layers_change_single_keys_and_none_takes_the_adapter_away() -> None:
     dense = {**ARM, "name": "dense", "model": {"adapter": "none"}}
     wide = {**ARM, "name": "wide", "model": {"adapter": {"rank": 64}}}
-    found = runs({"adapter": {"rank": 8, "alpha": 4}}, ARM, dense, wide, sets=("model.adapter.alpha=2",))
-    assert {config.arm: config.model.adapter for config in found} == {
+    configs = runs({"adapter": {"rank": 8, "alpha": 4}}, ARM, dense, wide, sets=("model.adapter.alpha=2",))
+    assert {config.arm: config.model.adapter for config in configs} == {
         "grpo": Adapter(8, 2.0),
         "dense": Adapter(alpha=2.0),  # the command line comes last, and gives it one again
         "wide": Adapter(64, 2.0),
     }
-    found = runs({"adapter": {"rank": 8}}, ARM, dense)
-    assert [config.model.adapter for config in found] == [Adapter(8), None]
+    configs = runs({"adapter": {"rank": 8}}, ARM, dense)
+    assert [config.model.adapter for config in configs] == [Adapter(8), None]
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ({"rnak": 8}, "model.adapter.rnak: unknown key; did you mean model.adapter.rank?"),
         ({"rank": 0}, "model.adapter.rank: must be at least 1, not 0"),
@@ -65,14 +65,14 @@ def test_layers_change_single_keys_and_none_takes_the_adapter_away() -> None:
         (16, "model.adapter: must be a table"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(table: Any, said: str) -> None:
+def test_what_is_wrong_is_named_with_its_place(table: Any, message: str) -> None:
     (fault,) = faults({"adapter": table})
-    assert fault.startswith(said)
+    assert fault.startswith(message)
 
 
 def test_all_errors_inside_are_reported_at_once() -> None:
-    found = faults({"adapter": {"rank": "8", "alhpa": 3}})
-    assert sorted(text.split(":")[0] for text in found) == ["model.adapter.alhpa", "model.adapter.rank"]
+    messages = faults({"adapter": {"rank": "8", "alhpa": 3}})
+    assert sorted(text.split(":")[0] for text in messages) == ["model.adapter.alhpa", "model.adapter.rank"]
 
 
 def test_what_needs_other_weights_than_the_adapters_is_refused() -> None:

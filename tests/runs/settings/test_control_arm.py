@@ -59,7 +59,7 @@ def test_the_arms_of_a_map_have_other_names_and_are_not_compared() -> None:
 
 
 def test_a_plan_counts_the_pairs_of_the_control_and_keeps_it() -> None:
-    held = plan_looks(read_text(RECIPE, "held", Path()), 12)
+    control_plan = plan_looks(read_text(RECIPE, "held", Path()), 12)
     every = plan_looks(read_text(RECIPE.replace('control = "grpo"', ""), "held", Path()), 12)
-    assert (held.pairs, held.control, every.pairs, every.control) == (2, "grpo", 3, "")
-    assert sum(held.weights) <= 1 and len(held.analyses) >= len(every.analyses)
+    assert (control_plan.pairs, control_plan.control, every.pairs, every.control) == (2, "grpo", 3, "")
+    assert sum(control_plan.weights) <= 1 and len(control_plan.analyses) >= len(every.analyses)

@@ -80,9 +80,9 @@ def test_every_scale_of_a_finding_expands_to_the_arms_that_its_rule_names(name: 
         assert study.recipe(scale).name == f"{name}-{scale}"
         cells = {(run.arm, run.task.name) for run in runs}
         for test in study.finding.test:
-            named = [any(covers(one, *cell) for cell in cells) for one in test.contrast]
-            assert all(named) or test.also, (scale, test.name)
-            covered |= {test.name} if all(named) else set()
+            has_runs = [any(covers(arm, *cell) for cell in cells) for arm in test.contrast]
+            assert all(has_runs) or test.also, (scale, test.name)
+            covered |= {test.name} if all(has_runs) else set()
         if scale == "nano":
             most = max((2 * test.seeds for test in study.finding.test if test.deals), default=8)
             assert len({run.seed for run in runs}) >= most
@@ -95,11 +95,11 @@ def test_every_kind_of_outcome_that_trains_is_logged_by_somebody() -> None:
 
     for name in findings():
         for test in read_finding(name).finding.test:
-            kind, _, what = test.outcome.partition(":")
+            kind, _, quantity = test.outcome.partition(":")
             if kind == "training":
-                metrics = what.rpartition(":")[0].split("+")
+                metrics = quantity.rpartition(":")[0].split("+")
             elif kind in ("evaluated", "shift"):
-                metrics = [f"eval/test/{what}"]
+                metrics = [f"eval/test/{quantity}"]
             else:
                 continue
             assert all(catalog.find(metric) for metric in metrics), (name, test.name)
@@ -112,14 +112,14 @@ def test_the_seeds_of_a_finding_are_used_by_nothing_else() -> None:
         study = read_finding(name)
         for scale in study.scales:
             used[f"{name} [{scale}]"] = {run.seed for run in configs(study, scale)}
-    own = dict(used)
+    finding_seeds = dict(used)
     for name, path in recipes().items():
         used[name] = set(tomllib.loads(path.read_text(encoding="utf-8")).get("seeds", [0]))
     planned = library.planned()
     used["calibration"] = {planned.first + i for i in range(max(planned.seeds.values()))}
     used["pilot of the calibration"] = {900, 901}
-    for one, other in itertools.product(own, used):
-        assert one == other or not used[one] & used[other], f"{one} and {other} share seeds"
+    for label, other in itertools.product(finding_seeds, used):
+        assert label == other or not used[label] & used[other], f"{label} and {other} share seeds"
 
 
 # Reading
@@ -173,9 +173,9 @@ def test_faults_of_rule_and_scales_are_told_at_once(tmp_path: Path) -> None:
     text = GOOD[: GOOD.index("[nano]")].replace("matters = 0.02", "matters = -1")
     with pytest.raises(ConfigError) as error:
         read_finding(written(tmp_path, text + "\n"))
-    told = str(error.value)
-    assert f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}" in told
-    assert "matters: must be above 0" in told and len(error.value.faults) == 2
+    message = str(error.value)
+    assert f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}" in message
+    assert "matters: must be above 0" in message and len(error.value.faults) == 2
     scalar = (
         GOOD[: GOOD.index("[[test]]")] + "nano = 3\n" + GOOD[GOOD.index("[[test]]") : GOOD.index("[nano]")]
     )

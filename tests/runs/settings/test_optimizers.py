@@ -73,7 +73,7 @@ def faults(library: str) -> dict[str, list[str]]:
     return dict(zip(names(library), all_faults()[library], strict=True))
 
 
-def asked_of(library: str) -> list[dict[str, object]]:
+def train_tables_of(library: str) -> list[dict[str, object]]:
     if library == "optimizers":
         return [{"optimizer": name} for name in names(library)]
     return [
@@ -85,12 +85,12 @@ def asked_of(library: str) -> list[dict[str, object]]:
 def all_faults() -> dict[str, list[list[str]]]:
     """One process reads them one after the other: what each imports takes longer than all that it reads."""
     libraries = ("optimizers", "torch", "transformers")
-    asked = [one for library in libraries for one in asked_of(library)]
+    train_tables = [train_table for library in libraries for train_table in train_tables_of(library)]
     words = [sys.executable, "-c", READ]
-    done = subprocess.run(words, input=json.dumps(asked), capture_output=True, text=True, check=False)
+    done = subprocess.run(words, input=json.dumps(train_tables), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = iter(json.loads(done.stdout))
-    return {library: [next(said) for _ in names(library)] for library in libraries}
+    fault_lists = iter(json.loads(done.stdout))
+    return {library: [next(fault_lists) for _ in names(library)] for library in libraries}
 
 
 @pytest.mark.parametrize("name", names("optimizers"))
@@ -99,15 +99,15 @@ def test_an_optimizer_can_be_used_or_says_why_not(name: str) -> None:
     if reason is None:
         assert faults("optimizers")[name] == []
     else:
-        (said,) = faults("optimizers")[name]
-        assert said.startswith(f"train.optimizer: {name} cannot be used: ") and reason in said
+        (message,) = faults("optimizers")[name]
+        assert message.startswith(f"train.optimizer: {name} cannot be used: ") and reason in message
 
 
 @pytest.mark.parametrize("name", [*names("torch"), *names("transformers")])
 def test_a_schedule_can_be_used_or_says_why_not(name: str) -> None:
-    said = faults(name.partition(":")[0])[name]
+    messages = faults(name.partition(":")[0])[name]
     _, reason = SCHEDULES.get(name, ({}, ""))
     if not reason:
-        assert said == []
+        assert messages == []
     else:
-        assert len(said) == 1 and said[0].startswith("train.schedule: ") and reason in said[0]
+        assert len(messages) == 1 and messages[0].startswith("train.schedule: ") and reason in messages[0]

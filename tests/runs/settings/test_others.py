@@ -149,8 +149,8 @@ def test_the_command_line_names_them_too(study: Path, monkeypatch: pytest.Monkey
     # for a recipe of the suite, where the user is
     (run,) = read_recipe("quickstart", ["arms=mine:Mine", "tasks=mine:Sums", "seeds=0"]).runs()
     assert (run.folder, run.beside) == ("halved-sums-s0", str(study))
-    own = read(study, "task.listed.settings.test=0.5", "task.validation=0.25", "tasks=listed").runs()[0].task
-    assert (own.test, own.validation) == (0.5, 0.25)  # type: ignore[attr-defined]
+    task = read(study, "task.listed.settings.test=0.5", "task.validation=0.25", "tasks=listed").runs()[0].task
+    assert (task.test, task.validation) == (0.5, 0.25)  # type: ignore[attr-defined]
 
 
 def test_a_run_reads_back_from_run_toml_and_from_a_pickle(study: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_study_that_moved_is_the_same_one(study: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sets", "said"),
+    ("sets", "message"),
     [
         (["arms=mine:Mien"], "--set arms: {0}/mine.py has no 'Mien'; did you mean mine:Mine?"),
         (["arms=mien:Mine"], "--set arms: no module 'mien'"),
@@ -188,15 +188,15 @@ def test_a_study_that_moved_is_the_same_one(study: Path) -> None:
         (["reward.kind=sum", 'reward.weights={"mine:Mine" = 1}'], "no function of prompts, completions and"),
         (['reward.weights={"mine:brevity" = 1}'], 'set reward.kind = "sum" to weigh mine:brevity too'),
     ],
-    ids=lambda given: str(given)[:24],
+    ids=lambda parameter: str(parameter)[:24],
 )
-def test_what_cannot_be_is_refused_with_its_place(sets: Sequence[str], said: str, study: Path) -> None:
-    found = complaints(study, *sets)
-    assert any(said.format(study) in fault for fault in found), found
+def test_what_cannot_be_is_refused_with_its_place(sets: Sequence[str], message: str, study: Path) -> None:
+    faults = complaints(study, *sets)
+    assert any(message.format(study) in fault for fault in faults), faults
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ('verify = "maths"', "tasks[0].verify: must be one of 'math', 'exact', 'choice', 'python', not"),
         ('verify = "math", candidates = "c"', "tasks[0].candidates: unknown key"),
@@ -204,16 +204,16 @@ def test_what_cannot_be_is_refused_with_its_place(sets: Sequence[str], said: str
         ('verify = "exact", validation = 2.0', "validation: must be from 0 to below 1"),
         ('verify = "choice", prompt = "question"', "line 1: 'candidates' must be a list of 2 to 26 texts"),
     ],
-    ids=lambda given: str(given)[:30],
+    ids=lambda parameter: str(parameter)[:30],
 )
-def test_a_faulty_task_of_data_is_refused(entry: str, said: str, study: Path) -> None:
+def test_a_faulty_task_of_data_is_refused(entry: str, message: str, study: Path) -> None:
     prompt = "" if "prompt" in entry else 'prompt = "{question}", '
     text = RECIPE[RECIPE.index("[model]") :]
     line = f'tasks = [{{ name = "listed", jsonl = "problems.jsonl", {prompt}{entry} }}]\n'
     (study / "study.toml").write_text(line + text)
     with pytest.raises(ConfigError) as caught:
         read_recipe(str(study / "study.toml"))
-    assert any(said in fault for fault in caught.value.faults), caught.value.faults
+    assert any(message in fault for fault in caught.value.faults), caught.value.faults
 
 
 def test_a_data_file_that_is_not_there_is_named(study: Path) -> None:
@@ -240,8 +240,8 @@ def test_packages_give_names_by_entry_points(
     first, _ = read_recipe(str(study / "study.toml"), sets).runs()
     assert type(first.algorithm).__module__ == "theirs.code" and first.task.name == "sums"
     assert stored.load(stored.dump(first)) == first
-    found = {name: one.provenance for name, one in others.others(first).items()}
-    assert found == {
+    provenance_by_name = {name: plugin.provenance for name, plugin in others.others(first).items()}
+    assert provenance_by_name == {
         "theirs.code:Mine": "package their-package 1.2",
         "theirs.code:Sums": "package their-package 1.2",
         "brief": "entry point their-package 1.2",
@@ -315,7 +315,7 @@ def test_changed_code_is_refused_and_failing_code_is_named(
     )
     capsys.readouterr()
     code, _ = run(study, *only)
-    told = "".join(capsys.readouterr())
-    assert code == 2 and "beside the recipe: mine.py" in told and "--allow-change" in told
+    output = "".join(capsys.readouterr())
+    assert code == 2 and "beside the recipe: mine.py" in output and "--allow-change" in output
     code, _ = run(study, *only, "--allow-change")
     assert code == 0

@@ -57,9 +57,9 @@ def test_installed_packages_are_read_once_until_one_is_installed(
 
 
 def test_equal_names_in_two_folders_are_two_modules(tmp_path: Path) -> None:
-    one = write(tmp_path / "a.b", mine="value = 1")
+    dotted = write(tmp_path / "a.b", mine="value = 1")
     other = write(tmp_path / "a%2Eb", mine="value = 2")
-    assert [plugins.load("mine:value", folder) for folder in (one, other)] == [1, 2]
+    assert [plugins.load("mine:value", folder) for folder in (dotted, other)] == [1, 2]
 
 
 def test_it_is_loaded_once_by_whatever_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +74,8 @@ def test_an_object_reaches_another_process(tmp_path: Path) -> None:
         mine="from .helper import seven\nclass Thing:\n    def value(self): return seven\n",
         helper="seven = 7",
     )
-    thing = plugins.load("mine:Thing", folder)()  # type: ignore[operator]
-    (tmp_path / "thing").write_bytes(pickle.dumps(thing))
+    instance = plugins.load("mine:Thing", folder)()  # type: ignore[operator]
+    (tmp_path / "thing").write_bytes(pickle.dumps(instance))
     text = (
         "import pickle, sys\n"
         "import grpobench.runs.experiment.worker\n"  # what a spawned worker imports before it gets its job
@@ -84,7 +84,7 @@ def test_an_object_reaches_another_process(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", text, str(tmp_path / "thing")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd="/")
-    assert done.stdout.split() == [type(thing).__module__, "7"]
+    assert done.stdout.split() == [type(instance).__module__, "7"]
 
 
 def test_its_code_is_its_file_and_what_that_imports_beside_it(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_its_code_is_its_file_and_what_that_imports_beside_it(tmp_path: Path) ->
         second="import json\ntwo = 2",
         other="",
     )
-    found = plugins.files(plugins.load("mine:Thing", folder))
-    assert [path.name for path in found] == ["first.py", "mine.py", "second.py"]
+    source_files = plugins.files(plugins.load("mine:Thing", folder))
+    assert [path.name for path in source_files] == ["first.py", "mine.py", "second.py"]
     assert [path.name for path in plugins.files(Fraction)] == ["fractions.py"]
 
 
@@ -126,7 +126,7 @@ def test_an_absent_name_is_named_with_the_nearest_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("x = 1\ny = x / 0\n", ":2: ZeroDivisionError: division by zero"),
         ("def broken(:\n", ":1: SyntaxError: invalid syntax"),
@@ -135,7 +135,7 @@ def test_an_absent_name_is_named_with_the_nearest_one(tmp_path: Path) -> None:
         ("import helper\n", "write `from .helper import ...`"),
     ],
 )
-def test_a_file_that_fails_is_named_with_its_line(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_fails_is_named_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     fault = complaint("mine:Thing", write(tmp_path, mine=text, helper=""))
-    assert fault.startswith(f"observe[0]: {tmp_path / 'mine.py'}:") and said in fault
+    assert fault.startswith(f"observe[0]: {tmp_path / 'mine.py'}:") and message in fault
     assert not [name for name in sys.modules if name == f"{plugins.package(tmp_path)}.mine"]

@@ -135,11 +135,11 @@ def test_selection_takes_registered_names_that_the_recipe_lacks(read: Any) -> No
 def test_an_arm_of_every_algorithm_runs_where_it_is_served(read: Any) -> None:
     """`consistent` needs a score that only proofs give; `second` has an entry of its own."""
     runs = read(RECIPE.replace('"plain"', '"*"') + "train.steps = 6\n").runs()
-    found = {(run.arm, run.task.name): run.train.steps for run in runs}
+    steps_by_cell = {(run.arm, run.task.name): run.train.steps for run in runs}
     every = [name for name in stand_ins.ALGORITHMS if name != "critic"]
     expected = {(arm, task): 5 for arm in every for task in ("sums", "proofs")}
     del expected["consistent", "sums"]
-    assert found == expected | {("second", task): 6 for task in ("sums", "proofs")}
+    assert steps_by_cell == expected | {("second", task): 6 for task in ("sums", "proofs")}
     assert faults(read, arm('name = "all"', "*")) == [
         "arm[0]: name cannot be that of every algorithm; give one its own [[arm]]"
     ]
@@ -160,13 +160,13 @@ def test_an_optional_arm_is_left_out_for_its_task_alone_and_says_so(read: Any) -
 
 @pytest.mark.parametrize("value", ['["plain"]', "{a = 1}", "3"])
 def test_an_algorithm_must_be_a_name(read: Any, value: str) -> None:
-    found = faults(read, f'tasks = ["sums"]\n[[arm]]\nalgorithm = {value}\n')
-    assert len(found) == 1 and found[0].startswith("arm[0].algorithm: ")
+    messages = faults(read, f'tasks = ["sums"]\n[[arm]]\nalgorithm = {value}\n')
+    assert len(messages) == 1 and messages[0].startswith("arm[0].algorithm: ")
 
 
 def test_settings_on_the_command_line_are_called_those_of_the_algorithm(read: Any) -> None:
-    (found,) = faults(read, RECIPE, "settings.clip=0.1")
-    assert found.startswith("--set settings.clip: write --set algorithm.clip=VALUE")
+    (message,) = faults(read, RECIPE, "settings.clip=0.1")
+    assert message.startswith("--set settings.clip: write --set algorithm.clip=VALUE")
 
 
 def test_task_table_holds_settings(read: Any) -> None:
@@ -215,9 +215,9 @@ on = 1
 [[arm]]
 algorithm = "plian"
 """
-    found = faults(read, text, "train.epoch=2", "algorithm.clop=2", "foo")
+    messages = faults(read, text, "train.epoch=2", "algorithm.clop=2", "foo")
     choices = "'hf', 'vllm', 'vllm-server', 'replay', 'preferences'"
-    assert found == [
+    assert messages == [
         "--set foo: write --set KEY=VALUE, such as --set train.steps=100",
         "tasks[1]: unknown task 'profs'; did you mean proofs?",
         "nmae: unknown key; did you mean name?",
@@ -236,8 +236,8 @@ algorithm = "plian"
 
 
 def test_entries_of_a_list_are_checked_each(read: Any) -> None:
-    found = faults(read, arm("settings.decay = [nan]"))
-    assert found == ["arm.plain.settings.decay[0]: must be a number, not nan"]
+    messages = faults(read, arm("settings.decay = [nan]"))
+    assert messages == ["arm.plain.settings.decay[0]: must be a number, not nan"]
 
 
 def test_data_that_are_not_there_are_named_with_their_remedy(read: Any) -> None:
@@ -272,7 +272,7 @@ Decay = Annotated[float, Interval(ge=0, lt=1)]
 
 
 @pytest.mark.parametrize(
-    ("hint", "inside", "outside", "wanted"),
+    ("hint", "inside", "outside", "requirement"),
     [
         (Annotated[int, Ge(1)], (1, 2**40), (0, -1), "at least 1"),
         (Annotated[float, Gt(0)], (1e-9, math.inf), (0, -1, -math.inf), "above 0"),
@@ -286,21 +286,21 @@ Decay = Annotated[float, Interval(ge=0, lt=1)]
     ],
 )
 def test_a_bound_holds_its_ends_as_it_says_and_never_nan(
-    hint: Any, inside: Any, outside: Any, wanted: str
+    hint: Any, inside: Any, outside: Any, requirement: str
 ) -> None:
-    found: list[str] = []
-    assert [convert(value, hint, "x", found) for value in inside] == list(inside) and not found
+    messages: list[str] = []
+    assert [convert(value, hint, "x", messages) for value in inside] == list(inside) and not messages
     for value in outside:
-        convert(value, hint, "x", found)
-    assert found == [f"x: must be {wanted}, not {value}" for value in outside]
-    assert convert(math.nan, hint, "x", found) is BAD
+        convert(value, hint, "x", messages)
+    assert messages == [f"x: must be {requirement}, not {value}" for value in outside]
+    assert convert(math.nan, hint, "x", messages) is BAD
 
 
 def test_a_bound_of_entries_names_the_entry() -> None:
-    found: list[str] = []
-    assert convert([0.0, 0.5], tuple[Decay, ...], "x", found) == (0.0, 0.5) and not found
-    convert([0.5, 1.0, math.nan], tuple[Decay, ...], "x", found)
-    assert found == ["x[1]: must be at least 0 and below 1, not 1.0", "x[2]: must be a number, not nan"]
+    messages: list[str] = []
+    assert convert([0.0, 0.5], tuple[Decay, ...], "x", messages) == (0.0, 0.5) and not messages
+    convert([0.5, 1.0, math.nan], tuple[Decay, ...], "x", messages)
+    assert messages == ["x[1]: must be at least 0 and below 1, not 1.0", "x[2]: must be a number, not nan"]
 
 
 def test_unknown_recipe_names_the_nearest() -> None:
@@ -406,9 +406,9 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), VALUES, max_size=5))
 def test_written_toml_reads_back_equal(table: dict[str, Any]) -> None:
-    found = tomllib.loads(toml.write(table))
-    assert found == table
-    assert toml.write(found) == toml.write(table)  # tells 1 from 1.0 and True, and 0.0 from -0.0
+    parsed = tomllib.loads(toml.write(table))
+    assert parsed == table
+    assert toml.write(parsed) == toml.write(table)  # tells 1 from 1.0 and True, and 0.0 from -0.0
 
 
 SETTINGS = st.builds(
@@ -479,10 +479,12 @@ def test_differences_name_the_value_that_changed(tmp_path_factory: pytest.TempPa
 
 
 def test_whole_numbers_serve_as_floats_but_nothing_else_is_coerced() -> None:
-    found: list[str] = []
-    assert convert(1, float, "x", found) == 1.0 and isinstance(convert(1, float, "x", found), float)
-    assert convert(1, int | float, "x", found) == 1 and isinstance(convert(1, float | int, "x", found), int)
-    assert not found
+    messages: list[str] = []
+    assert convert(1, float, "x", messages) == 1.0 and isinstance(convert(1, float, "x", messages), float)
+    assert convert(1, int | float, "x", messages) == 1 and isinstance(
+        convert(1, float | int, "x", messages), int
+    )
+    assert not messages
     for value, hint in (
         (True, int),
         (True, float),
@@ -492,8 +494,8 @@ def test_whole_numbers_serve_as_floats_but_nothing_else_is_coerced() -> None:
         (1, bool),
         (True, int | None),
     ):
-        convert(value, hint, "x", found)
-    assert len(found) == 7
+        convert(value, hint, "x", messages)
+    assert len(messages) == 7
 
 
 class Unwritable:
@@ -535,10 +537,10 @@ def test_what_others_check_by_pydantic_is_told_with_the_line_of_their_code() -> 
 
 def test_none_is_written_as_a_word() -> None:
     assert plain(stand_ins.Plain(bound=None))["bound"] == "none"
-    found: list[str] = []
-    assert build(stand_ins.Plain, {"bound": "none"}, "", found) == stand_ins.Plain(bound=None)
-    build(stand_ins.Plain, {"bound": "nine"}, "here", found)
-    assert found == ["here.bound: must be a number, not the string 'nine', or \"none\""]
+    messages: list[str] = []
+    assert build(stand_ins.Plain, {"bound": "none"}, "", messages) == stand_ins.Plain(bound=None)
+    build(stand_ins.Plain, {"bound": "nine"}, "here", messages)
+    assert messages == ["here.bound: must be a number, not the string 'nine', or \"none\""]
     assert math.isinf(tomllib.loads(f"x = {toml.value(-math.inf)}")["x"])
 
 
@@ -548,8 +550,8 @@ def test_every_shipped_recipe_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             assert read_recipe(name).runs()
         except ConfigError as error:  # Data may be missing on this machine; nothing else may be wrong.
-            places = ("task ", "model.name: ", "sampler.kind: ")
-            assert all(fault.startswith(places) for fault in error.faults), error
+            prefixes = ("task ", "model.name: ", "sampler.kind: ")
+            assert all(fault.startswith(prefixes) for fault in error.faults), error
 
 
 # Keys of older versions

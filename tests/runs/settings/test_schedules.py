@@ -28,12 +28,12 @@ def scales(folder: Path | None = None, **settings: Any) -> list[float]:
 def theirs(make: Any, steps: int) -> list[float]:
     """The factors of a library's scheduler, driven as a training loop drives it."""
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
-    scheduler, found = make(optimizer), []
+    scheduler, factors = make(optimizer), []
     for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"] / 0.01)
+        factors.append(optimizer.param_groups[0]["lr"] / 0.01)
         optimizer.step()
         scheduler.step()
-    return found
+    return factors
 
 
 def of_transformers(name: str, steps: int, warmup: int, **settings: Any) -> list[float]:
@@ -60,16 +60,16 @@ def test_linear_and_cosine_by_hand() -> None:
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (10, 0), (10, 3), (10, 10), (37, 5)])
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 def test_decays_are_those_of_transformers_behind_the_warmup(name: str, steps: int, warmup: int) -> None:
-    found = scales(steps=steps, warmup_steps=warmup, schedule=name)
-    assert found[warmup:] == pytest.approx(of_transformers(name, steps, warmup)[warmup:], **SAME)
-    assert found[:warmup] == [(step + 1) / warmup for step in range(warmup)]
+    factors = scales(steps=steps, warmup_steps=warmup, schedule=name)
+    assert factors[warmup:] == pytest.approx(of_transformers(name, steps, warmup)[warmup:], **SAME)
+    assert factors[:warmup] == [(step + 1) / warmup for step in range(warmup)]
 
 
 def test_floor_is_that_of_both_libraries() -> None:
     cosine = of_transformers("cosine_with_min_lr", 20, 4, min_lr_rate=0.1)
-    found = scales(steps=20, warmup_steps=4, schedule="cosine", floor=0.1)
-    assert found[4:] == pytest.approx(cosine[4:], **SAME)
-    linear = theirs(lambda one: lr_scheduler.LinearLR(one, 1.0, 0.1, 20), 20)
+    factors = scales(steps=20, warmup_steps=4, schedule="cosine", floor=0.1)
+    assert factors[4:] == pytest.approx(cosine[4:], **SAME)
+    linear = theirs(lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 20), 20)
     assert scales(steps=20, schedule="linear", floor=0.1) == pytest.approx(linear, **SAME)
 
 
@@ -85,13 +85,17 @@ def test_floor_is_that_of_both_libraries() -> None:
 )
 @pytest.mark.parametrize("warmup", [0, 4])
 def test_those_of_transformers(name: str, settings: dict[str, Any], warmup: int) -> None:
-    kept = {key: value for key, value in settings.items() if key != "lr_end"}
-    found = scales(steps=20, warmup_steps=warmup, schedule=f"transformers:{name}", schedule_settings=settings)
-    expected = of_transformers(name, 20, warmup, **({"lr_end": 1e-9} if "lr_end" in settings else {}), **kept)
-    assert found[warmup:] == pytest.approx(
+    other_settings = {key: value for key, value in settings.items() if key != "lr_end"}
+    factors = scales(
+        steps=20, warmup_steps=warmup, schedule=f"transformers:{name}", schedule_settings=settings
+    )
+    expected = of_transformers(
+        name, 20, warmup, **({"lr_end": 1e-9} if "lr_end" in settings else {}), **other_settings
+    )
+    assert factors[warmup:] == pytest.approx(
         expected[warmup:], **SAME
     )  # lr_end is a fraction of the rate, 0.01
-    assert found[:warmup] == [(step + 1) / warmup for step in range(warmup)]
+    assert factors[:warmup] == [(step + 1) / warmup for step in range(warmup)]
 
 
 @pytest.mark.parametrize(
@@ -105,30 +109,30 @@ def test_those_of_transformers(name: str, settings: dict[str, Any], warmup: int)
     ],
 )
 def test_those_of_torch_begin_behind_the_warmup(name: str, settings: dict[str, Any]) -> None:
-    expected = theirs(lambda one: getattr(lr_scheduler, name)(one, **settings), 10)
+    expected = theirs(lambda optimizer: getattr(lr_scheduler, name)(optimizer, **settings), 10)
     for warmup in (0, 4):
-        found = scales(
+        factors = scales(
             steps=10 + warmup, warmup_steps=warmup, schedule=f"torch:{name}", schedule_settings=settings
         )
-        assert found[warmup:] == pytest.approx(expected, **SAME)
+        assert factors[warmup:] == pytest.approx(expected, **SAME)
 
 
 def test_a_step_of_torchs_by_hand() -> None:
-    given = {"schedule": "torch:StepLR", "schedule_settings": {"step_size": 2, "gamma": 0.5}}
-    assert scales(steps=7, warmup_steps=2, **given) == [0.5, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25]
+    train_settings = {"schedule": "torch:StepLR", "schedule_settings": {"step_size": 2, "gamma": 0.5}}
+    assert scales(steps=7, warmup_steps=2, **train_settings) == [0.5, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25]
 
 
 def test_ones_own_is_asked_for_the_steps_behind_the_warmup(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def stairs(step, steps, height):\n    return 1 - height * step / steps\n"
     )
-    given = {"schedule": "mine:stairs", "schedule_settings": {"height": 0.5}}
-    assert scales(tmp_path, steps=4, **given) == [1.0, 0.875, 0.75, 0.625]
-    assert scales(tmp_path, steps=5, warmup_steps=1, **given) == [1.0, 1.0, 0.875, 0.75, 0.625]
+    train_settings = {"schedule": "mine:stairs", "schedule_settings": {"height": 0.5}}
+    assert scales(tmp_path, steps=4, **train_settings) == [1.0, 0.875, 0.75, 0.625]
+    assert scales(tmp_path, steps=5, warmup_steps=1, **train_settings) == [1.0, 1.0, 0.875, 0.75, 0.625]
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "said"),
+    ("name", "settings", "message"),
     [
         ("torch:StepLr", {}, "torch has no schedule 'StepLr'; did you mean torch:StepLR?"),
         ("transformers:cosin", {}, "did you mean transformers:cosine?"),
@@ -142,10 +146,10 @@ def test_ones_own_is_asked_for_the_steps_behind_the_warmup(tmp_path: Path) -> No
     ],
 )
 def test_one_that_cannot_be_used_is_named(
-    name: str, settings: dict[str, Any], said: str, tmp_path: Path
+    name: str, settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     text = "def down(step, steps):\n    return 1.0 - step\ndef raises(step, steps):\n    return 1 / 0\n"
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(ConfigError) as caught:
         scales(tmp_path, steps=5, schedule=name, schedule_settings=settings)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

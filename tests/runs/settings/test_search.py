@@ -49,38 +49,38 @@ def test_every_algorithm_and_role_gets_the_same_search() -> None:
 def test_the_kept_searches_are_those_of_the_recipes() -> None:
     """By algorithm or role, rate, task and seed: the kept arms are called after the first two."""
     for name, kept_role in SEARCHES.items():
-        asked = set()
+        recipe_runs = set()
         for role, run in searched(name):
             if role == kept_role:
                 label = run.algorithm.name if role == "policy" else role
                 rate = dict(run.train.learning_rate)[role]  # type: ignore[index]
-                asked.add((label, rate, run.task.name, run.seed))
+                recipe_runs.add((label, rate, run.task.name, run.seed))
         table = json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8"))
-        kept = set()
-        for one in table["runs"]:
-            label, _, rate = one["arm"].partition("-")
-            kept.add((label, float(rate), one["task"], one["seed"]))
-        assert asked == kept
+        table_runs = set()
+        for row in table["runs"]:
+            label, _, rate = row["arm"].partition("-")
+            table_runs.add((label, float(rate), row["task"], row["seed"]))
+        assert recipe_runs == table_runs
 
 
 def test_seeds_of_a_search_are_used_by_nothing_else() -> None:
     seeds = {name: set(plan_of(name).halving.seeds) for name in SEARCHES}
     for name, path in recipes().items():
         used = set(tomllib.loads(path.read_text(encoding="utf-8"))["seeds"])
-        for search, own in seeds.items():
-            assert not used & own, f"{name} uses seeds of {search}"
+        for search, search_seeds in seeds.items():
+            assert not used & search_seeds, f"{name} uses seeds of {search}"
     assert not seeds["search-nano"] & seeds["search-critic-nano"]
 
 
 def test_optional_arm_that_would_never_update_is_left_out_and_named() -> None:
-    whole, brief = read_recipe("quickstart"), read_recipe("quickstart", ["train.steps=1"])
-    assert {run.arm for run in whole.runs()} == {
+    full_recipe, brief = read_recipe("quickstart"), read_recipe("quickstart", ["train.steps=1"])
+    assert {run.arm for run in full_recipe.runs()} == {
         "grpo",
         "grpo-rate-x5",
         "ppo",
         "gspo",
         "dpo",
-    } and not whole.left_out
+    } and not full_recipe.left_out
     assert {run.arm for run in brief.runs()} == {"grpo", "grpo-rate-x5", "gspo", "dpo"}
     tasks = ("arithmetic", "nanocode", "nanobias")
     assert [why.partition(": ")[0] for why in brief.left_out] == [f"ppo on {task}" for task in tasks]

@@ -35,12 +35,12 @@ def read(text: str = TEXT, sets: tuple[str, ...] = (), over: list[str] | None = 
 def test_arms_run_with_every_combination_and_keep_their_own_settings() -> None:
     recipe = read()
     assert len(recipe.runs()) == 2 * 4 * 2
-    found = {
+    run_by_values = {
         (recipe.sweep_values[run.arm].arm, run.train.learning_rate["policy"], run.train.num_minibatches): run
         for run in recipe.runs()
     }
-    assert len(found) == 8
-    for (arm, rate, minibatches), run in found.items():
+    assert len(run_by_values) == 8
+    for (arm, rate, minibatches), run in run_by_values.items():
         assert recipe.sweep_values[run.arm].values == {
             "train.learning_rate": rate,
             "train.num_minibatches": minibatches,
@@ -49,7 +49,7 @@ def test_arms_run_with_every_combination_and_keep_their_own_settings() -> None:
             assert run.algorithm.clip_high == 0.3
         else:  # a plain rate is the policy's
             assert run.train.learning_rate["critic"] == 1e-3
-    assert found["ppo", 3e-3, 4].arm == "ppo+learning_rate-3e-3+num_minibatches-4"
+    assert run_by_values["ppo", 3e-3, 4].arm == "ppo+learning_rate-3e-3+num_minibatches-4"
 
 
 def test_experiment_has_own_folder_unless_sweep_values_equal_the_recipe() -> None:
@@ -80,7 +80,7 @@ def test_a_setting_of_tasks_is_a_sweep_value_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "told"),
+    ("over", "message"),
     [
         ("train.learning_rate", "write --over KEY=VALUE,VALUE"),
         ("train.learning_rate=", "write --over KEY=VALUE,VALUE"),
@@ -91,8 +91,8 @@ def test_a_setting_of_tasks_is_a_sweep_value_too() -> None:
         ("train.steps=" + ",".join(map(str, range(1, 300))), "more than 200 combinations"),
     ],
 )
-def test_what_is_no_sweep_value_is_named(over: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_is_no_sweep_value_is_named(over: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read(over=[over])
 
 
@@ -116,6 +116,6 @@ def test_the_recipe_of_the_map_is_the_registered_one() -> None:
 
 @given(st.floats(1e-8, 1e3))
 def test_values_are_told_apart_in_names(value: float) -> None:
-    told = written(value)
-    assert set(told) <= set("0123456789e+-_")
-    assert float(told.replace("_", ".")) == pytest.approx(value, rel=1e-5)
+    text = written(value)
+    assert set(text) <= set("0123456789e+-_")
+    assert float(text.replace("_", ".")) == pytest.approx(value, rel=1e-5)
