@@ -49,9 +49,9 @@ def results(*classes: type[Task], most: int = 0, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_sound_task_passes_with_every_problem_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    [found] = results(Sums, monkeypatch=monkeypatch)
-    assert (found.state, found.problems) == ("ok", 10)
-    for tally, accepted in ((found.references, 10), (found.corrupted, 0), (found.empty, 0)):
+    [task_check] = results(Sums, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.problems) == ("ok", 10)
+    for tally, accepted in ((task_check.references, 10), (task_check.corrupted, 0), (task_check.empty, 0)):
         assert (tally.answers, tally.accepted, tally.faults) == (10, accepted, ())
 
 
@@ -60,10 +60,10 @@ def test_a_verifier_that_accepts_everything_fails(monkeypatch: pytest.MonkeyPatc
         def grade(self, problem: Problem, text: str) -> Verdict:
             return Verdict({"correct": 1.0}, text)
 
-    [found] = results(Lenient, monkeypatch=monkeypatch)
-    assert (found.state, found.corrupted.accepted, found.empty.accepted) == ("failed", 10, 10)
-    assert found.corrupted.faults[0] == "problem p0, corrupted '1': graded, correct = 1.0"
-    assert len(found.corrupted.faults) == check.MOST_SHOWN
+    [task_check] = results(Lenient, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.corrupted.accepted, task_check.empty.accepted) == ("failed", 10, 10)
+    assert task_check.corrupted.faults[0] == "problem p0, corrupted '1': graded, correct = 1.0"
+    assert len(task_check.corrupted.faults) == check.MOST_SHOWN
 
 
 def test_one_rejected_reference_of_ten_fails_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_one_rejected_reference_of_ten_fails_and_is_named(monkeypatch: pytest.Mo
                 return Verdict({"correct": 0.0}, None, "timeout")
             return super().grade(problem, text)
 
-    [found] = results(Blind, monkeypatch=monkeypatch)
-    assert (found.state, found.references.accepted) == ("failed", 9)
-    assert found.references.faults == ("problem p7, reference '1': timeout, correct = 0.0",)
+    [task_check] = results(Blind, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.references.accepted) == ("failed", 9)
+    assert task_check.references.faults == ("problem p7, reference '1': timeout, correct = 0.0",)
 
 
 def test_an_answer_that_was_not_graded_is_neither_accepted_nor_rejected(
@@ -85,9 +85,9 @@ def test_an_answer_that_was_not_graded_is_neither_accepted_nor_rejected(
         def grade(self, problem: Problem, text: str) -> Verdict:
             return Verdict({"correct": 0.0}, None, "infra_error") if text else super().grade(problem, text)
 
-    [found] = results(Broken, monkeypatch=monkeypatch)
-    assert found.state == "failed"
-    assert len(found.corrupted.faults) == check.MOST_SHOWN  # although none was accepted
+    [task_check] = results(Broken, monkeypatch=monkeypatch)
+    assert task_check.state == "failed"
+    assert len(task_check.corrupted.faults) == check.MOST_SHOWN  # although none was accepted
 
 
 def test_partial_credit_is_no_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +95,8 @@ def test_partial_credit_is_no_acceptance(monkeypatch: pytest.MonkeyPatch) -> Non
         def grade(self, problem: Problem, text: str) -> Verdict:
             return Verdict({"correct": 1.0 if text == str(problem.truth) else 0.9}, text)
 
-    [found] = results(Partial, monkeypatch=monkeypatch)
-    assert (found.state, found.corrupted.accepted) == ("ok", 0)
+    [task_check] = results(Partial, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.corrupted.accepted) == ("ok", 0)
 
 
 # Constants and answers to other problems
@@ -109,9 +109,13 @@ def test_a_verifier_that_a_constant_fools_fails_and_the_constant_is_named(
         def grade(self, problem: Problem, text: str) -> Verdict:
             return Verdict({"correct": float(text in ("nan", str(problem.truth)))}, text)
 
-    [found] = results(Fooled, monkeypatch=monkeypatch)
-    assert (found.state, found.corrupted.accepted, found.constants.accepted) == ("failed", 0, 10)
-    assert found.constants.faults[0] == "problem p0, 'nan': graded, correct = 1.0"
+    [task_check] = results(Fooled, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.corrupted.accepted, task_check.constants.accepted) == (
+        "failed",
+        0,
+        10,
+    )
+    assert task_check.constants.faults[0] == "problem p0, 'nan': graded, correct = 1.0"
 
 
 def test_a_constant_that_is_the_right_answer_fools_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +126,10 @@ def test_a_constant_that_is_the_right_answer_fools_nobody(monkeypatch: pytest.Mo
             except ValueError:
                 return Verdict({"correct": 0.0}, None, "unparsable")
 
-    [found] = results(ByValue, monkeypatch=monkeypatch)
-    assert (found.state, found.constants.accepted) == ("ok", 0)
+    [task_check] = results(ByValue, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.constants.accepted) == ("ok", 0)
     # four truths are 0 ("0", "0.0" and "0/1", which this verifier does not read), three are 1, three 2
-    assert found.lucky == 4 * 3 + 3 + 3
+    assert task_check.lucky == 4 * 3 + 3 + 3
 
 
 def test_answer_right_in_another_way_is_no_fault_where_task_can_show_it(
@@ -161,10 +165,10 @@ def test_the_reference_of_another_problem_is_tried(monkeypatch: pytest.MonkeyPat
         def corrupt(self, problem: Problem) -> str:
             return "wrong"
 
-    [found] = results(Any24, monkeypatch=monkeypatch)
-    assert (found.state, found.corrupted.accepted) == ("failed", 0)
-    assert found.constants.accepted == 10 * check.OTHERS
-    assert "of p1" in found.constants.faults[0]
+    [task_check] = results(Any24, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.corrupted.accepted) == ("failed", 0)
+    assert task_check.constants.accepted == 10 * check.OTHERS
+    assert "of p1" in task_check.constants.faults[0]
 
 
 def test_what_constants_earn_in_part_is_reported_and_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,8 +179,8 @@ def test_what_constants_earn_in_part_is_reported_and_is_no_fault(monkeypatch: py
             right = float(text == str(problem.truth))
             return Verdict({"correct": right, "score": max(right, 0.25)}, text)
 
-    [found] = results(Partial, monkeypatch=monkeypatch)
-    assert (found.state, found.graded) == ("ok", {"correct": 0.0, "score": 0.25})
+    [task_check] = results(Partial, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.graded) == ("ok", {"correct": 0.0, "score": 0.25})
 
 
 def test_constants_are_tried_on_problems_spread_over_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,12 +192,12 @@ def test_constants_are_tried_on_problems_spread_over_the_task(monkeypatch: pytes
 
         def grade(self, problem: Problem, text: str) -> Verdict:
             if text == "?":
-                seen.append(problem.id)
+                graded_ids.append(problem.id)
             return super().grade(problem, text)
 
-    seen: list[str] = []
+    graded_ids: list[str] = []
     results(Many, monkeypatch=monkeypatch)
-    assert seen == [f"p{n}" for n in range(0, 3 * check.MOST_CONSTANTS, 3)]
+    assert graded_ids == [f"p{n}" for n in range(0, 3 * check.MOST_CONSTANTS, 3)]
 
 
 @pytest.mark.parametrize(
@@ -232,28 +236,31 @@ def test_a_task_brings_its_own_corruption_and_its_known_defects(monkeypatch: pyt
         def defects(self) -> Mapping[str, str]:
             return {"p3": "its published answer is a question mark"}
 
-    [found] = results(Own, monkeypatch=monkeypatch)
-    assert (found.state, found.defects) == ("ok", 1)
-    assert (found.references.answers, found.corrupted.answers) == (9, 9)
+    [task_check] = results(Own, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.defects) == ("ok", 1)
+    assert (task_check.references.answers, task_check.corrupted.answers) == (9, 9)
 
 
 def test_a_family_is_checked_by_its_name_and_shares_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpobench.tasks.TASKS", {"kin:a": Sums, "kin:b": Sums, "sums": Sums})
-    found = list(check.checks(["kin"], 10))
-    assert [(one.task, one.references.answers) for one in found] == [("kin:a", 5), ("kin:b", 5)]
-    assert [one.references.answers for one in check.checks(["kin:b", "sums"], 10)] == [5, 10]
+    task_checks = list(check.checks(["kin"], 10))
+    assert [(task_check.task, task_check.references.answers) for task_check in task_checks] == [
+        ("kin:a", 5),
+        ("kin:b", 5),
+    ]
+    assert [task_check.references.answers for task_check in check.checks(["kin:b", "sums"], 10)] == [5, 10]
 
 
 def test_a_limit_spreads_over_all_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
+    graded_ids: list[str] = []
 
     class Noting(Sums):
         def grade(self, problem: Problem, text: str) -> Verdict:
-            seen.append(problem.id)
+            graded_ids.append(problem.id)
             return super().grade(problem, text)
 
     results(Noting, most=3, monkeypatch=monkeypatch)
-    assert list(dict.fromkeys(seen)) == ["p0", "p4", "p8"]  # every fourth of ten
+    assert list(dict.fromkeys(graded_ids)) == ["p0", "p4", "p8"]  # every fourth of ten
 
 
 def test_no_more_problems_are_generated_than_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,8 +272,8 @@ def test_no_more_problems_are_generated_than_are_checked(monkeypatch: pytest.Mon
         def problems(self, split: Split) -> Sequence[Problem]:
             return [Problem(f"{split}{n}", "?", n % 3) for n in range(getattr(self, split))]
 
-    [found] = results(Made, most=10, monkeypatch=monkeypatch)
-    assert (found.problems, found.references.answers) == (10, 10)
+    [task_check] = results(Made, most=10, monkeypatch=monkeypatch)
+    assert (task_check.problems, task_check.references.answers) == (10, 10)
     assert results(Made, monkeypatch=monkeypatch)[0].problems == 100
 
 
@@ -283,8 +290,8 @@ def test_equal_references_of_different_truths_are_not_corruptions(
         def demonstrate(self, problem: Problem) -> str:
             return str(problem.truth["answer"])
 
-    [found] = results(Twins, monkeypatch=monkeypatch)
-    assert (found.state, found.corrupted.answers) == ("ok", 8)
+    [task_check] = results(Twins, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.corrupted.answers) == ("ok", 8)
 
 
 def test_episodes_are_graded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,8 +305,8 @@ def test_episodes_are_graded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None
             right = [tuple(turns) == ("look", str(problem.truth)) for turns in episodes]
             return [Verdict({"correct": float(good)}, None) for good in right]
 
-    [found] = results(Turns, monkeypatch=monkeypatch)
-    assert (found.state, found.references.accepted, found.empty.accepted) == ("ok", 10, 0)
+    [task_check] = results(Turns, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.references.accepted, task_check.empty.accepted) == ("ok", 10, 0)
 
 
 @dataclass(frozen=True)
@@ -316,10 +323,10 @@ class Likely(Sums):
 def test_likelihood_chooses_the_reference_and_no_other_candidate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    [found] = results(Likely, monkeypatch=monkeypatch)
-    assert (found.mode, found.state) == ("likelihood", "ok")
-    assert (found.references.answers, found.references.accepted) == (10, 10)
-    assert (found.corrupted.answers, found.corrupted.accepted) == (20, 0)
+    [task_check] = results(Likely, monkeypatch=monkeypatch)
+    assert (task_check.mode, task_check.state) == ("likelihood", "ok")
+    assert (task_check.references.answers, task_check.references.accepted) == (10, 10)
+    assert (task_check.corrupted.answers, task_check.corrupted.accepted) == (20, 0)
 
 
 def test_by_likelihood_a_choice_that_follows_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,8 +334,8 @@ def test_by_likelihood_a_choice_that_follows_nothing_fails(monkeypatch: pytest.M
         def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
             return self.grade(problem, str(problem.truth))
 
-    [found] = results(Stuck, monkeypatch=monkeypatch)
-    assert (found.state, found.corrupted.accepted) == ("failed", 20)
+    [task_check] = results(Stuck, monkeypatch=monkeypatch)
+    assert (task_check.state, task_check.corrupted.accepted) == ("failed", 20)
 
 
 def test_a_probe_without_a_right_answer_must_tell_its_candidates_apart(
@@ -430,9 +437,9 @@ def test_standard_error_names_the_task_under_way_and_rows_say_what_it_took(
     monkeypatch.setattr("grpobench.runs.tools.progress.Lines.INTERVAL", 0.0)
     monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
     assert cli.main(["tasks", "check", "--json"]) == 70
-    said = capsys.readouterr()
-    assert said.err.splitlines() == ["checking slow, task 1 of 2", "checking raising, task 2 of 2"]
-    slow, raising = json.loads(said.out)
+    output = capsys.readouterr()
+    assert output.err.splitlines() == ["checking slow, task 1 of 2", "checking raising, task 2 of 2"]
+    slow, raising = json.loads(output.out)
     assert (slow["seconds"], raising["seconds"]) == (CLOCK[0], 0.0) and CLOCK[0] >= 60
     assert cli.main(["tasks", "check"]) == 70
     assert capsys.readouterr().err == ""
@@ -444,8 +451,9 @@ ONE_OF_A_KIND = {cls.__module__: name for name, cls in reversed(list(TASKS.items
 @pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(ONE_OF_A_KIND.values()))
 def test_registered_tasks_accept_their_references_and_reject_corruptions(name: str, times: int) -> None:
-    for found in check.checks([name], times * (3 if TASKS[name]().sandbox() else 12)):  # a program takes long
-        if found.state == "absent":
-            pytest.skip(found.why)
-        described: dict[str, Any] = found.row()
-        assert found.state == "ok", described
+    problems = times * (3 if TASKS[name]().sandbox() else 12)  # a program takes long
+    for task_check in check.checks([name], problems):
+        if task_check.state == "absent":
+            pytest.skip(task_check.why)
+        described: dict[str, Any] = task_check.row()
+        assert task_check.state == "ok", described

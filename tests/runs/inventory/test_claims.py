@@ -59,9 +59,9 @@ def test_a_finding_names_algorithms_and_tests_that_there_are() -> None:
 
 def test_whom_a_finding_is_about_is_no_part_of_its_rule(tmp_path: Path) -> None:
     """Registrations hold the digest of the rule: it is the same without `about`, and with another one."""
-    named = [name for name in findings() if read_finding(name).about]
-    assert len(named) > 10
-    for name in named:
+    names = [name for name in findings() if read_finding(name).about]
+    assert len(names) > 10
+    for name in names:
         path, text = tmp_path / f"{name}.toml", findings()[name].read_text(encoding="utf-8")
         for about in ("", 'about = ["mine"]\n'):
             path.write_text(re.sub(r"^about = .*\n", about, text, flags=re.M), encoding="utf-8")
@@ -70,8 +70,10 @@ def test_whom_a_finding_is_about_is_no_part_of_its_rule(tmp_path: Path) -> None:
             assert other.finding.digest == read_finding(name).finding.digest
         if not (KEPT / f"{name}-nano.json").exists():
             continue  # registered, and not run yet
-        kept = read_kept(KEPT / f"{name}-nano.json")
-        assert "the rule was changed after the registration" not in kept.departed(read_finding(name).finding)
+        record = read_kept(KEPT / f"{name}-nano.json")
+        assert "the rule was changed after the registration" not in record.departed(
+            read_finding(name).finding
+        )
 
 
 def test_a_caveat_is_no_part_of_the_rule_and_stands_below_the_conclusion(tmp_path: Path) -> None:
@@ -101,17 +103,17 @@ def test_faults_of_about_are_named(about: str, fault: str, tmp_path: Path) -> No
         read_finding(str(path))
 
 
-def changed(place: Path, difference: float) -> Record:
+def changed(path: Path, difference: float) -> Record:
     """A kept table in which the first arm of every contrast is so much above the second in each run."""
-    told = json.loads(place.read_text(encoding="utf-8"))
-    tests = told["registration"]["finding"]["test"]
-    for row in told["runs"]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    tests = content["registration"]["finding"]["test"]
+    for row in content["runs"]:
         for test in tests:
             if test["name"] in row["values"]:
                 sign = test["contrast"].get(row["arm"], 0.0)
                 row["values"][test["name"]] = 0.5 + sign * difference + 1e-3 * (row["seed"] % 3)
-    place.write_text(json.dumps(told), encoding="utf-8")
-    return read_kept(place)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return read_kept(path)
 
 
 def test_a_page_shows_what_the_kept_table_says(tmp_path: Path) -> None:
@@ -159,14 +161,17 @@ def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
 
 def test_an_algorithm_with_a_test_of_its_own_has_the_verdict_of_that_test() -> None:
     row = standing().of(ALGORITHMS["kl_cov"])["here"]["findings"][0]
-    found = standing().of(ALGORITHMS["dapo"])["here"]["findings"]
-    whole = next(one for one in found if one["finding"] == "clip-higher")  # at nano; a larger scale follows
-    (part,) = (one for one in found if one["finding"] == "averaging")
+    dapo_findings = standing().of(ALGORITHMS["dapo"])["here"]["findings"]
+    # at nano; a larger scale follows
+    clip_higher = next(finding for finding in dapo_findings if finding["finding"] == "clip-higher")
+    (part,) = (finding for finding in dapo_findings if finding["finding"] == "averaging")
     assert (part["conclusion"], part["decides"], part["claim"]) == ("supported", True, "")
     result = read_kept(KEPT / "clip-higher-nano.json").result()
-    own = next(one for one in result.tests if one.test.name == "KL-Cov keeps more at equal success")
-    assert (row["test"], row["conclusion"], row["decides"]) == (own.test.name, own.verdict, False)
-    assert (whole["conclusion"], whole["decides"]) == (result.verdict, True)
+    kl_cov = next(
+        judged for judged in result.tests if judged.test.name == "KL-Cov keeps more at equal success"
+    )
+    assert (row["test"], row["conclusion"], row["decides"]) == (kl_cov.test.name, kl_cov.verdict, False)
+    assert (clip_higher["conclusion"], clip_higher["decides"]) == (result.verdict, True)
 
 
 @every
@@ -194,16 +199,16 @@ def test_the_profile_of_a_page_has_every_probe_once_with_its_mark() -> None:
     means = {"a": {"x": 0.9, "y": 0.1}, "b": {"x": 0.5, "y": 0.5}, "c": {"x": 0.5, "y": 0.9}}
     made = Standing(None)
     vars(made)["profile"] = profile(means, [probe("x"), probe("y")])
-    found = made.scores("a")
-    assert found["others"] == 2
-    assert [shown.partition(" ±")[0] for shown in found["marks"]["good"]] == ["the x 0.90"]
-    assert [shown.partition(" ±")[0] for shown in found["marks"]["bad"]] == ["the y 0.10"]
+    scores = made.scores("a")
+    assert scores["others"] == 2
+    assert [shown.partition(" ±")[0] for shown in scores["marks"]["good"]] == ["the x 0.90"]
+    assert [shown.partition(" ±")[0] for shown in scores["marks"]["bad"]] == ["the y 0.10"]
     assert made.scores("d")["marks"] == {}
     assert claims.profile_lines(made.scores("d")) == [claims.no_profile("d")]
     for name in ALGORITHMS:
         marks = standing().scores(name)["marks"]
         titles = [probe.title for probe in standing().profile.probes.values()]
-        shown = [next(t for t in titles if one.startswith(t)) for own in marks.values() for one in own]
+        shown = [next(t for t in titles if text.startswith(t)) for texts in marks.values() for text in texts]
         assert len(shown) == len(set(shown)) <= len(titles)
 
 

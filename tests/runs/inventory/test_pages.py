@@ -77,8 +77,8 @@ def test_every_group_of_modifiers_says_what_it_was_checked_against() -> None:
 
 @every
 def test_an_algorithm_says_nothing_twice(cls: type[Algorithm[Any]]) -> None:
-    said = re.split(r"(?<=[.;]) ", f"{cls.departures} {cls.evidence}")
-    assert sorted(said) == sorted(set(said))
+    sentences = re.split(r"(?<=[.;]) ", f"{cls.departures} {cls.evidence}")
+    assert sorted(sentences) == sorted(set(sentences))
 
 
 AUTHORS = "bnpo dppo fipo flowrl gigpo gpg gvpo m2po maxrl mc_grpo negative_grpo otb rebel reinforce_pp"
@@ -126,10 +126,10 @@ def test_no_page_says_of_an_algorithm_that_is_here_that_it_is_not() -> None:
 
 
 def test_the_index_has_a_line_for_each_and_links_lead_somewhere() -> None:
-    found = written()
+    text_by_page = written()
     for name in ALGORITHMS:
-        assert f"| [`{name}`]({name}.md) |" in found["algorithms/README.md"]
-    for name, text in found.items():
+        assert f"| [`{name}`]({name}.md) |" in text_by_page["algorithms/README.md"]
+    for name, text in text_by_page.items():
         for link in re.findall(r"\]\(([^)]+\.md)(#[\w-]+)?\)", text):
             assert ((DOCS / name).parent / link[0]).exists(), f"{name} links to {link[0]}"
 
@@ -173,7 +173,7 @@ def test_every_dialect_stands_on_its_page_with_every_source() -> None:
 def test_pages_of_algorithms_and_findings_that_are_gone_are_removed_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "pages", lambda kept: dict(written()))
+    monkeypatch.setattr(pages, "pages", lambda tables: dict(written()))
     folder = tmp_path / "algorithms"
     folder.mkdir()
     (folder / "gone.md").write_text(f"{pages.MARK} from algorithms/gone.py; do not edit. -->\n# gone\n")
@@ -207,7 +207,8 @@ def test_text_with_bars_stays_in_its_cell() -> None:
 
 
 def test_files_of_others_are_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "pages", lambda kept: dict(written()))  # once made, the same for every folder
+    # once made, the same for every folder
+    monkeypatch.setattr(pages, "pages", lambda tables: dict(written()))
     (tmp_path / "dialects.md").write_text("mine", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"dialects\.md was not written by"):
         pages.write(tmp_path)
@@ -220,10 +221,10 @@ def test_files_of_others_are_not_written_over(tmp_path: Path, monkeypatch: pytes
 def test_pages_go_to_the_checkout_only_from_inside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[Path] = []
-    monkeypatch.setattr(pages, "write", lambda folder, app: asked.append(folder) or [])
+    written_folders: list[Path] = []
+    monkeypatch.setattr(pages, "write", lambda folder, app: written_folders.append(folder) or [])
     monkeypatch.chdir(DOCS / "algorithms")
-    assert cli.main(["docs"]) == 0 and asked == [DOCS.resolve()]
+    assert cli.main(["docs"]) == 0 and written_folders == [DOCS.resolve()]
     monkeypatch.chdir(tmp_path)
     assert cli.main(["docs"]) == 2
     assert f"not in the checkout {DOCS.parent.resolve()}; name one" in capsys.readouterr().err
@@ -232,7 +233,7 @@ def test_pages_go_to_the_checkout_only_from_inside_it(
     monkeypatch.setattr(folders, "__file__", str(installed))
     assert cli.main(["docs"]) == 2
     assert "not a checkout of the project; name a folder: grpobench docs DIR" in capsys.readouterr().err
-    assert cli.main(["docs", "here"]) == 0 and asked[1:] == [Path("here")]
+    assert cli.main(["docs", "here"]) == 0 and written_folders[1:] == [Path("here")]
 
 
 def test_pages_reword_what_registered_rules_say() -> None:

@@ -22,13 +22,13 @@ def test_without_anything_at_both_scales_there_is_no_page() -> None:
 
 def test_probes_alone_make_a_page_with_their_orders_and_scores() -> None:
     means = {"a": (0.1, 0.3), "b": (0.5, 0.2), "c": (0.9, 0.8)}
-    kept = [
+    rows_by_scale = [
         {name: rows(name, "learn", list(of[side] + SPREAD)) for name, of in means.items()} for side in (0, 1)
     ]
     probes = {"learn": probe("learn")}
     rates = {name: {"policy": RATE} for name in means}
-    found = transfers((kept[0], kept[1]), (probes, probes), (rates, rates))
-    made = transfer_page.transfer_pages(templating.templates(), [], [], found)
+    probe_transfers = transfers((rows_by_scale[0], rows_by_scale[1]), (probes, probes), (rates, rates))
+    made = transfer_page.transfer_pages(templating.templates(), [], [], probe_transfers)
     assert set(made) == {transfer_page.PAGE, transfer_page.PROBES_FIGURE}
     lines = made[transfer_page.PAGE].splitlines()
     assert "| the learn | 3 | – | 3 | 2 | 1 | 0 | 0 |" in lines
@@ -37,8 +37,8 @@ def test_probes_alone_make_a_page_with_their_orders_and_scores() -> None:
 
 
 def test_findings_alone_make_a_page_with_their_figure() -> None:
-    one = several({"x": [0.05, 0.06] * 4}, question("x"))
-    made = transfer_page.transfer_pages(templating.templates(), [one], [one], [])
+    result = several({"x": [0.05, 0.06] * 4}, question("x"))
+    made = transfer_page.transfer_pages(templating.templates(), [result], [result], [])
     assert set(made) == {transfer_page.PAGE, transfer_page.FIGURE}
     assert "## Probes" not in made[transfer_page.PAGE]
     assert "### Conclusions" in made[transfer_page.PAGE]
