@@ -38,15 +38,15 @@ EXCEPTIONS = {
 
 def functions() -> list[str]:
     """The functions of all commands, such as `run.run_command`."""
-    found: list[str] = []
+    names: list[str] = []
     groups = [cli.app]
     while groups:
         for command in groups.pop().commands.values():
             if isinstance(command, cli.Command):
-                found.append(command.function)
+                names.append(command.function)
             else:
                 groups.append(command)  # type: ignore[arg-type]
-    return sorted(set(found))
+    return sorted(set(names))
 
 
 @cache
@@ -56,53 +56,53 @@ def tree(module: str) -> ast.Module:
 
 def imported(nodes: list[ast.stmt]) -> dict[str, tuple[str, str]]:
     """Names -> (module, name) of the package's imports in a body, but not those for type checkers alone."""
-    found = {}
+    imports = {}
     for top in nodes:
         if isinstance(top, ast.If) and ast.unparse(top.test) == "TYPE_CHECKING":
             continue
         for node in ast.walk(top):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grpobench."):
                 for alias in node.names:
-                    found[alias.asname or alias.name] = (str(node.module), alias.name)
-    return found
+                    imports[alias.asname or alias.name] = (str(node.module), alias.name)
+    return imports
 
 
-def uses(module: str, function: str, seen: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def uses(module: str, function: str, visited: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """(module, name) of what a function of a command's module uses of other rooms, also through functions of
     other commands' modules."""
-    if (module, function) in seen:
+    if (module, function) in visited:
         return
-    seen.add((module, function))
+    visited.add((module, function))
     tops = [node for node in tree(module).body if not isinstance(node, ast.FunctionDef)]
     defined = {node.name: node for node in tree(module).body if isinstance(node, ast.FunctionDef)}
     body = defined.get(function)
     if body is None:
         return  # a constant, or an option's declaration
-    known = imported(tops) | imported(body.body)
+    imports = imported(tops) | imported(body.body)
     for name in sorted({node.id for node in ast.walk(body) if isinstance(node, ast.Name)}):
-        if name in known:
-            home, original = known[name]
+        if name in imports:
+            home, original = imports[name]
             if home.startswith(COMMANDS):
-                yield from uses(home.removeprefix(f"{COMMANDS}."), original, seen)
+                yield from uses(home.removeprefix(f"{COMMANDS}."), original, visited)
             else:
                 yield home, original
         elif name in defined:
-            yield from uses(module, name, seen)
+            yield from uses(module, name, visited)
 
 
 def work(command: str) -> set[str]:
     """The modules of rooms that do the work of a command: no types, errors and constants, and nothing of the
     interface, of what reads arguments, and of what prints."""
     module, function = command.split(".")
-    found = set()
+    modules = set()
     for home, name in uses(module, function, set()):
         path = ROOT / f"{home.removeprefix('grpobench.').replace('.', '/')}/{name}.py"
-        place = f"{home}.{name}" if path.exists() else home
-        shown = place.removeprefix("grpobench.")
-        told = {shown, f"{shown}.{name}"} & {*READING, *PRINTING}
-        if not (told or place.startswith(INTERFACE) or name[0].isupper()):
-            found.add(shown)
-    return found
+        full_name = f"{home}.{name}" if path.exists() else home
+        shown = full_name.removeprefix("grpobench.")
+        input_output = {shown, f"{shown}.{name}"} & {*READING, *PRINTING}
+        if not (input_output or full_name.startswith(INTERFACE) or name[0].isupper()):
+            modules.add(shown)
+    return modules
 
 
 @pytest.mark.parametrize("command", functions())
