@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 from helpers import stand_ins
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.pages import drawing
 from helpers.shell import command
 
@@ -609,9 +609,9 @@ def test_names_of_patterns_are_known_and_others_are_not() -> None:
         "eval/test/greedy/correct",
         "eval/validation/sampled/bias_ambiguous/Age",
     ):
-        assert known(name), name
+        assert is_metric(name), name
     for name in ("reward", "score/", "eval/test/correct", "unheard/of"):
-        assert not known(name), name
+        assert not is_metric(name), name
 
 
 def test_one_name_with_two_definitions_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

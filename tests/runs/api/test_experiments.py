@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import places, recipe
+from helpers.experiments import recipe, states_by_arm
 
 import grpobench
 from grpobench.runs.api import experiments
@@ -102,9 +102,13 @@ def test_crashed_runs_raise_error_naming_them_and_results_of_others(stands: None
     assert re.match(r"  raise-sums-s0: crashed: stand_ins\.py:\d+ execute raised ArithmeticError", lines[1])
     assert lines[1].endswith(f"ArithmeticError: it went wrong; see {crash}")
     assert lines[2] == f"  results of the other runs: grpobench.load({str(tmp_path / 'm')!r})"
-    assert places(caught.value.outcome) == {"fine": "finished", "raise": "crashed", "diverge": "diverged"}
+    assert states_by_arm(caught.value.outcome) == {
+        "fine": "finished",
+        "raise": "crashed",
+        "diverge": "diverged",
+    }
     results = grpobench.run(three_arms, tmp_path, workers=2, progress=False, check=False)
-    assert results.runs.set_index("arm")["state"].to_dict() == places(caught.value.outcome)
+    assert results.runs.set_index("arm")["state"].to_dict() == states_by_arm(caught.value.outcome)
     strict = recipe(tmp_path, "diverge", head="fail_on_divergence = true\n")
     with pytest.raises(
         grpobench.RunError, match=r"1 of 1 runs failed\n  diverge-sums-s0: diverged: loss is not"
