@@ -510,10 +510,10 @@ class OfOthers:
 
 
 def test_a_class_with_a_field_that_no_recipe_can_write_is_read_without_it() -> None:
-    found: list[str] = []
-    assert build(OfOthers, MappingProxyType({"size": 2}), "x", found) == OfOthers(2) and not found
-    build(OfOthers, {"model": 3, "scale": "abs"}, "x", found)
-    refused = [text.partition(" a ")[0] for text in found]
+    messages: list[str] = []
+    assert build(OfOthers, MappingProxyType({"size": 2}), "x", messages) == OfOthers(2) and not messages
+    build(OfOthers, {"model": 3, "scale": "abs"}, "x", messages)
+    refused = [text.partition(" a ")[0] for text in messages]
     assert refused == ["x.model: no recipe can write", "x.scale: no recipe can write"]
 
 
@@ -526,12 +526,12 @@ class ByPydantic:
 
 
 def test_what_others_check_by_pydantic_is_told_with_the_line_of_their_code() -> None:
-    found: list[str] = []
-    build(ByPydantic, {"size": 2}, "x", found)
+    messages: list[str] = []
+    build(ByPydantic, {"size": 2}, "x", messages)
     assert (
-        len(found) == 1
-        and found[0].startswith("x: test_recipe.py:")
-        and "greater than or equal to 5" in found[0]
+        len(messages) == 1
+        and messages[0].startswith("x: test_recipe.py:")
+        and "greater than or equal to 5" in messages[0]
     )
 
 
