@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.histories import BROKEN, EVERY, Row, answered, constant, healthy, history, since
-from helpers.logs import known
+from helpers.logs import is_metric
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -197,7 +197,7 @@ def test_what_cannot_be_judged_is_said_with_what_it_lacks() -> None:
 @pytest.mark.parametrize("kind", DETECTORS)
 def test_every_metric_that_a_detector_needs_is_one_that_runs_log(kind: str) -> None:
     names = [name for choice in DETECTORS[kind].needs for name in choice]
-    assert names and all(known(name) and is_read_by_detectors(name) for name in names)
+    assert names and all(is_metric(name) and is_read_by_detectors(name) for name in names)
 
 
 @pytest.mark.parametrize("kind", DETECTORS)

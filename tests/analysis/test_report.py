@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
 
@@ -508,7 +508,7 @@ def test_captions_define_metrics_that_are_logged() -> None:
     """A panel of a metric that was renamed would be left out without a word."""
     drawn = [panel.metric for _, panels in TRAINING.values() for panel in panels]
     declared = {name: find(name) for name in drawn}
-    assert all(known(name) for name in drawn) and all(declared.values())
+    assert all(is_metric(name) for name in drawn) and all(declared.values())
     assert all(metric.label and metric.unit in metric.axis for metric in declared.values() if metric)
 
 

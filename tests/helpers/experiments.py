@@ -33,5 +33,5 @@ def launch(recipe: Recipe, out: Path, **options: Any) -> tuple[Outcome, str]:
     return outcome, console.file.getvalue()
 
 
-def places(outcome: Outcome) -> dict[str, str]:
+def states_by_arm(outcome: Outcome) -> dict[str, str]:
     return {run.config.arm: run.state for run in outcome.runs}

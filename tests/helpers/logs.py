@@ -7,7 +7,7 @@ import json
 from grpobench.runs.metrics import catalog
 
 
-def known(name: str) -> bool:
+def is_metric(name: str) -> bool:
     """Whether a name may stand in metrics.jsonl."""
     return name == "step" or catalog.find(name) is not None
 

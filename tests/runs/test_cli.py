@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 from helpers import stand_ins
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.pages import drawing
 from helpers.shell import command
 
@@ -287,7 +287,13 @@ def test_an_attempt_without_its_model_may_be_corrected(
         "evaluate.test_problems=0",
     ]
     tiny += ["train.steps=1", "arms=grpo", "tasks=arithmetic", "seeds=[0]"]
-    words = ["run", "quickstart", "--workers", "1", *(word for one in tiny for word in ("--set", one))]
+    words = [
+        "run",
+        "quickstart",
+        "--workers",
+        "1",
+        *(word for assignment in tiny for word in ("--set", assignment)),
+    ]
     assert cli.main([*words, "--set", "model.name=nobody/nothing"]) == 2
     assert "model 'nobody/nothing' is not on this machine" in capsys.readouterr().err
     with drawing("final_accuracy"):
@@ -322,14 +328,14 @@ def commands(group: click.Group = cli.app, *before: str) -> Iterator[tuple[str, 
 def test_every_command_has_help_that_fits_a_terminal(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = []
+    help_texts = []
     for option in ("-h", "--help"):
         assert cli.main([*words, option]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
-    assert said[0].startswith(f"Usage: grpobench {' '.join(words)} [OPTIONS]")
-    assert max(map(len, said[0].splitlines())) <= 80
-    assert said[0].isascii()
+        help_texts.append(capsys.readouterr().out)
+    assert help_texts[0] == help_texts[1]
+    assert help_texts[0].startswith(f"Usage: grpobench {' '.join(words)} [OPTIONS]")
+    assert max(map(len, help_texts[0].splitlines())) <= 80
+    assert help_texts[0].isascii()
 
 
 def test_a_context_without_the_group_leaves_a_command_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -416,8 +422,10 @@ def test_the_device_of_deep_checks_is_chosen_before_torch_is_loaded(
     assert cli.main(["doctor", "--deep", "--device", "cuda"]) == 2
     assert "torch sees no GPU here" in capsys.readouterr().err
     assert cli.main(["doctor", "--device", "cpu", "--gpu-memory", "24", "--set", "seeds=[0]"]) == 2
-    told = capsys.readouterr().err
-    assert all(f"{name}: belongs to --deep RECIPE" in told for name in ("--device", "--gpu-memory", "--set"))
+    stderr = capsys.readouterr().err
+    assert all(
+        f"{name}: belongs to --deep RECIPE" in stderr for name in ("--device", "--gpu-memory", "--set")
+    )
     monkeypatch.setenv(machine.VISIBLE, "3")
     assert cli.main(["doctor", "--deep", "no-such-recipe", "--device", "cpu"]) == 2
     assert os.environ[machine.VISIBLE] == ""
@@ -433,10 +441,10 @@ print([name for name in ("torch", "numpy", "rich", "grpobench.runs.settings") if
 
 @pytest.mark.parametrize("words", [[], ["run"], ["eval"], ["report"], ["tasks"]], ids=str)
 def test_help_imports_nothing_that_a_command_needs(words: list[str]) -> None:
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", LIGHT, *words, "--help"], capture_output=True, text=True, check=True
     )
-    loaded = told.stdout.splitlines()[-1]
+    loaded = completed.stdout.splitlines()[-1]
     assert loaded == ("['torch']" if words in (["run"], ["report"]) else "[]")  # its stand-in
 
 
@@ -494,24 +502,25 @@ def test_data_folder_of_the_command_line_reaches_the_tasks(
     from grpobench.tasks.data.sources import FOLDER_VARIABLE
 
     monkeypatch.setenv(FOLDER_VARIABLE, "before")
-    seen = []
-    monkeypatch.setattr(showing, "show", lambda *_: seen.append(os.environ[FOLDER_VARIABLE]) or {})
+    data_folders = []
+    monkeypatch.setattr(showing, "show", lambda *_: data_folders.append(os.environ[FOLDER_VARIABLE]) or {})
     monkeypatch.setattr(showing, "as_text", str)
     assert cli.main(["show", "task", "x", "--data-dir", str(tmp_path)]) == 0
-    assert seen == [str(tmp_path)]
+    assert data_folders == [str(tmp_path)]
 
 
 def test_doctor_tries_what_it_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--json", "--out", str(tmp_path / "results")]) == 0
     out, err = capsys.readouterr()
     assert "%|" not in err  # no bars of libraries around the table
-    found = {row["subject"]: row for row in json.loads(out)}
-    assert found["torch"]["health"] == found["sandbox"]["health"] == found["disk"]["health"] == "ok"
+    subjects = {row["subject"]: row for row in json.loads(out)}
+    assert subjects["torch"]["health"] == subjects["sandbox"]["health"] == subjects["disk"]["health"] == "ok"
     for subject in ("memory", "training"):
         assert (
-            found[subject]["health"] == "not tried" and "grpobench doctor --deep" in found[subject]["detail"]
+            subjects[subject]["health"] == "not tried"
+            and "grpobench doctor --deep" in subjects[subject]["detail"]
         )
-    assert str(tmp_path) in found["disk"]["detail"]
+    assert str(tmp_path) in subjects["disk"]["detail"]
 
 
 def test_doctor_offers_training_only_where_all_that_it_needs_is_installed(
@@ -569,9 +578,9 @@ def test_tab_offers_commands_options_and_names(
     begun: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = f"grpobench {begun}"
-    asked = {"_GRPOBENCH_COMPLETE": "bash_complete", "COMP_WORDS": words}
-    asked["COMP_CWORD"] = str(len(words.split()) - 1)
-    for name, value in asked.items():
+    environment = {"_GRPOBENCH_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    environment["COMP_CWORD"] = str(len(words.split()) - 1)
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert cli.main([]) == 0
     assert [line.partition(",")[2] for line in capsys.readouterr().out.split()] == offered
@@ -600,9 +609,9 @@ def test_names_of_patterns_are_known_and_others_are_not() -> None:
         "eval/test/greedy/correct",
         "eval/validation/sampled/bias_ambiguous/Age",
     ):
-        assert known(name), name
+        assert is_metric(name), name
     for name in ("reward", "score/", "eval/test/correct", "unheard/of"):
-        assert not known(name), name
+        assert not is_metric(name), name
 
 
 def test_one_name_with_two_definitions_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

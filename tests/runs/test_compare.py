@@ -61,8 +61,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def wish(candidate: str, *others: str, **more: Any) -> Wish:
-    given = {"tasks": ("arithmetic",), "seeds": tuple(range(6)), "command": "grpobench compare ..."} | more
-    return Wish(candidate, others, **given)
+    settings = {"tasks": ("arithmetic",), "seeds": tuple(range(6)), "command": "grpobench compare ..."} | more
+    return Wish(candidate, others, **settings)
 
 
 def rates(made: Any) -> dict[str, dict[str, float]]:
@@ -73,8 +73,8 @@ def rates(made: Any) -> dict[str, dict[str, float]]:
 
 
 def test_arms_take_the_settings_of_the_recipe_or_train_like_a_relative(mine: Path) -> None:
-    own = ("mine:Sequence", "mine:Valued", "mine:Other")
-    made = compose(wish("mine:Half", "grpo", "gspo", "ppo", "rloo", *own))
+    user_classes = ("mine:Sequence", "mine:Valued", "mine:Other")
+    made = compose(wish("mine:Half", "grpo", "gspo", "ppo", "rloo", *user_classes))
     assert rates(made) == {
         "half": {"policy": 1e-4},  # like grpo, from which it is derived
         "grpo": {"policy": 1e-4},
@@ -160,7 +160,7 @@ def test_wrong_names_are_refused_with_the_nearest(
 ) -> None:
     with pytest.raises(ConfigError) as error:
         compose(wish(candidate, *others))
-    assert any(fault in one for one in error.value.faults)
+    assert any(fault in message for message in error.value.faults)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_wrong_names_are_refused_with_the_nearest(
 def test_a_slip_of_the_keyboard_is_grpo_everywhere(mine: Path, words: list[str], capsys: Capture) -> None:
     (mine / "slip.toml").write_text('tasks = ["arithmetic"]\n[[arm]]\nalgorithm = "gpro"\n')
     assert cli.main(words) == 2
-    told = capsys.readouterr().err.replace("'", "")
-    assert "gpro" in told and "did you mean grpo?" in told
+    message = capsys.readouterr().err.replace("'", "")
+    assert "gpro" in message and "did you mean grpo?" in message
     if "arithmetik" in words:  # all errors at once
-        assert "--task: unknown task arithmetik; did you mean arithmetic?" in told
+        assert "--task: unknown task arithmetik; did you mean arithmetic?" in message
 
 
 def test_of_equally_near_words_that_of_the_same_letters_is_meant() -> None:
@@ -216,7 +216,7 @@ name = "fine3"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Runs take no time: fine1 ends 10 points above fine2, and fine3 is 5 points above or below in turn."""
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
@@ -230,12 +230,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
 
 
-def said(capsys: Capture, *words: str, code: int = 0) -> list[str]:
+def run_cli(capsys: Capture, *words: str, code: int = 0) -> list[str]:
     """What `grpobench WORDS` prints; of an error what it complains."""
     capsys.readouterr()
     assert cli.main(words) == code
-    told = capsys.readouterr()
-    return (told.err if code else told.out).splitlines()
+    captured = capsys.readouterr()
+    return (captured.err if code else captured.out).splitlines()
 
 
 WORDS = ("compare", "fine1", "--task", "listed", "--recipe", "base.toml", "--workers", "1")
@@ -245,8 +245,8 @@ def verdicts(lines: list[str]) -> list[str]:
     return [line.removeprefix("listed: ") for line in lines if line.startswith("listed: ")]
 
 
-def test_another_arm_and_more_seeds_run_only_what_is_missing(place: Path, capsys: Capture) -> None:
-    lines = said(capsys, *WORDS, "--with", "fine2", "--seeds", "6")
+def test_another_arm_and_more_seeds_run_only_what_is_missing(workspace: Path, capsys: Capture) -> None:
+    lines = run_cli(capsys, *WORDS, "--with", "fine2", "--seeds", "6")
     assert lines[:2] == [
         "settings: those of the recipe base (1 steps of 1 × 8 completions, model nano)",
         "learning rates: 1e-05 (fine1, fine2)",
@@ -254,50 +254,50 @@ def test_another_arm_and_more_seeds_run_only_what_is_missing(place: Path, capsys
     assert lines[2].startswith("6 seeds find a difference of") and "no earlier runs" in lines[2]
     # fine1 − fine2 is 10, 10.1, …, 10.5 points: mean 10.25, all of one sign, p = 2/64
     assert verdicts(lines) == ["fine1 is better than fine2 by 10.2 points (+10.1 to +10.4), adjusted p 0.031"]
-    folder = place / "results" / "compare-fine1-base"
+    folder = workspace / "results" / "compare-fine1-base"
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/status.json")}
     assert len(before) == 12
     # runs of an arm that the command leaves out must have been made alike
     other = [*WORDS, "--with", "fine3", "--seeds", "6"]
-    fault = said(capsys, *other, "--set", "train.group_size=4", code=2)[1]
+    fault = run_cli(capsys, *other, "--set", "train.group_size=4", code=2)[1]
     assert "has runs of fine2 with other settings (train.group_size: not set -> 4)" in fault
     assert "add fine2 to --with, keep the settings, or choose another --out" in fault
-    lines = said(capsys, *other)
+    lines = run_cli(capsys, *other)
     assert "6 of 12 runs already have a result" in lines
     assert any("points in earlier runs of this folder" in line for line in lines)
     pairs = [line.split(" by ")[0] for line in verdicts(lines)]
     assert pairs == ["fine1 is better than fine3", "fine1 is better than fine2"]
     # one more seed
-    lines = said(capsys, *WORDS, "--with", "fine2,fine3", "--seeds", "7")
+    lines = run_cli(capsys, *WORDS, "--with", "fine2,fine3", "--seeds", "7")
     assert "18 of 21 runs already have a result" in lines and len(verdicts(lines)) == 2
     assert len(list(folder.glob("*/status.json"))) == 21
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
-    told = json.loads((folder / "experiment.json").read_text())
-    assert told["control"] == "fine1"
-    assert told["command"].startswith("grpobench compare fine1 --with fine2,fine3")
-    assert toml.read(told["recipe"])["control"] == "fine1"
+    experiment = json.loads((folder / "experiment.json").read_text())
+    assert experiment["control"] == "fine1"
+    assert experiment["command"].startswith("grpobench compare fine1 --with fine2,fine3")
+    assert toml.read(experiment["recipe"])["control"] == "fine1"
     report = json.loads((folder / "report" / "report.json").read_text())
     assert [(pair["second"], pair["pairs"]) for pair in report["comparisons"]] == [("fine2", 2), ("fine3", 2)]
 
 
-def test_too_few_seeds_are_refused_before_anything_is_written(place: Path, capsys: Capture) -> None:
-    fault = said(capsys, *WORDS, "--with", "fine2", "--seeds", "5", code=2)[1]
+def test_too_few_seeds_are_refused_before_anything_is_written(workspace: Path, capsys: Capture) -> None:
+    fault = run_cli(capsys, *WORDS, "--with", "fine2", "--seeds", "5", code=2)[1]
     assert "--seeds 5: the smallest p of 5 seeds is 0.0625" in fault and "write --seeds 6 or more" in fault
-    assert not (place / "results").exists()
+    assert not (workspace / "results").exists()
 
 
-def test_run_says_that_few_seeds_give_no_verdict_and_goes_on(place: Path, capsys: Capture) -> None:
+def test_run_says_that_few_seeds_give_no_verdict_and_goes_on(workspace: Path, capsys: Capture) -> None:
     words = ("run", "base.toml", "--workers", "1", "--seeds", "3,4")
-    lines = said(capsys, *words, "--dry-run", "--no-trial")
+    lines = run_cli(capsys, *words, "--dry-run", "--no-trial")
     assert lines[-2:] == [
         "2 seeds can never show a difference at 5%, whatever the accuracies are: that takes 6 seeds, 4 more",
         "so these runs end without verdicts; --seeds 3-8 makes them possible",
     ]
     assert (
-        json.loads("\n".join(said(capsys, *words, "--dry-run", "--json", "--no-trial")))["outlook"]
+        json.loads("\n".join(run_cli(capsys, *words, "--dry-run", "--json", "--no-trial")))["outlook"]
         == lines[-2:]
     )
-    done = said(capsys, *words)
+    done = run_cli(capsys, *words)
     assert done[:2] == lines[-2:]
     assert "listed: unresolved: all 3 pairs (a difference takes 6 seeds)" in done
 
@@ -338,8 +338,8 @@ def test_the_typical_spread_is_the_median_of_pairs_with_three_seeds() -> None:
         "c": {0: 0.3, 1: 0.5, 2: 0.7},  # .2
         "d": {0: 0.1},
     }
-    found = resolution.spread_of_runs(scores, "a", "here")
-    assert found.value == pytest.approx(0.15) and found.source == "here"
+    spread = resolution.spread_of_runs(scores, "a", "here")
+    assert spread.value == pytest.approx(0.15) and spread.source == "here"
     assert resolution.spread_of_runs(scores, "new", "").value == pytest.approx(0.1)  # b − c has .1 as well
     assert math.isnan(resolution.spread_of_runs({"a": {0: 0.5}, "b": {0: 0.4}}, "", "").value)
 

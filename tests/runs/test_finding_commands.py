@@ -57,14 +57,14 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder in which the finding has been run: those of fine1 end 10 points higher."""
-    place = tmp_path_factory.mktemp("made")
+    workspace = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
-        stand_in(patch, place)
-        assert cli.main(["finding", "run", "mine", "--out", str(place / "out")]) == 0
-    yield place
+        stand_in(patch, workspace)
+        assert cli.main(["finding", "run", "mine", "--out", str(workspace / "out")]) == 0
+    yield workspace
 
 
-def stand_in(patch: pytest.MonkeyPatch, place: Path) -> None:
+def stand_in(patch: pytest.MonkeyPatch, workspace: Path) -> None:
     """The suite has one finding, `mine`; its runs take no time and its reports are not drawn."""
     patch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     patch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
@@ -72,16 +72,16 @@ def stand_in(patch: pytest.MonkeyPatch, place: Path) -> None:
     quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
     patch.setattr("grpobench.runs.api.experiments.run_experiment", quick)
     patch.setattr("grpobench.runs.commands.run.write_report", lambda folder, formats: (folder, []))
-    (place / "findings").mkdir(exist_ok=True)
-    (place / "findings" / "mine.toml").write_text(MINE)
-    (place / "docs").mkdir(exist_ok=True)
-    patch.setattr("grpobench.runs.settings.findings.FINDINGS", place / "findings")
-    patch.setattr("grpobench.runs.inventory.folders.docs_folder", lambda remedy="": place / "docs")
-    patch.chdir(place)
+    (workspace / "findings").mkdir(exist_ok=True)
+    (workspace / "findings" / "mine.toml").write_text(MINE)
+    (workspace / "docs").mkdir(exist_ok=True)
+    patch.setattr("grpobench.runs.settings.findings.FINDINGS", workspace / "findings")
+    patch.setattr("grpobench.runs.inventory.folders.docs_folder", lambda remedy="": workspace / "docs")
+    patch.chdir(workspace)
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it, which the commands are given."""
     shutil.copytree(made / "out", tmp_path / "out")
     stand_in(monkeypatch, tmp_path)
@@ -95,28 +95,28 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capsys: Capture, *words: str, code: int = 0) -> str:
+def run_cli(capsys: Capture, *words: str, code: int = 0) -> str:
     """What `grpobench WORDS --out out` prints; of an error what it complains."""
     capsys.readouterr()
     assert cli.main([*words, "--out", "out"]) == code
-    told = capsys.readouterr()
-    return told.err if code else told.out
+    captured = capsys.readouterr()
+    return captured.err if code else captured.out
 
 
 def judged(capsys: Capture) -> dict[str, Any]:
-    row: dict[str, Any] = json.loads(said(capsys, "finding", "judge", "mine", "--json"))
+    row: dict[str, Any] = json.loads(run_cli(capsys, "finding", "judge", "mine", "--json"))
     return row
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    told = json.loads(path.read_text())
-    change(told)
-    path.write_text(json.dumps(told))
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
 
 
-def rule(place: Path, old: str, new: str) -> None:
+def rule(workspace: Path, old: str, new: str) -> None:
     """Change the finding's file."""
-    path = place / "findings" / "mine.toml"
+    path = workspace / "findings" / "mine.toml"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
 
@@ -124,69 +124,69 @@ def rule(place: Path, old: str, new: str) -> None:
 # From the claim to the page
 
 
-def test_a_finding_is_registered_run_and_judged(place: Path, capsys: Capture) -> None:
-    registration = place / "out" / "mine-nano" / "registration.json"
+def test_a_finding_is_registered_run_and_judged(workspace: Path, capsys: Capture) -> None:
+    registration = workspace / "out" / "mine-nano" / "registration.json"
     before = registration.read_bytes()
-    again = said(capsys, "finding", "run", "mine")  # has nothing left to run
+    again = run_cli(capsys, "finding", "run", "mine")  # has nothing left to run
     assert registration.read_bytes() == before
     lines = again.splitlines()
     assert "mine at nano scale: SUPPORTED" in lines
     # 10.0, 10.1, … 10.5 points: mean 10.25, t interval ± 2.571 · .187/√6 = .20
     assert "  fine1 ends higher: supported; +10.2 points (+10.1 to +10.4); p 0.0312" in again
     assert not any("exploratory" in line for line in lines)
-    told = json.loads(before)
-    assert lines[-1].startswith(f"  registered {told['registered']} at ")
-    assert lines[-1].endswith(f"rule {told['rule']}")
-    assert said(capsys, "finding", "judge", "mine").splitlines() == lines[lines.index(lines[-3]) :]
+    registered = json.loads(before)
+    assert lines[-1].startswith(f"  registered {registered['registered']} at ")
+    assert lines[-1].endswith(f"rule {registered['rule']}")
+    assert run_cli(capsys, "finding", "judge", "mine").splitlines() == lines[lines.index(lines[-3]) :]
     row = judged(capsys)
     assert (row["verdict"], row["seeds"], row["waits"], row["departures"]) == ("supported", 6, [], [])
     assert row["tests"][0]["contrasts"] == [0.1, 0.101, 0.102, 0.103, 0.104, 0.105]
     assert row["tests"][0]["p"] == 0.03125  # 2/2⁶
-    (listed,) = json.loads(said(capsys, "finding", "list", "--json"))
+    (listed,) = json.loads(run_cli(capsys, "finding", "list", "--json"))
     assert listed == {**row, "scales": ["nano"]}
-    assert said(capsys, "finding", "list") == "mine  supported     fine1 is better than fine2\n"
+    assert run_cli(capsys, "finding", "list") == "mine  supported     fine1 is better than fine2\n"
 
 
-def test_a_finding_is_shown_with_its_rule(place: Path, capsys: Capture) -> None:
-    told = said(capsys, "finding", "show", "mine")
-    assert told.startswith("fine1 is better than fine2\nsource: a test\n")
-    assert "test: fine1 ends higher: accuracy (+1 fine1, -1 fine2) is higher; 0.02 matters" in told
-    assert "mine at nano scale: SUPPORTED" in told
-    shown = json.loads(said(capsys, "finding", "show", "mine", "--json"))
+def test_a_finding_is_shown_with_its_rule(workspace: Path, capsys: Capture) -> None:
+    output = run_cli(capsys, "finding", "show", "mine")
+    assert output.startswith("fine1 is better than fine2\nsource: a test\n")
+    assert "test: fine1 ends higher: accuracy (+1 fine1, -1 fine2) is higher; 0.02 matters" in output
+    assert "mine at nano scale: SUPPORTED" in output
+    shown = json.loads(run_cli(capsys, "finding", "show", "mine", "--json"))
     assert shown["rule"] == judged(capsys)["rule"] and shown["test"][0]["matters"] == 0.02
     assert list(shown["scales"]) == ["nano"]
 
 
-def test_a_kept_table_says_what_the_folder_says(place: Path, capsys: Capture) -> None:
+def test_a_kept_table_says_what_the_folder_says(workspace: Path, capsys: Capture) -> None:
     row = judged(capsys)
     assert cli.main(["keep", "out/mine-nano"]) == 0
-    assert (place / "docs" / "results" / "findings" / "mine-nano.json").exists()
-    shutil.rmtree(place / "out")
+    assert (workspace / "docs" / "results" / "findings" / "mine-nano.json").exists()
+    shutil.rmtree(workspace / "out")
     assert judged(capsys) == row
-    assert said(capsys, "finding", "list") == "mine  supported     fine1 is better than fine2\n"
-    (place / "docs/results/findings/mine-nano.json").write_text("{}")
-    told = said(capsys, "finding", "judge", "mine", code=2)
-    assert "mine-nano.json: no kept finding" in told and "write it again with grpobench keep" in told
+    assert run_cli(capsys, "finding", "list") == "mine  supported     fine1 is better than fine2\n"
+    (workspace / "docs/results/findings/mine-nano.json").write_text("{}")
+    output = run_cli(capsys, "finding", "judge", "mine", code=2)
+    assert "mine-nano.json: no kept finding" in output and "write it again with grpobench keep" in output
 
 
 def test_findings_lists_and_starts_nothing(empty: Path, capsys: Capture) -> None:
     listed = "mine  not run       fine1 is better than fine2\n"
-    assert said(capsys, "findings") == said(capsys, "finding", "list") == listed
-    (row,) = json.loads(said(capsys, "findings", "--json"))
+    assert run_cli(capsys, "findings") == run_cli(capsys, "finding", "list") == listed
+    (row,) = json.loads(run_cli(capsys, "findings", "--json"))
     assert (row["name"], row["verdict"]) == ("mine", None)
     assert not (empty / "out").exists()
 
 
 def test_all_findings_are_run_and_listed(empty: Path, capsys: Capture) -> None:
     rule(empty, "[0, 1, 2, 3, 4, 5]", "[0, 1]")
-    told = said(capsys, "finding", "run", "all", "--workers", "1").splitlines()
+    lines = run_cli(capsys, "finding", "run", "all", "--workers", "1").splitlines()
     untimed = "about 0 s left with 1 worker, without mine, whose runs were never timed"
-    assert told[0] == f"== mine: 1 of 1, 4 runs to go; {untimed}"
-    assert "  fine1 ends higher: unresolved; +10.1 points" in "\n".join(told)
-    assert "2 seeds can never decide; 6 can" in "\n".join(told)
-    assert told[-1] == "mine  unresolved    fine1 is better than fine2"
-    told = said(capsys, "finding", "run", "all", "--workers", "2").splitlines()
-    assert told[0] == "== mine: 1 of 1, 0 runs to go; no run is left"
+    assert lines[0] == f"== mine: 1 of 1, 4 runs to go; {untimed}"
+    assert "  fine1 ends higher: unresolved; +10.1 points" in "\n".join(lines)
+    assert "2 seeds can never decide; 6 can" in "\n".join(lines)
+    assert lines[-1] == "mine  unresolved    fine1 is better than fine2"
+    lines = run_cli(capsys, "finding", "run", "all", "--workers", "2").splitlines()
+    assert lines[0] == "== mine: 1 of 1, 0 runs to go; no run is left"
 
 
 def test_a_finding_of_real_runs(
@@ -204,56 +204,56 @@ def test_a_finding_of_real_runs(
         + "[nano.evaluate]\nevery = 0\nproblems = 0\nsamples = 2\ntest_problems = 2\n"
         + '[[nano.arm]]\nalgorithm = "grpo"\n[[nano.arm]]\nalgorithm = "rloo"\n'
     )
-    told = said(capsys, "finding", "run", "./own.toml", "--workers", "1")
-    assert "own at nano scale: UNRESOLVED" in told and "1 seed can never decide; 6 can" in told
-    row = json.loads(said(capsys, "finding", "judge", "./own.toml", "--json"))
+    output = run_cli(capsys, "finding", "run", "./own.toml", "--workers", "1")
+    assert "own at nano scale: UNRESOLVED" in output and "1 seed can never decide; 6 can" in output
+    row = json.loads(run_cli(capsys, "finding", "judge", "./own.toml", "--json"))
     assert (row["departures"], row["waits"], row["seeds"]) == ([], [], 1)
     report = json.loads((tmp_path / "out/own-nano/report/report.json").read_text())["tables"]["accuracy"]
-    assert {one["arm"] for one in report} == {"grpo", "rloo"}
+    assert {accuracy_row["arm"] for accuracy_row in report} == {"grpo", "rloo"}
 
 
 # What makes a verdict exploratory
 
 
-def test_a_rule_changed_afterwards_is_exploratory(place: Path, capsys: Capture) -> None:
+def test_a_rule_changed_afterwards_is_exploratory(workspace: Path, capsys: Capture) -> None:
     before = judged(capsys)
-    rule(place, 'expect = "higher"', 'expect = "lower"')
+    rule(workspace, 'expect = "higher"', 'expect = "lower"')
     after = judged(capsys)
     assert (after["verdict"], after["exploratory"]) == ("supported", "contradicted")
     assert after["departures"] == ["the rule was changed after the registration"]
     assert (
         after["rule"]
         == before["rule"]
-        != json.loads(said(capsys, "finding", "show", "mine", "--json"))["rule"]
+        != json.loads(run_cli(capsys, "finding", "show", "mine", "--json"))["rule"]
     )
-    told = said(capsys, "finding", "judge", "mine")
-    assert "  exploratory: the rule was changed after the registration" in told
-    assert "  by today's rule: contradicted" in told
-    rule(place, 'outcome = "accuracy"', 'outcome = "gain"')
+    output = run_cli(capsys, "finding", "judge", "mine")
+    assert "  exploratory: the rule was changed after the registration" in output
+    assert "  by today's rule: contradicted" in output
+    rule(workspace, 'outcome = "accuracy"', 'outcome = "gain"')
     assert judged(capsys)["exploratory"] == "measures something else; run it anew"
-    rule(place, 'outcome = "gain"', 'outcome = "accuracy"')
-    rule(place, "fine2 = -1", "fine7 = -1")
+    rule(workspace, 'outcome = "gain"', 'outcome = "accuracy"')
+    rule(workspace, "fine2 = -1", "fine7 = -1")
     assert judged(capsys)["exploratory"] == ("contrast: no run of fine7; there are fine1, fine2; run it anew")
 
 
-def test_other_seeds_and_altered_settings_are_departures(place: Path, capsys: Capture) -> None:
-    said(capsys, "finding", "run", "mine", "--seeds", "7")
+def test_other_seeds_and_altered_settings_are_departures(workspace: Path, capsys: Capture) -> None:
+    run_cli(capsys, "finding", "run", "mine", "--seeds", "7")
     row = judged(capsys)
     assert row["departures"] == ["not registered: fine1-sums-s7 and 1 more"]
     assert row["tests"][0]["seeds"][-1] == 7
     altered = ["--seeds", "1", "--set", "train.prompts_per_step=9"]
-    refused = said(capsys, "finding", "run", "mine", *altered, code=2)
+    refused = run_cli(capsys, "finding", "run", "mine", *altered, code=2)
     assert "train.prompts_per_step: 8 -> 9" in refused or "train.prompts_per_step" in refused
-    said(capsys, "finding", "run", "mine", *altered, "--allow-change")
+    run_cli(capsys, "finding", "run", "mine", *altered, "--allow-change")
     assert judged(capsys)["departures"] == [
         "other settings than registered in fine1-sums-s1 and 1 more",
         "not registered: fine1-sums-s7 and 1 more",
     ]
 
 
-def test_runs_begun_before_the_registration_are_departures(place: Path, capsys: Capture) -> None:
+def test_runs_begun_before_the_registration_are_departures(workspace: Path, capsys: Capture) -> None:
     later = "2999-01-01T00:00:00+0000"
-    edit(place / "out/mine-nano/registration.json", lambda told: told.update(registered=later))
+    edit(workspace / "out/mine-nano/registration.json", lambda content: content.update(registered=later))
     row = judged(capsys)
     assert row["departures"] == ["begun before the registration: fine1-sums-s0 and 11 more"]
     assert (row["verdict"], row["registered"]) == ("supported", later)
@@ -262,14 +262,14 @@ def test_runs_begun_before_the_registration_are_departures(place: Path, capsys: 
 # Refusals
 
 
-def test_runs_that_nobody_announced_are_refused(place: Path, capsys: Capture) -> None:
-    (place / "out/mine-nano/registration.json").unlink()
-    told = said(capsys, "finding", "run", "mine", code=2)
-    assert "out/mine-nano: has runs, such as fine1-sums-s0, but no registration.json" in told
-    assert "choose another --out" in told
-    told = said(capsys, "finding", "judge", "mine", code=2)
-    assert "mine: neither runs in out/mine-nano nor a kept table; run `grpobench finding run`" in told
-    assert not (place / "kept/findings").exists()
+def test_runs_that_nobody_announced_are_refused(workspace: Path, capsys: Capture) -> None:
+    (workspace / "out/mine-nano/registration.json").unlink()
+    output = run_cli(capsys, "finding", "run", "mine", code=2)
+    assert "out/mine-nano: has runs, such as fine1-sums-s0, but no registration.json" in output
+    assert "choose another --out" in output
+    output = run_cli(capsys, "finding", "judge", "mine", code=2)
+    assert "mine: neither runs in out/mine-nano nor a kept table; run `grpobench finding run`" in output
+    assert not (workspace / "kept/findings").exists()
 
 
 def test_a_dry_run_registers_nothing(
@@ -278,8 +278,8 @@ def test_a_dry_run_registers_nothing(
     """One of the suite's own: a preview reads the problems."""
     monkeypatch.chdir(tmp_path)
     dry = ("--dry-run", "--no-trial")
-    assert "to begin" in said(capsys, "finding", "run", "critic-cost", *dry)
-    assert json.loads(said(capsys, "finding", "run", "critic-cost", *dry, "--json"))["runs"]
+    assert "to begin" in run_cli(capsys, "finding", "run", "critic-cost", *dry)
+    assert json.loads(run_cli(capsys, "finding", "run", "critic-cost", *dry, "--json"))["runs"]
     assert not (tmp_path / "out").exists()
 
 
@@ -291,10 +291,10 @@ def test_a_registration_under_which_nothing_ran_gives_way(
 
     with monkeypatch.context() as patch:
         patch.setattr("grpobench.runs.api.experiments.run_experiment", refuses)
-        said(capsys, "finding", "run", "mine", code=70)
+        run_cli(capsys, "finding", "run", "mine", code=70)
     first = json.loads((empty / "out/mine-nano/registration.json").read_text())
-    assert said(capsys, "finding", "list") == "mine  not run       fine1 is better than fine2\n"
-    said(capsys, "finding", "run", "mine", "--set", "train.prompts_per_step=9")
+    assert run_cli(capsys, "finding", "list") == "mine  not run       fine1 is better than fine2\n"
+    run_cli(capsys, "finding", "run", "mine", "--set", "train.prompts_per_step=9")
     second = json.loads((empty / "out/mine-nano/registration.json").read_text())
     assert second["settings"].keys() == first["settings"].keys() and second["settings"] != first["settings"]
     assert judged(capsys)["departures"] == []
@@ -302,17 +302,17 @@ def test_a_registration_under_which_nothing_ran_gives_way(
 
 @pytest.mark.parametrize("action", ["show", "run", "judge"])
 def test_an_unknown_finding_is_exit_2_and_the_remedy(action: str, empty: Path, capsys: Capture) -> None:
-    assert "unknown finding 'mne'; did you mean mine?" in said(capsys, "finding", action, "mne", code=2)
-    told = said(capsys, "finding", action, "./none.toml", code=2)
-    assert "none.toml: 1 error" in told and "cannot read the finding: No such file" in told
+    assert "unknown finding 'mne'; did you mean mine?" in run_cli(capsys, "finding", action, "mne", code=2)
+    output = run_cli(capsys, "finding", action, "./none.toml", code=2)
+    assert "none.toml: 1 error" in output and "cannot read the finding: No such file" in output
 
 
 def test_a_scale_or_an_arm_that_is_missing_is_exit_2_and_the_remedy(empty: Path, capsys: Capture) -> None:
-    told = said(capsys, "finding", "run", "mine", "--scale", "full", code=2)
-    assert "--scale full: mine has none; it has nano" in told
+    output = run_cli(capsys, "finding", "run", "mine", "--scale", "full", code=2)
+    assert "--scale full: mine has none; it has nano" in output
     rule(empty, "fine2 = -1", "fine7 = -1")
-    told = said(capsys, "finding", "run", "mine", code=2)
-    assert "contrast: no run of fine7; the recipe has fine1, fine2" in told
+    output = run_cli(capsys, "finding", "run", "mine", code=2)
+    assert "contrast: no run of fine7; the recipe has fine1, fine2" in output
     assert not (empty / "out").exists()  # hours before its verdict
 
 
@@ -324,26 +324,26 @@ def test_a_scale_or_an_arm_that_is_missing_is_exit_2_and_the_remedy(empty: Path,
     ],
 )
 def test_a_damaged_registration_is_exit_2_and_the_remedy(
-    text: str, message: str, place: Path, capsys: Capture
+    text: str, message: str, workspace: Path, capsys: Capture
 ) -> None:
-    (place / "out/mine-nano/registration.json").write_text(text)
+    (workspace / "out/mine-nano/registration.json").write_text(text)
     for words in (["finding", "run", "mine"], ["finding", "judge", "mine"], ["finding", "list"]):
-        assert message in said(capsys, *words, code=2)
+        assert message in run_cli(capsys, *words, code=2)
     assert cli.main(["keep", "out/mine-nano"]) == 2
     edited = {
         "version": 1,
         "rule": "0" * 16,
         "finding": {"name": "x", "claim": "y", "source": "z", "test": []},
     }
-    (place / "out/mine-nano/registration.json").write_text(json.dumps(edited))
-    assert "test: needs at least one" in said(capsys, "finding", "judge", "mine", code=2)
+    (workspace / "out/mine-nano/registration.json").write_text(json.dumps(edited))
+    assert "test: needs at least one" in run_cli(capsys, "finding", "judge", "mine", code=2)
 
 
-def test_an_experiment_that_is_still_running_is_unresolved(place: Path, capsys: Capture) -> None:
-    folder = place / "out/mine-nano"
-    edit(folder / "fine2-sums-s3/status.json", lambda told: told.update(state="crashed", why="power"))
-    told = said(capsys, "finding", "judge", "mine")
-    assert "mine at nano scale: UNRESOLVED" in told and "  waits for 1 runs" in told
+def test_an_experiment_that_is_still_running_is_unresolved(workspace: Path, capsys: Capture) -> None:
+    folder = workspace / "out/mine-nano"
+    edit(folder / "fine2-sums-s3/status.json", lambda content: content.update(state="crashed", why="power"))
+    output = run_cli(capsys, "finding", "judge", "mine")
+    assert "mine at nano scale: UNRESOLVED" in output and "  waits for 1 runs" in output
     assert cli.main(["keep", "out/mine-nano"]) == 2
     assert "only whole experiments are kept; 1 runs without result" in capsys.readouterr().err
     for run in folder.glob("fine2-*"):  # no run of an arm has begun
@@ -351,41 +351,41 @@ def test_an_experiment_that_is_still_running_is_unresolved(place: Path, capsys: 
     row = judged(capsys)
     assert (row["verdict"], len(row["waits"])) == ("unresolved", 6)
     assert row["tests"][0]["needs"] == "waits for runs without a result"
-    assert said(capsys, "finding", "list").startswith("mine  unresolved")
+    assert run_cli(capsys, "finding", "list").startswith("mine  unresolved")
 
 
 # What is kept, and reruns
 
 
-def kept_table(place: Path) -> Path:
+def kept_table(workspace: Path) -> Path:
     """Keep the finding's runs and put them away: what stays is the table."""
     assert cli.main(["keep", "out/mine-nano"]) == 0
-    shutil.move(place / "out", place / "first")
-    return place / "docs/results/findings/mine-nano.json"
+    shutil.move(workspace / "out", workspace / "first")
+    return workspace / "docs/results/findings/mine-nano.json"
 
 
-def rerun(place: Path, missing: int) -> None:
+def rerun(workspace: Path, missing: int) -> None:
     """The same runs, registered and begun again, of which the first of fine2 have no result yet."""
-    shutil.copytree(place / "first/mine-nano", place / "out/mine-nano")
-    folder = place / "out/mine-nano"
-    edit(folder / "registration.json", lambda told: told.update(registered="2020-01-01T00:00:00+0000"))
+    shutil.copytree(workspace / "first/mine-nano", workspace / "out/mine-nano")
+    folder = workspace / "out/mine-nano"
+    edit(folder / "registration.json", lambda content: content.update(registered="2020-01-01T00:00:00+0000"))
     for seed in range(missing):
-        edit(folder / f"fine2-sums-s{seed}/status.json", lambda told: told.update(state="preempted"))
+        edit(folder / f"fine2-sums-s{seed}/status.json", lambda content: content.update(state="preempted"))
 
 
 def test_a_partial_rerun_leaves_the_kept_verdict_and_says_what_is_missing(
-    place: Path, capsys: Capture
+    workspace: Path, capsys: Capture
 ) -> None:
     before = judged(capsys)
-    table = kept_table(place)
+    table = kept_table(workspace)
     content = table.read_bytes()
-    rerun(place, missing=3)
+    rerun(workspace, missing=3)
     stands = "the kept conclusion (supported) stands: 3 of 12 runs of the rerun in out/mine-nano are missing"
-    assert said(capsys, "findings").splitlines() == [
+    assert run_cli(capsys, "findings").splitlines() == [
         "mine  supported     fine1 is better than fine2",
         f"  {stands}",
     ]
-    (listed,) = json.loads(said(capsys, "finding", "list", "--json"))
+    (listed,) = json.loads(run_cli(capsys, "finding", "list", "--json"))
     assert listed["verdict"] == "supported"
     assert listed["rerun"] == {
         "folder": "out/mine-nano",
@@ -397,18 +397,18 @@ def test_a_partial_rerun_leaves_the_kept_verdict_and_says_what_is_missing(
     }
     assert judged(capsys) == {**before, "rerun": listed["rerun"]}
     for words in (["finding", "judge", "mine"], ["finding", "show", "mine"]):
-        told = said(capsys, *words)
-        assert "mine at nano scale: SUPPORTED" in told and f"  {stands}" in told
+        output = run_cli(capsys, *words)
+        assert "mine at nano scale: SUPPORTED" in output and f"  {stands}" in output
     assert cli.main(["keep", "out/mine-nano"]) == 2
     assert "only whole experiments are kept; 3 runs without result" in capsys.readouterr().err
     assert table.read_bytes() == content
 
 
 def test_an_interrupted_rerun_says_that_the_kept_verdict_stands(
-    place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    workspace: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept_table(place)
-    rerun(place, missing=5)
+    kept_table(workspace)
+    rerun(workspace, missing=5)
     monkeypatch.setattr("grpobench.runs.commands.run.carry_out", lambda recipe, options, **_: PREEMPTED)
     capsys.readouterr()
     stands = "the kept conclusion (supported) stands: 5 of 12 runs of the rerun in out/mine-nano are missing"
@@ -417,74 +417,78 @@ def test_an_interrupted_rerun_says_that_the_kept_verdict_stands(
         assert stands in capsys.readouterr().out
 
 
-def test_complete_rerun_is_judged_and_replaces_kept_one_when_kept(place: Path, capsys: Capture) -> None:
-    table = kept_table(place)
-    edit(table, lambda told: [run["values"].update({"fine1 ends higher": 0.5}) for run in told["runs"]])
-    rerun(place, missing=0)
+def test_complete_rerun_is_judged_and_replaces_kept_one_when_kept(workspace: Path, capsys: Capture) -> None:
+    table = kept_table(workspace)
+    edit(table, lambda content: [run["values"].update({"fine1 ends higher": 0.5}) for run in content["runs"]])
+    rerun(workspace, missing=0)
     stands = "the kept conclusion (insensitive) stands until the rerun in out/mine-nano is kept"
-    told = said(capsys, "findings")
-    assert told.startswith("mine  insensitive ") and stands in told and "it is complete: supported" in told
-    told = said(capsys, "finding", "judge", "mine")
-    assert "mine at nano scale: SUPPORTED" in told and stands in told
+    output = run_cli(capsys, "findings")
+    assert (
+        output.startswith("mine  insensitive ") and stands in output and "it is complete: supported" in output
+    )
+    output = run_cli(capsys, "finding", "judge", "mine")
+    assert "mine at nano scale: SUPPORTED" in output and stands in output
     assert cli.main(["keep", "out/mine-nano"]) == 0
-    assert said(capsys, "findings") == "mine  supported     fine1 is better than fine2\n"
+    assert run_cli(capsys, "findings") == "mine  supported     fine1 is better than fine2\n"
     assert judged(capsys)["rerun"] is None  # the table is of these runs
 
 
 def test_a_table_of_an_earlier_rule_is_set_aside(tmp_path: Path) -> None:
-    kept = Path(__file__).parents[2] / "docs/results/findings"
+    kept_findings = Path(__file__).parents[2] / "docs/results/findings"
     folder = tmp_path / "docs/results/findings"
     folder.mkdir(parents=True)
     path = folder / "a-a-nano.json"
-    path.write_bytes((kept / "a-a-nano.json").read_bytes())
+    path.write_bytes((kept_findings / "a-a-nano.json").read_bytes())
     assert set_aside(path, read_kept(path)) is None  # of the same rule: a rerun, which replaces it
     assert set_aside(folder / "none.json", read_kept(path)) is None
     content = path.read_bytes()
-    earlier = set_aside(path, read_kept(kept / "std-bias-nano.json"))
+    earlier = set_aside(path, read_kept(kept_findings / "std-bias-nano.json"))
     assert earlier == tmp_path / "docs/results/earlier/findings/a-a-nano.json"
     assert earlier.read_bytes() == content and not path.exists()
 
 
-def test_a_smaller_rerun_never_replaces_what_is_kept(place: Path, capsys: Capture) -> None:
+def test_a_smaller_rerun_never_replaces_what_is_kept(workspace: Path, capsys: Capture) -> None:
     """Two seeds are a whole experiment by their own registration."""
-    table = kept_table(place)
+    table = kept_table(workspace)
     content = table.read_bytes()
-    said(capsys, "finding", "run", "mine", "--seeds", "0-1")
+    run_cli(capsys, "finding", "run", "mine", "--seeds", "0-1")
     capsys.readouterr()
     assert cli.main(["keep", "out/mine-nano"]) == 2
-    told = capsys.readouterr().err
-    assert "mine-nano.json stands: the runs in out/mine-nano are not the whole finding: 8 of 12 runs" in told
-    assert "are missing, such as fine1-sums-s2; keep a partial rerun elsewhere with --to DIR" in told
+    stderr = capsys.readouterr().err
+    assert (
+        "mine-nano.json stands: the runs in out/mine-nano are not the whole finding: 8 of 12 runs" in stderr
+    )
+    assert "are missing, such as fine1-sums-s2; keep a partial rerun elsewhere with --to DIR" in stderr
     assert table.read_bytes() == content
     assert cli.main(["keep", "out/mine-nano", "--to", "beside"]) == 0
-    assert said(capsys, "findings").startswith("mine  supported ")
+    assert run_cli(capsys, "findings").startswith("mine  supported ")
 
 
-def test_a_rerun_with_other_settings_never_replaces_what_is_kept(place: Path, capsys: Capture) -> None:
+def test_a_rerun_with_other_settings_never_replaces_what_is_kept(workspace: Path, capsys: Capture) -> None:
     """As many runs, all with a result, and registered as they were made: but not those of the finding."""
-    table = kept_table(place)
+    table = kept_table(workspace)
     content = table.read_bytes()
-    said(capsys, "finding", "run", "mine", "--set", "train.prompts_per_step=9")
+    run_cli(capsys, "finding", "run", "mine", "--set", "train.prompts_per_step=9")
     capsys.readouterr()
     why = "train.prompts_per_step is 9 and not 16 in 12 runs"
     assert cli.main(["keep", "out/mine-nano"]) == 2
     assert f"the runs in out/mine-nano are not the whole finding: {why}; keep" in capsys.readouterr().err
     stands = "the kept conclusion (supported) stands: the rerun in out/mine-nano is partial: "
     for words in (["findings"], ["finding", "show", "mine"], ["finding", "judge", "mine"]):
-        assert f"{stands}{why}" in said(capsys, *words)
+        assert f"{stands}{why}" in run_cli(capsys, *words)
     assert table.read_bytes() == content
 
 
-def test_an_edited_recipe_makes_a_whole_rerun_of_other_settings(place: Path, capsys: Capture) -> None:
+def test_an_edited_recipe_makes_a_whole_rerun_of_other_settings(workspace: Path, capsys: Capture) -> None:
     """What a whole rerun is, the finding's file says as it is now: its author may change it."""
-    table = kept_table(place)
-    rule(place, "steps = 1", "steps = 1\nprompts_per_step = 9")
-    said(capsys, "finding", "run", "mine")
+    table = kept_table(workspace)
+    rule(workspace, "steps = 1", "steps = 1\nprompts_per_step = 9")
+    run_cli(capsys, "finding", "run", "mine")
     assert cli.main(["keep", "out/mine-nano"]) == 0
     assert judged(capsys)["rerun"] is None and table.exists()
-    rule(place, "[0, 1, 2, 3, 4, 5]", "[0, 1]")  # fewer seeds by the same rule: the table must go first
-    shutil.rmtree(place / "out")
-    said(capsys, "finding", "run", "mine")
+    rule(workspace, "[0, 1, 2, 3, 4, 5]", "[0, 1]")  # fewer seeds by the same rule: the table must go first
+    shutil.rmtree(workspace / "out")
+    run_cli(capsys, "finding", "run", "mine")
     capsys.readouterr()
     assert cli.main(["keep", "out/mine-nano"]) == 2
     assert "8 of 12 kept runs are missing, such as fine1 on sums, seed 2" in capsys.readouterr().err
@@ -493,93 +497,100 @@ def test_an_edited_recipe_makes_a_whole_rerun_of_other_settings(place: Path, cap
 # Parts: a finding that takes longer than a machine lives
 
 
-def finish(place: Path, name: str) -> None:
+def finish(workspace: Path, name: str) -> None:
     """Give a run of the finding its result, as `made` has it."""
-    shutil.copytree(place / "first/mine-nano" / name, place / "out/mine-nano" / name)
+    shutil.copytree(workspace / "first/mine-nano" / name, workspace / "out/mine-nano" / name)
 
 
-def part_of_two(place: Path, capsys: Capture) -> Path:
+def part_of_two(workspace: Path, capsys: Capture) -> Path:
     """All runs of fine1 and none of fine2 are finished, kept as a part, and the machine is lost."""
-    shutil.move(place / "out", place / "first")
-    (place / "out/mine-nano").mkdir(parents=True)
+    shutil.move(workspace / "out", workspace / "first")
+    (workspace / "out/mine-nano").mkdir(parents=True)
     for file in ("registration.json", "experiment.json"):
-        shutil.copy(place / "first/mine-nano" / file, place / "out/mine-nano" / file)
+        shutil.copy(workspace / "first/mine-nano" / file, workspace / "out/mine-nano" / file)
     for seed in range(6):
-        finish(place, f"fine1-sums-s{seed}")
-    finish(place, "fine2-sums-s0")
-    edit(place / "out/mine-nano/fine2-sums-s0/status.json", lambda told: told.update(state="preempted"))
+        finish(workspace, f"fine1-sums-s{seed}")
+    finish(workspace, "fine2-sums-s0")
+    edit(
+        workspace / "out/mine-nano/fine2-sums-s0/status.json",
+        lambda content: content.update(state="preempted"),
+    )
     capsys.readouterr()
     assert cli.main(["keep", "out/mine-nano"]) == 2
     assert "6 runs without result; --part keeps the others" in capsys.readouterr().err
     assert cli.main(["keep", "out/mine-nano", "--part"]) == 0
-    path = place / "docs/results/parts/findings/mine-nano.json"
+    path = workspace / "docs/results/parts/findings/mine-nano.json"
     assert capsys.readouterr().out == f"{path}; 6 runs, and 6 to come\n"
-    shutil.rmtree(place / "out")
+    shutil.rmtree(workspace / "out")
     return path
 
 
-def test_the_rest_of_a_part_runs_elsewhere_and_joins_it(place: Path, capsys: Capture) -> None:
-    whole = judged(capsys)
-    part = part_of_two(place, capsys)
+def test_the_rest_of_a_part_runs_elsewhere_and_joins_it(workspace: Path, capsys: Capture) -> None:
+    row_of_all_runs = judged(capsys)
+    part = part_of_two(workspace, capsys)
     assert judged(capsys)["waits"] == [f"fine2-sums-s{seed}" for seed in range(6)]
-    told = said(capsys, "finding", "run", "mine")
-    assert f"6 of 12 runs are kept in {part}" in told and "6 runs: 6 finished" in told
-    assert not list((place / "out/mine-nano").glob("fine1*"))
-    assert judged(capsys) == whole
+    output = run_cli(capsys, "finding", "run", "mine")
+    assert f"6 of 12 runs are kept in {part}" in output and "6 runs: 6 finished" in output
+    assert not list((workspace / "out/mine-nano").glob("fine1*"))
+    assert judged(capsys) == row_of_all_runs
     assert cli.main(["keep", "out/mine-nano"]) == 0
-    kept = read_kept(place / "docs/results/findings/mine-nano.json")
-    assert len(kept.states) == 12 and not kept.waits and not kept.departures and not part.exists()
-    assert sum(kept.provenance.commits.values()) == 12
-    assert judged(capsys) == whole
+    record = read_kept(workspace / "docs/results/findings/mine-nano.json")
+    assert len(record.states) == 12 and not record.waits and not record.departures and not part.exists()
+    assert sum(record.provenance.commits.values()) == 12
+    assert judged(capsys) == row_of_all_runs
 
 
-def test_a_part_grows_until_it_is_whole(place: Path, capsys: Capture) -> None:
-    part = part_of_two(place, capsys)
-    said(capsys, "finding", "run", "mine")
+def test_a_part_grows_until_it_is_whole(workspace: Path, capsys: Capture) -> None:
+    part = part_of_two(workspace, capsys)
+    run_cli(capsys, "finding", "run", "mine")
     for seed in (4, 5):
-        shutil.rmtree(place / f"out/mine-nano/fine2-sums-s{seed}")
+        shutil.rmtree(workspace / f"out/mine-nano/fine2-sums-s{seed}")
     assert cli.main(["keep", "out/mine-nano", "--part"]) == 0
     assert len(read_kept(part).states) == 10
-    shutil.rmtree(place / "out")
-    assert "2 runs: 2 finished" in said(capsys, "finding", "run", "mine")
+    shutil.rmtree(workspace / "out")
+    assert "2 runs: 2 finished" in run_cli(capsys, "finding", "run", "mine")
     assert cli.main(["keep", "out/mine-nano", "--part"]) == 0  # nothing is to come: the whole table
-    assert not part.exists() and len(read_kept(place / "docs/results/findings/mine-nano.json").states) == 12
+    assert (
+        not part.exists() and len(read_kept(workspace / "docs/results/findings/mine-nano.json").states) == 12
+    )
 
 
-def test_a_part_of_another_rule_is_refused_and_stays(place: Path, capsys: Capture) -> None:
-    part = part_of_two(place, capsys)
+def test_a_part_of_another_rule_is_refused_and_stays(workspace: Path, capsys: Capture) -> None:
+    part = part_of_two(workspace, capsys)
     content = part.read_bytes()
-    rule(place, "matters = 0.02", "matters = 0.05")
-    told = said(capsys, "finding", "run", "mine", code=2)
-    assert f"{part}: these runs were registered with another rule or other settings; delete" in told
-    assert part.read_bytes() == content and not (place / "out/mine-nano").exists()
+    rule(workspace, "matters = 0.02", "matters = 0.05")
+    output = run_cli(capsys, "finding", "run", "mine", code=2)
+    assert f"{part}: these runs were registered with another rule or other settings; delete" in output
+    assert part.read_bytes() == content and not (workspace / "out/mine-nano").exists()
 
 
-def test_other_seeds_have_nothing_to_do_with_a_part(place: Path, capsys: Capture) -> None:
-    part = part_of_two(place, capsys)
-    assert "4 runs: 4 finished" in said(capsys, "finding", "run", "mine", "--seeds", "7-8")
+def test_other_seeds_have_nothing_to_do_with_a_part(workspace: Path, capsys: Capture) -> None:
+    part = part_of_two(workspace, capsys)
+    assert "4 runs: 4 finished" in run_cli(capsys, "finding", "run", "mine", "--seeds", "7-8")
     capsys.readouterr()
     assert cli.main(["keep", "out/mine-nano", "--part"]) == 2
     assert "registered apart from the part that is kept in" in capsys.readouterr().err
     assert len(read_kept(part).states) == 6
 
 
-def test_a_part_of_what_all_runs_measure_together_is_refused(place: Path, capsys: Capture) -> None:
-    rule(place, 'outcome = "accuracy"', 'outcome = "equal:tokens"')
-    shutil.rmtree(place / "out")
-    said(capsys, "finding", "run", "mine")
+def test_a_part_of_what_all_runs_measure_together_is_refused(workspace: Path, capsys: Capture) -> None:
+    rule(workspace, 'outcome = "accuracy"', 'outcome = "equal:tokens"')
+    shutil.rmtree(workspace / "out")
+    run_cli(capsys, "finding", "run", "mine")
     capsys.readouterr()
     assert cli.main(["keep", "out/mine-nano", "--part"]) == 2
     assert "no part of it can be kept: equal:tokens is measured over all runs" in capsys.readouterr().err
 
 
-def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(place: Path, capsys: Capture) -> None:
-    edit(kept_table(place), lambda told: told.update(seconds=1200))
-    (left,) = [remaining("mine", "nano", place / "elsewhere")]
+def test_how_long_is_left_is_the_kept_tables_time_of_the_missing_runs(
+    workspace: Path, capsys: Capture
+) -> None:
+    edit(kept_table(workspace), lambda content: content.update(seconds=1200))
+    (left,) = [remaining("mine", "nano", workspace / "elsewhere")]
     assert (left.runs, left.seconds) == (12, 1200.0)
     other = Remaining("other", 3, math.nan)
-    told = "about 10:00 left with 2 workers, without other, whose runs were never timed"
-    assert time_left([left, other], 2) == told
+    expected = "about 10:00 left with 2 workers, without other, whose runs were never timed"
+    assert time_left([left, other], 2) == expected
     assert time_left([left], 1) == "about 20:00 left with 1 worker"
 
 
@@ -589,13 +600,13 @@ def test_settings_that_came_after_a_registration_change_nothing_of_it(
     """`long-run-collapse` is older than a teacher, a normalized correction, a source of expert
     answers or a replay of routes."""
     monkeypatch.undo()
-    kept = read_kept(
+    registration = read_kept(
         Path(__file__).parents[2] / "docs/results/findings/long-run-collapse-nano.json"
     ).registration
     runs = read_finding("long-run-collapse").recipe("nano").runs()
     today = {config.folder: stored.dump(config) for config in runs}
     as_it_was = {name: settings_digest(text, "final = true") for name, text in today.items()}
-    assert as_it_was == dict(kept.settings)  # It kept the last checkpoint, which was the default.
+    assert as_it_was == dict(registration.settings)  # It kept the last checkpoint, which was the default.
     text = next(iter(today.values()))
     for line, other in (
         ('teacher = ""', 'teacher = "nano"'),

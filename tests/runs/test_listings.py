@@ -79,13 +79,15 @@ def test_a_verdict_is_known_only_where_nothing_else_is_to_be_judged(
         shutil.copy(KEPT / folders.FINDINGS / f"{name}-nano.json", results / folders.FINDINGS)
     shutil.copy(KEPT / verdicts.FILE, results)
     monkeypatch.setattr(verdicts, "results_folder", lambda: results)
-    kept = bounded.read_toml(KEPT / verdicts.FILE)
-    whole = {name: kept[f"{name}-nano"]["verdict"] for name in names[:2]} | {"new": "not run"}
-    assert verdicts.known_verdicts(names, "nano", out) == whole
+    kept_verdicts = bounded.read_toml(KEPT / verdicts.FILE)
+    verdict_by_name = {name: kept_verdicts[f"{name}-nano"]["verdict"] for name in names[:2]} | {
+        "new": "not run"
+    }
+    assert verdicts.known_verdicts(names, "nano", out) == verdict_by_name
     table = results / folders.FINDINGS / "ceiling-nano.json"
     table.write_text(table.read_text(encoding="utf-8").replace("finished", "diverged", 1), encoding="utf-8")
     (out / "new-nano").mkdir(parents=True)  # a run may have begun
-    assert verdicts.known_verdicts(names, "nano", out) == {"baseline": whole["baseline"]}
+    assert verdicts.known_verdicts(names, "nano", out) == {"baseline": verdict_by_name["baseline"]}
     (results / "contributed").mkdir()
     assert verdicts.known_verdicts(names, "nano", out) == {}
 
@@ -132,5 +134,5 @@ def test_a_word_like_none_gets_the_kinds_that_are_known(capsys: pytest.CaptureFi
 
 def test_each_of_several_figures_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["figure", "final_accuracy,valdation,secnds", "."]) == 2
-    told = capsys.readouterr().err
-    assert "unknown name 'valdation'; known: all, " in told and "'secnds'; did you mean seconds?" in told
+    stderr = capsys.readouterr().err
+    assert "unknown name 'valdation'; known: all, " in stderr and "'secnds'; did you mean seconds?" in stderr

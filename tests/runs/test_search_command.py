@@ -54,12 +54,12 @@ def test_search_then_run(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(MINE)
     assert cli.main([*WORDS, "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "2 values on 1 seed: 2 runs for each of grpo, half" in told
-    assert "policy: 4 runs (4 arms, 1 task, 1 seed); no run is started, nothing is written" in told
+    output = capsys.readouterr().out
+    assert "2 values on 1 seed: 2 runs for each of grpo, half" in output
+    assert "policy: 4 runs (4 arms, 1 task, 1 seed); no run is started, nothing is written" in output
     # 4 runs of 1 step with 2 × 2 rollouts of 40 tokens at most
-    assert f"at most {4 * 2 * 2 * 40} tokens sampled in training" in told
-    assert told.count("memory of arm grpo+learning_rate-1e-4 on arithmetic, nano on ") == 1
+    assert f"at most {4 * 2 * 2 * 40} tokens sampled in training" in output
+    assert output.count("memory of arm grpo+learning_rate-1e-4 on arithmetic, nano on ") == 1
     assert cli.main([*WORDS, "--dry-run", "--json"]) == 0
     (stage,) = json.loads(capsys.readouterr().out)
     assert stage["arms"] == [
@@ -70,19 +70,19 @@ def test_search_then_run(
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["mine.py"]
 
     assert cli.main(WORDS) == 0
-    told = capsys.readouterr().out
-    rows = [line.split() for line in told.splitlines() if line.startswith("policy  ")]
+    output = capsys.readouterr().out
+    rows = [line.split() for line in output.splitlines() if line.startswith("policy  ")]
     assert [row[1] for row in rows] == ["grpo", "grpo", "half", "half"]
     assert sum("chosen" in row for row in rows) == 2
     assert rows[0][3:5] == rows[2][3:5] and rows[1][3:5] == rows[3][3:5]  # one algorithm under two names
-    assert "at the edge: no" in told
-    assert told.splitlines()[-1].startswith("recipe: search-nano-searched.toml; run it with grpobench run")
+    assert "at the edge: no" in output
+    assert output.splitlines()[-1].startswith("recipe: search-nano-searched.toml; run it with grpobench run")
     record = json.loads((tmp_path / "results/search/search-nano/search.json").read_text())
     assert not list(tmp_path.rglob("*-s10/base-test*")) and record["seeds"] == [10]
 
     assert cli.main(["run", "search-nano-searched.toml", "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "search-nano-searched: 4 runs (2 arms, 1 task, 2 seeds)" in told
+    output = capsys.readouterr().out
+    assert "search-nano-searched: 4 runs (2 arms, 1 task, 2 seeds)" in output
     assert cli.main(["run", "search-nano-searched.toml", "--dry-run", "--seeds", "9-11"]) == 2
     assert "seeds: 10 chose the settings of this recipe" in capsys.readouterr().err
 

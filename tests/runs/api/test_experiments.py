@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import places, recipe
+from helpers.experiments import recipe, states_by_arm
 
 import grpobench
 from grpobench.runs.api import experiments
@@ -78,8 +78,8 @@ def test_file_named_by_recipe_may_not_begin_runs_during_its_import(tmp_path: Pat
     (tmp_path / "mine.py").write_text('class Mine: ...\nimport grpobench\ngrpobench.run("quickstart")\n')
     with pytest.raises(grpobench.ConfigError) as caught:
         plugins.load("mine:Mine", tmp_path)
-    (told,) = caught.value.faults
-    assert "mine.py:3: ConfigError" in told and 'below `if __name__ == "__main__":`' in told
+    (message,) = caught.value.faults
+    assert "mine.py:3: ConfigError" in message and 'below `if __name__ == "__main__":`' in message
 
 
 @pytest.fixture
@@ -93,18 +93,22 @@ def stands(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
 
 
 def test_crashed_runs_raise_error_naming_them_and_results_of_others(stands: None, tmp_path: Path) -> None:
-    given = recipe(tmp_path, "fine", "raise", "diverge")
+    three_arms = recipe(tmp_path, "fine", "raise", "diverge")
     with pytest.raises(grpobench.RunError) as caught:
-        grpobench.run(given, tmp_path, workers=2, progress=False)
-    told = str(caught.value).splitlines()
+        grpobench.run(three_arms, tmp_path, workers=2, progress=False)
+    lines = str(caught.value).splitlines()
     crash = tmp_path / "m" / "raise-sums-s0" / "crash.txt"
-    assert told[0] == "1 of 3 runs failed"  # that one diverged is a result
-    assert re.match(r"  raise-sums-s0: crashed: stand_ins\.py:\d+ execute raised ArithmeticError", told[1])
-    assert told[1].endswith(f"ArithmeticError: it went wrong; see {crash}")
-    assert told[2] == f"  results of the other runs: grpobench.load({str(tmp_path / 'm')!r})"
-    assert places(caught.value.outcome) == {"fine": "finished", "raise": "crashed", "diverge": "diverged"}
-    results = grpobench.run(given, tmp_path, workers=2, progress=False, check=False)
-    assert results.runs.set_index("arm")["state"].to_dict() == places(caught.value.outcome)
+    assert lines[0] == "1 of 3 runs failed"  # that one diverged is a result
+    assert re.match(r"  raise-sums-s0: crashed: stand_ins\.py:\d+ execute raised ArithmeticError", lines[1])
+    assert lines[1].endswith(f"ArithmeticError: it went wrong; see {crash}")
+    assert lines[2] == f"  results of the other runs: grpobench.load({str(tmp_path / 'm')!r})"
+    assert states_by_arm(caught.value.outcome) == {
+        "fine": "finished",
+        "raise": "crashed",
+        "diverge": "diverged",
+    }
+    results = grpobench.run(three_arms, tmp_path, workers=2, progress=False, check=False)
+    assert results.runs.set_index("arm")["state"].to_dict() == states_by_arm(caught.value.outcome)
     strict = recipe(tmp_path, "diverge", head="fail_on_divergence = true\n")
     with pytest.raises(
         grpobench.RunError, match=r"1 of 1 runs failed\n  diverge-sums-s0: diverged: loss is not"
@@ -115,14 +119,14 @@ def test_crashed_runs_raise_error_naming_them_and_results_of_others(stands: None
 def test_same_call_only_loads_finished_runs_and_refuses_other_settings(
     stands: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = recipe(tmp_path, "fine")
-    first = grpobench.run(given, tmp_path)
+    fine_recipe = recipe(tmp_path, "fine")
+    first = grpobench.run(fine_recipe, tmp_path)
     assert "[1/1]  fine-sums-s0  finished" in capsys.readouterr().out
-    again = grpobench.run(given, tmp_path)
+    again = grpobench.run(fine_recipe, tmp_path)
     assert capsys.readouterr().out == "1 of 1 runs already have a result\n"
     assert again.metrics.equals(first.metrics) and list(first.metrics["reward/mean"]) == [1 / 3, 2 / 3, 1]
     with pytest.raises(grpobench.FolderError, match=r"(?s)train\.steps: 3 -> 2.*allow_change=True in Python"):
-        grpobench.run(given, tmp_path, set={"train.steps": 2})
+        grpobench.run(fine_recipe, tmp_path, set={"train.steps": 2})
     assert capsys.readouterr().out == ""
 
 

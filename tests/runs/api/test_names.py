@@ -20,9 +20,9 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> object:
 
 @pytest.mark.parametrize("kind", get_args(Listed))
 def test_a_list_has_the_rows_of_the_command(kind: Listed, capsys: pytest.CaptureFixture[str]) -> None:
-    found = grpobench.list(kind)
-    found = found.astype(object).where(found.notna(), None)  # NaN where JSON has null
-    assert json.loads(json.dumps(found.to_dict("records"))) == printed(capsys, "list", kind)
+    table = grpobench.list(kind)
+    table = table.astype(object).where(table.notna(), None)  # NaN where JSON has null
+    assert json.loads(json.dumps(table.to_dict("records"))) == printed(capsys, "list", kind)
 
 
 def test_every_kind_that_the_command_lists_is_known_to_type_checkers() -> None:
@@ -37,18 +37,18 @@ def test_every_kind_that_the_command_lists_is_known_to_type_checkers() -> None:
 def test_one_thing_is_what_the_command_shows(
     kind: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = grpobench.show(kind, name)  # type: ignore[arg-type]
-    assert json.loads(json.dumps(found)) == printed(capsys, "show", kind, name)
+    shown = grpobench.show(kind, name)  # type: ignore[arg-type]
+    assert json.loads(json.dumps(shown)) == printed(capsys, "show", kind, name)
 
 
 def test_another_library_and_what_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     theirs = grpobench.show("algorithm", "grpo", library="trl")
     assert json.loads(json.dumps(theirs)) == printed(capsys, "show", "algorithm", "grpo", "--as", "trl")
-    for call, told in (
+    for call, message in (
         (lambda: grpobench.list("algorithm"), "unknown kind 'algorithm'; did you mean 'algorithms'"),
         (lambda: grpobench.show("algorithms", "grpo"), "unknown kind 'algorithms'; did you mean 'algorithm'"),
         (lambda: grpobench.show("algorithm", "grop"), "unknown algorithm 'grop'; did you mean grpo"),
         (lambda: grpobench.show("task", "bbq", library="trl"), 'write show\\("algorithm"'),
     ):
-        with pytest.raises(grpobench.ConfigError, match=told):
+        with pytest.raises(grpobench.ConfigError, match=message):
             call()

@@ -32,17 +32,17 @@ def test_a_dict_a_name_and_a_path_are_the_same_recipe(tmp_path: Path) -> None:
     path = tmp_path / "quickstart.toml"
     path.write_text(QUICKSTART, encoding="utf-8")
     table = tomllib.loads(QUICKSTART)
-    found = grpobench.recipe(table)
-    assert found.configs == read_recipe("quickstart").configs
+    from_dict = grpobench.recipe(table)
+    assert from_dict.configs == read_recipe("quickstart").configs
     assert grpobench.recipe("quickstart") == read_recipe("quickstart")
-    assert grpobench.recipe(path).configs == grpobench.recipe(str(path)).configs == found.configs
-    assert tomllib.loads(found.text) == table  # what experiment.json keeps can be run again
-    assert read_text(found.text, "other", tmp_path).configs == found.configs
+    assert grpobench.recipe(path).configs == grpobench.recipe(str(path)).configs == from_dict.configs
+    assert tomllib.loads(from_dict.text) == table  # what experiment.json keeps can be run again
+    assert read_text(from_dict.text, "other", tmp_path).configs == from_dict.configs
 
 
 def test_assignments_are_those_of_the_command_line(stands: None) -> None:
-    asked = ["train.steps=7", "arm.second.settings.clip=0.3", "seeds=[3, 4]", 'arms=["second"]']
-    shell = grpobench.recipe(TABLE, set=asked)
+    assignments = ["train.steps=7", "arm.second.settings.clip=0.3", "seeds=[3, 4]", 'arms=["second"]']
+    shell = grpobench.recipe(TABLE, set=assignments)
     python = grpobench.recipe(
         TABLE,
         set={"train.steps": 7, "arm.second.settings.clip": 0.3},
@@ -68,12 +68,12 @@ def test_values_of_python_become_those_of_toml(stands: None) -> None:
         "model": {"name": Path("some/model")},
         "arm": ({"algorithm": "plain", "settings": {"bound": None}},),
     }
-    found = grpobench.recipe(table).runs()
-    assert [(c.seed, c.train.steps, c.train.learning_rate["policy"]) for c in found] == [
+    configs = grpobench.recipe(table).runs()
+    assert [(c.seed, c.train.steps, c.train.learning_rate["policy"]) for c in configs] == [
         (0, 4, 0.1),
         (1, 4, 0.1),
     ]
-    assert found[0].model.name == "some/model" and found[0].algorithm.bound is None
+    assert configs[0].model.name == "some/model" and configs[0].algorithm.bound is None
 
 
 def test_every_error_of_a_dict_comes_at_once(stands: None) -> None:
@@ -81,15 +81,15 @@ def test_every_error_of_a_dict_comes_at_once(stands: None) -> None:
     table |= {"train": {"stesp": 5}, "model": {"name": object()}, "task": ["sums"]}
     with pytest.raises(grpobench.ConfigError) as caught:
         grpobench.recipe(table, set={"train.group_size": lambda: 4})
-    told = str(caught.value)
+    message = str(caught.value)
     for part in (
         'name: missing; write "name": "mine"',
         "train.stesp: unknown key; did you mean train.steps?",
         "model.name: must be plain data such as a TOML file holds, not object",
         "task: unknown key; did you mean tasks?",
     ):
-        assert part in told
-    assert len(caught.value.faults) >= 5 and told.startswith("recipe of a dict: ")
+        assert part in message
+    assert len(caught.value.faults) >= 5 and message.startswith("recipe of a dict: ")
 
 
 def test_what_a_notebook_defines_itself_is_refused_with_the_remedy(stands: None) -> None:
@@ -99,8 +99,8 @@ def test_what_a_notebook_defines_itself_is_refused_with_the_remedy(stands: None)
     for algorithm in (here["Mine"], "__main__:Mine"):
         with pytest.raises(grpobench.ConfigError) as caught:
             grpobench.recipe(TABLE | {"arm": [{"algorithm": algorithm}]})
-        (told,) = caught.value.faults
-        assert remedy in told and told.startswith("arm[0].algorithm: ")
+        (message,) = caught.value.faults
+        assert remedy in message and message.startswith("arm[0].algorithm: ")
     with pytest.raises(grpobench.ConfigError, match='name it by its module: "pathlib:Path"'):
         grpobench.recipe(TABLE | {"arm": [{"algorithm": Path}]})
 
@@ -110,13 +110,13 @@ def test_files_beside_a_dict_are_in_the_folder_that_is_told(
 ) -> None:
     (tmp_path / "mine.py").write_text("class Printer: ...\n")
     table = TABLE | {"observe": ["mine:Printer"]}
-    found = grpobench.recipe(table, folder=tmp_path)
-    assert found.runs()[0].beside == str(tmp_path.resolve()) and found.folder == tmp_path
-    assert grpobench.recipe(found, set={"train.steps": 9}).runs()[0].beside == str(tmp_path.resolve())
+    from_dict = grpobench.recipe(table, folder=tmp_path)
+    assert from_dict.runs()[0].beside == str(tmp_path.resolve()) and from_dict.folder == tmp_path
+    assert grpobench.recipe(from_dict, set={"train.steps": 9}).runs()[0].beside == str(tmp_path.resolve())
     with pytest.raises(grpobench.ConfigError, match="no module 'mine'"):
         grpobench.recipe(table, folder=tmp_path / "other")
     monkeypatch.chdir(tmp_path)
-    assert grpobench.recipe(table).configs == found.configs  # the current folder, unless told
+    assert grpobench.recipe(table).configs == from_dict.configs  # the current folder, unless told
 
 
 def test_a_recipe_shows_its_arms_tasks_and_seeds(stands: None) -> None:

@@ -73,12 +73,12 @@ def test_summary_is_what_the_page_prints(results: grpobench.Results) -> None:
 
 
 def test_runs_hold_accuracies_states_and_settings(results: grpobench.Results, root: Path) -> None:
-    told = json.loads((root / "report" / "report.json").read_text())
+    report = json.loads((root / "report" / "report.json").read_text())
     runs = results.runs
     assert len(runs) == 18 and runs["name"].is_unique
-    assert runs["name"].tolist() == [row["name"] for row in told["runs"]]
+    assert runs["name"].tolist() == [row["name"] for row in report["runs"]]
     for name in ("base", "final", "counted", "validation_best"):
-        expected = [np.nan if row[name] is None else row[name] for row in told["runs"]]
+        expected = [np.nan if row[name] is None else row[name] for row in report["runs"]]
         np.testing.assert_array_equal(runs[name], expected)
     lost = runs[runs["state"] != "finished"].set_index("arm")
     assert lost["state"].to_dict() == {"gspo": "diverged", "ppo": "crashed"}
@@ -102,26 +102,26 @@ def test_metrics_have_a_row_per_run_and_step(results: grpobench.Results, root: P
 
 
 def test_comparisons_are_those_of_the_report(results: grpobench.Results, root: Path) -> None:
-    told = {
+    row_by_pair = {
         (row["task"], row["first"], row["second"]): row
         for row in json.loads((root / "report" / "report.json").read_text())["comparisons"]
     }
-    found = grpobench.compare(results, "grpo", "ppo")
-    assert [pair.task for pair in found] == list(results.tasks) and len(found) == 2
-    for pair in found:
-        row = told[pair.task, "grpo", "ppo"]
+    comparisons = grpobench.compare(results, "grpo", "ppo")
+    assert [pair.task for pair in comparisons] == list(results.tasks) and len(comparisons) == 2
+    for pair in comparisons:
+        row = row_by_pair[pair.task, "grpo", "ppo"]
         for name in ("effect", "low", "high", "p", "p_adjusted", "verdict", "needs", "text", "improvement"):
             assert getattr(pair, name) == row[name]
         assert list(pair.seeds) == row["seeds"]
-    one = grpobench.compare(results, "grpo", "ppo", task="arithmetic")
-    assert list(one) == [found["arithmetic"]] and len(one.frame) == 1
-    assert one["arithmetic"].text in one._repr_html_() and one["arithmetic"].text in repr(one)
+    subset = grpobench.compare(results, "grpo", "ppo", task="arithmetic")
+    assert list(subset) == [comparisons["arithmetic"]] and len(subset.frame) == 1
+    assert subset["arithmetic"].text in subset._repr_html_() and subset["arithmetic"].text in repr(subset)
 
 
 def test_a_comparison_the_other_way_round_has_the_other_sign(results: grpobench.Results) -> None:
-    one = grpobench.compare(results, "grpo", "ppo")
+    comparisons = grpobench.compare(results, "grpo", "ppo")
     for pair in grpobench.compare(results, "ppo", "grpo"):
-        other = one[pair.task]
+        other = comparisons[pair.task]
         assert (pair.effect, pair.low, pair.high) == (-other.effect, -other.high, -other.low)
         assert pair.p == other.p and pair.p_adjusted == other.p_adjusted and pair.text == other.text
         assert pair.improvement + other.improvement == 1
@@ -147,16 +147,16 @@ def test_comparisons_of_another_decoding_are_of_its_accuracies(results: grpobenc
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("grpo", "pop"), "no arm 'pop' in these results; did you mean 'ppo'"),
         (("grpo", "grpo"), "cannot be compared with itself"),
     ],
 )
 def test_what_cannot_be_compared_is_told(
-    results: grpobench.Results, words: tuple[str, str], told: str
+    results: grpobench.Results, words: tuple[str, str], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         grpobench.compare(results, *words)
 
 
@@ -166,12 +166,14 @@ def test_the_report_has_the_bytes_of_the_command(
     with drawing(*FIGURES):
         index = results.report(tmp_path / "mine")
     made = {path.relative_to(index.parent): path.read_bytes() for path in index.parent.rglob("*.*")}
-    kept = {path.relative_to(root / "report"): path.read_bytes() for path in (root / "report").rglob("*.*")}
-    assert made.keys() == kept.keys() and len(made) > 30
+    command_bytes = {
+        path.relative_to(root / "report"): path.read_bytes() for path in (root / "report").rglob("*.*")
+    }
+    assert made.keys() == command_bytes.keys() and len(made) > 30
     # the page links to the runs' files, which lie elsewhere as seen from there
     there = Path(os.path.relpath(root, index.parent)).as_posix().encode()
     made[Path("index.html")] = made[Path("index.html")].replace(b'href="' + there + b"/", b'href="../')
-    assert [name for name in made if made[name] != kept[name]] == []
+    assert [name for name in made if made[name] != command_bytes[name]] == []
     assert (
         results.report(tmp_path / "mine", ["json"]) == tmp_path / "mine"
     )  # an earlier report may be replaced
@@ -189,8 +191,8 @@ def test_a_single_figure_has_the_bytes_of_the_report(
     assert {*FIGURES} <= drawn <= {*results.figures}
     for suffix in ("pdf", "svg"):
         results.figure("final_accuracy", tmp_path / f"one.{suffix}")
-        kept = root / "report" / "figures" / f"final_accuracy.{suffix}"
-        assert (tmp_path / f"one.{suffix}").read_bytes() == kept.read_bytes()
+        report_figure = root / "report" / "figures" / f"final_accuracy.{suffix}"
+        assert (tmp_path / f"one.{suffix}").read_bytes() == report_figure.read_bytes()
     figure = results.figure("final_accuracy", tmp_path / "one.png")
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
     assert figure.get_axes()[0].get_title().startswith("arithmetic\nbefore training")

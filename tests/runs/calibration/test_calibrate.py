@@ -56,15 +56,15 @@ def test_labels_and_thresholds_are_those_of_detectors() -> None:
 def test_the_page_names_what_nothing_must_show() -> None:
     scored = {kind for case in PLAN.library.cases for kind in case.must}
     text = (Path(__file__).parents[3] / "docs" / "calibration.md").read_text(encoding="utf-8")
-    named = text.partition("Not scored, because")[2].partition("Of these, false alarms")[0]
-    assert set(re.findall(r"`(\w+)`", named)) == set(DETECTORS) - scored
+    unscored_text = text.partition("Not scored, because")[2].partition("Of these, false alarms")[0]
+    assert set(re.findall(r"`(\w+)`", unscored_text)) == set(DETECTORS) - scored
 
 
 def test_the_registry_has_what_was_set() -> None:
     """All but the early warning's limit, which holds for runs of 32 updates: the longer a run, the larger the
     largest sum of a healthy one."""
-    kept = table.read(Path(__file__).parents[3] / "docs" / "results" / "calibration.json")
-    rows = {row["kind"]: row["values"] for row in kept["detectors"] if row["kind"] != "drift"}
+    calibration = table.read(Path(__file__).parents[3] / "docs" / "results" / "calibration.json")
+    rows = {row["kind"]: row["values"] for row in calibration["detectors"] if row["kind"] != "drift"}
     now = {kind: thresholds(DETECTORS[kind]) for kind in rows}
     assert {kind: {name: now[kind][name] for name in values} for kind, values in rows.items()} == rows
 
@@ -82,8 +82,8 @@ def test_both_halves_have_seeds_of_every_arm_and_the_pilots_are_none() -> None:
 
 def test_the_recipes_together_have_every_arm_with_its_seeds() -> None:
     runs = [config for recipe in PLAN.recipes() for config in recipe.runs()]
-    found = {arm: sorted(run.seed for run in runs if run.arm == arm) for arm in PLAN.seeds}
-    assert found == {arm: list(range(PLAN.first, PLAN.first + n)) for arm, n in PLAN.seeds.items()}
+    seeds_by_arm = {arm: sorted(run.seed for run in runs if run.arm == arm) for arm in PLAN.seeds}
+    assert seeds_by_arm == {arm: list(range(PLAN.first, PLAN.first + n)) for arm, n in PLAN.seeds.items()}
     assert {recipe.name for recipe in PLAN.recipes()} == {PLAN.recipe}
 
 
@@ -147,9 +147,9 @@ def test_a_stale_sampler_writes_as_before_the_weights_moved() -> None:
             parameter += 0.3
     old.sync()
     after = old.sample(requests(), 12, 1.0)
-    now, then = ([one for group in groups for one in group] for groups in (after, before))
+    now, then = ([rollout for group in groups for rollout in group] for groups in (after, before))
     pairs = zip(now, then, strict=True)
-    assert all(same(one, other) for one, other in pairs)
+    assert all(same(rollout, other) for rollout, other in pairs)
     assert not old.exact  # so that the trainer reads log π_old, and the gap is measured
 
 
@@ -169,8 +169,8 @@ def test_stale_rollouts_use_earlier_weights_and_evaluations_later_ones() -> None
     assert all(map(same, rollouts[0], before[0][0]))
     assert all(map(same, greedy[0], fresh.sample(requests(), 12, 0.0)[0]))
     assert not any(map(same, greedy[0], before[1][0]))
-    asked = [dataclasses.replace(one, seeds=(*one.seeds, GREEDY)) for one in requests()]
-    mixed, current = old.sample(asked, 12, 1.0), fresh.sample(asked, 12, 1.0)
+    mixed_requests = [dataclasses.replace(request, seeds=(*request.seeds, GREEDY)) for request in requests()]
+    mixed, current = old.sample(mixed_requests, 12, 1.0), fresh.sample(mixed_requests, 12, 1.0)
     assert all(map(same, mixed[0], current[0]))
 
 
@@ -229,25 +229,26 @@ def test_the_command_runs_the_library_scores_it_and_goes_on_where_it_was(
     (tmp_path / "tiny.toml").write_text(RECIPE)
     (tmp_path / "labels.toml").write_text(LABELS.format(recipe=tmp_path / "tiny.toml"))
     monkeypatch.setattr(library, "FILE", tmp_path / "labels.toml")
-    asked = ["calibrate", "--json", "--workers", "1", "--out", str(tmp_path / "results")]
-    assert cli.main(asked) == 0
-    told = capsys.readouterr().out
-    found = json.loads(told)
-    starvation = next(row for row in found["detectors"] if row["kind"] == "signal_starvation")
+    words = ["calibrate", "--json", "--workers", "1", "--out", str(tmp_path / "results")]
+    assert cli.main(words) == 0
+    output = capsys.readouterr().out
+    calibration = json.loads(output)
+    starvation = next(row for row in calibration["detectors"] if row["kind"] == "signal_starvation")
     assert starvation["scored"]["must"] == starvation["scored"]["hits"] == 1
     assert starvation["values"] == starvation["default"] == {"share": 0.9}
-    assert [case["runs"] for case in found["cases"]] == [{"set": 1, "scored": 1}] * 2
-    assert found["warning"]["runs"] == 1 and found["same_arm"] == []  # two runs make no comparison
+    assert [case["runs"] for case in calibration["cases"]] == [{"set": 1, "scored": 1}] * 2
+    # two runs make no comparison
+    assert calibration["warning"]["runs"] == 1 and calibration["same_arm"] == []
     logs = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("metrics.jsonl")}
     assert len(logs) == 4
     docs = tmp_path / "docs"
     (docs / "results").mkdir(parents=True)
     monkeypatch.setattr(folders, "docs_folder", lambda remedy: docs)
-    assert cli.main([*asked, "--keep"]) == 0
-    assert capsys.readouterr().out == told
+    assert cli.main([*words, "--keep"]) == 0
+    assert capsys.readouterr().out == output
     assert {path: path.stat().st_mtime_ns for path in logs} == logs
-    head = {name: found[name] for name in ("version", "kind")}
-    assert head | table.read(docs / "results" / "calibration.json") == found
+    head = {name: calibration[name] for name in ("version", "kind")}
+    assert head | table.read(docs / "results" / "calibration.json") == calibration
     (docs / "page.md").write_text("<!-- kept calibration cases -->\n<!-- end of kept -->\n")
     page = marked.documents(docs)["page.md"]
     assert (

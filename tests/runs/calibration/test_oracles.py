@@ -40,11 +40,11 @@ NOBODY: Any = SimpleNamespace()
     ],
 )
 def test_steps_by_hand(completion: str, right: list[bool]) -> None:
-    found, of_step = graded_steps("Q:7+8-19\nA:", completion)
-    assert found == right
+    grades, of_step = graded_steps("Q:7+8-19\nA:", completion)
+    assert grades == right
     chain = completion.partition("#")[0]
     assert len(of_step) == len(chain)
-    assert of_step == [chain[:place].count(",") for place in range(len(chain))]
+    assert of_step == [chain[:position].count(",") for position in range(len(chain))]
 
 
 def written(prompt: str, completions: list[str], rewards: list[float]) -> Batch:
@@ -70,7 +70,7 @@ def test_each_step_gets_its_own_advantage_by_hand() -> None:
         [(-third, third, -2 * third), (2 * third, third, third), (0, 0, third)]
     ):
         chain = texts[row].partition("#")[0]
-        expected = [(first, second)[chain[:place].count(",")] for place in range(len(chain))]
+        expected = [(first, second)[chain[:position].count(",")] for position in range(len(chain))]
         expected += [answer] * (len(texts[row]) - len(chain) + 1)  # and the end token
         close(signal.advantage[row, : len(expected)], expected, rtol=1e-5, atol=1e-6)
         assert not signal.advantage[row, len(expected) :].any()
@@ -115,11 +115,11 @@ def test_a_run_trains_on_that_category_alone() -> None:
 
 def test_both_signs_of_advantages_add_up_to_rgras() -> None:
     batch = rollouts([[2, 3, 1, 2], [1, 4, 2, 2]], [[1.0, 0.0, 0.5, 0.0], [1.0, 1.0, 1.0, 1.0]])
-    whole, positive, negative = (
+    rgra_advantage, positive, negative = (
         algorithm.compute_signal(batch, NOBODY).advantage
         for algorithm in (RGRA(), OneSign(), OneSign(sign="negative"))
     )
     assert (positive >= 0).all() and (negative <= 0).all()
-    assert positive.any() and negative.any() and torch.equal(positive + negative, whole)
+    assert positive.any() and negative.any() and torch.equal(positive + negative, rgra_advantage)
     # What is left has the weight that it has in RGRA: the average goes over the same rows.
     assert torch.equal(OneSign().loss_weights(batch), RGRA().loss_weights(batch))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import launch, places
+from helpers.experiments import launch, states_by_arm
 from rich.console import Console
 
 from grpobench.algorithms.returned import ReturnError
@@ -252,4 +252,4 @@ def test_held_runs_are_begun_by_the_same_command(
     assert not (tmp_path / "m" / "plain-sums-s2").exists()
     (tmp_path / "m" / "mended").touch()
     again, _ = launch(read_recipe(str(path)), tmp_path, workers=1)
-    assert set(places(again).values()) == {"finished"} and again.code == 0 and not again.held_messages
+    assert set(states_by_arm(again).values()) == {"finished"} and again.code == 0 and not again.held_messages

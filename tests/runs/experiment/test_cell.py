@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import places, recipe
+from helpers.experiments import recipe, states_by_arm
 from helpers.logs import rows
 from helpers.terminal import Terminal, forget
 from rich.console import Console
@@ -65,7 +65,7 @@ def test_an_experiment_in_a_notebook_leaves_its_table(
     console = Console(force_jupyter=True, file=io.StringIO())
     parsed_recipe = recipe(tmp_path, "fine", "raise")
     outcome = run_experiment(parsed_recipe, tmp_path, execute="helpers.stand_ins.execute", console=console)
-    assert places(outcome) == {"fine": "finished", "raise": "crashed"}
+    assert states_by_arm(outcome) == {"fine": "finished", "raise": "crashed"}
     table, failure = notebook.outputs
     lines = table["text/plain"].splitlines()
     assert lines[1].split()[:3] == ["fine-sums-s0", "finished", "3/3"]

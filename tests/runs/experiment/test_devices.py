@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import stand_ins
-from helpers.experiments import launch, places, recipe
+from helpers.experiments import launch, recipe, states_by_arm
 from helpers.toys import tiny
 
 from grpobench.runs.models.loading import load
@@ -160,6 +160,6 @@ def test_worker_processes_get_their_gpus_and_a_fresh_one_that_of_the_dead(
     gpus(2)
     parsed_recipe = recipe(tmp_path, "kill", "see1", "see2", "see3", "see4")
     outcome, _ = launch(parsed_recipe, tmp_path)
-    assert places(outcome)["kill"] == "crashed"
+    assert states_by_arm(outcome)["kill"] == "crashed"
     gpus_by_run = [re.findall(r"on GPU (\S+)", (run.path / "log.txt").read_text()) for run in outcome.runs]
     assert {gpu for run in gpus_by_run for gpu in run} == {"0", "1"}

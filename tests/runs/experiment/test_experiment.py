@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import HEAD, launch, places, recipe
+from helpers.experiments import HEAD, launch, recipe, states_by_arm
 from helpers.whole_runs import rows
 from rich.console import Console
 
@@ -47,7 +47,7 @@ def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
 def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path: Path) -> None:
     parsed_recipe = recipe(tmp_path, "fine1", "raise", "kill", "diverge", "forget", "fine2")
     outcome, printed = launch(parsed_recipe, tmp_path)
-    assert places(outcome) == {
+    assert states_by_arm(outcome) == {
         "fine1": "finished",
         "raise": "crashed",
         "kill": "crashed",
@@ -74,7 +74,7 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     (folder / "mended").touch()
     outcome, printed = launch(parsed_recipe, tmp_path)
     assert outcome.code == 0
-    assert set(places(outcome).values()) == {"finished", "diverged"}
+    assert set(states_by_arm(outcome).values()) == {"finished", "diverged"}
     assert "3 of 6 runs already have a result" in printed
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
     assert attempts == {"fine1": 1, "raise": 2, "kill": 2 + MOST_AGAIN, "diverge": 1, "forget": 2, "fine2": 1}
@@ -93,7 +93,7 @@ def test_full_disk_ends_the_experiment_with_70_within_five_seconds(tmp_path: Pat
     parsed_recipe = recipe(tmp_path, "full", "stuck", steps=500)
     outcome, _ = launch(parsed_recipe, tmp_path)
     assert outcome.code == 70
-    assert places(outcome)["full"] == "disk full"
+    assert states_by_arm(outcome)["full"] == "disk full"
     seconds = {run.config.arm: run.seconds for run in outcome.runs}
     assert seconds["stuck"] - seconds["full"] < 5
 
@@ -151,7 +151,7 @@ def test_runs_on_failing_machine_resume_while_their_checkpoints_advance(
     monkeypatch.setattr(process, "VMSTAT", Vmstat())
     parsed_recipe = recipe(tmp_path, "kill-often", "storage", "raise", "fine", steps=6)
     outcome, printed = launch(parsed_recipe, tmp_path)
-    assert places(outcome) == {
+    assert states_by_arm(outcome) == {
         "kill-often": "finished",
         "storage": "finished",
         "raise": "crashed",
@@ -169,7 +169,7 @@ def test_runs_on_failing_machine_resume_while_their_checkpoints_advance(
 def test_worker_told_to_stop_costs_neither_its_run_nor_the_next(tmp_path: Path) -> None:
     """As a guard of memory or a user tells a process of whose launcher he knows nothing."""
     outcome, printed = launch(recipe(tmp_path, "terminate", "fine"), tmp_path, workers=1)
-    assert outcome.code == 0 and places(outcome) == {"terminate": "finished", "fine": "finished"}
+    assert outcome.code == 0 and states_by_arm(outcome) == {"terminate": "finished", "fine": "finished"}
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
     assert attempts == {"terminate": 2, "fine": 1}
     assert "its worker process was told to stop (SIGTERM); resuming from step 1" in printed
@@ -178,7 +178,7 @@ def test_worker_told_to_stop_costs_neither_its_run_nor_the_next(tmp_path: Path) 
 def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
     parsed_recipe = recipe(tmp_path, "sticky", "fine1", "fine2")
     outcome, _ = launch(parsed_recipe, tmp_path, workers=1)
-    assert places(outcome) == {"sticky": "crashed", "fine1": "finished", "fine2": "finished"}
+    assert states_by_arm(outcome) == {"sticky": "crashed", "fine1": "finished", "fine2": "finished"}
     assert status(tmp_path / "m" / "sticky-sums-s0")["why"].endswith(
         "RuntimeError: the device was broken by sticky"
     )
@@ -189,7 +189,7 @@ def test_a_crashed_process_that_does_not_end_is_killed(
 ) -> None:
     monkeypatch.setattr("grpobench.runs.experiment.pool.GRACE_RETIRED", 0.5)
     outcome, _ = launch(recipe(tmp_path, "linger", "fine"), tmp_path, workers=1)
-    assert places(outcome) == {"linger": "crashed", "fine": "finished"}
+    assert states_by_arm(outcome) == {"linger": "crashed", "fine": "finished"}
 
 
 def listed(folder: Path, *lines: str) -> Recipe:
@@ -217,7 +217,7 @@ def test_changed_data_are_refused_by_name_and_rerun_only_when_asked(
     tmp_path: Path,
 ) -> None:
     outcome, _ = launch(listed(tmp_path, *DATA), tmp_path)
-    assert places(outcome) == {"fine": "finished"}
+    assert states_by_arm(outcome) == {"fine": "finished"}
     for index, line, split, which in EDITS:
         assert "1 of 1 runs already have a result" in launch(listed(tmp_path, *DATA), tmp_path)[1]
         edited = listed(tmp_path, *DATA[:index], line, *DATA[index + 1 :])
@@ -226,7 +226,7 @@ def test_changed_data_are_refused_by_name_and_rerun_only_when_asked(
         assert which in str(caught.value) and "--allow-change" in str(caught.value)
         assert status(outcome.runs[0].path)["attempt"] == 1
     outcome, _ = launch(edited, tmp_path, allow_change=True)
-    assert places(outcome) == {"fine": "finished"} and status(outcome.runs[0].path)["attempt"] == 2
+    assert states_by_arm(outcome) == {"fine": "finished"} and status(outcome.runs[0].path)["attempt"] == 2
     assert launch(edited, tmp_path)[0].code == 0
     assert status(outcome.runs[0].path)["attempt"] == 2
 
@@ -373,7 +373,7 @@ def test_a_run_that_collapsed_has_a_result(tmp_path: Path) -> None:
     parsed_recipe = recipe(tmp_path, "collapse")
     for _ in range(2):
         outcome, printed = launch(parsed_recipe, tmp_path)
-        assert places(outcome) == {"collapse": "collapsed"} and outcome.code == 0
+        assert states_by_arm(outcome) == {"collapse": "collapsed"} and outcome.code == 0
     assert "1 of 1 runs already have a result" in printed
     (run,) = outcome.runs
     assert run.why == "reward_collapse from step 1" and status(run.path)["attempt"] == 1

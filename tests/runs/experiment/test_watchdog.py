@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import stand_ins
-from helpers.experiments import launch, places, recipe
+from helpers.experiments import launch, recipe, states_by_arm
 from helpers.whole_runs import rows
 from rich.console import Console
 
@@ -125,7 +125,7 @@ def test_workers_that_hang_in_c_or_are_halted_are_replaced(
 ) -> None:
     monkeypatch.setenv(watchdog.VARIABLE, "4")
     outcome, printed = launch(recipe(tmp_path, "hang", "halt"), tmp_path)
-    assert places(outcome) == {"hang": "finished", "halt": "finished"}
+    assert states_by_arm(outcome) == {"hang": "finished", "halt": "finished"}
     for run in outcome.runs:
         assert [row["step"] for row in rows(run.path)] == [1, 2, 3]
     hang, halt = (

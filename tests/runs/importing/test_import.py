@@ -18,7 +18,7 @@ from helpers.foreign_logs import (
     verl_console,
     verl_row,
 )
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.pages import drawing
 from helpers.shell import command
 from helpers.synthetic import Synthetic
@@ -78,7 +78,7 @@ def test_folder_of_runs_is_an_experiment_whose_report_has_accuracies(
         (0, 1),
     )
     assert all(run.finished and run.step == 4 for run in experiment.runs)
-    assert all(known(name) for name in experiment.names())
+    assert all(is_metric(name) for name in experiment.names())
     report_table = report(out)
     final = {(row["arm"], row["seed"]): (row["base"], row["final"]) for row in report_table["runs"]}
     assert final["grpo", 0] == (0.25, pytest.approx(0.45)) and final["dapo", 1] == (0.25, pytest.approx(0.69))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.toys import Letters, arithmetic_run, rollouts, trainer_for
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,7 +73,7 @@ def test_equal_policies_have_equal_numbers_whatever_they_train_on() -> None:
     assert dpo["trained/zero_signal"] == 0 and dpo["trained/reward_mean"] == 0.5
     assert dpo["trained/share"] == 2 * dpo["trained/groups"] / 64
     assert dpo["trained/entropy"] > 2 * dpo["policy/entropy"]
-    assert all(known(name) for name in (*grpo, *dpo))
+    assert all(is_metric(name) for name in (*grpo, *dpo))
 
 
 def test_rejected_groups_are_counted_and_an_arm_that_samples_more_shows_it() -> None:
@@ -194,7 +194,7 @@ def test_accuracy_by_category_and_lengths_of_right_and_wrong_by_hand() -> None:
     assert row["length/right"] == pytest.approx((2 + 1) / 2)
     assert row["length/wrong"] == pytest.approx((1 + 3) / 2)
     assert not [name for name in sampled_metrics(categorized_groups) if name.startswith("score/correct/")]
-    assert all(known(name) for name in row)
+    assert all(is_metric(name) for name in row)
 
 
 @pytest.mark.parametrize(("count", "metrics"), [(0, 0), (1, 0), (2, 2), (16, 16), (17, 0)])

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.scorers import save_scorer
 from helpers.toys import Letters
 from helpers.whole_runs import after
@@ -521,7 +521,7 @@ def test_run_on_a_learned_reward_logs_every_component_beside_the_verdict(policy:
     weights = {"correct": 0.0, "model": 0.5, "proxy": 0.25, "flipped": 0.125}
     reward = RewardConfig(kind="sum", weights=weights, model=model_path, proxy={"length": 1.0})
     run_rows = run(small_run(policy, reward), tmp_path / "run")
-    assert not {key for row in run_rows for key in row if not known(key)}
+    assert not {key for row in run_rows for key in row if not is_metric(key)}
     for row in run_rows[1:]:
         total = sum(weight * row[f"reward/{name}"] for name, weight in weights.items())
         assert row["reward/mean"] == pytest.approx(total, abs=1e-6)

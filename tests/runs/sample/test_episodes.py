@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import zstandard
-from helpers.logs import known
+from helpers.logs import is_metric
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Mixer
@@ -506,7 +506,7 @@ def test_metrics_count_the_policys_tokens() -> None:
     assert lengths["length/mean"] == 11.5
     assert lengths["length/terminated_mean"] == 11.5
     assert lengths["length/truncated"] == 0
-    assert all(known(name) for name in (*row, *lengths))
+    assert all(is_metric(name) for name in (*row, *lengths))
     assert "length/turns" not in group_metrics([Group(graded_group.problem, [], [], [])])
 
 
@@ -570,7 +570,7 @@ def test_run_of_episodes_logs_declared_metrics_and_shows_turns(tmp_path: Path, a
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     last = rows[-1]
-    assert all(known(name) for name in last)
+    assert all(is_metric(name) for name in last)
     assert last.get("gap/mean", 0.0) < 1e-4, "a step without a pair of DPO has no reading to compare"
     assert 1 <= last["length/turns"] <= 3
     written = sum(4 * row["length/mean"] for row in rows[1:])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.toys import Letters, Scribbles
 from helpers.whole_runs import after, configure, rows, run, timeless
 
@@ -48,7 +48,7 @@ def test_other_tasks_are_answered_before_on_schedule_and_at_the_end(policy: str,
         "greedy",
         "sampled",
     }
-    assert all(known(name) for row in run_rows for name in row)
+    assert all(is_metric(name) for row in run_rows for name in row)
     evaluated = [name for name in run_rows[0] if name.startswith("eval/")]
     assert evaluated and not any("arithmetic" in name for name in evaluated)
     assert {row["problem"].partition("-")[0] for row in rows(tmp_path, "eval.jsonl")} == {

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.core import CORE, core
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.toys import Letters, resting_run
 from helpers.whole_runs import after, configure, last_step, rows, run, timeless, transcript, weights
 
@@ -79,7 +79,7 @@ def test_rows_follow_the_catalog_and_evaluations_the_schedule(
     algorithm, path = ALGORITHMS[name](), finished_run(name)
     group, run_rows = group_of(algorithm), rows(path)
     assert [row["step"] for row in run_rows] == [0, 1, 2, 3]
-    undeclared = {key for row in run_rows for key in row if not known(key)}
+    undeclared = {key for row in run_rows for key in row if not is_metric(key)}
     assert not undeclared
     first = {f"eval/{s}/{m}/correct" for s in ("validation", "test") for m in ("sampled", "greedy")}
     evaluated = [
@@ -122,7 +122,7 @@ def test_first_rollouts_are_the_same_for_every_algorithm(
         path = tmp_path / f"{name}-{seed}"
         *_, row = run(dataclasses.replace(config, train=train, evaluate=EvaluateConfig(0, 0, 0, 0)), path)
         assert status(path)["state"] == "finished" and row["step"] == 1 and row["grad/nonfinite"] == 0
-        assert not {key for key in row if not known(key)}
+        assert not {key for key in row if not is_metric(key)}
         return path
 
     def digest(path: Path) -> str:

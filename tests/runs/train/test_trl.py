@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.stops import Told, stopped
 from helpers.toys import Letters
 from helpers.whole_runs import after
@@ -409,7 +409,7 @@ def test_run_folder_is_ours(policy: str, backend: Any, tmp_path: Path) -> None:
     config = configure(policy, GRPO(), train=train(steps=3, num_minibatches=2, backend="trl"))
     run_rows = run(config, tmp_path)
     assert [row["step"] for row in run_rows] == [0, 1, 2, 3]
-    assert not {key for row in run_rows for key in row if not known(key)}
+    assert not {key for row in run_rows for key in row if not is_metric(key)}
     first = {f"eval/{s}/{m}/correct" for s in ("validation", "test") for m in ("sampled", "greedy")}
     evaluated = [
         {key for key in row if key.startswith("eval/") and key.endswith("/correct")} for row in run_rows

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.logs import known
+from helpers.logs import is_metric
 from helpers.whole_runs import after
 from scipy import stats
 
@@ -452,7 +452,7 @@ def test_run_finishes_and_logs_gap_and_correction_at_every_step(tmp_path: Path) 
     run_rows = run(configure(sampler=sampling), tmp_path / "ours")
     theirs = run(configure(sampler=SamplerConfig()), tmp_path / "theirs")
     assert [row["step"] for row in run_rows] == [0, 1, 2, 3]
-    assert not {key for row in run_rows for key in row if not known(key)}
+    assert not {key for row in run_rows for key in row if not is_metric(key)}
     for row in run_rows[1:]:
         assert row["gap/sync"] < 1e-4 and row["gap/mean"] < 1e-5 and abs(row["gap/k3"]) < 1e-6
         assert row["correction/weight_mean"] == pytest.approx(1, abs=1e-4)
