@@ -143,6 +143,7 @@ class NoisyRoutes(HFSampler):
 
     def choose(self, number: int, scores: torch.Tensor, router_choice: torch.Tensor) -> torch.Tensor:
         """The experts (N, k) with the largest scores and errors; `scores` (N, experts) are probabilities."""
+        # float32, above 0: the logarithm of a probability that underflowed is −inf, whose cosine is NaN.
         nats = scores.float().clamp(min=torch.finfo(torch.float32).tiny).log()
         error = self.noise * math.sqrt(2) * (FREQUENCY * nats + number).cos()
         return (nats + error).topk(router_choice.shape[-1]).indices

@@ -83,6 +83,7 @@ class RewardedSteps(GRPO):
             parts.group_advantage(column, batch.group, self.baseline, self.scale, self.ddof, self.epsilon)
             for column in grade.unbind(-1)
         ]
+        # The indices are filled from lists on the CPU; the batch may be on a GPU.
         return torch.stack(advantage, -1).gather(1, step_of_token.to(grade.device))
 
 
