@@ -22,7 +22,7 @@ from grpobench.algorithms.algorithm import (
     Signal,
     Tokenwise,
 )
-from grpobench.algorithms.curriculum import Curriculum, NoProblems, Study, Valued
+from grpobench.algorithms.curriculum import Curriculum, NoProblems, Study, ValuedShuffle
 
 Estimate = Literal["soft", "mean"]
 
@@ -143,7 +143,7 @@ class AStarPO(Algorithm[OptimalAdvantage]):
                 f"skip_unsolved: leaves {len(offered)} problems, and a step has {prompts}; set it to false "
                 "or lower train.prompts_per_step"
             )
-        return Valued(value, offered, prompts, seed)
+        return ValuedShuffle(value, offered, prompts, seed)
 
     def compute_signal(self, batch: Batch, models: Models) -> OptimalAdvantage:
         if batch.expected is None:

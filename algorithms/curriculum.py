@@ -96,7 +96,7 @@ class Shuffled:
         """Nothing to restore: the order is derived."""
 
 
-class Valued(Shuffled):
+class ValuedShuffle(Shuffled):
     """The plain shuffle of the problems at `offered`, with a value for each of all problems."""
 
     def __init__(self, value: Sequence[float], offered: Sequence[int], prompts: int, seed: int) -> None:

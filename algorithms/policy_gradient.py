@@ -127,7 +127,7 @@ class Selected(Advantage):
 
 
 @dataclass(frozen=True)
-class Signed(Advantage):
+class SignedAdvantages(Advantage):
     """Advantages with the sign of what the whole response earned."""
 
     negative: torch.Tensor
@@ -135,7 +135,7 @@ class Signed(Advantage):
     tokens."""
 
     @classmethod
-    def of(cls, algorithm: PolicyGradient, batch: Batch, models: Models) -> Signed:
+    def of(cls, algorithm: PolicyGradient, batch: Batch, models: Models) -> SignedAdvantages:
         """The signal of an algorithm whose advantages are equal for all tokens of a response."""
         earned = algorithm.signal_from_rewards(batch, models)
         signal = algorithm.penalize(batch, earned)

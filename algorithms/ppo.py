@@ -24,7 +24,7 @@ from grpobench.analysis.tools.metrics import CRITIC_METRICS
 
 
 @dataclass(frozen=True)
-class Valued(Signal):
+class CriticTargets(Signal):
     """Token advantages and what the critic learns from."""
 
     advantage: Tokenwise
@@ -34,7 +34,7 @@ class Valued(Signal):
 
 
 @dataclass(frozen=True)
-class PPO(Algorithm[Valued]):
+class PPO(Algorithm[CriticTargets]):
     """Proximal Policy Optimization (arXiv:1707.06347) with GAE (arXiv:1506.02438), as used for language
     models.
 
@@ -139,7 +139,7 @@ class PPO(Algorithm[Valued]):
     def updated_roles(self, step: int) -> tuple[Role, ...]:
         return (self._values,) if step <= self.critic_warmup else self.trained_roles
 
-    def compute_signal(self, batch: Batch, models: Models) -> Valued:
+    def compute_signal(self, batch: Batch, models: Models) -> CriticTargets:
         reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
         # Masked, so that values of padding and tool output enter neither returns nor metrics.
         value = models.forward(self._values, batch).value * batch.completion_mask
@@ -148,7 +148,7 @@ class PPO(Algorithm[Valued]):
         advantage, returns = self.estimate(reward, value, batch.completion_mask)
         if self.whiten:
             advantage = parts.whiten(advantage, batch.completion_mask)
-        return Valued(parts.rows(batch), advantage, returns, value, reference)
+        return CriticTargets(parts.rows(batch), advantage, returns, value, reference)
 
     def _token_reward(self, batch: Batch, reference: Tokenwise) -> Tokenwise:
         """The completion's reward at its last token, less each token's KL where that is in the reward."""
@@ -164,7 +164,7 @@ class PPO(Algorithm[Valued]):
         advantage = parts.generalized_advantage(reward, value, written, self.discount, self.trace)
         return advantage, advantage + value
 
-    def observe(self, batch: Batch, signal: Valued) -> dict[str, float]:
+    def observe(self, batch: Batch, signal: CriticTargets) -> dict[str, float]:
         others = parts.group_baseline(batch.reward, batch.group, "leave_one_out")
         # A group of one has no other rows and would be compared with itself, a perfect prediction.
         compared = batch.completion_mask & (parts.group_size(batch.group) > 1)[:, None]
@@ -184,7 +184,7 @@ class PPO(Algorithm[Valued]):
             "critic/outcome_explained": parts.explained_variance(to_go, signal.old_value, compared),
         }
 
-    def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, ModelOutput]) -> Loss:
+    def loss(self, batch: Batch, signal: CriticTargets, now: Mapping[Role, ModelOutput]) -> Loss:
         terms, metrics = self._value_terms(signal, now[self._values].value)
         terms = self.value_coefficient * terms
         if "policy" in now:  # absent while the critic is warmed up
@@ -203,7 +203,9 @@ class PPO(Algorithm[Valued]):
                     terms = terms + self.beta * penalty
         return Loss(terms, metrics)
 
-    def _value_terms(self, signal: Valued, value: Tokenwise) -> tuple[Tokenwise, dict[str, torch.Tensor]]:
+    def _value_terms(
+        self, signal: CriticTargets, value: Tokenwise
+    ) -> tuple[Tokenwise, dict[str, torch.Tensor]]:
         plain = (value - signal.returns).square()
         error, clipped = plain, torch.zeros_like(plain)
         if self.value_clip:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput, Models, Rowwise
-from grpobench.algorithms.policy_gradient import PolicyGradient, Signed
+from grpobench.algorithms.policy_gradient import PolicyGradient, SignedAdvantages
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class TOPR(PolicyGradient):
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return batch.reward - self.offset
 
-    def compute_signal(self, batch: Batch, models: Models) -> Signed:
-        return Signed.of(self, batch, models)
+    def compute_signal(self, batch: Batch, models: Models) -> SignedAdvantages:
+        return SignedAdvantages.of(self, batch, models)
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
-        assert isinstance(signal, Signed)
+        assert isinstance(signal, SignedAdvantages)
         # Detached: the weight multiplies log π, which alone carries the gradient.
         log_ratio = (now.logp.detach() - batch.old_logp) * batch.completion_mask
         if self.level == "sequence":

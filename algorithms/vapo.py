@@ -10,11 +10,11 @@ import torch
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Batch, Loss, Metric, ModelOutput, Models, Role, Rowwise, Tokenwise
-from grpobench.algorithms.ppo import PPO, Valued
+from grpobench.algorithms.ppo import PPO, CriticTargets
 
 
 @dataclass(frozen=True)
-class Imitated(Valued):
+class Imitated(CriticTargets):
     """What PPO knows, with the completions whose likelihood is raised besides."""
 
     imitation: Rowwise
@@ -112,11 +112,11 @@ class VAPO(PPO):
         fields = {f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)}
         return Imitated(**fields, imitation=correct / share if share > 0 else correct)
 
-    def observe(self, batch: Batch, signal: Valued) -> dict[str, float]:
+    def observe(self, batch: Batch, signal: CriticTargets) -> dict[str, float]:
         trace = self._trace(batch.completion_mask)[batch.completion_mask.any(-1)]
         return super().observe(batch, signal) | {"advantage/trace": trace.double().mean().item()}
 
-    def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, ModelOutput]) -> Loss:
+    def loss(self, batch: Batch, signal: CriticTargets, now: Mapping[Role, ModelOutput]) -> Loss:
         assert isinstance(signal, Imitated)
         plain = super().loss(batch, signal, now)
         if not self.nll or "policy" not in now:

@@ -9,7 +9,7 @@ import torch
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput, Models
-from grpobench.algorithms.policy_gradient import GroupNormalized, Signed
+from grpobench.algorithms.policy_gradient import GroupNormalized, SignedAdvantages
 
 LOWEST, HIGHEST = math.log(1e-8), 20.0
 """Where the log ratio of a sequence is cut off, so that its weight is a finite number."""
@@ -77,11 +77,11 @@ class VESPO(GroupNormalized):
             decay_negative=self.decay_negative,
         )
 
-    def compute_signal(self, batch: Batch, models: Models) -> Signed:
-        return Signed.of(self, batch, models)
+    def compute_signal(self, batch: Batch, models: Models) -> SignedAdvantages:
+        return SignedAdvantages.of(self, batch, models)
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
-        assert isinstance(signal, Signed)
+        assert isinstance(signal, SignedAdvantages)
         # Detached: the weight multiplies log π, which alone carries the gradient.
         log_ratio = (now.logp.detach() - batch.old_logp) * batch.completion_mask
         log_w = log_ratio.sum(-1, keepdim=True).clamp(LOWEST, HIGHEST)

@@ -40,7 +40,7 @@ UNKNOWN = Spread(math.nan)
 
 
 @dataclass(frozen=True)
-class Question:
+class PlannedPairs:
     """The pairs of arms on one task, before their runs."""
 
     task: str
@@ -69,7 +69,7 @@ class Question:
         return power.seeds_for(effect, self.pairs, self.alpha, self.seeds + 1, "max-t")
 
 
-def resolution_lines(questions: Sequence[Question]) -> list[str]:
+def resolution_lines(questions: Sequence[PlannedPairs]) -> list[str]:
     """What the seeds can resolve on each task, tasks with the same answer in one line."""
     tasks: dict[str, list[str]] = {}
     for question in questions:
@@ -79,7 +79,7 @@ def resolution_lines(questions: Sequence[Question]) -> list[str]:
     return [text if every else f"{', '.join(names)}: {text}" for text, names in tasks.items()]
 
 
-def answer(question: Question) -> str:
+def answer(question: PlannedPairs) -> str:
     """What the seeds can resolve, and how many more would resolve more."""
     seeds, effect, spread = question.seeds, question.detectable, question.spread
     if seeds < question.needed:

@@ -18,7 +18,7 @@ from grpobench.benchmarks.cases import (
     DECODINGS,
     MEMORY,
     STEPPED,
-    Course,
+    BenchProgress,
     chosen,
     shape,
 )
@@ -165,7 +165,7 @@ def main(model: str, case_names: Sequence[str] = (), as_json: bool = False) -> N
         raise ConfigError(["bench compares with TRL, which is not installed: pip install 'trl==1.16.*'"])
     if why := missing(model):
         raise ModelError(why)
-    with Course(Console(stderr=True), len(names)) as course:
+    with BenchProgress(Console(stderr=True), len(names)) as course:
         outcome = measure(model, names, process, course)
     if as_json:
         print(json.dumps(outcome, indent=1))
@@ -173,7 +173,7 @@ def main(model: str, case_names: Sequence[str] = (), as_json: bool = False) -> N
         show(outcome, Console())
 
 
-def measure(model: str, names: Sequence[str], start: Start, course: Course) -> dict[str, Any]:
+def measure(model: str, names: Sequence[str], start: Start, course: BenchProgress) -> dict[str, Any]:
     """All cases, and facts about the machine."""
     cases: list[dict[str, Any]] = []
     machine_facts: Facts = {}

@@ -36,7 +36,7 @@ MOST_WARM_UP: Final = 2
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchmarkCase:
     """A shape that both sides work on. Each of `prompts` prompts gets `group` completions per step."""
 
     name: str
@@ -74,11 +74,11 @@ def chosen(model: str, case_names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name in case_names)
 
 
-def shape(name: str, model: str) -> Case:
+def shape(name: str, model: str) -> BenchmarkCase:
     """The shape of a case's step."""
     prompts, group = (16, 8) if model in SMALL else (2, 16)
     prompt, completion, steps = (16, 24, 16) if name == "short" else (150, 8, 8)
-    return Case(name, model, prompts, group, prompt, completion, MOST_WARM_UP + steps, cores())
+    return BenchmarkCase(name, model, prompts, group, prompt, completion, MOST_WARM_UP + steps, cores())
 
 
 BUDGET: Final = 120.0
@@ -111,7 +111,7 @@ def quiet(activity: str, left: float) -> None:
     """Tells nobody."""
 
 
-class Course:
+class BenchProgress:
     """Progress of the bench: in a terminal one line with a bar, elsewhere a line when a case begins and now
     and then."""
 

@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpobench.benchmarks.cases import UNKNOWN, Case, Tell, counted, warm_up
+from grpobench.benchmarks.cases import UNKNOWN, BenchmarkCase, Tell, counted, warm_up
 from grpobench.benchmarks.floor import Floor
-from grpobench.benchmarks.sides import PHASES, MeasuredSide, Ready, Start, Step
+from grpobench.benchmarks.sides import PHASES, MeasuredSide, SideReady, Start, StepCost
 
 REST = 0.05
 """Seconds between two steps, in which the threads of the side that has just worked go to sleep."""
@@ -37,15 +37,15 @@ Facts = dict[str, str | int]
 class CaseResult:
     """The result of a case for both sides."""
 
-    steps: Mapping[str, Sequence[Step]]
+    steps: Mapping[str, Sequence[StepCost]]
     """The counted steps of each side."""
-    ready: Mapping[str, Ready]
+    ready: Mapping[str, SideReady]
     warm_up: int
     """Number of warm-up steps of each side."""
     floor: Floor
 
 
-def compare(case: Case, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]:
+def compare(case: BenchmarkCase, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]:
     """Both sides on one case, in turn; who goes first alternates. Raises RuntimeError if a side decodes
     another number of tokens than the case requires."""
     tell("starting TRL", UNKNOWN)
@@ -61,10 +61,10 @@ def compare(case: Case, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts
 
 
 def take_turns(
-    case: Case, sides: Mapping[str, MeasuredSide], tell: Tell
-) -> tuple[dict[str, list[Step]], int]:
+    case: BenchmarkCase, sides: Mapping[str, MeasuredSide], tell: Tell
+) -> tuple[dict[str, list[StepCost]], int]:
     """(the counted steps of each side, the number of warm-up steps of each)."""
-    turns: list[dict[str, Step]] = []
+    turns: list[dict[str, StepCost]] = []
 
     def turn(activity: str, left: float) -> None:
         tell(activity, left)
@@ -87,7 +87,7 @@ def take_turns(
     return {name: [made[name] for made in turns[warm:]] for name in sides}, warm
 
 
-def demand_same_work(name: str, step: Step, case: Case) -> None:
+def demand_same_work(name: str, step: StepCost, case: BenchmarkCase) -> None:
     """Raises RuntimeError for a step with a different amount of work."""
     if step.tokens != case.tokens:
         raise RuntimeError(
@@ -96,7 +96,7 @@ def demand_same_work(name: str, step: Step, case: Case) -> None:
         )
 
 
-def summary(case: Case, made: CaseResult) -> dict[str, Any]:
+def summary(case: BenchmarkCase, made: CaseResult) -> dict[str, Any]:
     """One case of the outcome. Seconds are medians; the lists hold every counted step in order."""
     seconds = {name: [step.seconds for step in taken] for name, taken in made.steps.items()}
     median = {name: statistics.median(values) for name, values in seconds.items()}

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from grpobench.benchmarks.cases import BUDGET, DECODINGS, SMALL, UNKNOWN, Case, Tell, counted
+from grpobench.benchmarks.cases import BUDGET, DECODINGS, SMALL, UNKNOWN, BenchmarkCase, Tell, counted
 from grpobench.benchmarks.compare import Facts
 from grpobench.benchmarks.sides import Stopwatch, facts, impossible, prompt_texts
 from grpobench.runs.tools.machine import threads
@@ -33,7 +33,7 @@ USED, FALLBACK = "used", "fallback"
 
 
 @dataclass(frozen=True)
-class Call:
+class SamplerCall:
     """The cost of one call of a sampler."""
 
     tokens: int
@@ -43,13 +43,13 @@ class Call:
     """Processor time of all threads."""
 
 
-def shape(model: str, name: str) -> Case:
+def shape(model: str, name: str) -> BenchmarkCase:
     """The requests of a call: one step's of a small model, and fewer of others."""
     prompts, group = (16, 8) if model in SMALL else (2, 8)
-    return Case(name, model, prompts, group, 150, DECODINGS[name], 1 + CALLS, threads(1))
+    return BenchmarkCase(name, model, prompts, group, 150, DECODINGS[name], 1 + CALLS, threads(1))
 
 
-def decoding(case: Case, tell: Tell) -> tuple[dict[str, Any], Facts]:
+def decoding(case: BenchmarkCase, tell: Tell) -> tuple[dict[str, Any], Facts]:
     """Measure both ways; returns the outcome, and facts about the machine."""
     import torch
 
@@ -86,10 +86,10 @@ def decoding(case: Case, tell: Tell) -> tuple[dict[str, Any], Facts]:
 
 
 def take_turns(
-    samplers: Mapping[str, HFSampler], requests: Sequence[Request], case: Case, tell: Tell
-) -> dict[str, list[Call]]:
+    samplers: Mapping[str, HFSampler], requests: Sequence[Request], case: BenchmarkCase, tell: Tell
+) -> dict[str, list[SamplerCall]]:
     """The counted calls of each sampler, in order, after one of warm-up."""
-    turns: list[dict[str, Call]] = []
+    turns: list[dict[str, SamplerCall]] = []
     began = time.perf_counter()
 
     def turn(activity: str, left: float) -> None:
@@ -105,7 +105,7 @@ def take_turns(
     return {name: [made[name] for made in turns[1:]] for name in samplers}
 
 
-def call(sampler: HFSampler, requests: Sequence[Request], case: Case) -> Call:
+def call(sampler: HFSampler, requests: Sequence[Request], case: BenchmarkCase) -> SamplerCall:
     """Answer the requests once. Raises RuntimeError for completions of another length than the case's."""
     clock = Stopwatch()
     groups = sampler.sample(requests, case.completion_tokens, 1.0)
@@ -113,10 +113,10 @@ def call(sampler: HFSampler, requests: Sequence[Request], case: Case) -> Call:
     tokens = sum(len(rollout.completion) for group in groups for rollout in group)
     if tokens != case.rows * case.completion_tokens:
         raise RuntimeError(f"{tokens} tokens were written, not {case.rows * case.completion_tokens}")
-    return Call(tokens, seconds, cpu_seconds)
+    return SamplerCall(tokens, seconds, cpu_seconds)
 
 
-def row(calls: Sequence[Call], ways: Sequence[str]) -> dict[str, Any]:
+def row(calls: Sequence[SamplerCall], ways: Sequence[str]) -> dict[str, Any]:
     """One way's part of the outcome; `tokens_per_s` are medians, the list holds every counted call."""
     rates = [measured_call.tokens / measured_call.seconds for measured_call in calls]
     return {

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from grpobench.benchmarks.cases import Case
+from grpobench.benchmarks.cases import BenchmarkCase
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ Pass = Literal["forward", "inputs", "weights"]
 
 
 @dataclass(frozen=True)
-class Part:
+class MatrixProduct:
     """One kind of product of a step."""
 
     gflop: float
@@ -64,7 +64,7 @@ class Part:
 class Floor:
     """Minimum seconds of a step's products by phase: `prefill`, `decode`, `forward`, `backward`."""
 
-    parts: dict[str, Part]
+    parts: dict[str, MatrixProduct]
 
     @property
     def gflop(self) -> float:
@@ -94,7 +94,7 @@ class Floor:
 
 
 @dataclass(frozen=True)
-class Layer:
+class WeightMatrix:
     """A weight (out, in), which multiplies `share` of a pass's rows: all of them, or fewer for an expert."""
 
     weight: torch.Tensor
@@ -108,7 +108,7 @@ class Layer:
         return 2.0 * rows * self.share * self.weight.numel()
 
 
-def layers(model: Any) -> tuple[list[Layer], Layer]:
+def layers(model: Any) -> tuple[list[WeightMatrix], WeightMatrix]:
     """(the trunk's linear layers, the output head) of a causal language model. Experts are tensors (experts,
     out, in); each multiplies its share of the tokens."""
     from torch import nn
@@ -119,37 +119,37 @@ def layers(model: Any) -> tuple[list[Layer], Layer]:
     for parameter in trunk.parameters():
         weight = parameter.detach()
         if weight.dim() == 2 and id(parameter) not in tables:
-            trunk_layers.append(Layer(weight))
+            trunk_layers.append(WeightMatrix(weight))
         elif weight.dim() == 3:
             used = getattr(config, "num_experts_per_tok", len(weight))
-            trunk_layers += [Layer(expert, used / len(weight)) for expert in weight]
-    return trunk_layers, Layer(model.get_output_embeddings().weight.detach())
+            trunk_layers += [WeightMatrix(expert, used / len(weight)) for expert in weight]
+    return trunk_layers, WeightMatrix(model.get_output_embeddings().weight.detach())
 
 
 @dataclass(frozen=True)
-class Rows:
+class PhaseRows:
     """How many rows a phase sends through trunk and head, and how often."""
 
     trunk: int
     head: int
     times: int = 1
 
-    def flop(self, trunk: Sequence[Layer], head: Layer) -> float:
+    def flop(self, trunk: Sequence[WeightMatrix], head: WeightMatrix) -> float:
         flops = sum(layer.flop(self.trunk) for layer in trunk) + head.flop(self.head)
         return self.times * flops
 
 
-def phases(case: Case) -> dict[str, Rows]:
+def phases(case: BenchmarkCase) -> dict[str, PhaseRows]:
     """The rows of each forward phase; `backward` has twice the rows of `forward`."""
     packed = case.prompts * (case.prompt_tokens + case.group * (case.completion_tokens - 1))
     return {
-        "prefill": Rows(case.prompts * case.prompt_tokens, case.prompts),
-        "decode": Rows(case.rows, case.rows, case.completion_tokens - 1),
-        "forward": Rows(packed, case.rows * case.completion_tokens),
+        "prefill": PhaseRows(case.prompts * case.prompt_tokens, case.prompts),
+        "decode": PhaseRows(case.rows, case.rows, case.completion_tokens - 1),
+        "forward": PhaseRows(packed, case.rows * case.completion_tokens),
     }
 
 
-def floor(case: Case, model: Any) -> Floor:
+def floor(case: BenchmarkCase, model: Any) -> Floor:
     """Measure a case's floor in this process, with its threads."""
     import torch
 
@@ -170,7 +170,7 @@ class Products:
         every = [*self.trunk, self.head]
         self.ways = [way for way in WAYS if way == "torch" or exact(way, every)]
 
-    def part(self, rows: Rows, passes: Sequence[Pass]) -> Part:
+    def part(self, rows: PhaseRows, passes: Sequence[Pass]) -> MatrixProduct:
         """A phase that makes these passes, with the fastest way for each."""
         seconds, ways = 0.0, dict[str, None]()
         for kind in passes:
@@ -179,9 +179,9 @@ class Products:
             seconds += seconds_by_way[best]
             ways[best] = None
         gflop = len(passes) * rows.flop(self.trunk, self.head) / 1e9
-        return Part(gflop, rows.times * seconds, " and ".join(ways))
+        return MatrixProduct(gflop, rows.times * seconds, " and ".join(ways))
 
-    def seconds(self, rows: Rows, kind: Pass, way: str) -> float:
+    def seconds(self, rows: PhaseRows, kind: Pass, way: str) -> float:
         """Seconds of one pass through trunk and head. Many rows may also be split, if that is faster."""
         total = 0.0
         with WAYS[way]():
@@ -190,7 +190,7 @@ class Products:
                 total += min(n * self._timed(weights, math.ceil(count / n), kind) for n in pieces)
         return total
 
-    def _timed(self, weights: Sequence[Layer], rows: int, kind: Pass) -> float:
+    def _timed(self, weights: Sequence[WeightMatrix], rows: int, kind: Pass) -> float:
         calls = [self._product(layer.weight, layer.rows(rows), kind) for layer in weights]
 
         def once() -> None:
@@ -265,7 +265,7 @@ def through_onednn() -> Iterator[None]:
 WAYS: Final = {"torch": as_it_is, "onednn": through_onednn}
 
 
-def exact(way: str, weights: Sequence[Layer]) -> bool:
+def exact(way: str, weights: Sequence[WeightMatrix]) -> bool:
     """Whether products in this way are float32, and this way differs from torch's default."""
     import torch
 

@@ -33,7 +33,7 @@ from grpobench.algorithms.libraries.trl_arguments import translate
 from grpobench.analysis.runfolder.files import read_lines
 from grpobench.benchmarks.cases import UNKNOWN, Tell
 from grpobench.benchmarks.grid_ours import AT_ONCE
-from grpobench.benchmarks.grid_trl import DONE, Job, Outcome
+from grpobench.benchmarks.grid_trl import DONE, GridResult, TRLJob
 from grpobench.runs.models.model_files import locate_model
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.settings.config import RunConfig
@@ -109,7 +109,7 @@ class SideProgress:
     """What a side has done so far."""
 
     wall: float = 0.0
-    runs: list[Outcome] = field(default_factory=list)
+    runs: list[GridResult] = field(default_factory=list)
 
 
 def grid(tell: Tell, sets: Sequence[str] = ()) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def grid(tell: Tell, sets: Sequence[str] = ()) -> dict[str, Any]:
         for number, (side, seeds) in enumerate(order):
             folder = Path(temporary) / f"{number}-{side}"
             folder.mkdir()
-            block = Block(folder, [config for config in configs if config.seed in seeds], tuple(sets))
+            block = SideRuns(folder, [config for config in configs if config.seed in seeds], tuple(sets))
             block_name = f"block {number + 1} of {len(order)}, {'ours' if side == 'ours' else 'TRL'}"
             left = estimate(taken, order[number:], len(block.configs))
             seconds, runs = SIDES[side](block, progress_of(tell, block_name, len(block.configs), left))
@@ -163,7 +163,7 @@ def progress_of(tell: Tell, block_name: str, runs: int, left: float) -> Callable
 
 
 @dataclass(frozen=True)
-class Block:
+class SideRuns:
     """Runs that one side does without a break."""
 
     folder: Path
@@ -171,7 +171,7 @@ class Block:
     sets: tuple[str, ...]
 
 
-Side = Callable[[Block, Callable[[int], None]], tuple[float, list[Outcome]]]
+Side = Callable[[SideRuns, Callable[[int], None]], tuple[float, list[GridResult]]]
 
 
 def variables() -> dict[str, str]:
@@ -179,7 +179,7 @@ def variables() -> dict[str, str]:
     return {**machine.environment(AT_ONCE, 0), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def ours(block: Block, news: Callable[[int], None]) -> tuple[float, list[Outcome]]:
+def ours(block: SideRuns, news: Callable[[int], None]) -> tuple[float, list[GridResult]]:
     """An experiment of the block's runs."""
     seeds = f"seeds={sorted({config.seed for config in block.configs})}"
     module = "grpobench.benchmarks.grid_ours"
@@ -197,13 +197,13 @@ def ours(block: Block, news: Callable[[int], None]) -> tuple[float, list[Outcome
     return seconds, [recorded(path, config) for path, config in zip(runs, block.configs, strict=True)]
 
 
-def recorded(path: Path, config: RunConfig) -> Outcome:
+def recorded(path: Path, config: RunConfig) -> GridResult:
     """What one of our runs did, from its folder. Raises ChildProcessError for an unfinished one."""
     if status(path).get("state") != "finished":
         raise ChildProcessError(f"our run {path.name} has not finished: {status(path).get('why', '')}")
     rows = [row for _, row in read_lines(path / "metrics.jsonl")[0]]
     steps = [row for row in rows if row["step"]]
-    outcome = Outcome(config.task.name, config.seed)
+    outcome = GridResult(config.task.name, config.seed)
     outcome.train_s = sum(row["time/step"] for row in steps)
     outcome.evaluate_s = sum(row.get("time/evaluate", 0.0) for row in rows)
     outcome.completions = int(sum(row["groups/sampled"] for row in steps)) * config.train.group_size
@@ -217,7 +217,7 @@ def recorded(path: Path, config: RunConfig) -> Outcome:
     return outcome
 
 
-def trl(block: Block, news: Callable[[int], None]) -> tuple[float, list[Outcome]]:
+def trl(block: SideRuns, news: Callable[[int], None]) -> tuple[float, list[GridResult]]:
     """A script for each of the block's runs, two at a time."""
     programs, folders = [], []
     for config in block.configs:
@@ -229,13 +229,13 @@ def trl(block: Block, news: Callable[[int], None]) -> tuple[float, list[Outcome]
         programs.append(Program(words, folder / "log.txt"))
         folders.append(folder)
     seconds = together(programs, AT_ONCE, variables(), news)
-    return seconds, [Outcome(**json.loads((folder / DONE).read_text("utf-8"))) for folder in folders]
+    return seconds, [GridResult(**json.loads((folder / DONE).read_text("utf-8"))) for folder in folders]
 
 
 SIDES: Final[Mapping[str, Side]] = {"ours": ours, "trl": trl}
 
 
-def job(config: RunConfig, folder: Path) -> Job:
+def job(config: RunConfig, folder: Path) -> TRLJob:
     """The settings of one of our runs for TRL's script. Raises RuntimeError for settings that it does not
     have."""
     train, evaluate = config.train, config.evaluate
@@ -244,7 +244,7 @@ def job(config: RunConfig, folder: Path) -> Job:
         raise RuntimeError(f"the script has no settings for the recipe {RECIPE}: {faults}")
     plain = plain_arguments(str(folder))
     del plain["output_dir"]
-    return Job(
+    return TRLJob(
         task=config.task.name,
         seed=config.seed,
         model=locate_model(config.model.name)[0],
@@ -276,10 +276,10 @@ def job(config: RunConfig, folder: Path) -> Job:
 # The outcome
 
 
-def demand_same_work(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> None:
+def demand_same_work(ours: Sequence[GridResult], theirs: Sequence[GridResult]) -> None:
     """Raises RuntimeError unless both sides made the same runs with as many completions and answers."""
 
-    def work(runs: Sequence[Outcome]) -> dict[str, Any]:
+    def work(runs: Sequence[GridResult]) -> dict[str, Any]:
         work_by_run = {
             f"{run.task} seed {run.seed}": (run.completions, dict(sorted(run.answers.items())))
             for run in runs
@@ -337,7 +337,7 @@ def side_summary(side: SideProgress) -> dict[str, Any]:
     }
 
 
-def learned(runs: Sequence[Outcome]) -> dict[str, Any]:
+def learned(runs: Sequence[GridResult]) -> dict[str, Any]:
     """Mean test accuracy before and after training, of sampled answers or, without any, of greedy ones."""
     mode = "sampled" if any(name.endswith("/sampled") for name in runs[0].accuracy) else "greedy"
     accuracies = [

@@ -21,7 +21,7 @@ from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 
 @dataclass(frozen=True)
-class Job:
+class TRLJob:
     """The input of the script: the settings of our run of the same task and seed."""
 
     task: str
@@ -48,7 +48,7 @@ class Job:
 
 
 @dataclass
-class Outcome:
+class GridResult:
     """What a run of either side did."""
 
     task: str
@@ -75,14 +75,14 @@ DONE = "outcome.json"
 class Script:
     """The run: model, data, reward, evaluation."""
 
-    def __init__(self, job: Job, task: Task) -> None:
+    def __init__(self, job: TRLJob, task: Task) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.job, self.task = job, task
         self.model: Any = AutoModelForCausalLM.from_pretrained(job.model, dtype="float32")
         self.tokenizer: Any = AutoTokenizer.from_pretrained(job.model)
         self.problems = task.problems("train")
-        self.outcome = Outcome(task.name, job.seed)
+        self.outcome = GridResult(task.name, job.seed)
 
     def reward(
         self, completions: Sequence[str], completion_ids: Any, problem: Any, **_: Any
@@ -194,7 +194,7 @@ def main(path: str) -> None:
 
     torch.set_num_threads(1)
     quiet()
-    job = Job(**json.loads(Path(path).read_text(encoding="utf-8")))
+    job = TRLJob(**json.loads(Path(path).read_text(encoding="utf-8")))
     script = Script(job, TASKS[job.task]())
     script.train()
     (Path(job.folder) / DONE).write_text(json.dumps(asdict(script.outcome)), encoding="utf-8")

@@ -10,9 +10,9 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
-from grpobench.benchmarks.cases import UNKNOWN, Case, Tell
+from grpobench.benchmarks.cases import UNKNOWN, BenchmarkCase, Tell
 from grpobench.benchmarks.compare import Facts
-from grpobench.benchmarks.sides import Start, Step, prompt_texts
+from grpobench.benchmarks.sides import Start, StepCost, prompt_texts
 from grpobench.runs.models.loading import outline
 from grpobench.runs.tools.machine import threads
 
@@ -47,7 +47,7 @@ def memory(model: str, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]
     return outcome, facts
 
 
-def row(name: str, steps: list[Step], before: float) -> dict[str, Any]:
+def row(name: str, steps: list[StepCost], before: float) -> dict[str, Any]:
     """What the steps of a setting took; `before` is the memory of the libraries in GiB."""
     peak = max(step.peak_gb for step in steps)
     return {
@@ -59,6 +59,6 @@ def row(name: str, steps: list[Step], before: float) -> dict[str, Any]:
     }
 
 
-def shape(model: str) -> Case:
+def shape(model: str) -> BenchmarkCase:
     """On a CPU one micro-batch of nearly as many tokens as it may have, 890 of 1,024."""
-    return Case("memory", model, 5, 4, 150, 8, STEPS, threads(1))
+    return BenchmarkCase("memory", model, 5, 4, 150, 8, STEPS, threads(1))

@@ -68,7 +68,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PeakComparison:
     """The plan of a run against the peaks of its steps."""
 
     model: str
@@ -118,18 +118,18 @@ def cases(model: str) -> Iterator[tuple[str, RunConfig, int]]:
             yield ", ".join(filter(None, (shape, variant))), recipe.runs()[0], prompt
 
 
-def compare_plans(model: str) -> dict[str, Comparison]:
+def compare_plans(model: str) -> dict[str, PeakComparison]:
     """The plan of each case of a model against its peak."""
     return {name: plan_against_peak(config, prompt) for name, config, prompt in cases(model)}
 
 
-def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
+def plan_against_peak(config: RunConfig, prompt_tokens: int) -> PeakComparison:
     """Make steps of a run whose prompts all have `prompt_tokens` tokens, in this process and on its device,
     and hold their peaks against the plan. Evaluations are not made. Raises ModelError for a model that is not
     here."""
     import torch
 
-    from grpobench.runs.experiment.memory_input import Facts, input_of
+    from grpobench.runs.experiment.memory_input import PlanInput, input_of
     from grpobench.runs.models.loading import load
     from grpobench.runs.models.model_shape import shape_of
     from grpobench.runs.models.token_budgets import gpu_memory
@@ -140,7 +140,7 @@ def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
     config = replace(config, evaluate=evaluate)
     gpu = torch.cuda.is_available()
     memory = gpu_memory(torch.device("cuda")) if gpu else None
-    facts = Facts(shape_of(config.model.name), prompt_tokens, gpu, (), memory)
+    facts = PlanInput(shape_of(config.model.name), prompt_tokens, gpu, (), memory)
     planned = plan(input_of(config, facts))
     gc.collect()
     before = held_bytes(gpu)
@@ -162,7 +162,7 @@ def plan_against_peak(config: RunConfig, prompt_tokens: int) -> Comparison:
         if phase.name in measured
     )
     device = torch.cuda.get_device_name() if gpu else "cpu"
-    return Comparison(config.model.name, device, planned, peaks)
+    return PeakComparison(config.model.name, device, planned, peaks)
 
 
 def make_step(
@@ -270,7 +270,7 @@ def main(model: str, as_json: bool) -> None:
         show(model, comparisons, Console())
 
 
-def show(model: str, comparisons: Mapping[str, Comparison], console: Console) -> None:
+def show(model: str, comparisons: Mapping[str, PeakComparison], console: Console) -> None:
     """A row for each case, a column for the plan over the measured peak of each phase."""
     phases = [peak.phase for peak in next(iter(comparisons.values())).peaks]
     table = Table(box=None, pad_edge=False)

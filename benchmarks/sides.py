@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from grpobench.benchmarks.cases import Case
+from grpobench.benchmarks.cases import BenchmarkCase
 from grpobench.benchmarks.floor import Floor, floor
 from grpobench.runs.tools.process import die_with, environment
 from grpobench.runs.tools.strict import ConfigError
@@ -32,14 +32,14 @@ from grpobench.tasks.task import Problem, Split, Task, Verdict
 class MeasuredSide(Protocol):
     """The commands that the comparison sends to a side."""
 
-    ready: Ready
+    ready: SideReady
 
-    def step(self) -> Step: ...
+    def step(self) -> StepCost: ...
 
     def floor(self) -> Floor: ...
 
 
-Start = Callable[[str, Case], contextlib.AbstractContextManager[MeasuredSide]]
+Start = Callable[[str, BenchmarkCase], contextlib.AbstractContextManager[MeasuredSide]]
 
 
 class Process:
@@ -48,13 +48,13 @@ class Process:
     def __init__(self, name: str, connection: Connection, process: Any) -> None:
         self.name, self.connection, self.process = name, connection, process
         first = self.receive()
-        assert isinstance(first, Ready)
+        assert isinstance(first, SideReady)
         self.ready = first
 
-    def step(self) -> Step:
+    def step(self) -> StepCost:
         self.connection.send(STEP)
         step = self.receive()
-        assert isinstance(step, Step)
+        assert isinstance(step, StepCost)
         return step
 
     def floor(self) -> Floor:
@@ -84,7 +84,7 @@ class Process:
 
 
 @contextlib.contextmanager
-def process(name: str, case: Case) -> Iterator[Process]:
+def process(name: str, case: BenchmarkCase) -> Iterator[Process]:
     """Start a side and wait until its model is loaded; end its process afterwards."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -116,7 +116,7 @@ PHASES = ("sample", "verify", "forward", "backward", "optimize")
 
 
 @dataclass(frozen=True)
-class Ready:
+class SideReady:
     """A side has loaded its model and waits for the first command."""
 
     texts: tuple[str, ...]
@@ -127,7 +127,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCost:
     """The cost of one step."""
 
     seconds: float
@@ -150,14 +150,14 @@ class Failed:
     """Whether the user can correct it."""
 
 
-Message = Ready | Step | Floor
+Message = SideReady | StepCost | Floor
 
 
 class Closed(Exception):
     """The parent has closed the pipe."""
 
 
-class Line:
+class SidePipe:
     """The side's end of the pipe."""
 
     def __init__(self, connection: Connection) -> None:
@@ -175,16 +175,16 @@ class Line:
         self.connection.send(message)
 
 
-Side = Callable[[Case, Line], None]
+Side = Callable[[BenchmarkCase, SidePipe], None]
 """Loads the model, sends Ready, then answers commands until the parent has gone."""
 
 
-def serve(connection: Connection, side: Side, case: Case, parent: int) -> None:
+def serve(connection: Connection, side: Side, case: BenchmarkCase, parent: int) -> None:
     """The main function of a side's process. The output of its libraries goes to standard error."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which ends this process.
     os.dup2(2, 1)
-    line = Line(connection)
+    line = SidePipe(connection)
     try:
         side(case, line)
     except Closed:
@@ -248,7 +248,7 @@ def prompt_texts(encode: Callable[[str], Sequence[int]], count: int, tokens: int
 
 
 @dataclass(frozen=True)
-class Letters(Task):
+class FixedPrompts(Task):
     """Fixed prompts; the score is a letter's share of the completion."""
 
     name: ClassVar[str] = "bench"
@@ -274,7 +274,7 @@ def share(text: str) -> float:
     return text.count(LETTER) / max(1, len(text))
 
 
-def ours(case: Case, line: Line) -> None:
+def ours(case: BenchmarkCase, line: SidePipe) -> None:
     """The trainer of `runs/train/trainer.py`, in the precision and with the defaults of a run."""
     import torch
 
@@ -289,7 +289,7 @@ def ours(case: Case, line: Line) -> None:
     before = peak_memory_gb()
     trainer = our_trainer(case)
     prompt_tokens = sum(len(trainer.loaded.encode(text)) for text in case.texts) * case.group
-    line.tell(Ready(case.texts, facts(), before))
+    line.tell(SideReady(case.texts, facts(), before))
     number = 0
     while line.wait() == STEP:
         number += 1
@@ -300,11 +300,11 @@ def ours(case: Case, line: Line) -> None:
         phases["other"] = seconds - sum(phases.values())
         completions = [completion for group in trainer.transcript for completion in group["completions"]]
         tokens = prompt_tokens + sum(int(completion["tokens"]) for completion in completions)
-        line.tell(Step(seconds, cpu_seconds, tokens, peak_memory_gb(), phases))
+        line.tell(StepCost(seconds, cpu_seconds, tokens, peak_memory_gb(), phases))
     line.tell(floor(case, trainer.loaded.model))
 
 
-def our_trainer(case: Case) -> Trainer:
+def our_trainer(case: BenchmarkCase) -> Trainer:
     """Our trainer on the case's prompts, with completions that nothing ends."""
     import torch
 
@@ -319,7 +319,7 @@ def our_trainer(case: Case) -> Trainer:
         arm="grpo",
         seed=0,
         algorithm=GRPO(),
-        task=Letters(texts=case.texts),
+        task=FixedPrompts(texts=case.texts),
         model=config.ModelConfig(case.model),
         sampler=config.SamplerConfig(max_completion_tokens=case.completion_tokens),
         reward=config.RewardConfig(),
@@ -362,7 +362,7 @@ def import_loop() -> None:
 # TRL's
 
 
-def trl(case: Case, line: Line) -> None:
+def trl(case: BenchmarkCase, line: SidePipe) -> None:
     """TRL's GRPOTrainer through its own `train`. Work between two steps is not counted."""
     import torch
     from datasets import Dataset
@@ -393,7 +393,7 @@ def trl(case: Case, line: Line) -> None:
         )
         trainer.eos_token_ids = [end]  # otherwise it would cut completions at an end token itself
         torch.set_num_threads(case.threads)
-        line.tell(Ready(texts, {**facts(), "trl": version()}, before))
+        line.tell(SideReady(texts, {**facts(), "trl": version()}, before))
         trainer.train()
 
 
@@ -403,7 +403,7 @@ def shares(completions: Sequence[Any], **_: Any) -> list[float | None]:
     return [share(text) for text in texts]
 
 
-def arguments(case: Case, folder: str, end: int) -> Any:
+def arguments(case: BenchmarkCase, folder: str, end: int) -> Any:
     """The same work as ours, without logging."""
     from trl.trainer.grpo_config import GRPOConfig
 
@@ -432,7 +432,7 @@ def arguments(case: Case, folder: str, end: int) -> Any:
     )
 
 
-def gate(line: Line, peak: Callable[[], float]) -> Any:
+def gate(line: SidePipe, peak: Callable[[], float]) -> Any:
     """A callback that holds every step back until the parent asks for it."""
     from transformers import TrainerCallback
 
@@ -448,7 +448,7 @@ def gate(line: Line, peak: Callable[[], float]) -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             seconds, cpu_seconds = self.clock.read()
             line.tell(
-                Step(seconds, cpu_seconds, int(state.num_input_tokens_seen) - self.tokens_before, peak())
+                StepCost(seconds, cpu_seconds, int(state.num_input_tokens_seen) - self.tokens_before, peak())
             )
 
     return Gate()

@@ -25,7 +25,7 @@ from grpobench.runs.tools.installed import extra_of, remedy
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of their declaration: first what most people need."""
         return list(self.commands)
@@ -182,7 +182,7 @@ COMMANDS: tuple[click.Command, ...] = (
         "docs", "reports.docs_command", "Write the pages on algorithms, dialects and imports, and results."
     ),
     Command("calibrate", "reports.calibrate_command", "Measure how often detectors and verdicts are wrong."),
-    Group(
+    CommandGroup(
         "finding",
         help="Run and judge a claim of the literature.",
         commands=(
@@ -202,7 +202,7 @@ COMMANDS: tuple[click.Command, ...] = (
     ),
     Command("findings", "finding_list.list_command", "List every finding with its verdict."),
     Command("doctor", "machine.doctor_command", "Try what this machine can run."),
-    Group(
+    CommandGroup(
         "data",
         help="Fetch data sets and models, or list what is here.",
         commands=(
@@ -216,7 +216,7 @@ COMMANDS: tuple[click.Command, ...] = (
             ),
         ),
     ),
-    Group(
+    CommandGroup(
         "tasks",
         help="Check that tasks grade their own references as right, and that answers can be read.",
         commands=(
@@ -247,7 +247,7 @@ COMMANDS: tuple[click.Command, ...] = (
 )
 """Each with the module and function that it runs, and its line of `grpobench --help`."""
 
-app = Group(
+app = CommandGroup(
     "grpobench",
     help="Compare GRPO with its variants and rivals.",
     commands=COMMANDS,

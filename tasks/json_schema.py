@@ -16,7 +16,7 @@ from grpobench.tasks.data.tables import DataError, Source
 from grpobench.tasks.grading import documents
 from grpobench.tasks.grading.documents import KeyPath
 from grpobench.tasks.kinds.generated import Generated, distinct
-from grpobench.tasks.kinds.records import COPIED, RECORDS, Fact
+from grpobench.tasks.kinds.records import COPIED, RECORDS, RecordFact
 from grpobench.tasks.prompts.templates import Template, template
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -192,7 +192,7 @@ def _draw(task: JSONSchema, chosen: Template, rng: random.Random) -> Problem:
     return Problem(identity, chosen.prompt(question), truth, traits)
 
 
-def _facts(task: JSONSchema, kind: str, rng: random.Random) -> list[Fact]:
+def _facts(task: JSONSchema, kind: str, rng: random.Random) -> list[RecordFact]:
     """The facts that are asked for, with at least one whose value cannot be copied, then the others."""
     record = RECORDS[kind]
     fields = [field for field in record.fields if task.lists or field.kind != "list"]
@@ -207,7 +207,7 @@ def _facts(task: JSONSchema, kind: str, rng: random.Random) -> list[Fact]:
     return [field.fact(rng) for field in [*asked_fields, *unasked]]
 
 
-def _schema(facts: Sequence[Fact], group: str, inside: Sequence[str]) -> dict[str, Any]:
+def _schema(facts: Sequence[RecordFact], group: str, inside: Sequence[str]) -> dict[str, Any]:
     """The schema of the facts, those `inside` as an object called `group`."""
     properties: dict[str, Any] = {}
     for fact in facts:
@@ -224,7 +224,7 @@ def _schema(facts: Sequence[Fact], group: str, inside: Sequence[str]) -> dict[st
     }
 
 
-def _document(facts: Sequence[Fact], group: str, inside: Sequence[str]) -> dict[str, Any]:
+def _document(facts: Sequence[RecordFact], group: str, inside: Sequence[str]) -> dict[str, Any]:
     """The facts as a document of that schema."""
     document: dict[str, Any] = {}
     for fact in facts:

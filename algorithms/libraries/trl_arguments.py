@@ -31,7 +31,7 @@ class Splitting:
 
 
 @dataclass(frozen=True)
-class Rule:
+class TRLRule:
     """How a field's value becomes arguments."""
 
     arguments: Callable[[Any, Any, Splitting], Arguments | None]
@@ -45,29 +45,29 @@ def format_value(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
-def pass_as(argument: str) -> Rule:
+def pass_as(argument: str) -> TRLRule:
     """The rule that passes any value as this argument."""
-    return Rule(lambda value, algorithm, splitting: {argument: value}, "")
+    return TRLRule(lambda value, algorithm, splitting: {argument: value}, "")
 
 
-def require(fixed_value: Any) -> Rule:
+def require(fixed_value: Any) -> TRLRule:
     """The rule that accepts only this value, which is fixed in TRL."""
-    return Rule(
+    return TRLRule(
         lambda value, algorithm, splitting: {} if value == fixed_value else None, format_value(fixed_value)
     )
 
 
-def choose(table: Mapping[Any, Arguments]) -> Rule:
+def choose(table: Mapping[Any, Arguments]) -> TRLRule:
     """The rule that looks up the arguments for a value."""
-    return Rule(
+    return TRLRule(
         lambda value, algorithm, splitting: table.get(value),
         " or ".join(format_value(value) for value in table),
     )
 
 
-def apply_if(needed: Callable[[Any], bool], rule: Rule) -> Rule:
+def apply_if(needed: Callable[[Any], bool], rule: TRLRule) -> TRLRule:
     """The rule for algorithms that need it; for others the value changes nothing."""
-    return Rule(
+    return TRLRule(
         lambda value, algorithm, splitting: (
             rule.arguments(value, algorithm, splitting) if needed(algorithm) else {}
         ),
@@ -75,7 +75,7 @@ def apply_if(needed: Callable[[Any], bool], rule: Rule) -> Rule:
     )
 
 
-FREE = Rule(lambda value, algorithm, splitting: {}, "")
+FREE = TRLRule(lambda value, algorithm, splitting: {}, "")
 """The rule for a field that acts before TRL sees the data."""
 
 
@@ -86,7 +86,7 @@ def token_mean(splitting: Splitting) -> Arguments:
     return {"loss_type": "bnpo" if splitting.single_pass and splitting.minibatches > 1 else "dapo"}
 
 
-AVERAGING = Rule(
+AVERAGING = TRLRule(
     lambda value, algorithm, splitting: {
         "sequence_mean": {"loss_type": "grpo"},
         "token_mean": token_mean(splitting),
@@ -109,26 +109,26 @@ K3_UNBIASED = apply_if(
     has_penalty,
     choose({"k3": {"use_bias_correction_kl": False}, "k3_unbiased": {"use_bias_correction_kl": True}}),
 )
-KL: Mapping[str, Rule] = {
+KL: Mapping[str, TRLRule] = {
     "beta": pass_as("beta"),
     "kl_estimator": K3_UNBIASED,
     "kl_placement": apply_if(has_penalty, require("loss")),
 }
 KL_OF_SEQUENCES = {**KL, "kl_estimator": K3}
 """At sequence level TRL's bias correction uses the ratio of the sequence, which ours does not."""
-GROUP: Mapping[str, Rule] = {
+GROUP: Mapping[str, TRLRule] = {
     "baseline": require("mean"),
     "scale": choose({kind: {"scale_rewards": kind} for kind in ("group", "batch", "none")}),
     "ddof": apply_if(has_scale, require(1)),
     "epsilon": apply_if(has_scale, require(1e-4)),
 }
-CLIP: Mapping[str, Rule] = {
+CLIP: Mapping[str, TRLRule] = {
     "clip_low": pass_as("epsilon"),
     "clip_high": pass_as("epsilon_high"),
-    "dual_clip": Rule(lambda value, algorithm, splitting: {"delta": value or None}, ""),
+    "dual_clip": TRLRule(lambda value, algorithm, splitting: {"delta": value or None}, ""),
 }
-GRPO: Mapping[str, Rule] = {**GROUP, "whiten": require(False), **CLIP, "averaging": AVERAGING, **KL}
-PAIRS: Mapping[str, Rule] = {
+GRPO: Mapping[str, TRLRule] = {**GROUP, "whiten": require(False), **CLIP, "averaging": AVERAGING, **KL}
+PAIRS: Mapping[str, TRLRule] = {
     "beta": pass_as("beta"),
     "nll": require(0.0),  # TRL's "sft" averages over the tokens of all completions
     "pairs_per_group": FREE,
@@ -147,12 +147,12 @@ COUNT = "preference/pairs"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TRLTrainer:
     """Which of TRL's trainers runs an algorithm, and how."""
 
     trainer: str
     """Prefix of its classes: this name plus Trainer, and plus Config."""
-    fields: Mapping[str, Rule]
+    fields: Mapping[str, TRLRule]
     """A rule for every field of the algorithm."""
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments that the algorithm always needs."""
@@ -167,36 +167,36 @@ class Entry:
 
 
 SEQUENCES = {"importance_sampling_level": "sequence"}
-TABLE: Mapping[str, Entry] = {
-    "grpo": Entry("GRPO", GRPO, metrics=TOKEN_METRICS),
-    "dapo": Entry("GRPO", GRPO, metrics=TOKEN_METRICS),
-    "dr_grpo": Entry(
+TABLE: Mapping[str, TRLTrainer] = {
+    "grpo": TRLTrainer("GRPO", GRPO, metrics=TOKEN_METRICS),
+    "dapo": TRLTrainer("GRPO", GRPO, metrics=TOKEN_METRICS),
+    "dr_grpo": TRLTrainer(
         "GRPO", {**CLIP, "averaging": AVERAGING, **KL}, {"scale_rewards": "none"}, TOKEN_METRICS
     ),
-    "lite_ppo": Entry("GRPO", GRPO, metrics=TOKEN_METRICS),
-    "entropy_mask": Entry(
+    "lite_ppo": TRLTrainer("GRPO", GRPO, metrics=TOKEN_METRICS),
+    "entropy_mask": TRLTrainer(
         "GRPO", {**GRPO, "top_fraction": pass_as("top_entropy_quantile")}, metrics=TOKEN_METRICS
     ),
-    "gdpo": Entry(
+    "gdpo": TRLTrainer(
         "GRPO",
         {**CLIP, "averaging": AVERAGING, **KL, "ddof": require(1), "epsilon": require(1e-4)},
         {"multi_objective_aggregation": "normalize_then_sum"},
         TOKEN_METRICS,
         separate=True,
     ),
-    "gspo": Entry(  # both levels have the same gradient, because TRL's advantages are equal for all tokens
+    "gspo": TRLTrainer(  # both levels have the same gradient: TRL's advantages are equal for all tokens
         "GRPO",
         {**GROUP, **CLIP, **KL_OF_SEQUENCES, "averaging": AVERAGING, "level": FREE},
         SEQUENCES,
         KL_METRICS,
     ),
-    "luspo": Entry(
+    "luspo": TRLTrainer(
         "GRPO",
         {**GROUP, **CLIP, **KL_OF_SEQUENCES, "averaging": require("sequence_sum")},
         {"loss_type": "luspo", **SEQUENCES},
         KL_METRICS,
     ),
-    "cispo": Entry(
+    "cispo": TRLTrainer(
         "GRPO",
         {
             **GROUP,
@@ -208,7 +208,7 @@ TABLE: Mapping[str, Entry] = {
         {"loss_type": "cispo"},
         KL_METRICS,
     ),
-    "sapo": Entry(
+    "sapo": TRLTrainer(
         "GRPO",
         {
             **GROUP,
@@ -220,7 +220,7 @@ TABLE: Mapping[str, Entry] = {
         {"loss_type": "sapo"},
         KL_METRICS,
     ),
-    "vespo": Entry(
+    "vespo": TRLTrainer(
         "GRPO",
         {
             **GROUP,
@@ -234,13 +234,13 @@ TABLE: Mapping[str, Entry] = {
         {"loss_type": "vespo"},
         {**KL_METRICS, "vespo/phi_seq_mean": "policy/sequence_weight"},
     ),
-    "rgra": Entry(
+    "rgra": TRLTrainer(
         "GRPO",
         {**GROUP, "averaging": AVERAGING, **KL},
         metrics=KL_METRICS,
         clips="the ratio to [0.8, 1.2]",
     ),
-    "rloo": Entry(
+    "rloo": TRLTrainer(
         "RLOO",
         {
             "averaging": require("sequence_sum"),
@@ -251,7 +251,7 @@ TABLE: Mapping[str, Entry] = {
         metrics={"kl": "policy/kl_reference_k1"},
         clips="the ratio of whole completions",
     ),
-    "dpo": Entry(
+    "dpo": TRLTrainer(
         "DPO",
         PAIRS,
         {"loss_type": ["sigmoid"]},
@@ -262,7 +262,7 @@ TABLE: Mapping[str, Entry] = {
         },
         COUNT,
     ),
-    "ipo": Entry(  # TRL's margins are those of whole completions
+    "ipo": TRLTrainer(  # TRL's margins are those of whole completions
         "DPO", {**PAIRS, "compare": require("token")}, {"loss_type": ["ipo"]}, PAIR_METRICS, COUNT
     ),
 }
@@ -303,7 +303,7 @@ OVER_TOKENS = ("dapo", "bnpo", "cispo", "vespo")
 
 
 def translate_modifiers(
-    modify: Modifiers, entry: Entry, arguments: Arguments, splitting: Splitting
+    modify: Modifiers, entry: TRLTrainer, arguments: Arguments, splitting: Splitting
 ) -> tuple[Arguments, list[str]]:
     """`translate` for the section `modify`. Overlong punishment is in the reward and needs no argument."""
     translated: Arguments = {}
@@ -356,7 +356,7 @@ def translate_modifiers(
 
 
 def translate_loss_modifiers(
-    modify: Modifiers, entry: Entry, arguments: Arguments, splitting: Splitting
+    modify: Modifiers, entry: TRLTrainer, arguments: Arguments, splitting: Splitting
 ) -> tuple[Arguments, list[str]]:
     """`translate_modifiers` for what is part of TRL's loss. With its in-process sampler TRL masks by π_old,
     the paper's other source of distance, from which the sampler's probabilities differ only by rounding."""
@@ -389,7 +389,7 @@ def translate_loss_modifiers(
     return dict(argument_by_modifier.values()), faults
 
 
-def metric_names(entry: Entry, arguments: Mapping[str, Any]) -> dict[str, str]:
+def metric_names(entry: TRLTrainer, arguments: Mapping[str, Any]) -> dict[str, str]:
     """Our metric by TRL's name for it. With TRL's bias correction its `kl` is weighted, which ours is not."""
     names = {"entropy": "trained/entropy", "grad_norm": "grad_norm/policy", **entry.metrics}
     if arguments.get("use_bias_correction_kl"):

@@ -29,7 +29,7 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
-class Rule:
+class VerlRule:
     """How a field's value becomes settings of verl."""
 
     settings: Callable[[Any, Any, int], Settings | None]
@@ -40,37 +40,37 @@ class Rule:
     """(value, algorithm) -> in what verl's computation differs all the same; empty if in nothing."""
 
 
-def pass_as(key: str, change: Callable[[Any], Any] = lambda value: value) -> Rule:
+def pass_as(key: str, change: Callable[[Any], Any] = lambda value: value) -> VerlRule:
     """The rule that passes any value as this setting, changed into verl's meaning of it."""
-    return Rule(lambda value, algorithm, limit: {key: change(value)})
+    return VerlRule(lambda value, algorithm, limit: {key: change(value)})
 
 
-def require(fixed_value: Any, differs: str = "") -> Rule:
+def require(fixed_value: Any, differs: str = "") -> VerlRule:
     """The rule that accepts only this value, which is fixed in verl."""
-    return Rule(
+    return VerlRule(
         lambda value, algorithm, limit: {} if value == fixed_value else None,
         format_value(fixed_value),
         lambda value, algorithm: differs,
     )
 
 
-def choose(table: Mapping[Any, Settings]) -> Rule:
+def choose(table: Mapping[Any, Settings]) -> VerlRule:
     """The rule that looks up the settings for a value."""
-    return Rule(
+    return VerlRule(
         lambda value, algorithm, limit: table.get(value), " or ".join(format_value(value) for value in table)
     )
 
 
-def apply_if(needed: Callable[[Any], bool], rule: Rule) -> Rule:
+def apply_if(needed: Callable[[Any], bool], rule: VerlRule) -> VerlRule:
     """The rule for algorithms that need it; for others the value changes nothing."""
-    return Rule(
+    return VerlRule(
         lambda value, algorithm, limit: rule.settings(value, algorithm, limit) if needed(algorithm) else {},
         rule.expressed,
         lambda value, algorithm: rule.differs(value, algorithm) if needed(algorithm) else "",
     )
 
 
-def bound(key: str) -> Rule:
+def bound(key: str) -> VerlRule:
     """The rule for a bound that is off at 0 and cannot be off in verl."""
     return pass_as(key, lambda value: float(value) or UNBOUNDED)
 
@@ -131,9 +131,9 @@ def averaged(value: str, algorithm: Any, limit: int) -> Settings | None:
     return settings | {f"{ACTOR}.loss_scale_factor": limit} if value == "constant" else settings
 
 
-AVERAGING = Rule(averaged, '"sequence_mean" or "sequence_sum" or "token_mean" or "constant"')
-KL: Mapping[str, Rule] = {
-    "beta": Rule(penalty),
+AVERAGING = VerlRule(averaged, '"sequence_mean" or "sequence_sum" or "token_mean" or "constant"')
+KL: Mapping[str, VerlRule] = {
+    "beta": VerlRule(penalty),
     "kl_estimator": apply_if(
         in_loss,
         dataclasses.replace(
@@ -149,7 +149,7 @@ KL: Mapping[str, Rule] = {
     ),
     "kl_placement": apply_if(has_penalty, choose({"loss": {}, "reward": {}})),
 }
-GROUP: Mapping[str, Rule] = {
+GROUP: Mapping[str, VerlRule] = {
     "baseline": require("mean"),
     "scale": choose(
         {
@@ -158,16 +158,16 @@ GROUP: Mapping[str, Rule] = {
         }
     ),
     "ddof": apply_if(has_scale, require(1)),
-    "epsilon": apply_if(has_scale, Rule(lambda value, algorithm, limit: {}, differs=deviation)),
+    "epsilon": apply_if(has_scale, VerlRule(lambda value, algorithm, limit: {}, differs=deviation)),
 }
 # `clip_ratio` is what counts where one of the two is null, and is set so that no default shows through.
-CLIP: Mapping[str, Rule] = {
-    "clip_low": Rule(
+CLIP: Mapping[str, VerlRule] = {
+    "clip_low": VerlRule(
         lambda value, algorithm, limit: {f"{ACTOR}.clip_ratio": value, f"{ACTOR}.clip_ratio_low": value}
     ),
     "clip_high": pass_as(f"{ACTOR}.clip_ratio_high"),
 }
-DUAL: Mapping[str, Rule] = {**CLIP, "dual_clip": bound(f"{ACTOR}.clip_ratio_c")}
+DUAL: Mapping[str, VerlRule] = {**CLIP, "dual_clip": bound(f"{ACTOR}.clip_ratio_c")}
 BY_GROUP: Settings = {"algorithm.adv_estimator": "grpo"}
 VANILLA: Settings = {f"{ACTOR}.policy_loss.loss_mode": "vanilla"}
 
@@ -178,10 +178,10 @@ def mode(name: str) -> Settings:
 
 
 @dataclass(frozen=True)
-class Entry:
+class VerlEstimator:
     """How verl is asked for an algorithm."""
 
-    fields: Mapping[str, Rule]
+    fields: Mapping[str, VerlRule]
     """A rule for every field of the algorithm."""
     fixed: Settings
     """Settings that the algorithm always needs."""
@@ -197,35 +197,35 @@ WHITENED = (
     "n tokens of the batch"
 )
 HEAD = "the critic's value head starts at random weights there, at zeros here"
-TABLE: Mapping[str, Entry] = {
-    "grpo": Entry(
+TABLE: Mapping[str, VerlEstimator] = {
+    "grpo": VerlEstimator(
         {**GROUP, "whiten": require(False), **DUAL, "averaging": AVERAGING, **KL},
         {**BY_GROUP, **VANILLA},
         differs=(RATIO,),
     ),
-    "dapo": Entry(
+    "dapo": VerlEstimator(
         {**GROUP, **DUAL, "averaging": AVERAGING, **KL},
         {**BY_GROUP, **VANILLA},
         differs=(RATIO,),
     ),
-    "dr_grpo": Entry(
+    "dr_grpo": VerlEstimator(
         {**DUAL, "averaging": AVERAGING, **KL},
         {**BY_GROUP, **VANILLA, "algorithm.norm_adv_by_std_in_grpo": False},
         differs=(RATIO,),
     ),
-    "gspo": Entry(  # both levels have the same gradient, because a completion's tokens share one advantage
+    "gspo": VerlEstimator(  # both levels have the same gradient: tokens of a completion share an advantage
         {
             **GROUP,
             **CLIP,
             "dual_clip": require(0.0),
             "averaging": AVERAGING,
-            "level": Rule(lambda value, algorithm, limit: {}),
+            "level": VerlRule(lambda value, algorithm, limit: {}),
             **KL,
         },
         mode("gspo"),
         differs=("the logarithm of a completion's ratio is at most 10 there",),
     ),
-    "cispo": Entry(
+    "cispo": VerlEstimator(
         {
             **GROUP,
             **KL,
@@ -237,7 +237,7 @@ TABLE: Mapping[str, Entry] = {
         mode("cispo"),
         differs=(RATIO,),
     ),
-    "sapo": Entry(
+    "sapo": VerlEstimator(
         {
             **GROUP,
             **KL,
@@ -248,7 +248,7 @@ TABLE: Mapping[str, Entry] = {
         mode("sapo"),
         differs=(RATIO,),
     ),
-    "ppo": Entry(
+    "ppo": VerlEstimator(
         {
             **DUAL,
             "critic": require("separate"),

@@ -23,7 +23,7 @@ LOST = 0.5
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DetectorResult:
     """The result of one detector on one run."""
 
     label: Label
@@ -82,7 +82,7 @@ class Score:
         return {name: json_number(value, 4) for name, value in fields.items()}
 
 
-def score(outcomes: Iterable[Outcome]) -> Score:
+def score(outcomes: Iterable[DetectorResult]) -> Score:
     """Score one detector on labeled runs. A run counts once, however many events it has; false alarms in
     healthy runs are counted event by event. Runs with the label `may` are not counted."""
     listed = list(outcomes)

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from grpobench.analysis import record
-from grpobench.analysis.calibration.scores import Case, Half, Library, Outcome, Score, score
+from grpobench.analysis.calibration.scores import Case, DetectorResult, Half, Library, Score, score
 from grpobench.analysis.calibration.thresholds import (
     LEAST,
     MOST,
     Limit,
-    Setting,
+    ThresholdChoice,
     meets,
     outcomes,
     set_limit,
@@ -162,23 +162,25 @@ def _healthy(experiment: Experiment, library: Library, read: Mapping[str, Histor
     return [read[run.name] for run in library.of_half(experiment, "set") if run.arm == library.pool]
 
 
-def _warning(library: Library, experiment: Experiment, read: Mapping[str, History], limit: Limit) -> Setting:
+def _warning(
+    library: Library, experiment: Experiment, read: Mapping[str, History], limit: Limit
+) -> ThresholdChoice:
     """The early warning, whose limit is set on healthy runs alone and not by goals."""
     made = dataclasses.replace(Drift(), limit=limit.limit)
     halves: tuple[Half, Half] = ("set", "scored")
     on_set, on_scored = (score(outcomes(made, library, experiment, read, half)) for half in halves)
     default = score(outcomes(Drift(), library, experiment, read, "scored"))
     values, before = {"limit": made.limit}, {"limit": Drift().limit}
-    return Setting(Drift.kind, values, before, 1, on_set, on_scored, default)
+    return ThresholdChoice(Drift.kind, values, before, 1, on_set, on_scored, default)
 
 
 def _either(
     library: Library,
     experiment: Experiment,
     read: Mapping[str, History],
-    settings: Sequence[Setting],
+    settings: Sequence[ThresholdChoice],
     half: Half,
-) -> list[Outcome]:
+) -> list[DetectorResult]:
     """Whether each run of a half collapsed: any event of the family counts, with the thresholds that were
     set."""
     chosen = [
@@ -190,7 +192,7 @@ def _either(
     return [either(run_outcomes) for run_outcomes in zip(*each, strict=True)]
 
 
-def either(run_outcomes: Sequence[Outcome]) -> Outcome:
+def either(run_outcomes: Sequence[DetectorResult]) -> DetectorResult:
     """Combine several detectors of one run. The label is `must` if any label is, else `may` if any is."""
     labels = {outcome.label for outcome in run_outcomes}
     label = next(name for name in ("must", "may", "never") if name in labels)
@@ -204,7 +206,7 @@ def _case(case: Case, library: Library, experiment: Experiment) -> dict[str, Any
     return dataclasses.asdict(case) | {"runs": runs}
 
 
-def _setting(setting: Setting) -> dict[str, Any]:
+def _setting(setting: ThresholdChoice) -> dict[str, Any]:
     return {
         "kind": setting.kind,
         "family": DETECTORS[setting.kind].family,
@@ -218,7 +220,9 @@ def _setting(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _goals(settings: Sequence[Setting], either: Score, same: Sequence[SameArm]) -> list[dict[str, Any]]:
+def _goals(
+    settings: Sequence[ThresholdChoice], either: Score, same: Sequence[SameArm]
+) -> list[dict[str, Any]]:
     """Each goal with its value, and whether it was met."""
     goals = [
         goal(f"{setting.kind}: {name}", value, bound, above)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpobench.analysis.calibration.scores import Half, Library, Outcome, Score, lost, score
+from grpobench.analysis.calibration.scores import DetectorResult, Half, Library, Score, lost, score
 from grpobench.analysis.detectors.event import Detector
 from grpobench.analysis.detectors.history import Floats, History, Series
 from grpobench.analysis.detectors.policy import Drift, cusum, streams
@@ -27,7 +27,7 @@ MOST = 0.05
 
 
 @dataclass(frozen=True)
-class Setting:
+class ThresholdChoice:
     """A detector's thresholds as the first half of the seeds sets them, and how they do on both halves."""
 
     kind: str
@@ -47,13 +47,13 @@ def set_thresholds(
     library: Library,
     experiment: Experiment,
     histories: Mapping[str, History],
-) -> Setting:
+) -> ThresholdChoice:
     """The default where it meets the goals on the first half, else what `chosen` says."""
     default = DETECTORS[kind]
     settings = list(variants(default, library.tried.get(kind, {})))
     on_set = [score(outcomes(setting, library, experiment, histories, "set")) for setting in settings]
     best = settings[chosen(on_set, [distance(setting, default) for setting in settings])]
-    return Setting(
+    return ThresholdChoice(
         kind,
         differing(best, settings),
         differing(default, settings),
@@ -122,7 +122,7 @@ def worst(score: Score) -> float:
 
 def outcomes(
     detector: Detector, library: Library, experiment: Experiment, histories: Mapping[str, History], half: Half
-) -> list[Outcome]:
+) -> list[DetectorResult]:
     """What a detector says of every run of a half that it can judge."""
     run_outcomes = []
     for run in library.of_half(experiment, half):
@@ -134,7 +134,7 @@ def outcomes(
         events = [] if detector.lacks(history) else detector.find(history)
         _, accuracy = history.evaluated()
         steps = tuple(sorted(event.found for event in events))
-        run_outcomes.append(Outcome(label, case.healthy, steps, case.since, lost(accuracy)))
+        run_outcomes.append(DetectorResult(label, case.healthy, steps, case.since, lost(accuracy)))
     return run_outcomes
 
 

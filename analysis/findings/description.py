@@ -9,7 +9,7 @@ from typing import Any
 
 from grpobench.analysis.findings.horizons import count_reached
 from grpobench.analysis.findings.record import Record
-from grpobench.analysis.findings.result import VERDICTS, Result, Series
+from grpobench.analysis.findings.result import VERDICTS, DoseSeries, Result
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.survival import restricted_mean
 from grpobench.analysis.statistics.verdicts import ALPHA
@@ -77,7 +77,7 @@ def result_words(result: Result) -> str:
     return f"{verdict.capitalize()}. {reasons[:1].upper()}{reasons[1:]}."
 
 
-def series_words(series: Series, result: Result) -> str:
+def series_words(series: DoseSeries, result: Result) -> str:
     """Whether the effects of a series differ by dose, and what is said at each."""
     low, high = series.pair
     verdicts = {test.test.name: test.verdict for test in result.tests}

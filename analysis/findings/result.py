@@ -87,7 +87,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """A manipulation check with its result."""
 
     check: Check
@@ -98,7 +98,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Series:
+class DoseSeries:
     """Tests that differ in their dose."""
 
     name: str
@@ -121,9 +121,9 @@ class Result:
     verdict: Verdict
     waits: tuple[str, ...] = ()
     """Runs without a result."""
-    checks: tuple[Checked, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     controls: tuple[Judged, ...] = ()
-    series: tuple[Series, ...] = ()
+    series: tuple[DoseSeries, ...] = ()
     unchecked: Verdict = "unresolved"
     """The conclusion if checks, controls and doses were not asked, as findings were judged before they had
     any."""
@@ -166,7 +166,7 @@ def test_row(test_result: Judged) -> dict[str, Any]:
     return rule | _plain(test_result, judged) | _plain(test_result.effect) | _plain(test_result, ps)
 
 
-def _check_row(check_result: Checked) -> dict[str, Any]:
+def _check_row(check_result: CheckResult) -> dict[str, Any]:
     rule_fields = ("name", "outcome", "at_least", "at_most", "unit")
     rule = {name: getattr(check_result.check, name) for name in rule_fields}
     return (

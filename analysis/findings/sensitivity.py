@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from grpobench.analysis.findings.contrasts import contrasts_of
 from grpobench.analysis.findings.horizons import Values
-from grpobench.analysis.findings.result import SILENT, Checked, Judged, Series, Verdict
+from grpobench.analysis.findings.result import SILENT, CheckResult, DoseSeries, Judged, Verdict
 from grpobench.analysis.findings.rule import Check, Control, Test
 from grpobench.analysis.statistics.intervals import seed_mean
 from grpobench.analysis.statistics.maxima import joint_ps
@@ -16,15 +16,17 @@ from grpobench.analysis.statistics.permutation import holm
 from grpobench.analysis.statistics.verdicts import ALPHA
 
 
-def checked(check: Check, values: Values, waits: bool) -> Checked:
+def checked(check: Check, values: Values, waits: bool) -> CheckResult:
     """The check by its mean over seeds."""
     mean = seed_mean([*contrasts_of(check, values[check.name], waits).values()])
     above = check.at_least is None or mean.value >= check.at_least  # NaN is neither
     below = check.at_most is None or mean.value <= check.at_most
-    return Checked(check, mean, above and below)
+    return CheckResult(check, mean, above and below)
 
 
-def with_sensitivity(test_result: Judged, checks: Sequence[Checked], controls: Sequence[Judged]) -> Judged:
+def with_sensitivity(
+    test_result: Judged, checks: Sequence[CheckResult], controls: Sequence[Judged]
+) -> Judged:
     """The judged test, `insensitive` where it says that there is no difference, or nothing, although a check
     failed or a control did not show its effect; and where it says that there is none without a control."""
     none = test_result.verdict == "equivalent" or (
@@ -60,7 +62,7 @@ def _concerns(check_or_control: Check | Control, test_result: Judged) -> bool:
     return not check_or_control.tests or test_result.test.name in check_or_control.tests
 
 
-def series_of(tests: Sequence[Test], values: Values, waits: bool) -> tuple[Series, ...]:
+def series_of(tests: Sequence[Test], values: Values, waits: bool) -> tuple[DoseSeries, ...]:
     """The tests with a dose by series, and whether their effects differ: all pairs of doses by max-T over
     joint sign flips of the seeds' differences, the smallest of these p over the series by Holm."""
     by_series: dict[str, list[Test]] = {}
@@ -72,7 +74,7 @@ def series_of(tests: Sequence[Test], values: Values, waits: bool) -> tuple[Serie
     return tuple(replace(series, p=float(p)) for series, p in zip(all_series, corrected, strict=True))
 
 
-def _series(name: str, tests: Sequence[Test], values: Values, waits: bool) -> Series:
+def _series(name: str, tests: Sequence[Test], values: Values, waits: bool) -> DoseSeries:
     dosed = sorted(
         (test.dose, test.name, contrasts_of(test, values[test.name], waits))
         for test in tests
@@ -84,10 +86,10 @@ def _series(name: str, tests: Sequence[Test], values: Values, waits: bool) -> Se
     ]
     _, ps = joint_ps([differences for _, differences in pairs])
     p, pair = min(zip(ps, [doses for doses, _ in pairs], strict=True))
-    return Series(name, tuple(test for _, test, _ in dosed), tuple(dose for dose, _, _ in dosed), p, pair)
+    return DoseSeries(name, tuple(test for _, test, _ in dosed), tuple(dose for dose, _, _ in dosed), p, pair)
 
 
-def conclusion(tests: Sequence[Judged], series: Sequence[Series]) -> Verdict:
+def conclusion(tests: Sequence[Judged], series: Sequence[DoseSeries]) -> Verdict:
     """From the tests that decide. Doses at which the runs could not have shown the effect are left out where
     another dose of their series could."""
     verdict_of = {test_result.test.name: test_result.verdict for test_result in tests}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from grpobench.analysis.profile.kept import Row
-from grpobench.analysis.profile.probe import Control, Probe
+from grpobench.analysis.profile.kept import ProbeOutcome
+from grpobench.analysis.profile.probe import Probe, ProbeControl
 from grpobench.analysis.profile.scores import GATE_SCORE, Profile
 from grpobench.analysis.profile.table import mean_of
 from grpobench.analysis.statistics.moderated import LEVEL, RESOLUTION
@@ -22,7 +22,7 @@ POSITIVE, NEGATIVE = "positive", "negative"
 
 
 @dataclass(frozen=True)
-class Arm:
+class ControlScores:
     """Scores of a control with the t interval of their mean; NaN ends with one seed."""
 
     scores: tuple[float, ...]
@@ -35,8 +35,8 @@ class Arm:
 class Separation:
     """Positive minus negative control."""
 
-    positive: Arm | None
-    negative: Arm | None
+    positive: ControlScores | None
+    negative: ControlScores | None
     difference: float
     p: float
     """One-sided, of "the difference is at most the resolution". NaN where an arm has fewer than two seeds."""
@@ -47,7 +47,7 @@ class Separation:
         return None if math.isnan(self.p) else self.p <= 1 - LEVEL
 
 
-def judge(rows: Sequence[Row], profile: Profile) -> dict[str, Separation]:
+def judge(rows: Sequence[ProbeOutcome], profile: Profile) -> dict[str, Separation]:
     """The separation of every probe with controls, by probe; `rows` are those of the controls.
 
     The test is Welch's, one-sided, of a difference larger than the resolution of scores (0.02); a sample
@@ -67,35 +67,37 @@ def judge(rows: Sequence[Row], profile: Profile) -> dict[str, Separation]:
     return separations
 
 
-def clean_gain(profile: Profile, probe: Probe, control: Control) -> float:
+def clean_gain(profile: Profile, probe: Probe, control: ProbeControl) -> float:
     """What the control's algorithm gains on the probe without the dose; NaN where it does not learn there or
     has no score."""
     gain = mean_of(profile, probe.against, control.algorithm)
     return gain if gain >= GATE_SCORE else math.nan
 
 
-def _scores(rows: Sequence[Row], probe: Probe, profile: Profile, arm: str, control: Control) -> list[float]:
+def _scores(
+    rows: Sequence[ProbeOutcome], probe: Probe, profile: Profile, arm: str, control: ProbeControl
+) -> list[float]:
     outcomes = [row.outcome for row in rows if (row.probe, row.algorithm) == (probe.name, arm)]
     scale = clean_gain(profile, probe, control) if probe.against else 1.0
     scores = [probe.normalize(outcome) / scale for outcome in outcomes]
     return [score for score in scores if not math.isnan(score)]
 
 
-def _arm(scores: Sequence[float]) -> Arm | None:
+def _arm(scores: Sequence[float]) -> ControlScores | None:
     if not scores:
         return None
     count, mean = len(scores), float(np.mean(scores))
     if count == 1:
-        return Arm(tuple(scores), mean, math.nan, math.nan)
+        return ControlScores(tuple(scores), mean, math.nan, math.nan)
     half = float(special.stdtrit(count - 1, 0.5 + LEVEL / 2)) * math.sqrt(_variance(scores) / count)
-    return Arm(tuple(scores), mean, mean - half, mean + half)
+    return ControlScores(tuple(scores), mean, mean - half, mean + half)
 
 
 def _variance(scores: Sequence[float]) -> float:
     return max(float(np.var(scores, ddof=1)), RESOLUTION**2 / 12)
 
 
-def _separation(positive: Arm | None, negative: Arm | None) -> Separation:
+def _separation(positive: ControlScores | None, negative: ControlScores | None) -> Separation:
     if positive is None or negative is None:
         return Separation(positive, negative, math.nan, math.nan)
     difference = positive.mean - negative.mean

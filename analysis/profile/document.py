@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grpobench.analysis.figures.table import plain
-from grpobench.analysis.profile.controls import Arm, Separation, judge
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.controls import ControlScores, Separation, judge
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.page import run_seconds
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import GATE_SCORE, Profile
@@ -23,7 +23,7 @@ from grpobench.analysis.profile.table import (
     scored_probes,
     scores_on,
 )
-from grpobench.analysis.statistics.moderated import DEALT_SEEDS, RESOLUTION, Compared, deal
+from grpobench.analysis.statistics.moderated import DEALT_SEEDS, RESOLUTION, RankedAlgorithms, deal
 from grpobench.analysis.tools.text import NONE, listed, two
 
 MARK = "<!-- Written by `grpobench docs` from the kept outcomes of profiles; do not edit. -->"
@@ -49,14 +49,14 @@ teaches them nothing here.
 
 
 @dataclass(frozen=True)
-class Order:
+class ExpectedOrder:
     """An order of two algorithms that theory expects."""
 
     higher: str
     lower: str
 
 
-def expected_orders(probe: Probe, algorithms: Sequence[str]) -> list[Order]:
+def expected_orders(probe: Probe, algorithms: Sequence[str]) -> list[ExpectedOrder]:
     """Every algorithm of `high` above every other one, and every one of `low` below every other one. None
     among those of `high` and among those of `low`."""
     orders = {
@@ -66,25 +66,25 @@ def expected_orders(probe: Probe, algorithms: Sequence[str]) -> list[Order]:
         if (first in probe.high and second not in probe.high)
         or (second in probe.low and first not in probe.low)
     }
-    return [Order(*pair) for pair in sorted(orders)]
+    return [ExpectedOrder(*pair) for pair in sorted(orders)]
 
 
 @dataclass(frozen=True)
 class Seen:
     """Expected orders by what the comparisons of all pairs say."""
 
-    hold: Sequence[Order]
-    reversed: Sequence[Order]
-    unresolved: Sequence[Order]
+    hold: Sequence[ExpectedOrder]
+    reversed: Sequence[ExpectedOrder]
+    unresolved: Sequence[ExpectedOrder]
 
 
-def judge_orders(orders: Sequence[Order], compared: Compared) -> Seen:
+def judge_orders(orders: Sequence[ExpectedOrder], compared: RankedAlgorithms) -> Seen:
     """Which orders hold. Those of algorithms without a score must not be among them."""
     signs: dict[tuple[str, str], float] = {}
     for pair in compared.pairs:
         signs[pair.first, pair.second] = pair.told_apart * math.copysign(1, pair.difference)
         signs[pair.second, pair.first] = -signs[pair.first, pair.second]
-    kinds: dict[float, list[Order]] = {1: [], 0: [], -1: []}
+    kinds: dict[float, list[ExpectedOrder]] = {1: [], 0: [], -1: []}
     for order in orders:
         kinds[signs[order.higher, order.lower]].append(order)
     return Seen(kinds[1], kinds[-1], kinds[0])
@@ -92,8 +92,8 @@ def judge_orders(orders: Sequence[Order], compared: Compared) -> Seen:
 
 def document(
     profile: Profile,
-    controls: Sequence[Row],
-    rows: Mapping[str, Sequence[Row]] | None = None,
+    controls: Sequence[ProbeOutcome],
+    rows: Mapping[str, Sequence[ProbeOutcome]] | None = None,
     deals: int = DEALS,
     without: Sequence[str] = (),
 ) -> str:
@@ -179,7 +179,7 @@ def _control_cells(separation: Separation | None) -> list[str]:
     ]
 
 
-def _arm(arm: Arm | None) -> str:
+def _arm(arm: ControlScores | None) -> str:
     if arm is None:
         return NONE
     return two(arm.mean) if math.isnan(arm.low) else f"{two(arm.mean)} ± {two((arm.high - arm.low) / 2)}"
@@ -238,7 +238,7 @@ def _theory_lines(profile: Profile) -> list[str]:
 # Rates
 
 
-def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[Row]]) -> list[str]:
+def _rate_lines(profile: Profile, rows: Mapping[str, Sequence[ProbeOutcome]]) -> list[str]:
     gate = gate_of(profile)
     head = ["algorithm", "policy", "critic", "below", "searched", "above", "seeds", "runs", "minutes"]
     table = []

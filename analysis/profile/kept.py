@@ -22,7 +22,7 @@ CONTROLS, SEARCH = "controls", "search"
 
 
 @dataclass(frozen=True)
-class Row:
+class ProbeOutcome:
     """The outcome of a run on a probe."""
 
     algorithm: str
@@ -44,7 +44,7 @@ class Row:
         return self.algorithm, self.probe, self.learning_rate, critic, self.seed
 
 
-NAMES = [field.name for field in fields(Row)]
+NAMES = [field.name for field in fields(ProbeOutcome)]
 
 
 def outcome_of(probe: Probe, rows: Rows, state: str) -> float:
@@ -64,7 +64,7 @@ def file_of(folder: Path, algorithm: str) -> Path:
     return folder / f"{algorithm.replace(':', '-')}.csv"
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[ProbeOutcome]:
     """The rows of a file; none without one. Raises LogError for a damaged file."""
     if not path.exists():
         return []
@@ -76,7 +76,7 @@ def read(path: Path) -> list[Row]:
         raise LogError(f"{path}: the columns must be {', '.join(NAMES)}; remove the file to make it anew")
     try:
         return [
-            Row(
+            ProbeOutcome(
                 row["algorithm"],
                 row["probe"],
                 float(row["learning_rate"]),
@@ -92,20 +92,20 @@ def read(path: Path) -> list[Row]:
         raise LogError(f"{path}:{reader.line_num}: {error}; remove the line") from None
 
 
-def read_all(folders: Iterable[Path]) -> dict[str, list[Row]]:
+def read_all(folders: Iterable[Path]) -> dict[str, list[ProbeOutcome]]:
     """The rows by algorithm; a later folder's run replaces an earlier one's."""
-    row_by_key: dict[tuple[str, str, float, float, int], Row] = {}
+    row_by_key: dict[tuple[str, str, float, float, int], ProbeOutcome] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.csv")):
             if path.stem not in (CONTROLS, SEARCH):
                 row_by_key |= {row.key: row for row in read(path)}
-    by_algorithm: dict[str, list[Row]] = {}
+    by_algorithm: dict[str, list[ProbeOutcome]] = {}
     for row in row_by_key.values():
         by_algorithm.setdefault(row.algorithm, []).append(row)
     return by_algorithm
 
 
-def text_of(rows: Sequence[Row]) -> str:
+def text_of(rows: Sequence[ProbeOutcome]) -> str:
     """Rows as CSV, sorted, with six digits."""
     lines = [",".join(NAMES)]
     for row in sorted(rows, key=lambda kept_row: kept_row.key):
@@ -117,9 +117,9 @@ def text_of(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_beside(name: str, folders: Iterable[Path]) -> list[Row]:
+def read_beside(name: str, folders: Iterable[Path]) -> list[ProbeOutcome]:
     """The runs of the probes' `CONTROLS`, or of the `SEARCH` of learning rates."""
-    rows: list[Row] = []
+    rows: list[ProbeOutcome] = []
     for folder in folders:
         rows = merge(rows, read(folder / f"{name}.csv"))
     return rows
@@ -130,7 +130,7 @@ def read_rates(folders: Iterable[Path]) -> dict[str, dict[str, float]]:
     return chosen(read_beside(SEARCH, folders))
 
 
-def chosen(rows: Sequence[Row], gate: str = "learn") -> dict[str, dict[str, float]]:
+def chosen(rows: Sequence[ProbeOutcome], gate: str = "learn") -> dict[str, dict[str, float]]:
     """The rates with the highest mean outcome over the seeds of the search, smaller ones first where equal:
     first the policy's, and at it the critic's."""
     outcomes: dict[str, dict[tuple[float, float], dict[int, float]]] = {}
@@ -145,6 +145,6 @@ def chosen(rows: Sequence[Row], gate: str = "learn") -> dict[str, dict[str, floa
     return rates
 
 
-def merge(before: Sequence[Row], now: Sequence[Row]) -> list[Row]:
+def merge(before: Sequence[ProbeOutcome], now: Sequence[ProbeOutcome]) -> list[ProbeOutcome]:
     """Rows with those of now in the place of earlier ones of the same run."""
     return list(({row.key: row for row in before} | {row.key: row for row in now}).values())

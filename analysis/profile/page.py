@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grpobench.analysis.figures.table import plain
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import Profile
 from grpobench.analysis.profile.table import (
@@ -27,7 +27,7 @@ from grpobench.analysis.profile.table import (
     scored_probes,
     scores_on,
 )
-from grpobench.analysis.statistics.moderated import RESOLUTION, Pair, benjamini_hochberg
+from grpobench.analysis.statistics.moderated import RESOLUTION, AlgorithmPair, benjamini_hochberg
 from grpobench.analysis.tools.text import interval, listed, signed, two
 
 MANY = 0.25
@@ -40,7 +40,7 @@ Verdict = Literal["higher", "lower", "not told apart"]
 
 
 @dataclass(frozen=True)
-class Judged:
+class ProbePosition:
     """An algorithm's position on a probe: counts of others that it is told apart from."""
 
     probe: Probe
@@ -65,18 +65,18 @@ class Change:
     """An algorithm minus its baseline on a probe."""
 
     probe: Probe
-    pair: Pair
+    pair: AlgorithmPair
     verdict: Verdict
 
 
-def judge(profile: Profile, algorithm: str) -> list[Judged]:
+def judge(profile: Profile, algorithm: str) -> list[ProbePosition]:
     """The positions on all probes with a score, in the order of the profile."""
     judged = []
     for name, probe in profile.probes.items():
         if scores_on(profile, name, algorithm):
             against = compare_with_others(profile, name, algorithm)
             counts = len(against.pairs), len(against.higher_than), len(against.lower_than)
-            judged.append(Judged(probe, *counts))
+            judged.append(ProbePosition(probe, *counts))
     return judged
 
 
@@ -101,7 +101,7 @@ def changes(profile: Profile, algorithm: str, baseline: str) -> list[Change]:
     ]
 
 
-def _verdict(pair: Pair, q: float) -> Verdict:
+def _verdict(pair: AlgorithmPair, q: float) -> Verdict:
     if q > FDR:
         return "not told apart"
     return "higher" if pair.difference > 0 else "lower"
@@ -111,8 +111,8 @@ def page(
     profile: Profile,
     algorithm: str,
     baseline: str = "",
-    rows: Sequence[Row] = (),
-    search: Sequence[Row] = (),
+    rows: Sequence[ProbeOutcome] = (),
+    search: Sequence[ProbeOutcome] = (),
 ) -> str:
     """The Markdown page of an algorithm; `baseline` adds what it changes, `rows` (its kept ones) the cost,
     and `search` (those of the search) how its rates were chosen. Raises ValueError for names without runs."""
@@ -124,7 +124,7 @@ def page(
     return "\n".join([*text, "", *_how(profile, algorithm, rows, search), ""])
 
 
-def _sentences(profile: Profile, algorithm: str, judged: Sequence[Judged]) -> list[str]:
+def _sentences(profile: Profile, algorithm: str, judged: Sequence[ProbePosition]) -> list[str]:
     text: list[str] = []
     for kind, title in (("good", "Good at"), ("bad", "Bad at")):
         chosen = [judgment for judgment in judged if judgment.kind == kind]
@@ -150,12 +150,12 @@ def _sentences(profile: Profile, algorithm: str, judged: Sequence[Judged]) -> li
     return [fold(line) for line in text[:-1]]
 
 
-def _sentence(profile: Profile, algorithm: str, judgment: Judged) -> str:
+def _sentence(profile: Profile, algorithm: str, judgment: ProbePosition) -> str:
     ending = judgment.probe.good if judgment.kind == "good" else judgment.probe.bad
     return f"It {ending}: {_position(profile, algorithm, judgment, 'algorithms')}."
 
 
-def _position(profile: Profile, algorithm: str, judgment: Judged, noun: str = "") -> str:
+def _position(profile: Profile, algorithm: str, judgment: ProbePosition, noun: str = "") -> str:
     name = judgment.probe.name
     score = range_text(profile.cell(name, algorithm), mean_of(profile, name, algorithm))
     of = f"{judgment.others} {noun}".strip()
@@ -207,7 +207,9 @@ def _told_apart(compared: Sequence[Change], baseline: str) -> str:
 # Rates, seeds, cost
 
 
-def _how(profile: Profile, algorithm: str, rows: Sequence[Row], search: Sequence[Row]) -> list[str]:
+def _how(
+    profile: Profile, algorithm: str, rows: Sequence[ProbeOutcome], search: Sequence[ProbeOutcome]
+) -> list[str]:
     text = ["## How it was measured", ""]
     text.append(f"- Learning rates: {rates_words(profile.rates.get(algorithm, {}))}.")
     text += [f"- {line}" for line in search_lines(profile, algorithm, search)]
@@ -236,7 +238,7 @@ def rates_words(rates: Mapping[str, float]) -> str:
     return ", ".join(f"{rate_text(rate)} ({role})" for role, rate in rates.items()) or "unknown"
 
 
-def search_lines(profile: Profile, algorithm: str, search: Sequence[Row]) -> list[str]:
+def search_lines(profile: Profile, algorithm: str, search: Sequence[ProbeOutcome]) -> list[str]:
     """How the rates were chosen: scores on the gate by rate; at most a line for each role."""
     gate = gate_of(profile)
     mine = [row for row in search if (row.algorithm, row.probe) == (algorithm, gate)]
@@ -264,7 +266,7 @@ def search_lines(profile: Profile, algorithm: str, search: Sequence[Row]) -> lis
     return text
 
 
-def run_seconds(profile: Profile, rows: Sequence[Row]) -> list[float]:
+def run_seconds(profile: Profile, rows: Sequence[ProbeOutcome]) -> list[float]:
     """Seconds of each run. Rows of probes that share runs count once."""
     seconds: dict[tuple[object, ...], float] = {}
     for row in rows:

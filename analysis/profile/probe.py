@@ -11,7 +11,7 @@ from grpobench.analysis.measure import OF_STEPS, Measure
 
 
 @dataclass(frozen=True)
-class Control:
+class ProbeControl:
     """An arm that shows whether a probe can tell anything at all, on seeds of its own."""
 
     text: str
@@ -65,9 +65,9 @@ class Probe:
     """Factor of the searched learning rates. Tables name the searched ones."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Sections of a recipe, with `task` as of an arm, and `tasks`."""
-    positive: Control | None = None
+    positive: ProbeControl | None = None
     """The control that must score higher than the negative one."""
-    negative: Control | None = None
+    negative: ProbeControl | None = None
 
     def __post_init__(self) -> None:
         Measure.read(self.outcome, OF_STEPS)

@@ -6,9 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.probe import Probe
-from grpobench.analysis.statistics.moderated import Cell, Compared, Pair, compare_all, compare_one
+from grpobench.analysis.statistics.moderated import (
+    AlgorithmPair,
+    AlgorithmScore,
+    RankedAlgorithms,
+    compare_all,
+    compare_one,
+)
 
 GATE_SCORE = 0.2
 """Score on the gate below which an algorithm does not learn, so that a robustness score says nothing."""
@@ -27,7 +33,7 @@ class Profile:
     """By probe, at the searched rate."""
     rates: Mapping[str, Mapping[str, float]]
     """The searched rates by algorithm and role."""
-    compared: Mapping[str, Compared]
+    compared: Mapping[str, RankedAlgorithms]
     """By probe with scores of at least two algorithms."""
     below: Mapping[str, Mapping[str, float]]
     """By probe and algorithm: the mean score at the rate below the searched one."""
@@ -40,19 +46,19 @@ class Profile:
         """Those with a score, in alphabetical order."""
         return tuple(sorted({name for of_probe in self.scores.values() for name in of_probe}))
 
-    def cell(self, probe: str, algorithm: str) -> Cell | None:
+    def cell(self, probe: str, algorithm: str) -> AlgorithmScore | None:
         """The mean score with its 95 % interval; None where there is none."""
         compared = self.compared.get(probe)
         return compared.cells.get(algorithm) if compared else None
 
-    def against(self, algorithm: str, probe: str) -> list[Pair]:
+    def against(self, algorithm: str, probe: str) -> list[AlgorithmPair]:
         """An algorithm against every other one on a probe; empty where it has no score."""
         of_probe = self.scores.get(probe, {})
         return compare_one(of_probe, algorithm) if algorithm in of_probe and len(of_probe) > 1 else []
 
 
 def build(
-    rows: Mapping[str, Sequence[Row]],
+    rows: Mapping[str, Sequence[ProbeOutcome]],
     probes: Mapping[str, Probe],
     rates: Mapping[str, Mapping[str, float]],
 ) -> Profile:
@@ -89,7 +95,7 @@ def build(
 
 
 def scores_of(
-    probe: Probe, probes: Mapping[str, Probe], rows: Sequence[Row], rate: float, critic: float | None
+    probe: Probe, probes: Mapping[str, Probe], rows: Sequence[ProbeOutcome], rate: float, critic: float | None
 ) -> dict[int, float]:
     """Score by seed at a policy's rate. `critic` is the critic's; None takes any."""
 
@@ -118,11 +124,11 @@ def scores_of(
     return {seed: 1 + (score - clean[seed]) / mean for seed, score in score_by_seed.items() if seed in clean}
 
 
-def _same(row: Row, critic: float) -> bool:
+def _same(row: ProbeOutcome, critic: float) -> bool:
     return math.isnan(row.critic_rate) or row.critic_rate == critic
 
 
-def _ladder(probe: Probe, rows: Sequence[Row]) -> dict[int, float]:
+def _ladder(probe: Probe, rows: Sequence[ProbeOutcome]) -> dict[int, float]:
     """The mean over the rates that every seed has, of seeds that have all of them."""
     by_seed: dict[int, dict[float, float]] = {}
     for row in rows:
@@ -132,7 +138,7 @@ def _ladder(probe: Probe, rows: Sequence[Row]) -> dict[int, float]:
     return {seed: sum(of.values()) / most for seed, of in by_seed.items() if len(of) == most > 1}
 
 
-def neighbor(rows: Sequence[Row], searched: float, side: int) -> float | None:
+def neighbor(rows: Sequence[ProbeOutcome], searched: float, side: int) -> float | None:
     """The nearest rate below (−1) or above (1) the searched one at which probes of their own were run."""
     rates = sorted({row.learning_rate for row in rows if row.probe not in ("learn", "ladder", "diversity")})
     beyond = [rate for rate in rates if (rate - searched) * side > 0]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from grpobench.analysis.figures.table import plain
 from grpobench.analysis.profile.scores import FEWEST_SEEDS, GATE_SCORE, Profile
-from grpobench.analysis.statistics.moderated import Cell, Pair
+from grpobench.analysis.statistics.moderated import AlgorithmPair, AlgorithmScore
 from grpobench.analysis.tools.text import NONE, listed, two, visible
 
 PER_TABLE = 5
@@ -113,12 +113,12 @@ def clean(text: str) -> str:
     return " ".join(visible(text).split()).replace("|", "\\|")
 
 
-def score_text(cell: Cell | None, mean: float = math.nan) -> str:
+def score_text(cell: AlgorithmScore | None, mean: float = math.nan) -> str:
     """`mean ± half-width` of the 95 % interval; the mean alone without an interval."""
     return two(mean) if cell is None else f"{two(cell.mean)} ± {two((cell.high - cell.low) / 2)}"
 
 
-def range_text(cell: Cell | None, mean: float = math.nan) -> str:
+def range_text(cell: AlgorithmScore | None, mean: float = math.nan) -> str:
     """`mean (low to high)`."""
     return two(mean) if cell is None else f"{two(cell.mean)} ({two(cell.low)} to {two(cell.high)})"
 
@@ -188,7 +188,7 @@ def gated_text(profile: Profile) -> str:
 class Against:
     """From which others an algorithm is told apart on a probe."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[AlgorithmPair]
     """With every other algorithm, from the best on."""
 
     @property

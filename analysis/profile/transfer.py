@@ -17,11 +17,11 @@ import seaborn as sns
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import arm_handle, legend_above, new_figure
 from grpobench.analysis.figures.style import INK, STYLE, look
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import Profile, build
 from grpobench.analysis.statistics.intervals import Estimate
-from grpobench.analysis.statistics.moderated import Cell, Pair
+from grpobench.analysis.statistics.moderated import AlgorithmPair, AlgorithmScore
 from grpobench.analysis.statistics.ranks import spearman
 
 FEWEST = 3
@@ -36,9 +36,9 @@ class ProbeTransfer:
 
     probe: Probe
     """At the larger scale."""
-    first: Mapping[str, Cell]
+    first: Mapping[str, AlgorithmScore]
     """Scores by algorithm at the smaller scale, and"""
-    second: Mapping[str, Cell]
+    second: Mapping[str, AlgorithmScore]
     """at the larger one, of the same algorithms in the same order."""
     rank: Estimate
     """Spearman's correlation of the mean scores, with an interval from a bootstrap over algorithms."""
@@ -53,7 +53,7 @@ class ProbeTransfer:
 
 
 def transfers(
-    rows: tuple[Mapping[str, Sequence[Row]], Mapping[str, Sequence[Row]]],
+    rows: tuple[Mapping[str, Sequence[ProbeOutcome]], Mapping[str, Sequence[ProbeOutcome]]],
     probes: tuple[Mapping[str, Probe], Mapping[str, Probe]],
     rates: tuple[Mapping[str, Mapping[str, float]], Mapping[str, Mapping[str, float]]],
 ) -> list[ProbeTransfer]:
@@ -94,7 +94,7 @@ def _transfer(name: str, first: Profile, second: Profile) -> ProbeTransfer | Non
     )
 
 
-def _signs(pairs: Sequence[Pair], algorithms: Sequence[str]) -> Mapping[tuple[str, str], float]:
+def _signs(pairs: Sequence[AlgorithmPair], algorithms: Sequence[str]) -> Mapping[tuple[str, str], float]:
     """By pair in the order of names: the sign of a difference that is told apart, else 0."""
     signs = {}
     for pair in pairs:

@@ -13,14 +13,14 @@ from grpobench.analysis.figures.table import Table
 from grpobench.analysis.report.catalog import make_tables
 from grpobench.analysis.report.headline import describe_headline
 from grpobench.analysis.report.sources import describe_sources
-from grpobench.analysis.report.warnings import Checked, list_warnings
+from grpobench.analysis.report.warnings import WarningInput, list_warnings
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.topics.accuracy import count_run_statuses
 from grpobench.analysis.topics.numbers import Numbers
-from grpobench.analysis.topics.runs import Setting, all_settings, run_provenance
+from grpobench.analysis.topics.runs import RecipeKey, all_settings, run_provenance
 from grpobench.analysis.topics.warnings import ReportWarning
 
 
@@ -30,7 +30,7 @@ class Facts:
 
     numbers: Numbers
     tables: Mapping[str, Table]
-    settings: Sequence[Setting]
+    settings: Sequence[RecipeKey]
     provenance: Mapping[str, Sequence[tuple[str, int]]]
     pairing: Pairing
     accounting: Mapping[str, int]
@@ -62,7 +62,7 @@ def gather(logs: Experiment | Numbers) -> Facts:
         accounting=count_run_statuses(experiment, numbers.runs),
         alarms=alarms,
         headline=describe_headline(numbers),
-        warnings=list_warnings(Checked(numbers, alarms, pairing)),
+        warnings=list_warnings(WarningInput(numbers, alarms, pairing)),
     )
 
 

@@ -24,7 +24,7 @@ Job: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RenderedFigure:
     """A figure at one width, in the requested formats; other formats are empty."""
 
     name: str
@@ -40,7 +40,7 @@ class Drawn:
 class Figures:
     """The figures of a report, in the order of the catalog."""
 
-    files: Sequence[Drawn] = ()
+    files: Sequence[RenderedFigure] = ()
     embedded: Sequence[EmbeddedFigure] = ()
     """Figures that the page embeds; empty without a page."""
 
@@ -51,7 +51,7 @@ class Underway:
 
     formats: Sequence[str]
     names: Sequence[str]
-    draw: Callable[[Job], Drawn | None]
+    draw: Callable[[Job], RenderedFigure | None]
     local_jobs: Sequence[Job]
     """Jobs that this process does."""
     helper_jobs: Sequence[Job]
@@ -89,7 +89,7 @@ def begin(numbers: Numbers, formats: Sequence[str], crew: Crew) -> Underway:
     return Underway(formats, names, draw, local_jobs, helper_jobs, crew)
 
 
-def draw_one(numbers: Numbers, formats: frozenset[str], job: Job) -> Drawn | None:
+def draw_one(numbers: Numbers, formats: frozenset[str], job: Job) -> RenderedFigure | None:
     """Draw a figure at one width; None where the logs lack its metrics."""
     name, width = job
     drawing = FIGURES[name](numbers, SHEETS[width])
@@ -97,7 +97,7 @@ def draw_one(numbers: Numbers, formats: frozenset[str], job: Job) -> Drawn | Non
         return None
     svg = svg_text(drawing) if formats & {"html", "svg"} else ""
     label = name if width == TEXT else f"{name}-{width}"
-    return Drawn(
+    return RenderedFigure(
         name,
         drawing.title,
         drawing.caption,

@@ -15,7 +15,7 @@ from grpobench.analysis.tools.text import NONE, count, escape, listed
 from grpobench.analysis.topics.accuracy import WITHOUT_DATA, describe_decoding, headline_of
 from grpobench.analysis.topics.budgets import sum_costs
 from grpobench.analysis.topics.captions import joined, problems_in_words
-from grpobench.analysis.topics.runs import Setting
+from grpobench.analysis.topics.runs import RecipeKey
 from grpobench.analysis.topics.search import describe_search, list_rate_doubts
 
 MOST = 20
@@ -70,7 +70,7 @@ Label = Callable[[str], str]
 """The name of an arm or a task in the text."""
 
 
-def setting_text(settings: Mapping[str, Setting], key: str, label: Label = str) -> str:
+def setting_text(settings: Mapping[str, RecipeKey], key: str, label: Label = str) -> str:
     """The value of a setting that all arms share, or each value with its arms; empty if no run recorded
     it."""
     setting = settings.get(key)
@@ -92,7 +92,7 @@ def seeds_text(seeds: Sequence[int]) -> str:
     return listed(seeds, MOST)
 
 
-def _what(facts: Facts, settings: Mapping[str, Setting], label: Label) -> str:
+def _what(facts: Facts, settings: Mapping[str, RecipeKey], label: Label) -> str:
     experiment = facts.experiment
     seeds = (
         f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)} ({seeds_text(experiment.seeds)})"
@@ -146,7 +146,7 @@ def _tasks(experiment: Experiment, label: Label) -> str:
     return f"Settings of tasks: {'; '.join(parts)}." if parts else ""
 
 
-def _steps(settings: Mapping[str, Setting]) -> str:
+def _steps(settings: Mapping[str, RecipeKey]) -> str:
     steps = setting_text(settings, "train.steps")
     prompts, group = (
         setting_text(settings, "train.prompts_per_step"),
@@ -178,7 +178,7 @@ def _spent(experiment: Experiment) -> str:
     return f"Depending on arm and task, a run spent {' and '.join(parts)}." if parts else ""
 
 
-def _rates(settings: Mapping[str, Setting], label: Label) -> str:
+def _rates(settings: Mapping[str, RecipeKey], label: Label) -> str:
     """Learning rates by role, the policy's first."""
     roles = [key.rpartition(".")[2] for key in settings if key.startswith(f"{RATE}.")]
     roles.sort(key=lambda role: (role != "policy", role))
@@ -198,7 +198,7 @@ def _rates(settings: Mapping[str, Setting], label: Label) -> str:
 RATE = "train.learning_rate"
 
 
-def _rewards(settings: Mapping[str, Setting], label: Label) -> str:
+def _rewards(settings: Mapping[str, RecipeKey], label: Label) -> str:
     """What is rewarded, where it is not the task's own score, and changes of the rewards."""
     kind, weights = (
         setting_text(settings, "reward.kind", label),
@@ -232,7 +232,7 @@ CHOICES = {
 to the algorithm."""
 
 
-def describe_draws(settings: Mapping[str, Setting], label: Label = str) -> str:
+def describe_draws(settings: Mapping[str, RecipeKey], label: Label = str) -> str:
     """How problems are chosen: which arms have a setting for it, which share a schedule, and which did not
     record it."""
     recorded = [settings[key] for key in CHOICES if key in settings]

@@ -30,7 +30,7 @@ WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
-class Written:
+class FirstCompletion:
     """The first completion of one arm to a problem, and how its group did."""
 
     arm: str
@@ -48,7 +48,7 @@ class Sample:
     step: int
     problem: str
     prompt: str
-    written: Sequence[Written]
+    written: Sequence[FirstCompletion]
 
 
 def find_samples(experiment: Experiment) -> tuple[list[Sample], list[str]]:
@@ -132,7 +132,7 @@ def prompt_text(prompt: Any) -> str:
     return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages)
 
 
-def _written(rows: Mapping[str, dict[str, Any]]) -> list[Written]:
+def _written(rows: Mapping[str, dict[str, Any]]) -> list[FirstCompletion]:
     """The first completion of each arm, compared with that of the first arm."""
     texts = {arm: shortened(str(row["completions"][0].get("text", ""))) for arm, row in rows.items()}
     base = next(iter(texts.values()))
@@ -142,7 +142,7 @@ def _written(rows: Mapping[str, dict[str, Any]]) -> list[Written]:
         verdict_line = scores(row["completions"])
         if index and texts[arm] == base:
             verdict_line += f"; the same as {next(iter(texts))}"
-        written.append(Written(arm, marked, verdict_line))
+        written.append(FirstCompletion(arm, marked, verdict_line))
     return written
 
 

@@ -43,7 +43,7 @@ class EmbeddedFigure:
 
 
 @dataclass(frozen=True)
-class Part:
+class SectionPart:
     """A figure or a table of a section, by its name."""
 
     kind: Kind
@@ -56,7 +56,7 @@ class Section:
     """A section of the page, with a sentence about its figures."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[SectionPart]
     lead: str = ""
 
 
@@ -90,14 +90,14 @@ class ShownSection:
         return any(part.fold != Fold.SCREEN.value for part in self.parts)
 
 
-def figures(*names: str, fold: Fold = Fold.OPEN) -> tuple[Part, ...]:
+def figures(*names: str, fold: Fold = Fold.OPEN) -> tuple[SectionPart, ...]:
     """Figures as parts."""
-    return tuple(Part("figure", name, fold) for name in names)
+    return tuple(SectionPart("figure", name, fold) for name in names)
 
 
-def tables(*names: str, fold: Fold = Fold.OPEN) -> tuple[Part, ...]:
+def tables(*names: str, fold: Fold = Fold.OPEN) -> tuple[SectionPart, ...]:
     """Tables as parts."""
-    return tuple(Part("table", name, fold) for name in names)
+    return tuple(SectionPart("table", name, fold) for name in names)
 
 
 LINES = "Captions say what lines, bars and bands are. Point at a line to read its values."
@@ -181,7 +181,7 @@ def anchor_of(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def _shown(part: Part, item: EmbeddedFigure | Table) -> ShownPart:
+def _shown(part: SectionPart, item: EmbeddedFigure | Table) -> ShownPart:
     """A part with what it shows. A long table is folded, and a very long one is not printed."""
     fold, caption = part.fold, item.caption if isinstance(item, EmbeddedFigure) else item.note
     if isinstance(item, Table):

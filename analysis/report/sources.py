@@ -16,7 +16,7 @@ from grpobench.analysis.topics.sources import FORMAT, UNKNOWN, constant_answers,
 
 
 @dataclass(frozen=True)
-class Line:
+class SourcedSentence:
     """A sentence, and the numbers that it rests on."""
 
     bold: str
@@ -27,13 +27,13 @@ class Line:
 class SourceWarnings:
     """What a reader should know before reading gains of accuracy."""
 
-    format: Sequence[Line]
+    format: Sequence[SourcedSentence]
     """Changes of accuracy that are changes of readability, of the margin or more."""
-    constant: Sequence[Line]
+    constant: Sequence[SourcedSentence]
     """Arms that answer the same to everything."""
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[SourcedSentence]:
         """All of them."""
         return [*self.format, *self.constant]
 
@@ -49,7 +49,7 @@ def describe_sources(numbers: Numbers) -> SourceWarnings:
     return SourceWarnings(changes, constant)
 
 
-def _format_line(row: Mapping[str, Any]) -> Line:
+def _format_line(row: Mapping[str, Any]) -> SourcedSentence:
     """An arm whose change of accuracy is one of readability."""
     kind = "gain" if row["gain"] > 0 else "loss"
     headline = f"{row['arm']} on {row['task']}: the {kind} of {points(row['gain'])} points is {row['origin']}"
@@ -63,10 +63,10 @@ def _format_line(row: Mapping[str, Any]) -> Line:
         read += f". By likelihood {percent(likely[0])} % were right before and {percent(likely[1])} % after"
     elif row["origin"] == UNKNOWN:
         read += ". What it preferred while nothing could be read is unknown: the runs log no likelihoods"
-    return Line(headline, f"{read}.")
+    return SourcedSentence(headline, f"{read}.")
 
 
-def _constant_line(task: str, arm: str, runs: pd.DataFrame) -> Line:
+def _constant_line(task: str, arm: str, runs: pd.DataFrame) -> SourcedSentence:
     """An arm with runs that answer the same to everything after training."""
     answers = ", ".join(dict.fromkeys(map(shorten, runs["commonest_after"])))
     share = finite_mean(runs["commonest_share_after"])
@@ -77,4 +77,4 @@ def _constant_line(task: str, arm: str, runs: pd.DataFrame) -> Line:
     if not math.isnan(before):
         names = ", ".join(dict.fromkeys(map(shorten, filter(None, runs["commonest_before"]))))
         right += f". Before training the commonest answer was {names}, {percent(before)} %"
-    return Line(text, f"{right}.")
+    return SourcedSentence(text, f"{right}.")

@@ -26,8 +26,8 @@ from grpobench.analysis.tools.text import (
 )
 from grpobench.analysis.topics.accuracy import describe_decoding
 from grpobench.analysis.topics.comparisons import INTERVALS, count_shared_seeds
-from grpobench.analysis.topics.runs import MOST_COLUMNS, Setting
-from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_with_results, axes_of, find_frontiers
+from grpobench.analysis.topics.runs import MOST_COLUMNS, RecipeKey
+from grpobench.analysis.topics.sweep import SweepAxes, SweepCell, arms_with_results, axes_of, find_frontiers
 
 
 def describe_verdict(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
@@ -85,7 +85,7 @@ def describe_frontiers(facts: Facts) -> list[str]:
     return lines
 
 
-def describe_cell(cell: Cell) -> str:
+def describe_cell(cell: SweepCell) -> str:
     """How many runs at a sweep value collapsed and how many learned. A run can do neither."""
     learned = f" and {cell.learned}" if cell.learned else ", but none"
     text = (
@@ -94,7 +94,7 @@ def describe_cell(cell: Cell) -> str:
     return f"{text} (accuracy {_share(cell)})"
 
 
-def _share(cell: Cell) -> str:
+def _share(cell: SweepCell) -> str:
     return f"{percent(cell.accuracy.value)} %"
 
 
@@ -157,7 +157,7 @@ def summarize_run_statuses(facts: Facts) -> str:
     return f"{planned}; and {extra} that were not planned" if extra else planned
 
 
-def _common(settings: Sequence[Setting], key: str) -> str:
+def _common(settings: Sequence[RecipeKey], key: str) -> str:
     """The value of a setting that all arms share, or one value per arm."""
     for setting in settings:
         if setting.key == key:

@@ -36,7 +36,7 @@ MILD = (SPARED, IMPORTED)
 
 
 @dataclass(frozen=True)
-class Checked:
+class WarningInput:
     """What warnings are made from."""
 
     numbers: Numbers
@@ -44,13 +44,13 @@ class Checked:
     pairing: Pairing
 
 
-def list_warnings(checked: Checked) -> list[ReportWarning]:
+def list_warnings(checked: WarningInput) -> list[ReportWarning]:
     """All warnings, the gravest first; of equally grave ones, in the order of `WARNINGS`."""
     warnings = [warning for warn in WARNINGS for warning in warn(checked)]
     return sorted(warnings, key=lambda warning: -warning.gravity)
 
 
-def _unsearched_rates(checked: Checked) -> Iterator[ReportWarning]:
+def _unsearched_rates(checked: WarningInput) -> Iterator[ReportWarning]:
     """Learning rates that were not searched for their arm."""
     doubts = list_rate_doubts(checked.numbers.experiment)
     if doubts:
@@ -63,14 +63,14 @@ def _unsearched_rates(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-def _alarms(checked: Checked) -> Iterator[ReportWarning]:
+def _alarms(checked: WarningInput) -> Iterator[ReportWarning]:
     """What is damaged, not uniform, not as planned, or missing."""
     for alarm in checked.alarms:
         gravity = Gravity.NOTE if alarm.title in MILD else Gravity.FAULT
         yield ReportWarning(alarm.title, alarm.lines, gravity)
 
 
-def _failures(checked: Checked) -> Iterator[ReportWarning]:
+def _failures(checked: WarningInput) -> Iterator[ReportWarning]:
     """Runs without a final accuracy, and why they have none."""
     experiment = checked.numbers.experiment
     runs = experiment.runs
@@ -93,13 +93,13 @@ def _failures(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-def _format_gains(checked: Checked) -> Iterator[ReportWarning]:
+def _format_gains(checked: WarningInput) -> Iterator[ReportWarning]:
     """Changes of accuracy that are changes of readability, or may be."""
     for line in describe_sources(checked.numbers).format:
         yield ReportWarning(line.bold, [line.explanation], Gravity.DOUBT)
 
 
-def _constant_answers(checked: Checked) -> Iterator[ReportWarning]:
+def _constant_answers(checked: WarningInput) -> Iterator[ReportWarning]:
     """Policies that answer the same to everything."""
     constant_lines = describe_sources(checked.numbers).constant
     if constant_lines:
@@ -113,14 +113,14 @@ def _constant_answers(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-def _search_limits(checked: Checked) -> Iterator[ReportWarning]:
+def _search_limits(checked: WarningInput) -> Iterator[ReportWarning]:
     """Searched values at the edge of their grid, and what was not searched."""
     limits = describe_limits(checked.numbers.experiment)
     if limits:
         yield ReportWarning("The search of settings has limits", [limits], Gravity.NOTE)
 
 
-def _few_seeds(checked: Checked) -> Iterator[ReportWarning]:
+def _few_seeds(checked: WarningInput) -> Iterator[ReportWarning]:
     """Too few seeds for any verdict."""
     experiment, needed = checked.numbers.experiment, seeds_needed(ALPHA)
     if not checked.numbers.compared or not pairs_of(experiment.arms, experiment.control):
@@ -135,7 +135,7 @@ def _few_seeds(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-def _collapsed_runs(checked: Checked) -> Iterator[ReportWarning]:
+def _collapsed_runs(checked: WarningInput) -> Iterator[ReportWarning]:
     """Runs that collapsed and did not recover. Not of a map, whose arms are sweep values."""
     experiment, findings = checked.numbers.experiment, checked.numbers.findings
     if experiment.sweep_values:
@@ -165,7 +165,7 @@ def _collapsed_runs(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-def _weak_critics(checked: Checked) -> Iterator[ReportWarning]:
+def _weak_critics(checked: WarningInput) -> Iterator[ReportWarning]:
     """Critics that explain too little."""
     lines = list(critic_warnings(critic_explained(checked.numbers.experiment)))
     if lines:
@@ -185,7 +185,7 @@ def _where(lines: Sequence[str]) -> str:
     return f"{first} and {len(lines) - 1} more" if len(lines) > 1 else first
 
 
-def _other_problems(checked: Checked) -> Iterator[ReportWarning]:
+def _other_problems(checked: WarningInput) -> Iterator[ReportWarning]:
     """Pairs whose conclusion changes if problems are resampled too."""
     compared = checked.numbers.compared
     pairs = [pair for pair in compared if pair.disagrees]
@@ -199,7 +199,7 @@ def _other_problems(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-def _budgets(checked: Checked) -> Iterator[ReportWarning]:
+def _budgets(checked: WarningInput) -> Iterator[ReportWarning]:
     """Pairs whose verdict depends on what is held equal."""
     pairs = [pair_on_axes for pair_on_axes in checked.numbers.on_axes if pair_on_axes.depends]
     turned = [
@@ -217,7 +217,7 @@ def _budgets(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-def _pairing(checked: Checked) -> Iterator[ReportWarning]:
+def _pairing(checked: WarningInput) -> Iterator[ReportWarning]:
     """Runs of a seed that do not begin alike."""
     pairing = checked.pairing
     if pairing.odd:
@@ -232,7 +232,7 @@ def _pairing(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-def _interrupted_logs(checked: Checked) -> Iterator[ReportWarning]:
+def _interrupted_logs(checked: WarningInput) -> Iterator[ReportWarning]:
     """Logs with half-written lines or rows written twice."""
     lines = []
     for run in checked.numbers.experiment.runs:
@@ -248,7 +248,7 @@ def _interrupted_logs(checked: Checked) -> Iterator[ReportWarning]:
         yield ReportWarning(f"Logs that were interrupted: {count}", lines, Gravity.NOTE)
 
 
-def _known_weaknesses(checked: Checked) -> Iterator[ReportWarning]:
+def _known_weaknesses(checked: WarningInput) -> Iterator[ReportWarning]:
     """What is known to be wrong with a task's numbers."""
     caveat_by_task = caveats(checked.numbers.experiment, checked.numbers.later)
     if caveat_by_task:
@@ -259,7 +259,7 @@ def _known_weaknesses(checked: Checked) -> Iterator[ReportWarning]:
         )
 
 
-WARNINGS: Sequence[Callable[[Checked], Iterable[ReportWarning]]] = (
+WARNINGS: Sequence[Callable[[WarningInput], Iterable[ReportWarning]]] = (
     _unsearched_rates,
     _alarms,
     _failures,

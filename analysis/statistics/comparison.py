@@ -22,8 +22,8 @@ from grpobench.analysis.statistics.sequential import sequential_equivalence_p, s
 from grpobench.analysis.statistics.verdicts import (
     ALPHA,
     TURNED,
-    Evidence,
     Verdict,
+    VerdictEvidence,
     correction_of,
     findable_effect,
     judge,
@@ -156,7 +156,7 @@ def _minus(value: float) -> float:
 
 
 @dataclass(frozen=True)
-class Pair:
+class RunPair:
     """Two sets of runs to compare, by seed."""
 
     first: str
@@ -221,7 +221,7 @@ def compare(
     `unresolved`. With a `plan`, p values are valid whichever interim analysis is the last (`sequential`), and
     Holm corrects both.
     """
-    chosen_pairs = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values), control)]
+    chosen_pairs = [RunPair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values), control)]
     return compare_pairs(task, chosen_pairs, waiting, alpha, margin)
 
 
@@ -236,12 +236,12 @@ def compare_with_base(
 ) -> list[Comparison]:
     """Every arm against what its own runs scored before training, as `compare` compares arms; the
     corrections are over as many pairs as there are arms with a base."""
-    chosen_pairs = [Pair(arm, BASE, values[arm], bases[arm], plan) for arm in values if bases.get(arm)]
+    chosen_pairs = [RunPair(arm, BASE, values[arm], bases[arm], plan) for arm in values if bases.get(arm)]
     return compare_pairs(task, chosen_pairs, waiting, alpha, margin)
 
 
 def compare_pairs(
-    task: str, pairs: Sequence[Pair], waiting: Waiting | None, alpha: float, margin: float
+    task: str, pairs: Sequence[RunPair], waiting: Waiting | None, alpha: float, margin: float
 ) -> list[Comparison]:
     """Comparisons that are corrected together."""
     differences = [pair.differences for pair in pairs]
@@ -263,7 +263,7 @@ def compare_pairs(
     comparisons = []
     for index, pair in enumerate(pairs):
         differences_of_pair = differences[index]
-        evidence = Evidence(
+        evidence = VerdictEvidence(
             differences=differences_of_pair,
             p=adjusted[index],
             p_equivalence=float(adjusted_close[index]),
@@ -277,7 +277,7 @@ def compare_pairs(
     return comparisons
 
 
-def _late(pair: Pair, waiting: Waiting) -> dict[str, tuple[str, ...]]:
+def _late(pair: RunPair, waiting: Waiting) -> dict[str, tuple[str, ...]]:
     """Arm -> its seeds that the pair waits for: without a result, while the other has run them or is to. Any
     other seed would pair with nothing."""
     waited_for = {}
@@ -290,7 +290,9 @@ def _late(pair: Pair, waiting: Waiting) -> dict[str, tuple[str, ...]]:
     return waited_for
 
 
-def _compared(task: str, pair: Pair, evidence: Evidence, p: float, p_equivalence: float) -> Comparison:
+def _compared(
+    task: str, pair: RunPair, evidence: VerdictEvidence, p: float, p_equivalence: float
+) -> Comparison:
     differences = evidence.differences
     mean = seed_mean(differences)
     plan = pair.plan  # with a plan: what the last analysis finds with its share of the level

@@ -38,7 +38,7 @@ were asked by likelihood, and those whose likeliest option is right. A right ans
 
 
 @dataclass(frozen=True)
-class Parts:
+class GainParts:
     """The two parts of changes of accuracy, as shares; they add up to the change."""
 
     readable: Floats
@@ -47,7 +47,7 @@ class Parts:
     """1 where one policy has no readable answer and no likelihoods, so that the parts are a convention."""
 
 
-def decompose(counts: ArrayLike) -> Parts:
+def decompose(counts: ArrayLike) -> GainParts:
     """The parts of changes between two policies, from counts of shape (…, 2, 5): before and after, `COUNTS`.
     NaN where a policy has no answers."""
     array = np.asarray(counts, dtype=np.float64)
@@ -61,7 +61,7 @@ def decompose(counts: ArrayLike) -> Parts:
     neither = np.isnan(before) & np.isnan(after)
     first = np.where(neither, 0.0, np.where(np.isnan(before), after, before))
     last = np.where(neither, 0.0, np.where(np.isnan(after), before, after))
-    return Parts(
+    return GainParts(
         (share[..., 1] - share[..., 0]) * (first + last) / 2,
         (last - first) * (share[..., 0] + share[..., 1]) / 2,
         assumed.astype(np.float64),

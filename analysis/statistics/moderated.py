@@ -38,7 +38,7 @@ Scores = Mapping[str, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class AlgorithmScore:
     """Mean score of an algorithm with its 95 % interval, from the moderated variance."""
 
     mean: float
@@ -48,7 +48,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Pair:
+class AlgorithmPair:
     """`difference` is the mean of `first` minus the mean of `second`, with its 95 % interval.
 
     `p` is of "the difference is at most the resolution", `q` its Benjamini–Hochberg value."""
@@ -64,11 +64,11 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Compared:
+class RankedAlgorithms:
     """Cells by algorithm from the highest mean on, all pairs in that order, and the marks."""
 
-    cells: Mapping[str, Cell]
-    pairs: Sequence[Pair]
+    cells: Mapping[str, AlgorithmScore]
+    pairs: Sequence[AlgorithmPair]
     marks: Mapping[str, str]
     prior_df: float
     prior_variance: float
@@ -148,7 +148,7 @@ def benjamini_hochberg(p: ArrayLike) -> Floats:
 
 
 @dataclass(frozen=True)
-class Table:
+class ScoreTable:
     """Scores as an array, algorithms by seeds, NaN where an algorithm lacks a seed."""
 
     names: tuple[str, ...]
@@ -176,7 +176,7 @@ class Contrasts:
     p: Floats
 
 
-def table_of(scores: Scores) -> Table:
+def table_of(scores: Scores) -> ScoreTable:
     """Algorithms that have scores, sorted by mean from the highest on, then by name.
 
     Raises `ValueError` for an infinite score and for an algorithm with one seed.
@@ -197,7 +197,7 @@ def table_of(scores: Scores) -> Table:
     order = sorted(
         (i for i in range(len(names)) if not math.isnan(means[i])), key=lambda i: (-means[i], names[i])
     )
-    return Table(tuple(names[i] for i in order), values[order])
+    return ScoreTable(tuple(names[i] for i in order), values[order])
 
 
 def fit(values: Floats, resolution: float) -> Fit:
@@ -261,7 +261,7 @@ def _half_width(error: Floats, df: Floats) -> Floats:
     return np.asarray(error * t, dtype=np.float64)
 
 
-def compare_all(scores: Scores, fdr: float = 0.05, resolution: float = RESOLUTION) -> Compared:
+def compare_all(scores: Scores, fdr: float = 0.05, resolution: float = RESOLUTION) -> RankedAlgorithms:
     """Every pair of algorithms of one probe, told apart where q ≤ `fdr`, and the marks of what is not.
 
     `scores`: algorithm -> seed -> score. NaN and algorithms without a score are left out. Raises `ValueError`
@@ -273,14 +273,16 @@ def compare_all(scores: Scores, fdr: float = 0.05, resolution: float = RESOLUTIO
     pairs = _pairs(table.names, first, second, contrasts(fitted, first, second, resolution), fdr)
     half = _half_width(np.sqrt(fitted.variances / fitted.seeds), fitted.df)
     cells = {
-        name: Cell(float(mean), float(mean - h), float(mean + h), int(count))
+        name: AlgorithmScore(float(mean), float(mean - h), float(mean + h), int(count))
         for name, mean, h, count in zip(table.names, fitted.means, half, fitted.seeds, strict=True)
     }
     marks = letter_marks(table.names, [(pair.first, pair.second) for pair in pairs if pair.told_apart])
-    return Compared(cells, pairs, marks, fitted.prior.df, fitted.prior.variance)
+    return RankedAlgorithms(cells, pairs, marks, fitted.prior.df, fitted.prior.variance)
 
 
-def compare_one(scores: Scores, name: str, fdr: float = 0.05, resolution: float = RESOLUTION) -> list[Pair]:
+def compare_one(
+    scores: Scores, name: str, fdr: float = 0.05, resolution: float = RESOLUTION
+) -> list[AlgorithmPair]:
     """The pairs of one algorithm with each other one, from the best on; `first` is `name`.
 
     Variances are moderated over all algorithms; q is over these pairs alone. Raises `KeyError` for
@@ -302,7 +304,7 @@ def _pairs(
     second: NDArray[np.intp],
     pair_contrasts: Contrasts,
     fdr: float,
-) -> list[Pair]:
+) -> list[AlgorithmPair]:
     q = benjamini_hochberg(pair_contrasts.p)
     _check_fdr(fdr)
     half = _half_width(pair_contrasts.error, pair_contrasts.df)
@@ -315,7 +317,7 @@ def _pairs(
         q <= fdr,
     )
     rows = zip(first.tolist(), second.tolist(), *(column.tolist() for column in columns), strict=True)
-    return [Pair(names[i], names[j], *numbers) for i, j, *numbers in rows]
+    return [AlgorithmPair(names[i], names[j], *numbers) for i, j, *numbers in rows]
 
 
 def _check_fdr(fdr: float) -> None:

@@ -67,7 +67,7 @@ STEPPED = 60
 
 
 @dataclass(frozen=True)
-class Spread:
+class DeviationBounds:
     """How far the true standard deviation may be from one estimated on n values."""
 
     low: float
@@ -75,13 +75,13 @@ class Spread:
     """Factors of a 95 % interval from χ² with n − 1 degrees of freedom."""
 
 
-def spread(seeds: int, level: float = 0.95) -> Spread:
+def spread(seeds: int, level: float = 0.95) -> DeviationBounds:
     """√((n−1)/χ²) at both ends; .52 to 6.3 for three seeds. NaN below two."""
     if seeds < 2:
-        return Spread(math.nan, math.nan)
+        return DeviationBounds(math.nan, math.nan)
     tails = 2 * special.gammaincinv((seeds - 1) / 2, [0.5 + level / 2, 0.5 - level / 2])
     low, high = np.sqrt((seeds - 1) / tails)
-    return Spread(float(low), float(high))
+    return DeviationBounds(float(low), float(high))
 
 
 def allowed(seeds: int, pairs: int, alpha: float = 0.05, sides: int = 2) -> int:

@@ -67,7 +67,7 @@ def spending(seeds: Sequence[int], pairs: int, alpha: float) -> tuple[tuple[int,
 
 
 @dataclass(frozen=True)
-class Stage:
+class InterimAnalysis:
     """One interim analysis of one pair."""
 
     p: Floats
@@ -86,7 +86,9 @@ class Stage:
         return self.p.size > 1
 
 
-def stages(differences: ArrayLike, analyses: Sequence[int], weights: Sequence[float]) -> list[Stage]:
+def stages(
+    differences: ArrayLike, analyses: Sequence[int], weights: Sequence[float]
+) -> list[InterimAnalysis]:
     """The analyses that these differences, in the order of the plan, have reached."""
     array = np.asarray(differences, dtype=np.float64)
     reached_stages = []
@@ -104,11 +106,11 @@ def stages(differences: ArrayLike, analyses: Sequence[int], weights: Sequence[fl
         order = np.argsort(p, kind="stable")
         ends = np.searchsorted(p[order], p[order], side="right") - 1
         same = float(stage_differences.mean()) * float(array.mean()) > 0 or seeds == array.size
-        reached_stages.append(Stage(np.asarray(p, dtype=np.float64), order, ends, weight, same))
+        reached_stages.append(InterimAnalysis(np.asarray(p, dtype=np.float64), order, ends, weight, same))
     return reached_stages
 
 
-def rejects(reached: Sequence[Stage], level: float) -> bool:
+def rejects(reached: Sequence[InterimAnalysis], level: float) -> bool:
     """Whether the test of a difference has rejected by now at a level over all analyses."""
     before = np.zeros(1, dtype=bool)
     for stage in reached:

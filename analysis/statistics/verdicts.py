@@ -26,7 +26,7 @@ TURNED: Mapping[Verdict, Verdict] = {"better": "worse", "worse": "better"}
 
 
 @dataclass(frozen=True)
-class Evidence:
+class VerdictEvidence:
     """The numbers that decide the verdict on one pair of arms."""
 
     differences: Floats
@@ -60,7 +60,7 @@ def correction_of(planned: bool) -> power.Correction:
     return "holm" if planned else "max-t"
 
 
-def judge(evidence: Evidence) -> tuple[Verdict, str]:
+def judge(evidence: VerdictEvidence) -> tuple[Verdict, str]:
     """The verdict on the first arm and the reason for it; if it is unresolved, what a verdict would need.
 
     A difference takes precedence over equivalence: if arms differ significantly and within the margin, one is
@@ -89,7 +89,7 @@ def judge(evidence: Evidence) -> tuple[Verdict, str]:
     )
 
 
-def is_inside_margin(evidence: Evidence) -> bool:
+def is_inside_margin(evidence: VerdictEvidence) -> bool:
     """Whether the 95% t interval of the difference lies inside the margin; not where there is none."""
     mean = seed_mean(evidence.differences)
     return max(abs(mean.low), abs(mean.high)) < evidence.margin
@@ -114,7 +114,7 @@ def _holm(value: float) -> str:
     return f"Holm p {value:.3g}"
 
 
-def _undecided(evidence: Evidence, needed: int) -> str:
+def _undecided(evidence: VerdictEvidence, needed: int) -> str:
     """Why no difference is shown, and how many seeds would show one."""
     seeds = evidence.differences.size
     if evidence.analysis:
@@ -128,7 +128,7 @@ def _undecided(evidence: Evidence, needed: int) -> str:
     return f"{_p(evidence.p)} > {evidence.alpha:g}; {observed}, {_enough(evidence)}"
 
 
-def _not_equivalent(evidence: Evidence) -> str:
+def _not_equivalent(evidence: VerdictEvidence) -> str:
     """Why equivalence is not shown either, and whether this many seeds could show it."""
     seeds, needed = evidence.differences.size, seeds_needed(evidence.alpha, evidence.pairs, sides=1)
     within = f"within {points(evidence.margin)} points"
@@ -175,7 +175,7 @@ def spread_of(differences: ArrayLike) -> float:
     return math.nan if array.size < 2 or np.ptp(array) < SAME else float(array.std(ddof=1))
 
 
-def _enough(evidence: Evidence) -> str:
+def _enough(evidence: VerdictEvidence) -> str:
     """How many seeds would find the observed difference, in words."""
     seeds = seeds_wanted(evidence)
     if not math.isfinite(seeds):
@@ -183,7 +183,7 @@ def _enough(evidence: Evidence) -> str:
     return f"about {seeds:.0f} seeds would find it in {power.POWER:.0%} of repetitions"
 
 
-def seeds_wanted(evidence: Evidence) -> float:
+def seeds_wanted(evidence: VerdictEvidence) -> float:
     """How many seeds would find the observed difference in 80 % of repetitions, if difference and spread are
     as observed; inf for more than `power.MOST_SEEDS`. NaN where that is not said: with too few seeds for any
     verdict, with runs that are waited for, and between interim analyses."""
@@ -197,7 +197,7 @@ def seeds_wanted(evidence: Evidence) -> float:
     return power.seeds_for(mean / spread, evidence.pairs, evidence.alpha, least, evidence.correction)
 
 
-def _outlook(evidence: Evidence, needed: int) -> str:
+def _outlook(evidence: VerdictEvidence, needed: int) -> str:
     """The effect that the smallest sufficient number of seeds would find."""
     effect = findable_effect(
         evidence.differences, needed, evidence.pairs, evidence.alpha, evidence.correction

@@ -35,7 +35,7 @@ from grpobench.analysis.topics.captions import (
     seeds_of,
 )
 from grpobench.analysis.topics.captions import BARS as BARS_WORDS
-from grpobench.analysis.topics.curves import BARS, Row, draw_curves
+from grpobench.analysis.topics.curves import BARS, PanelRow, draw_curves
 
 BIAS = (
     "accuracy_ambiguous",
@@ -285,7 +285,7 @@ def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Draw
 def draw_bias_updates(experiment: Experiment, sheet: Sheet) -> Drawing | None:
     """Bias metrics of the validations against updates."""
     rows = [
-        Row(
+        PanelRow(
             label, with_axis(experiment, frame, "updates"), bounds=(0.0 if "accuracy" in label else -1.0, 1.0)
         )
         for label, frame in bias_curves(experiment).items()

@@ -63,7 +63,7 @@ UPDATES = "updates"
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
     """A row of panels: one metric, a panel per task."""
 
     label: str
@@ -89,7 +89,7 @@ def constant(values: Any) -> float | None:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnCurves:
     """Curves that have been drawn, and sentences for their caption."""
 
     figure: Figure
@@ -97,8 +97,8 @@ class Drawn:
 
 
 def draw_curves(
-    experiment: Experiment, rows: Sequence[Row], label: str, sheet: Sheet, points: bool = False
-) -> Drawn:
+    experiment: Experiment, rows: Sequence[PanelRow], label: str, sheet: Sheet, points: bool = False
+) -> DrawnCurves:
     """A grid with one row of panels per metric for each block of tasks side by side; the metrics of a single
     task stand side by side. With `points` every value has a marker, and few values have bars instead of a
     band."""
@@ -132,10 +132,10 @@ def draw_curves(
         elif mark_outside(axes, *_drawn_means(axes)):
             marks.add(OUTSIDE)
     arm_legend(figure, [arm for arm in experiment.arms if arm in drawn], style, failed=STOPPED in marks)
-    return Drawn(figure, tuple(note for note in (THIN, STOPPED, OUTSIDE) if note in marks))
+    return DrawnCurves(figure, tuple(note for note in (THIN, STOPPED, OUTSIDE) if note in marks))
 
 
-def _drawable(row: Row) -> Row:
+def _drawable(row: PanelRow) -> PanelRow:
     """The row with values that a renderer can draw."""
     values = row.frame["value"]
     if not (values.abs() > FURTHEST).any():
@@ -143,7 +143,7 @@ def _drawable(row: Row) -> Row:
     return replace(row, frame=row.frame.assign(value=values.clip(-FURTHEST, FURTHEST)))
 
 
-def _shown(row: Row, value: float) -> str:
+def _shown(row: PanelRow, value: float) -> str:
     return plain(float(f"{100 * value if row.percent else value:.6g}"))
 
 
@@ -166,7 +166,7 @@ def _compared(extents: Mapping[tuple[int, str], Any], shared: str, index: int, t
     )
 
 
-def _extent(row: Row, task: str) -> Any:
+def _extent(row: PanelRow, task: str) -> Any:
     """The means of all arms in a panel with both ends of their intervals, (3, values)."""
     ends = [np.empty((3, 0))]
     for _, rows in row.frame[row.frame["task"] == task].groupby("arm", sort=False):
@@ -189,7 +189,7 @@ def bounded_means(table: Any, bounds: tuple[float, float]) -> tuple[Any, Any, An
     return mean, np.maximum(low, bounds[0]), np.minimum(high, bounds[1])
 
 
-def _set_up(axes: Axes, row: Row, scale: Scale, first: bool) -> None:
+def _set_up(axes: Axes, row: PanelRow, scale: Scale, first: bool) -> None:
     """Set scale and labels. The metric is named on the left of each block, and numbers are repeated where
     each panel has its own scale."""
     apply(axes, scale, row.percent)
@@ -225,7 +225,7 @@ class _Panel:
     """What is needed to draw the curves of one panel."""
 
     axes: Axes
-    row: Row
+    row: PanelRow
     experiment: Experiment
     style: Look
     points: bool

@@ -90,7 +90,7 @@ TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Agreement:
+class EvaluationAgreement:
     """Results of two ways of evaluating the same items."""
 
     mode: str
@@ -106,7 +106,7 @@ class Agreement:
 
 def compare_answers(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], score: str = "correct"
-) -> list[Agreement]:
+) -> list[EvaluationAgreement]:
     """Compare rows of one policy, mode by mode. Sampled answers are left out: both ways draw different random
     numbers, so their accuracies agree only within sampling error."""
     agreements = []
@@ -127,7 +127,9 @@ def compare_answers(
         )
         differing = tuple(pair for pair in pairs if not _alike(pair[0]["scores"], pair[1]["scores"]))
         agreements.append(
-            Agreement(mode, len(pairs), means[0], means[1], differing, same_text if written else None)
+            EvaluationAgreement(
+                mode, len(pairs), means[0], means[1], differing, same_text if written else None
+            )
         )
     return agreements
 

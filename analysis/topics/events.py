@@ -39,7 +39,7 @@ def histories(experiment: Experiment) -> dict[str, History]:
     detector_metrics = metrics[metrics["metric"].isin(names)]
     logged = dict(iter(detector_metrics.groupby(KEYS, sort=False)))
     last = metrics.groupby(KEYS, sort=False)["step"].max()
-    answers = Answered(experiment.evaluations)
+    answers = EvaluationRows(experiment.evaluations)
     by_name = {}
     for run in experiment.runs:
         key = (run.arm, run.task, run.seed)
@@ -80,7 +80,7 @@ def about(config: Mapping[str, Any]) -> About:
 
 
 @dataclass(frozen=True)
-class Answered:
+class EvaluationRows:
     """The rows of eval.jsonl of all runs, looked up by run on request."""
 
     evaluations: pd.DataFrame

@@ -20,10 +20,10 @@ from grpobench.analysis.topics.compute import ComputeCurve, fit_curves, trajecto
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.overview import Overview, make_overview
-from grpobench.analysis.topics.parts import Part
+from grpobench.analysis.topics.parts import ReportSelection
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
 from grpobench.analysis.topics.sources import Sources, find_sources
-from grpobench.analysis.topics.sweep import Cell, classify_runs, group_cells
+from grpobench.analysis.topics.sweep import SweepCell, classify_runs, group_cells
 
 MOST_DRAWN = 20
 """Most arms in a figure: ten colors in two line styles. Readers cannot tell more apart."""
@@ -64,7 +64,7 @@ class Numbers:
         return self.runs.merge(self.experiment.statuses.drop(columns="state"), on=["arm", "task", "seed"])
 
     @cached_property
-    def grid(self) -> Sequence[Cell]:
+    def grid(self) -> Sequence[SweepCell]:
         """The cells of a map; empty where the experiment is not a map."""
         if not self.experiment.sweep_values:
             return ()
@@ -138,7 +138,7 @@ class Numbers:
         tasks, labels = self.shown.tasks or self.experiment.tasks, self.shown.labels
         if not labels and set(arms) == set(self.recipe_arms) and set(tasks) == set(self.experiment.tasks):
             return self, note
-        part = Part(tuple(arms), tuple(tasks), labels)
+        part = ReportSelection(tuple(arms), tuple(tasks), labels)
         return PartNumbers(part.experiment(self.experiment), all_numbers=self, part=part), note
 
     @cached_property
@@ -146,7 +146,7 @@ class Numbers:
         """The numbers of all arms and tasks under the names that figures use."""
         if not self.shown.labels:
             return self
-        part = Part(tuple(self.recipe_arms), tuple(self.experiment.tasks), self.shown.labels)
+        part = ReportSelection(tuple(self.recipe_arms), tuple(self.experiment.tasks), self.shown.labels)
         return PartNumbers(part.experiment(self.experiment), all_numbers=self, part=part)
 
     @property
@@ -211,7 +211,7 @@ class PartNumbers(Numbers):
     are corrected for all pairs, are those of the whole."""
 
     all_numbers: Numbers = field(kw_only=True)
-    part: Part = field(kw_only=True)
+    part: ReportSelection = field(kw_only=True)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -222,7 +222,7 @@ class PartNumbers(Numbers):
         return self.all_numbers.findings
 
     @cached_property
-    def grid(self) -> Sequence[Cell]:
+    def grid(self) -> Sequence[SweepCell]:
         return self.part.cells(self.all_numbers.grid)
 
     @cached_property

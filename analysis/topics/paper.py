@@ -34,7 +34,7 @@ MOST_NAME = 0.4
 
 
 @dataclass(frozen=True)
-class Entry:
+class FinalAccuracy:
     """A final accuracy of an arm on a task, as shares."""
 
     mean: float
@@ -84,7 +84,7 @@ def unbeaten(arms: Collection[str], pairs: Sequence[Comparison]) -> set[str]:
 DIFFERENT = ("better", "worse")
 
 
-def entries(numbers: Numbers) -> dict[tuple[str, str], Entry]:
+def entries(numbers: Numbers) -> dict[tuple[str, str], FinalAccuracy]:
     """(arm, task) -> final accuracy. Arms with runs without a result are not marked: their pairs are
     unresolved for that reason alone."""
     frame = accuracies(numbers.experiment, numbers.runs)
@@ -95,7 +95,7 @@ def entries(numbers: Numbers) -> dict[tuple[str, str], Entry]:
         marked = unbeaten(complete_arms, [pair for pair in numbers.compared if pair.task == task])
         for row in rows:
             bounds = row["final"], row["low"], row["high"]
-            table_entries[row["arm"], task] = Entry(
+            table_entries[row["arm"], task] = FinalAccuracy(
                 *bounds, row["seeds"], row["waiting"], row["arm"] in marked
             )
     return table_entries
@@ -195,7 +195,7 @@ def width_of(text: str) -> float:
 
 
 def _parts(
-    tasks: Sequence[str], arms: Sequence[str], cells: Mapping[tuple[str, str], Entry]
+    tasks: Sequence[str], arms: Sequence[str], cells: Mapping[tuple[str, str], FinalAccuracy]
 ) -> list[list[str]]:
     """Tasks in groups whose columns fit the width."""
     names = min(max(width_of(name) for name in [*arms, BEFORE]), MOST_NAME * WIDTH)
@@ -217,7 +217,10 @@ BEFORE = "before training"
 
 
 def _block(
-    tasks: Sequence[str], arms: Sequence[str], cells: Mapping[tuple[str, str], Entry], base: Mapping[str, str]
+    tasks: Sequence[str],
+    arms: Sequence[str],
+    cells: Mapping[tuple[str, str], FinalAccuracy],
+    base: Mapping[str, str],
 ) -> str:
     lines = [
         rf"  \begin{{tabular}}{{@{{}}l{'r' * len(tasks)}@{{}}}}",
@@ -239,7 +242,7 @@ def _name(arm: str) -> str:
     return rf"\parbox[t]{{{MOST_NAME * WIDTH:.2f}in}}{{\raggedright {escape(arm)}}}"
 
 
-def _caption(numbers: Numbers, cells: Mapping[tuple[str, str], Entry], tasks: Sequence[str]) -> str:
+def _caption(numbers: Numbers, cells: Mapping[tuple[str, str], FinalAccuracy], tasks: Sequence[str]) -> str:
     experiment = numbers.experiment
     runs = numbers.runs.dropna(subset=["counted"])
     splits = {str(row.task): str(row.split) for row in runs.itertuples()}

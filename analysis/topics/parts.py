@@ -13,11 +13,11 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import BASE, Comparison
 from grpobench.analysis.topics.axes import OnAxes
 from grpobench.analysis.topics.compute import ComputeCurve
-from grpobench.analysis.topics.sweep import Cell
+from grpobench.analysis.topics.sweep import SweepCell
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportSelection:
     """Which arms and tasks are left, and their other names. In a map, arms are those of the recipe."""
 
     arms: tuple[str, ...]
@@ -93,7 +93,7 @@ class Part:
             if curve.arm in self.arms and curve.task in self.tasks
         ]
 
-    def cells(self, grid: Sequence[Cell]) -> list[Cell]:
+    def cells(self, grid: Sequence[SweepCell]) -> list[SweepCell]:
         """The cells of a map."""
         return [
             replace(cell, arm=self.label(cell.arm), task=self.label(cell.task))

@@ -43,7 +43,7 @@ from grpobench.analysis.topics.captions import (
     seeds_of,
 )
 from grpobench.analysis.topics.captions import BARS as BARS_WORDS
-from grpobench.analysis.topics.curves import BARS, Row, draw_curves
+from grpobench.analysis.topics.curves import BARS, PanelRow, draw_curves
 
 ALIKE = 1e-9
 """Accuracies before training closer than this are equal: they are sums of floats."""
@@ -64,7 +64,7 @@ def draw_validation(experiment: Experiment, axis: str, sheet: Sheet) -> Drawing 
     label, frame = _along(axis, frame)
     if frame.empty or (axis != "updates" and not frame["x"].any()):
         return None
-    row = Row("accuracy (%)", frame, shared="panel", percent=True, bounds=(0.0, 1.0))
+    row = PanelRow("accuracy (%)", frame, shared="panel", percent=True, bounds=(0.0, 1.0))
     drawn = draw_curves(experiment, [row], label, sheet, points=True)
     how = " and ".join(describe_decoding(experiment, mode) for mode in sorted(modes))
     problems = problems_in_words(experiment, {str(task): "validation" for task in frame["task"].unique()})

@@ -42,7 +42,7 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RecipeKey:
     """One key of run.toml in all arms. `values[arm]` is text, or `–` where the arm has no such key."""
 
     key: str
@@ -62,7 +62,7 @@ class Setting:
         ]
 
 
-def all_settings(experiment: Experiment) -> list[Setting]:
+def all_settings(experiment: Experiment) -> list[RecipeKey]:
     """Every resolved setting per arm. Settings that a run changed during training come first, then settings
     that differ between arms. A value that depends on the task is written `task: value; …`, a value that
     depends on the seed as all its values, and a value that changed as ``0.0001 until step 17, then
@@ -79,7 +79,7 @@ def all_settings(experiment: Experiment) -> list[Setting]:
     for key in keys:
         values = {arm: _setting(key, stretches, experiment.tasks) for arm, stretches in by_arm.items()}
         arms = frozenset(run.arm for run in experiment.runs if key in altered[run.name])
-        settings.append(Setting(key, values, len(set(values.values())) > 1, arms))
+        settings.append(RecipeKey(key, values, len(set(values.values())) > 1, arms))
     return sorted(settings, key=lambda setting: (not setting.changed, not setting.differs))
 
 

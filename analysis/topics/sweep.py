@@ -38,7 +38,7 @@ from grpobench.analysis.topics.captions import counted, problems_in_words
 
 
 @dataclass(frozen=True)
-class Ranks:
+class QuantileRanks:
     """Two ranks (indices from 0) of n ascending values, between which a quantile lies."""
 
     low: int
@@ -47,7 +47,7 @@ class Ranks:
     """A lower bound of the probability that it does, for independent values."""
 
 
-def quantile_ranks(n: int, share: float, level: float = 0.95) -> Ranks:
+def quantile_ranks(n: int, share: float, level: float = 0.95) -> QuantileRanks:
     """The closest two order statistics of n values that hold the `share` quantile with at least `level`
     probability; the smallest and the largest where no two do. The number of values below the quantile is
     binomial, so P(x_(i) ≤ q ≤ x_(j)) ≥ Σ_{k=i}^{j−1} C(n, k) share^k (1 − share)^(n−k), i and j counted from
@@ -58,7 +58,7 @@ def quantile_ranks(n: int, share: float, level: float = 0.95) -> Ranks:
 
     below = stats.binom(n, share)
     pairs = [
-        Ranks(i - 1, j - 1, float(below.cdf(j - 1) - below.cdf(i - 1)))
+        QuantileRanks(i - 1, j - 1, float(below.cdf(j - 1) - below.cdf(i - 1)))
         for i in range(1, n + 1)
         for j in range(i, n + 1)
     ]
@@ -160,7 +160,7 @@ def _changes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """The runs of an arm at one sweep value and level."""
 
     arm: str
@@ -196,7 +196,7 @@ class Cell:
 
 def group_cells(
     sweep_values: Mapping[str, SweepPoint], tasks: Sequence[str], runs: Iterable[Mapping[str, Any]]
-) -> list[Cell]:
+) -> list[SweepCell]:
     """Group runs (task, arm, seed, outcome, counted) into cells, by task, arm, level and sweep value."""
     axes = axes_of(sweep_values)
     if axes is None:
@@ -222,15 +222,15 @@ def _seed(run: Mapping[str, Any]) -> int:
 
 def _cell(
     task: str, arm: str, level: tuple[Any, ...], sweep_value: Any, runs: Sequence[Mapping[str, Any]]
-) -> Cell:
+) -> SweepCell:
     counted = [run["counted"] for run in runs if not math.isnan(run["counted"])]
     outcome, seeds = tuple(run["outcome"] for run in runs), tuple(map(_seed, runs))
     mean = seed_mean(counted)
     low, high = (end if math.isnan(end) else min(max(end, 0.0), 1.0) for end in (mean.low, mean.high))
-    return Cell(arm, task, level, sweep_value, outcome, seeds, Estimate(mean.value, low, high))
+    return SweepCell(arm, task, level, sweep_value, outcome, seeds, Estimate(mean.value, low, high))
 
 
-def arms_with_results(grid: Sequence[Cell]) -> tuple[str, ...]:
+def arms_with_results(grid: Sequence[SweepCell]) -> tuple[str, ...]:
     """The arms of the recipe that have a run with a result. Others may be planned or in the summary."""
     return tuple(dict.fromkeys(cell.arm for cell in grid if cell.finished_runs))
 
@@ -242,7 +242,7 @@ class Frontier:
     arm: str
     task: str
     level: tuple[Any, ...]
-    at: Cell | None
+    at: SweepCell | None
     """The largest sweep value such that at most `CHANCE` of the seeds collapse there and at every smaller
     value; None if already more collapse at the smallest."""
     low: Any
@@ -252,21 +252,21 @@ class Frontier:
     """Least probability, over seeds, that it lies there."""
     beyond: bool
     """Whether it is the largest sweep value of the grid, so the true frontier may be larger."""
-    best: Cell | None
+    best: SweepCell | None
     """The sweep value with the highest mean accuracy."""
     measured: bool
     """Whether a run at the smallest sweep value has a result; without one the frontier is unknown."""
 
 
-def find_frontiers(grid: Sequence[Cell]) -> list[Frontier]:
+def find_frontiers(grid: Sequence[SweepCell]) -> list[Frontier]:
     """One frontier per task, arm and level."""
-    rows: dict[tuple[str, str, tuple[Any, ...]], list[Cell]] = {}
+    rows: dict[tuple[str, str, tuple[Any, ...]], list[SweepCell]] = {}
     for cell in grid:
         rows.setdefault((cell.task, cell.arm, cell.level), []).append(cell)
     return [_frontier(*key, row_cells) for key, row_cells in rows.items()]
 
 
-def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) -> Frontier:
+def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[SweepCell]) -> Frontier:
     at = None
     for cell in row:
         if not cell.finished_runs or cell.collapsed > CHANCE * cell.finished_runs + 1e-9:
@@ -287,7 +287,7 @@ def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) 
     return Frontier(arm, task, level, at, low, high, coverage, beyond, best, has_finished)
 
 
-def tolerances(row: Sequence[Cell]) -> list[int]:
+def tolerances(row: Sequence[SweepCell]) -> list[int]:
     """For each seed with a result at every sweep value, the index of the largest sweep value up to which it
     did not collapse, or −1; in ascending order."""
     reached = []
@@ -323,7 +323,7 @@ FRONTIER = (
 )
 
 
-def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
+def map_table(axes: SweepAxes, grid: Sequence[SweepCell]) -> Table:
     """One row per task, arm and level of the other keys; one column per sweep value."""
     frame = pd.DataFrame(
         [
@@ -363,7 +363,7 @@ def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
     return Table("map", title, header, lines, frame, note=NOTE)
 
 
-def frontier_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
+def frontier_table(axes: SweepAxes, grid: Sequence[SweepCell]) -> Table:
     """One row per task, arm and level of the other keys."""
     edges = find_frontiers(grid)
     frame = pd.DataFrame(
@@ -448,7 +448,7 @@ MARKS: dict[str, dict[str, Any]] = {
 }
 
 
-def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Drawing | None:
+def draw_map(experiment: Experiment, grid: Sequence[SweepCell], sheet: Sheet) -> Drawing | None:
     """One panel per task and arm that was run; None where the experiment is not a map."""
     axes = axes_of(experiment.sweep_values)
     if axes is None or not grid:
@@ -499,7 +499,7 @@ def _split(experiment: Experiment) -> str:
     return ", ".join(sorted(f"{headline.split} split, {headline.mode}" for headline in headlines))
 
 
-def _panel(panel: Axes, cells: Sequence[Cell], edges: Sequence[Frontier], grid: SweepAxes) -> None:
+def _panel(panel: Axes, cells: Sequence[SweepCell], edges: Sequence[Frontier], grid: SweepAxes) -> None:
     """The cells of an arm, and its frontier."""
     for cell in cells:
         x, y = grid.sweep_values.index(cell.sweep_value), grid.levels.index(cell.level)

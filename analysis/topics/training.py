@@ -31,7 +31,7 @@ from grpobench.analysis.topics.captions import (
     rollouts_in_words,
     seeds_of,
 )
-from grpobench.analysis.topics.curves import Row, constant, draw_curves
+from grpobench.analysis.topics.curves import PanelRow, constant, draw_curves
 
 BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "flipped_share", "outlier_share", "correct")
 """Metrics below ``reward/`` that are not parts of the reward, or that repeat the verdict."""
@@ -265,7 +265,7 @@ def draw_training(
         return None
     bounds = [_bounds(experiment, panel) for panel in drawn]
     panels = [
-        Row(panel.label, frames[panel.metric], panel.declared.scale == "log", panel.shared, bounds=ends)
+        PanelRow(panel.label, frames[panel.metric], panel.declared.scale == "log", panel.shared, bounds=ends)
         for panel, ends in zip(drawn, bounds, strict=True)
     ]
     finished = draw_curves(experiment, panels, "updates", sheet)

@@ -20,8 +20,8 @@ from rich.console import Console
 from grpobench.benchmarks.gpu import engine, equality, memory, runs, speed, suites
 from grpobench.benchmarks.gpu.rows import (
     WHOLE,
+    BenchmarkRow,
     Report,
-    Row,
     State,
     facts,
     keep_rows,
@@ -39,7 +39,7 @@ VLLM = Path(".venv-vllm")
 
 
 @dataclass(frozen=True)
-class Part:
+class GpuPart:
     """A part of `make gpu`."""
 
     name: str
@@ -54,21 +54,21 @@ class Part:
 
 # The tests come second because they leave time to install vLLM, speeds last because nothing runs beside them.
 PARTS = (
-    Part("doctor", suites.doctor, 120),
-    Part("tests", suites.tests, 270),
-    Part("equality", equality.equality, 150),
-    Part("run-nano", runs.nano_run, 80),
-    Part("run-real", runs.real_run, 120),
-    Part("run-adapter", runs.adapter_run, 120),
-    Part("memory", memory.memory, 80),
-    Part("speed", speed.speed, 120, timed=True),
-    Part("steps", speed.steps, 210, timed=True),
-    Part("vllm", engine.vllm, 170, timed=True, vllm=True),
+    GpuPart("doctor", suites.doctor, 120),
+    GpuPart("tests", suites.tests, 270),
+    GpuPart("equality", equality.equality, 150),
+    GpuPart("run-nano", runs.nano_run, 80),
+    GpuPart("run-real", runs.real_run, 120),
+    GpuPart("run-adapter", runs.adapter_run, 120),
+    GpuPart("memory", memory.memory, 80),
+    GpuPart("speed", speed.speed, 120, timed=True),
+    GpuPart("steps", speed.steps, 210, timed=True),
+    GpuPart("vllm", engine.vllm, 170, timed=True, vllm=True),
 )
 NAMES = tuple(part.name for part in PARTS)
 
 
-class Course:
+class GpuSchedule:
     """The parts of one call, which must end at a moment."""
 
     def __init__(self, out: Path, device: str, seconds: float, console: Console) -> None:
@@ -81,21 +81,21 @@ class Course:
         """Seconds until the moment."""
         return self.deadline - time.monotonic()
 
-    def rows(self, part: str) -> list[Row]:
+    def rows(self, part: str) -> list[BenchmarkRow]:
         return [row for row in load_rows(self.rows_file) if row.part == part]
 
-    def end(self, part: Part, state: State, result: str, began: float) -> None:
+    def end(self, part: GpuPart, state: State, result: str, began: float) -> None:
         """The last row of a part. Says how it ended."""
         report = Report(part.name, self.rows_file, self.device)
         report.add(WHOLE, (state, result), time.monotonic() - began)
         self.console.print(f"{part.name}: {state}: {result}", markup=False, highlight=False)
 
-    def words(self, part: Part, python: str) -> list[str]:
+    def words(self, part: GpuPart, python: str) -> list[str]:
         """The command of a part."""
         options = ["--part", part.name, "--out", str(self.out), "--device", self.device]
         return [python, "-m", "grpobench.benchmarks.gpu", *options]
 
-    def carry_out(self, part: Part, python: str) -> None:
+    def carry_out(self, part: GpuPart, python: str) -> None:
         """Run one part in a process of its own, and wait for it as long as its limit and the moment allow."""
         began, log = time.monotonic(), self.out / f"{part.name}.log"
         limit = min(part.limit, self.left)
@@ -145,7 +145,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-class Installation:
+class VLLMInstallation:
     """vLLM's environment, which is installed while the first parts run."""
 
     def __init__(self, engine: str, out: Path) -> None:
@@ -176,9 +176,9 @@ class Installation:
             self.process = None
 
 
-def carry_out(chosen: Sequence[Part], course: Course, engine: str) -> None:
+def carry_out(chosen: Sequence[GpuPart], course: GpuSchedule, engine: str) -> None:
     """All chosen parts in order."""
-    vllm = Installation(engine if any(part.vllm for part in chosen) else "", course.out)
+    vllm = VLLMInstallation(engine if any(part.vllm for part in chosen) else "", course.out)
     try:
         for number, part in enumerate(chosen):
             if part.timed:
@@ -205,7 +205,7 @@ def main(words: Sequence[str] | None = None) -> int:
     limits = {part.name: round(part.limit * options.patience) for part in PARTS}
     chosen = [replace(part, limit=limits[part.name]) for part in PARTS if part.name in only]
     console = Console()
-    course = Course(out, options.device or device(), options.seconds * options.patience, console)
+    course = GpuSchedule(out, options.device or device(), options.seconds * options.patience, console)
     names = {part.name for part in chosen}
     others = [row for row in load_rows(course.rows_file) if row.part not in names]
     keep_rows(course.rows_file, others if options.only else [])

@@ -41,17 +41,17 @@ def equality(report: Report) -> None:
     report.attempt("strict operators decode and draw", lambda: strict(report))
     for name in present(report, ("nano", REAL)):
         for dtype in ("float32", "bfloat16"):
-            model = Tried(name, dtype, report)
+            model = ModelUnderTest(name, dtype, report)
             report.attempt(f"{model}: shared and fused decoding", model.decoding)
             report.attempt(f"{model}: recorded steps", model.recorded)
             report.attempt(f"{model}: samplers' ways", model.samplers)
             report.attempt(f"{model}: a call repeated", model.repeated)
             report.attempt(f"{model}: alone and in a batch", model.alone)
-        packing = Tried(name, "float32", report)
+        packing = ModelUnderTest(name, "float32", report)
         report.attempt(f"{name}: packed and padded", packing.packing)
 
 
-class Tried:
+class ModelUnderTest:
     """A model in a precision, loaded at the first check that needs it."""
 
     def __init__(self, name: str, dtype: str, report: Report) -> None:
@@ -212,7 +212,7 @@ def strict(report: Report) -> Outcome:
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         deterministic(True)
-        loaded, sampler = Tried("nano", "float32", report).sampler()
+        loaded, sampler = ModelUnderTest("nano", "float32", report).sampler()
         count = len(flat(sampler.sample(requests(loaded, 4), 8, 1.0)))
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warns)

@@ -35,7 +35,7 @@ PACKAGES = ("torch", "transformers", "trl", "vllm", "peft", "accelerate", "numpy
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchmarkRow:
     """One result."""
 
     part: str
@@ -75,7 +75,7 @@ class Report:
     def add(self, label: str, outcome: Outcome, seconds: float) -> None:
         """Append a row."""
         state, result = outcome
-        row = Row(self.part, label, state, " ".join(result.split()), round(seconds, 2), self.device)
+        row = BenchmarkRow(self.part, label, state, " ".join(result.split()), round(seconds, 2), self.device)
         # A process that was killed may have left half a line.
         is_complete = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
         with self.path.open("a", encoding="utf-8") as file:
@@ -94,30 +94,30 @@ class Report:
         self.add(label, outcome, time.monotonic() - began)
 
 
-def load_rows(path: Path) -> list[Row]:
+def load_rows(path: Path) -> list[BenchmarkRow]:
     """The rows of a file, in order; none if it does not exist. A line that a killed process left half written
     is left out."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            rows.append(Row(**json.loads(line)))
+            rows.append(BenchmarkRow(**json.loads(line)))
         except (json.JSONDecodeError, TypeError):
             continue
     return rows
 
 
-def keep_rows(path: Path, rows: Iterable[Row]) -> None:
+def keep_rows(path: Path, rows: Iterable[BenchmarkRow]) -> None:
     """Make these the rows of a file."""
     lines = (json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def is_unproven(row: Row) -> bool:
+def is_unproven(row: BenchmarkRow) -> bool:
     """Whether a row says nothing about a GPU."""
     return row.device != "cuda" or row.state == "skipped"
 
 
-def in_words(row: Row) -> str:
+def in_words(row: BenchmarkRow) -> str:
     """The state and the result of a row; says which were only tried on the CPU."""
     where = "" if row.device == "cuda" or row.state == "skipped" else " on the CPU, unproven on a GPU"
     return f"{row.state}{where}: {row.result}"
@@ -153,7 +153,7 @@ def driver() -> str:
     return done.stdout.strip().split("\n")[0] or "unknown"
 
 
-def show(rows: Sequence[Row], console: Console, parts: Sequence[str] = ()) -> None:
+def show(rows: Sequence[BenchmarkRow], console: Console, parts: Sequence[str] = ()) -> None:
     """Print all rows as one table, and which of `parts` have none."""
     table = Table(box=None, pad_edge=False)
     for heading in ("part", "what", "result"):
@@ -169,7 +169,7 @@ def show(rows: Sequence[Row], console: Console, parts: Sequence[str] = ()) -> No
     console.print(summary(rows, parts))
 
 
-def summary(rows: Sequence[Row], parts: Sequence[str] = ()) -> str:
+def summary(rows: Sequence[BenchmarkRow], parts: Sequence[str] = ()) -> str:
     """How many rows have which state, how many are unproven on a GPU, and which of `parts` have none."""
     counts = {state: sum(row.state == state for row in rows) for state in COLORS}
     text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
@@ -179,7 +179,7 @@ def summary(rows: Sequence[Row], parts: Sequence[str] = ()) -> str:
     return text + (f"; not run: {', '.join(left_out)}" if left_out else "")
 
 
-def page(rows: Sequence[Row], machine: Mapping[str, str], parts: Sequence[str] = ()) -> str:
+def page(rows: Sequence[BenchmarkRow], machine: Mapping[str, str], parts: Sequence[str] = ()) -> str:
     """`docs/gpu.md`: how to make it, the machine, and the table. `parts` are all that there are."""
     described = "\n".join(f"| {name} | {cell(value)} |" for name, value in machine.items())
     lines = "\n".join(

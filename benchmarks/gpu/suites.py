@@ -42,7 +42,7 @@ def tests(report: Report) -> None:
     if importlib.util.find_spec("xdist") is not None and not report.small:
         words += ["-n", "6", "--dist", "loadfile"]
     began = time.monotonic()
-    files = Files(report, began)
+    files = EndedTests(report, began)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -51,7 +51,7 @@ def tests(report: Report) -> None:
     files.finish(process.returncode)
 
 
-class Files:
+class EndedTests:
     """The tests that have ended, by file."""
 
     def __init__(self, report: Report, began: float) -> None:

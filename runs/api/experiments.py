@@ -13,7 +13,7 @@ from rich.console import Console
 from grpobench.runs.api.recipes import Sets, Source, recipe
 from grpobench.runs.experiment.dry_run import Rehearsal, rehearse
 from grpobench.runs.experiment.engines import Where
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until, with_seeds
 from grpobench.runs.experiment.worker import On
 from grpobench.runs.settings import plugins
@@ -35,7 +35,7 @@ class RunError(RuntimeError):
     """Some runs of an experiment ended without a result. `outcome` has every run; `outcome.folder` has the
     results of the others."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: ExperimentResult) -> None:
         self.outcome = outcome
         super().__init__(outcome)
 
@@ -117,7 +117,7 @@ def interim_plan(recipe: Recipe, most_seeds: int | None, step_seeds: int = STEP)
     return None if most_seeds is None else plan_looks(recipe, most_seeds, step_seeds)
 
 
-def execute(recipe: Recipe, out: Path, plan: InterimPlan | None = None, **options: Any) -> Outcome:
+def execute(recipe: Recipe, out: Path, plan: InterimPlan | None = None, **options: Any) -> ExperimentResult:
     """Run what has no result yet, with the seeds of a `plan` until every pair has a verdict, for `run` and
     the command line; `options` are those of `run_experiment`."""
     if plan:

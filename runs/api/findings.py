@@ -14,7 +14,7 @@ from grpobench.runs.inventory.findings.parts import read_part, without_part
 from grpobench.runs.inventory.findings.records import Records, find_records, kept_path
 from grpobench.runs.inventory.findings.registration import register
 from grpobench.runs.publishing.contributed import contributed_records
-from grpobench.runs.settings.findings import Study, read_finding
+from grpobench.runs.settings.findings import FindingFile, read_finding
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
@@ -33,7 +33,7 @@ def judge(name: str, scale: str = "nano", out: Path = Path("results/findings")) 
     return row
 
 
-def verdict(study: Study, scale: str, out: Path, listed: bool = False) -> dict[str, Any] | None:
+def verdict(study: FindingFile, scale: str, out: Path, listed: bool = False) -> dict[str, Any] | None:
     """The verdict by the runs below `out` if they are the whole finding, else by the kept table; if `listed`,
     by the kept table first. None where there is neither. Raises DataError and LogError."""
     records = find_records(study, scale, out)
@@ -74,7 +74,7 @@ def list_row(name: str, scale: str, out: Path) -> dict[str, Any]:
 
 
 def announce(
-    study: Study, scale: str, out: Path, sets: Sequence[str] = (), registers: bool = True
+    study: FindingFile, scale: str, out: Path, sets: Sequence[str] = (), registers: bool = True
 ) -> tuple[Recipe, Record | None]:
     """The recipe of the runs that a finding still needs, and the part of it that is kept already. The finding
     is registered first, unless `registers` is False. With other settings or seeds, `sets`, parts do not
@@ -86,12 +86,12 @@ def announce(
     return without_part(recipe, part), part
 
 
-def rerun_of(study: Study, scale: str, out: Path) -> dict[str, Any] | None:
+def rerun_of(study: FindingFile, scale: str, out: Path) -> dict[str, Any] | None:
     """The runs below `out` beside a kept table; None without a kept table."""
     return find_records(study, scale, out).rerun if kept_path(study, scale) else None
 
 
-def describe(study: Study, record: Record, records: Records) -> dict[str, Any]:
+def describe(study: FindingFile, record: Record, records: Records) -> dict[str, Any]:
     """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
     beside it. Raises DataError."""
     row = as_row(judged_as_registered(study, record)) | {"rerun": records.rerun}
@@ -111,7 +111,7 @@ def describe(study: Study, record: Record, records: Records) -> dict[str, Any]:
     return row
 
 
-def contributed(study: Study, scale: str) -> list[dict[str, Any]]:
+def contributed(study: FindingFile, scale: str) -> list[dict[str, Any]]:
     """What contributions say of a finding."""
     results = folders.results_folder()
     if results is None:
@@ -127,7 +127,7 @@ def contributed(study: Study, scale: str) -> list[dict[str, Any]]:
     ]
 
 
-def judged_as_registered(study: Study, record: Record) -> Result:
+def judged_as_registered(study: FindingFile, record: Record) -> Result:
     """Judge a record by its registered rule. Raises DataError."""
     try:
         return record.result()
@@ -135,7 +135,7 @@ def judged_as_registered(study: Study, record: Record) -> Result:
         raise DataError(f"{study.finding.name}: {error}; run the finding anew in another --out") from error
 
 
-def exploratory(study: Study, record: Record) -> str:
+def exploratory(study: FindingFile, record: Record) -> str:
     """The verdict by today's rule, where what it asks for was measured."""
     today = {measured.name: measured for measured in study.finding.measured}
     registered = {measured.name: measured for measured in record.registration.finding.measured}

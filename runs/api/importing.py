@@ -77,10 +77,10 @@ def import_runs(
     **options: Any,
 ) -> Imported:
     """What `import_logs` and the command line do: `maps` are texts as after ``--map``, and `options` further
-    fields of `Request`."""
+    fields of `ImportRequest`."""
     with deferred("torch"):  # The catalog's algorithms import it; nothing here uses it.
         from grpobench.runs.importing.folder import KeyOverrides
-        from grpobench.runs.importing.importing import Request, carry_out
+        from grpobench.runs.importing.importing import ImportRequest, carry_out
         from grpobench.runs.importing.sources import FORMATS
         from grpobench.runs.importing.translate import mapping
 
@@ -88,4 +88,4 @@ def import_runs(
         did = words.did_you_mean(form, FORMATS, f"known: {', '.join(FORMATS)}", "{!r}")
         raise ConfigError([f"format: unknown format {form!r}; {did}"])
     mapped, overrides = mapping(maps), KeyOverrides(arm, task, seed)
-    return carry_out(Request(sources, out, form, mapped, overrides, **options))
+    return carry_out(ImportRequest(sources, out, form, mapped, overrides, **options))

@@ -17,7 +17,7 @@ from grpobench.tasks.data.bounded import read_object_if_any
 
 if TYPE_CHECKING:
     from grpobench.analysis.kept import KeptTable
-    from grpobench.analysis.resolution import Question, Spread
+    from grpobench.analysis.resolution import PlannedPairs, Spread
     from grpobench.analysis.runfolder.interim import InterimPlan
 
 CHOOSING = ("seeds", "arms", "tasks", "workers", "control", "margin")
@@ -37,9 +37,9 @@ def outlook_lines(recipe: Recipe, out: Path, plan: InterimPlan | None = None) ->
     return lines
 
 
-def questions_of(recipe: Recipe, folder: Path, plan: InterimPlan | None = None) -> list[Question]:
+def questions_of(recipe: Recipe, folder: Path, plan: InterimPlan | None = None) -> list[PlannedPairs]:
     """The pairs of every task that has any, with the seeds that its arms will share."""
-    from grpobench.analysis.resolution import UNKNOWN, Question
+    from grpobench.analysis.resolution import UNKNOWN, PlannedPairs
     from grpobench.analysis.statistics.comparison import pairs_of
 
     arms: dict[str, dict[str, RunConfig]] = {}
@@ -58,9 +58,9 @@ def questions_of(recipe: Recipe, folder: Path, plan: InterimPlan | None = None) 
         margin = recipe.head.margin / 100
         if plan:
             level = plan.alpha * plan.weights[-1]
-            questions.append(Question(task, len(plan.seeds), pairs, spread, margin, level, planned=True))
+            questions.append(PlannedPairs(task, len(plan.seeds), pairs, spread, margin, level, planned=True))
         else:
-            questions.append(Question(task, seeds, pairs, spread, margin))
+            questions.append(PlannedPairs(task, seeds, pairs, spread, margin))
     return questions
 
 

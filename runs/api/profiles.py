@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from grpobench.analysis.profile import figures, kept, page, table
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.scores import Profile, build
-from grpobench.runs.experiment.profiling import Part, Profiler, safe, write
+from grpobench.runs.experiment.profiling import ProbeRun, Profiler, safe, write
 from grpobench.runs.inventory import profiles_page
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.probes import GATE, NANO, common
@@ -129,14 +129,14 @@ def measure(
 
 
 def parts_by_seeds(
-    parts: Sequence[Part], seeds: Sequence[int], rows: Sequence[Row]
-) -> list[tuple[list[Part], list[int]]]:
+    parts: Sequence[ProbeRun], seeds: Sequence[int], rows: Sequence[ProbeOutcome]
+) -> list[tuple[list[ProbeRun], list[int]]]:
     """The parts that lack seeds in the kept rows, by the seeds that they lack."""
     have: dict[tuple[str, float, float], set[int]] = {}
     for row in rows:
         critic = -1.0 if math.isnan(row.critic_rate) else row.critic_rate
         have.setdefault((row.probe, row.learning_rate, critic), set()).add(row.seed)
-    lacking_parts: dict[tuple[int, ...], list[Part]] = {}
+    lacking_parts: dict[tuple[int, ...], list[ProbeRun]] = {}
     for part in parts:
         left = tuple(seed for seed in seeds if seed not in have.get(part.key, ()))
         if left:

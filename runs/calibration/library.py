@@ -13,7 +13,7 @@ from grpobench.analysis.calibration import table
 from grpobench.analysis.calibration.scores import Case, Library
 from grpobench.analysis.record import as_text
 from grpobench.analysis.runfolder.load import load
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.tools import files
 from grpobench.tasks.data import bounded
@@ -22,7 +22,7 @@ FILE = Path(__file__).with_name("library.toml")
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedArms:
     """What is to be run: arms that have the same seeds together."""
 
     library: Library
@@ -47,7 +47,7 @@ class Planned:
         ]
 
 
-def planned() -> Planned:
+def planned() -> PlannedArms:
     """The library as `FILE` says."""
     table = bounded.read_toml(FILE)
     rows = table["case"]
@@ -58,7 +58,7 @@ def planned() -> Planned:
     }
     library = Library(tuple(cases), table["pool"], table["set_on"], tried)
     seeds = {row["arm"]: row.get("seeds", table["seeds"]) for row in rows}
-    return Planned(library, table["recipe"], seeds, table["first_seed"])
+    return PlannedArms(library, table["recipe"], seeds, table["first_seed"])
 
 
 def case(row: Mapping[str, Any]) -> Case:
@@ -74,7 +74,7 @@ COMMAND = "grpobench calibrate"
 
 def calibrate(
     out: Path, workers: int | None, kept_path: Path | None = None
-) -> tuple[Outcome, dict[str, Any] | None]:
+) -> tuple[ExperimentResult, dict[str, Any] | None]:
     """Run the library in `out`, and measure how often detectors and verdicts are wrong; None in the place of
     the numbers where runs have no result. The numbers are written to the file `kept_path`, if given. Raises
     LogError for damaged logs."""
@@ -88,10 +88,10 @@ def calibrate(
     return outcome, content
 
 
-def run(plan: Planned, out: Path, workers: int | None) -> Outcome:
+def run(plan: PlannedArms, out: Path, workers: int | None) -> ExperimentResult:
     """Every run that has no result yet, in one folder, told of on the standard error; the outcome of the
     first part that is not whole, else of the last."""
-    outcomes: list[Outcome] = []
+    outcomes: list[ExperimentResult] = []
     for recipe in plan.recipes():
         outcomes.append(run_experiment(recipe, out, workers, console=Console(stderr=True), try_code=False))
         if outcomes[-1].code:

@@ -29,7 +29,7 @@ from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.inventory.findings.parts import part_words
 from grpobench.runs.inventory.findings.records import rerun_words
 from grpobench.runs.inventory.findings.remaining import Remaining, remaining, time_left
-from grpobench.runs.settings.findings import Study, findings, read_finding
+from grpobench.runs.settings.findings import FindingFile, findings, read_finding
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.rule import Check, Test
@@ -73,7 +73,7 @@ def show_command(options: Options) -> int:
     return DONE
 
 
-def describe_rule(study: Study) -> list[str]:
+def describe_rule(study: FindingFile) -> list[str]:
     finding = study.finding
     lines = [finding.claim, f"source: {finding.source}"]
     lines += [f"published: {finding.published}"] * bool(finding.published)
@@ -111,7 +111,7 @@ def run_finding(options: Options) -> int:
     return run_all(options) if options.name == ALL else run_one(read_finding(options.name), options)
 
 
-def run_one(study: Study, options: Options) -> int:
+def run_one(study: FindingFile, options: Options) -> int:
     """Register, run what has no result yet, write the report and say the verdict."""
     from grpobench.runs.commands.run import carry_out  # loads what executes runs, which no listing needs
 
@@ -146,7 +146,7 @@ def run_all(options: Options) -> int:
     codes = []
     studies = [study for study in map(read_finding, findings()) if options.scale in study.scales]
 
-    def rest(study: Study) -> Remaining:
+    def rest(study: FindingFile) -> Remaining:
         return remaining(study.finding.name, options.scale, options.out, sets_and_seeds(options))
 
     left = [] if options.json else [rest(study) for study in studies]

@@ -11,7 +11,7 @@ KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "de
 SHOWN = ("algorithm", "dialect", "dialects", "task", "reward", "recipe", "metric")
 
 
-class Kind(click.Choice[str]):
+class KindParameter(click.Choice[str]):
     """The kind in `grpobench list KIND` or `show KIND NAME`. The error for another suggests a command."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -40,7 +40,7 @@ def right_command(word: str, command: str) -> str:
     return f"show {every[name]} {name}" if (name := nearest(word, every)) else ""
 
 
-@click.argument("kind", type=Kind(KINDS), metavar="KIND", help=f"One of {', '.join(KINDS)}.")
+@click.argument("kind", type=KindParameter(KINDS), metavar="KIND", help=f"One of {', '.join(KINDS)}.")
 @json_option
 @data_options
 def list_command(options: Options) -> int:
@@ -51,7 +51,7 @@ def list_command(options: Options) -> int:
     return DONE
 
 
-@click.argument("kind", type=Kind(SHOWN), metavar="KIND", help=f"One of {', '.join(SHOWN)}.")
+@click.argument("kind", type=KindParameter(SHOWN), metavar="KIND", help=f"One of {', '.join(SHOWN)}.")
 @click.argument(
     "name", required=False, metavar="[NAME]", help="Needed except for dialects, which are all shown."
 )

@@ -162,7 +162,7 @@ def export_command(options: Options) -> int:
 @trust_option
 def warmstart_command(options: Options) -> int:
     """Takes the warm start from the cache if it is there. Measures the model before and after."""
-    from grpobench.runs.prepare.measured_start import Measure, as_lines, measured_start
+    from grpobench.runs.prepare.measured_start import AccuracyMeasure, as_lines, measured_start
     from grpobench.runs.tools.progress import Ticker
 
     settings = {
@@ -174,7 +174,7 @@ def warmstart_command(options: Options) -> int:
         "dtype": options.dtype,
         "chat_template": not options.no_chat_template,
     }
-    measure = Measure(options.problems, options.samples, options.max_completion_tokens or 0)
+    measure = AccuracyMeasure(options.problems, options.samples, options.max_completion_tokens or 0)
     sets = assignments(options.sets)
     with Ticker() as ticker:
         about = measured_start(settings, options.task, sets, measure, options.out, ticker.tell)

@@ -22,13 +22,13 @@ def complain(message: str, code: int) -> int:
     return code
 
 
-class Check(Protocol):
+class PrintableCheck(Protocol):
     """What a check found."""
 
     def row(self) -> Mapping[str, Any]: ...
 
 
-C = TypeVar("C", bound=Check)
+C = TypeVar("C", bound=PrintableCheck)
 
 
 def say_each(

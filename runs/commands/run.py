@@ -11,7 +11,7 @@ from grpobench.runs.api.outlook import outlook_lines
 from grpobench.runs.commands.options import Options, execution
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
 from grpobench.runs.commands.reports import FORMATS, write_report
-from grpobench.runs.experiment.experiment import Outcome
+from grpobench.runs.experiment.experiment import ExperimentResult
 from grpobench.runs.runfolder.logs import RESULTS
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools.progress import duration
@@ -73,7 +73,7 @@ def shown(options: Options) -> Callable[[str], None]:
     return (lambda text: None) if options.json else (lambda text: say(text, flush=True))
 
 
-def tell(outcome: Outcome) -> None:
+def tell(outcome: ExperimentResult) -> None:
     """How the runs ended, and where to look for those that did not finish."""
     counts: dict[str, int] = {}
     for run in outcome.runs:

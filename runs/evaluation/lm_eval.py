@@ -51,7 +51,7 @@ def version() -> str:
 
 
 @dataclass(frozen=True)
-class Decoding:
+class PromptFormat:
     """How our tasks are asked."""
 
     limit: int
@@ -76,7 +76,7 @@ def ask(
     task: Task,
     split: Split,
     problems: Sequence[Problem],
-    decoding: Decoding,
+    decoding: PromptFormat,
     folder: Path,
 ) -> tuple[dict[Mode, list[list[Answer]]], dict[str, float]]:
     """Our task through the harness: the graded answers of each mode, in the order of the problems, and the
@@ -207,7 +207,7 @@ def write(
     split: Split,
     problems: Sequence[Problem],
     mode: Mode,
-    decoding: Decoding,
+    decoding: PromptFormat,
 ) -> str:
     """Write NAME.jsonl and NAME.yaml for one mode of a task; NAME is its name in the harness. The folder also
     works with the harness's own command line: ``lm_eval --include_path FOLDER --tasks NAME``. Everything but
@@ -243,7 +243,7 @@ def has_messages(problems: Sequence[Problem]) -> bool:
     return not all(isinstance(problem.prompt, str) for problem in problems)
 
 
-def definition(name: str, folder: Path, task: Task, mode: Mode, decoding: Decoding) -> str:
+def definition(name: str, folder: Path, task: Task, mode: Mode, decoding: PromptFormat) -> str:
     """A task of the harness as YAML, which includes JSON. Answers end where the model ends them; the
     harness's default would also stop at the first empty line."""
     sources = {"data_files": {"test": str(folder / f"{name}.jsonl")}, "cache_dir": str(folder / ".cache")}

@@ -74,7 +74,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """What a subject is asked, with every value resolved. `task` is None for a task of the harness."""
 
     task: Task | None
@@ -127,13 +127,13 @@ def _run(run_folder: Path) -> Subject:
     return Subject(run_folder.name, run_folder, model, table)
 
 
-def resolve(wish: EvalRequest, subject: Subject) -> Plan:
+def resolve(wish: EvalRequest, subject: Subject) -> EvaluationPlan:
     """Fill in what the options leave open: a run's own task gets the run's settings."""
     dtype = subject.model.dtype
     trained_on = subject.run.get("task", {})
     run_task = subject.trained_task if trained_on.get("name") == wish.task else None
     if not (run_task or wish.task in registries.tasks() or registries.is_plugin_name("task", wish.task)):
-        return Plan(None, _theirs(wish, dtype))
+        return EvaluationPlan(None, _theirs(wish, dtype))
     entry, beside = (
         (trained_on, subject.run.get("beside", "")) if run_task else ({"name": wish.task}, str(Path.cwd()))
     )
@@ -167,7 +167,7 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
         settings["chat_template"] = False
     if subject.model.chat_template_settings:
         settings["chat_template_settings"] = dict(subject.model.chat_template_settings)
-    return Plan(task, settings)
+    return EvaluationPlan(task, settings)
 
 
 def _lack(task: Task, split: Split) -> str:

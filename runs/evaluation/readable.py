@@ -13,7 +13,7 @@ from typing import Any
 
 from grpobench.analysis.readable import ReadableRow, count, count_likeliest
 from grpobench.runs.evaluation.question import EvalRequest, chosen_task
-from grpobench.runs.evaluation.records import Record, assess
+from grpobench.runs.evaluation.records import EvaluationRecord, assess
 from grpobench.runs.models.loading import load
 from grpobench.runs.prepare.measured_start import model_config
 from grpobench.runs.prepare.warmstart import warm_start
@@ -77,7 +77,7 @@ def measure(request: ReadableRequest, say: Callable[[str], None]) -> Iterator[Re
             yield row_of(model, task, wish, evaluate_model(where, wish), updates)
 
 
-def evaluate_model(target: str, wish: EvalRequest) -> Record:
+def evaluate_model(target: str, wish: EvalRequest) -> EvaluationRecord:
     """The record of a model. Raises ConfigError for a run, whose base is measured as a model."""
     records = list(assess(target, wish))
     if len(records) != 1 or records[0].subject.run:
@@ -101,7 +101,7 @@ def warmed(config: ModelConfig, task: Task) -> str:
         )
 
 
-def row_of(model: str, task: Task, wish: EvalRequest, record: Record, warm: str) -> ReadableRow:
+def row_of(model: str, task: Task, wish: EvalRequest, record: EvaluationRecord, warm: str) -> ReadableRow:
     """The row of a record."""
     settings, chosen = record.content["settings"], plain(task)
     defaults = plain(type(task)())

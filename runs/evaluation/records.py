@@ -28,7 +28,7 @@ from grpobench.runs.evaluation import lm_eval
 from grpobench.runs.evaluation.question import (
     ALL,
     EvalRequest,
-    Plan,
+    EvaluationPlan,
     Policy,
     Subject,
     Through,
@@ -64,7 +64,7 @@ ROWS = 256
 
 
 @dataclass(frozen=True)
-class Record:
+class EvaluationRecord:
     """The result for one subject in one of the two ways."""
 
     subject: Subject
@@ -96,7 +96,7 @@ class Record:
 
 def assess(
     target: str, wish: EvalRequest, say: Callable[[str], None] = lambda line: None
-) -> Iterator[Record]:
+) -> Iterator[EvaluationRecord]:
     """Evaluate, write and yield one record after the other. Raises ConfigError and DataError. `say` gets a
     message for each run that is skipped because it has no weights yet."""
     if "lm-eval" in wish.through and (lack := lm_eval.missing()):
@@ -129,7 +129,7 @@ class EvaluationCache:
         self.loaded: tuple[tuple[str, str], Loaded] | None = None
         self.bases: dict[str, tuple[list[Row], Numbers, Mapping[str, Any]]] = {}
 
-    def examine(self, subject: Subject, plan: Plan, through: Through) -> Record:
+    def examine(self, subject: Subject, plan: EvaluationPlan, through: Through) -> EvaluationRecord:
         """The record of a subject; the existing one if nothing has changed since."""
         path = subject.evals_parent / "evals" / f"{plan.stem}-{through}.json"
         current_identity = identity(subject, plan, self.wish.base)
@@ -139,7 +139,7 @@ class EvaluationCache:
             stored = path.with_suffix(".jsonl")
             if before.get("rows_sum") in (None, bounded.sha256(stored)):
                 rows = bounded.read_rows(stored)
-                return Record(subject, path, before, rows, was_cached=True)
+                return EvaluationRecord(subject, path, before, rows, was_cached=True)
         began = time.monotonic()
         rows = []
         policies: dict[str, Any] = {}
@@ -170,10 +170,10 @@ class EvaluationCache:
         files.write_atomic(path.with_suffix(".jsonl"), data)
         text = json.dumps(checksums.seal(files.finite(about)), indent=1)
         files.write_atomic(path, text.encode())
-        return Record(subject, path, bounded.parse_json(text), rows)
+        return EvaluationRecord(subject, path, bounded.parse_json(text), rows)
 
     def _policy(
-        self, subject: Subject, plan: Plan, through: Through, policy: Policy
+        self, subject: Subject, plan: EvaluationPlan, through: Through, policy: Policy
     ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         """Rows and numbers of one policy; a base that several runs share is evaluated once."""
         name = f"{subject.name} ({policy})" if subject.run else subject.name
@@ -207,7 +207,7 @@ class EvaluationCache:
         return loaded
 
     def _ask(
-        self, loaded: Loaded, plan: Plan, through: Through, name: str
+        self, loaded: Loaded, plan: EvaluationPlan, through: Through, name: str
     ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         if plan.task is None:
             return self._ask_theirs(loaded, plan)
@@ -220,7 +220,7 @@ class EvaluationCache:
             )
 
     def _ask_ours(
-        self, loaded: Loaded, plan: Plan, tell: Callable[[int, int], None]
+        self, loaded: Loaded, plan: EvaluationPlan, tell: Callable[[int, int], None]
     ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         question, task = plan.settings, plan.task
         assert task is not None
@@ -249,13 +249,15 @@ class EvaluationCache:
         extra = {"model": loaded.provenance, "chat_template": loaded.templated}
         return *evaluator.evaluate(0, question["split"]), extra
 
-    def _ask_lm_eval(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
+    def _ask_lm_eval(
+        self, loaded: Loaded, plan: EvaluationPlan
+    ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         question, task = plan.settings, plan.task
         assert task is not None
         split: Split = question["split"]
         room = Room(loaded, question["max_completion_tokens"], question["long_prompts"])
         problems = room.first(question["problems"] or ALL, task.problems(split), split)
-        decoding = lm_eval.Decoding(
+        decoding = lm_eval.PromptFormat(
             question["max_completion_tokens"],
             question["samples"],
             question["greedy"],
@@ -276,7 +278,9 @@ class EvaluationCache:
             numbers |= {f"eval/{split}/{mode}/{name}": value for name, value in summary.items()}
         return rows, numbers | means, {"model": loaded.provenance}
 
-    def _ask_theirs(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
+    def _ask_theirs(
+        self, loaded: Loaded, plan: EvaluationPlan
+    ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         question = plan.settings
         rows, numbers = lm_eval.ask_theirs(
             loaded,
@@ -395,7 +399,7 @@ def _base(subject: Subject) -> dict[str, Any]:
     }
 
 
-def identity(subject: Subject, plan: Plan, base: bool) -> dict[str, Any]:
+def identity(subject: Subject, plan: EvaluationPlan, base: bool) -> dict[str, Any]:
     """What decides the answers, as a record keeps it: the question and, by policy, the weights."""
     policies: dict[str, Any] = {}
     if not subject.run:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpobench.analysis.topics.evaluations import Agreement, compare_answers, mean_score
-from grpobench.runs.evaluation.records import Record
+from grpobench.analysis.topics.evaluations import EvaluationAgreement, compare_answers, mean_score
+from grpobench.runs.evaluation.records import EvaluationRecord
 
 LONGEST = 160
 """Characters of a completion that are shown."""
@@ -16,7 +16,7 @@ LONGEST = 160
 HEADS = {"base": "before", "final": "after", "model": ""}
 
 
-def lines(record: Record) -> list[str]:
+def lines(record: EvaluationRecord) -> list[str]:
     """A record as a small table. Metrics of parts (``metric/category``) are only in the files."""
     settings, numbers = record.content["settings"], record.numbers
     num_problems = len({row["problem"] for row in record.rows})
@@ -46,7 +46,7 @@ def lines(record: Record) -> list[str]:
     return [*table_lines, *([f"  Caveat: {caveat}"] if caveat else []), f"  {record.path}"]
 
 
-def _cell(record: Record, policy: str, mode: str, metric: str, value: float | None) -> str:
+def _cell(record: EvaluationRecord, policy: str, mode: str, metric: str, value: float | None) -> str:
     """A number; for the accuracy with its interval over items."""
     if value is None:
         return "–"
@@ -59,7 +59,7 @@ def _cell(record: Record, policy: str, mode: str, metric: str, value: float | No
 
 
 @dataclass(frozen=True)
-class Compared:
+class ModeAgreement:
     """How far the two ways of asking agree."""
 
     lines: Sequence[str]
@@ -67,7 +67,7 @@ class Compared:
     """For machines."""
 
 
-def paired(records: Sequence[Record]) -> Compared:
+def paired(records: Sequence[EvaluationRecord]) -> ModeAgreement:
     """Compare records of the same subject and question that were made in the two ways."""
     text_lines: list[str] = []
     rows: list[dict[str, Any]] = []
@@ -92,10 +92,10 @@ def paired(records: Sequence[Record]) -> Compared:
                             "same_text": agreement.same_text,
                         }
                     )
-    return Compared(text_lines, rows)
+    return ModeAgreement(text_lines, rows)
 
 
-def _compared(name: str, agreement: Agreement) -> list[str]:
+def _compared(name: str, agreement: EvaluationAgreement) -> list[str]:
     alike = agreement.items - len(agreement.differing)
     text = "" if agreement.same_text is None else f"; {agreement.same_text} completions are identical"
     accuracies = f"grpobench {agreement.first:.4f}, lm-eval {agreement.second:.4f}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.worker import Fault
 from grpobench.runs.settings import others
 from grpobench.runs.tools.strict import ConfigError
@@ -26,8 +26,8 @@ class HeldRuns:
     """Runs that were not started because others crashed."""
 
     fault: Fault
-    crashed: list[Run]
-    runs: list[Run] = field(default_factory=list)
+    crashed: list[ExperimentRun]
+    runs: list[ExperimentRun] = field(default_factory=list)
 
     @property
     def message(self) -> str:
@@ -48,7 +48,7 @@ class Crashes:
     def __init__(self) -> None:
         self.by_fault: dict[str, HeldRuns] = {}
 
-    def hold(self, run: Run, fault: Fault, queue: list[Run]) -> HeldRuns | None:
+    def hold(self, run: ExperimentRun, fault: Fault, queue: list[ExperimentRun]) -> HeldRuns | None:
         """Note that a run crashed. If others crashed alike before, take the runs that share the cause out of
         the queue; returns these, or None if there are none."""
         group = self.by_fault.setdefault(fault.signature, HeldRuns(fault, []))
@@ -66,7 +66,7 @@ class Crashes:
         return [group for group in self.by_fault.values() if group.runs]
 
 
-def shares(run: Run, crashed: Sequence[Run], fault: Fault) -> bool:
+def shares(run: ExperimentRun, crashed: Sequence[ExperimentRun], fault: Fault) -> bool:
     """Whether a run would meet the cause of these crashes too."""
     arms = {crashed_run.config.arm for crashed_run in crashed}
     if run.config.arm in arms:

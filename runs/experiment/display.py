@@ -30,7 +30,7 @@ CELL_INTERVAL = 0.5
 HTML = f'<pre style="white-space:pre; overflow-x:auto; {STYLE}">{{code}}</pre>'
 
 
-class Cell:
+class NotebookOutput:
     """An output that is replaced in place, as `rich.live.Live` replaces lines of a terminal. (In a notebook
     that class needs ipywidgets; this class needs only IPython and no thread.)"""
 
@@ -69,7 +69,7 @@ class Cell:
 
 
 if TYPE_CHECKING:
-    from grpobench.runs.experiment.run import Run, RunState
+    from grpobench.runs.experiment.run import ExperimentRun, RunState
 
 INTERVAL = 30.0
 """Seconds between two summaries where there is no terminal."""
@@ -99,7 +99,7 @@ class Logged:
     tokens_per_second: float
 
     @staticmethod
-    def read(run: Run) -> Logged | None:
+    def read(run: ExperimentRun) -> Logged | None:
         """None without a row."""
         rows = last_rows(run.path / "metrics.jsonl")
         if not rows:
@@ -113,7 +113,7 @@ class Logged:
         )
 
 
-def timing(run: Run) -> Timing:
+def timing(run: ExperimentRun) -> Timing:
     """The time of a run, from this launcher's own clock."""
     kin, is_open = (run.config.arm, run.config.task.name), run.state in ("waiting", "running")
     if not is_open:
@@ -123,17 +123,17 @@ def timing(run: Run) -> Timing:
     return Timing(kin, True, run.seconds, run.left(), run.seconds + run.left())
 
 
-def live(console: Console) -> Live | Cell | None:
+def live(console: Console) -> Live | NotebookOutput | None:
     """The output that is replaced in place; None if the console cannot do so."""
     if is_redrawable(console):
         return Live(console=console, refresh_per_second=4)
-    return Cell(console) if console.is_jupyter else None
+    return NotebookOutput(console) if console.is_jupyter else None
 
 
 class Display:
     """Shows the runs of an experiment until it is closed."""
 
-    def __init__(self, console: Console, runs: Sequence[Run], workers: int) -> None:
+    def __init__(self, console: Console, runs: Sequence[ExperimentRun], workers: int) -> None:
         self.console = console
         self.runs = runs
         self.workers = workers
@@ -179,7 +179,7 @@ class Display:
         more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
         return " | ".join([self.summary(), *shown, *more])
 
-    def run_status(self, run: Run) -> str:
+    def run_status(self, run: ExperimentRun) -> str:
         """The progress of a running run in a few words."""
         progress = run.progress
         if not progress:
@@ -193,7 +193,7 @@ class Display:
         left = duration(run.left())
         return " ".join([*parts, *([f"{left} left"] if left else [])])
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: ExperimentRun) -> None:
         """Record that a run has ended."""
         self.ends.append(run)
         if not self.live or run.why:
@@ -211,7 +211,7 @@ class Display:
         console = self.errors if failed else self.console
         print_line(console, text)
 
-    def line(self, run: Run) -> str:
+    def line(self, run: ExperimentRun) -> str:
         progress = run.progress
         parts = [f"[{len(self.ends)}/{len(self.runs)}]", run.name, run.state]
         if progress:
@@ -238,7 +238,7 @@ class Display:
             table.add_row(*self.cells(run))
         return Group(table, Text(self.summary(), style="bold"))
 
-    def cells(self, run: Run) -> list[RenderableType]:
+    def cells(self, run: ExperimentRun) -> list[RenderableType]:
         progress = run.progress or self.earlier.get(run.name)
         state = run.progress.phase if run.progress and run.state == "running" else run.state
         style = COLORS.get(run.state, "red")

@@ -18,9 +18,9 @@ from grpobench.runs.experiment.engines import Where, with_devices
 from grpobench.runs.experiment.experiment import survey
 from grpobench.runs.experiment.memory import Planned
 from grpobench.runs.experiment.memory_table import plan_lines
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.run_status import run_status
-from grpobench.runs.experiment.trial import TrialError, Tried
+from grpobench.runs.experiment.trial import TrialError, TrialResult
 from grpobench.runs.models import loading
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.token_budgets import ModelError
@@ -58,7 +58,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """Estimated cost of the steps that are left."""
 
     training_tokens_at_most: int
@@ -91,9 +91,9 @@ class Preview:
     """By folder: `finished`, `diverged` or `collapsed` (left as it is), `resume` or `begin`."""
     left_out: tuple[str, ...]
     workers: int
-    estimate: Estimate
+    estimate: CostEstimate
     prompts: tuple[Prompt, ...]
-    trial: tuple[Tried, ...] = ()
+    trial: tuple[TrialResult, ...] = ()
     """Of every algorithm, task, reward, curriculum and sampler; empty if none was made."""
     notes: tuple[str, ...] = ()
     """Why `grpobench run` would refuse the folder, and evaluations with fewer problems than asked for."""
@@ -183,7 +183,7 @@ def preview(
     files.demand_writable(folder, "--out")
     if owner := Lock(folder).owner():
         raise FolderError(f"{folder} is in use by process {owner.pid} on {owner.host}")
-    runs = [Run(config, folder / config.folder) for config in recipe.runs()]
+    runs = [ExperimentRun(config, folder / config.folder) for config in recipe.runs()]
     configs = [run.config for run in runs]
     shown = prompts(configs)
     tried = try_out(configs) if try_code else ()
@@ -204,7 +204,7 @@ def preview(
     )
 
 
-def clash(runs: Sequence[Run], allow_change: bool) -> list[str]:
+def clash(runs: Sequence[ExperimentRun], allow_change: bool) -> list[str]:
     """Why `grpobench run` would refuse what is in the folder; empty if it would not. Finds the runs that have
     a result."""
     try:
@@ -229,19 +229,19 @@ def fewer(configs: Sequence[RunConfig]) -> list[str]:
     return list(notes)
 
 
-def try_out(configs: Sequence[RunConfig]) -> tuple[Tried, ...]:
+def try_out(configs: Sequence[RunConfig]) -> tuple[TrialResult, ...]:
     """The trials of all code, without a large model."""
     return tuple(trial.carry_out([trial.moved(config) for config in trial.distinct(configs, True)]))
 
 
-def plan(run: Run) -> str:
+def plan(run: ExperimentRun) -> str:
     """What would happen to a run."""
     if run.state != "waiting":
         return run.state
     return "resume" if checkpoint(run) else "begin"
 
 
-def checkpoint(run: Run) -> int:
+def checkpoint(run: ExperimentRun) -> int:
     """The step of the newest checkpoint; 0 without one, and for a result that will be replaced."""
     if settled(run.path):
         return int(status(run.path)["step"]) if grows(run.path, run.config) else 0
@@ -252,7 +252,7 @@ def checkpoint(run: Run) -> int:
 # Estimates
 
 
-def estimate(runs: Sequence[Run], workers: int) -> Estimate:
+def estimate(runs: Sequence[ExperimentRun], workers: int) -> CostEstimate:
     """The estimate, from the settings and from earlier runs of the same arms and tasks in the folder."""
     todo = [run for run in runs if run.state == "waiting"]
     left = {run.name: run.config.train.steps - checkpoint(run) for run in todo}
@@ -262,7 +262,7 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
     all_timed = len(timed) == len(todo)
     sized = preflight.counted([run.config for run in todo])
     after, during = preflight.disk(sized, max(1, min(workers, len(todo))))
-    return Estimate(
+    return CostEstimate(
         disk_after=after if len(sized) == len(todo) else None,
         disk_during=during if len(sized) == len(todo) else None,
         disk_logs=sum(preflight.log_bytes(run.config) for run in todo),
@@ -276,7 +276,7 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
     )
 
 
-def paces(runs: Sequence[Run]) -> dict[tuple[str, str], tuple[float, float]]:
+def paces(runs: Sequence[ExperimentRun]) -> dict[tuple[str, str], tuple[float, float]]:
     """(seconds, sampled tokens) per step by arm and task: means over the runs with timed steps."""
     pace_samples: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for run in runs:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpobench.runs.experiment.executor import Engine
-from grpobench.runs.experiment.pool import Pool
+from grpobench.runs.experiment.executor import RunExecutor
+from grpobench.runs.experiment.pool import RunPool
 from grpobench.runs.experiment.worker import On
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import machine
@@ -67,7 +67,7 @@ def with_devices(where: Where, configs: Iterable[RunConfig]) -> Where:
     return where if where.gpus_per_run else dataclasses.replace(where, gpus_per_run=float(most))
 
 
-def engine(where: Where, folder: Path, workers: int, execute: str, allow_change: bool) -> Engine:
+def engine(where: Where, folder: Path, workers: int, execute: str, allow_change: bool) -> RunExecutor:
     """Create the engine; `workers` of 0 means as many as there is room for. `folder` is the experiment's,
     whose lock this process holds. Raises ConfigError if the engine's package is not installed or no run fits.
     """
@@ -77,7 +77,7 @@ def engine(where: Where, folder: Path, workers: int, execute: str, allow_change:
             raise ConfigError(
                 [f"--gpus-per-run {where.gpus_per_run:g}: this machine has {len(machine.devices())}"]
             )
-        return Pool(workers or room, execute, allow_change, where.gpus_per_run)
+        return RunPool(workers or room, execute, allow_change, where.gpus_per_run)
     cpus, gpus = where.cpus_per_run or machine.threads(cores()), where.gpus_per_run
     if where.on == "ray":
         from grpobench.runs.experiment.on_ray import RayEngine

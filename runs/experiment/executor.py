@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.train.progress import Progress
 
@@ -26,10 +26,10 @@ class Lost:
     """Whether another attempt may help. False if the process ended by itself."""
 
 
-News: TypeAlias = tuple[Run, Progress | Ended | Lost]
+News: TypeAlias = tuple[ExperimentRun, Progress | Ended | Lost]
 
 
-class Engine(Protocol):
+class RunExecutor(Protocol):
     """Executes runs. One thread calls the methods; only `news` blocks for longer than a moment."""
 
     workers: int
@@ -37,7 +37,7 @@ class Engine(Protocol):
     queues: bool
     """Whether a started run may wait in a queue, and so report nothing, for any time."""
 
-    def start(self, queue: Sequence[Run]) -> list[Run]:
+    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
         """Start as many of the first runs as there is room for now and return those. Raises RuntimeError if
         nothing can be started any more."""
 
@@ -45,7 +45,7 @@ class Engine(Protocol):
         """Reports of runs, at once or after at most so many seconds. Each started run ends with exactly one
         `Ended` or `Lost`."""
 
-    def abandon(self, run: Run) -> None:
+    def abandon(self, run: ExperimentRun) -> None:
         """Kill whatever executes an unresponsive run; `news` then reports its `Lost`."""
 
     def stop(self) -> None:

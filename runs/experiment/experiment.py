@@ -16,7 +16,7 @@ from grpobench.analysis.runfolder import checksums, formats
 from grpobench.runs.experiment import memory, preflight, trial, watchdog
 from grpobench.runs.experiment.engines import HERE, Where, engine, with_devices
 from grpobench.runs.experiment.launcher import Launcher
-from grpobench.runs.experiment.run import Run, RunState
+from grpobench.runs.experiment.run import ExperimentRun, RunState
 from grpobench.runs.experiment.worker import EXECUTE
 from grpobench.runs.runfolder import fingerprints, provenance
 from grpobench.runs.runfolder.folder import FolderError, changed, grows, refusal
@@ -34,19 +34,19 @@ CODES: Mapping[RunState, int] = {"disk full": 70, "preempted": 75, "crashed": 70
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentResult:
     """How an experiment ended: the exit code, and every run in order."""
 
     folder: Path
     code: int
-    runs: tuple[Run, ...]
+    runs: tuple[ExperimentRun, ...]
     workers: int = 1
     seconds: float = math.nan
     """Seconds from the start of the workers to the end of the last one; NaN if nothing was left to do."""
     held_messages: tuple[str, ...] = ()
     """Which runs were not started because others crashed alike."""
 
-    def runs_in_state(self, state: RunState) -> list[Run]:
+    def runs_in_state(self, state: RunState) -> list[ExperimentRun]:
         return [run for run in self.runs if run.state == state]
 
 
@@ -61,7 +61,7 @@ def run_experiment(
     console: Console | None = None,
     try_code: bool = True,
     gpu_memory: float | None = None,
-) -> Outcome:
+) -> ExperimentResult:
     """Execute every run of a recipe that has no result yet, in `out`/<experiment>.
 
     `workers` overrides the recipe. 0 means as many as there is room for: on this machine one per GPU, or one
@@ -82,7 +82,7 @@ def run_experiment(
     try:
         for directory in (folder, folder / "shared"):
             files.sweep(directory)
-        runs = [Run(config, folder / config.folder) for config in recipe.runs()]
+        runs = [ExperimentRun(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change, line_on(console))
         waiting = [run.config for run in runs if run.state == "waiting"]
         where = with_devices(where, waiting)
@@ -104,7 +104,7 @@ def run_experiment(
         lock.release()
     code = exit_code(runs, recipe.head.fail_on_divergence)
     held_messages = tuple(group.message for group in launcher.crashes.held_groups)
-    return Outcome(folder, code, tuple(runs), run_engine.workers, seconds, held_messages)
+    return ExperimentResult(folder, code, tuple(runs), run_engine.workers, seconds, held_messages)
 
 
 def line_on(console: Console) -> Callable[[str], None]:
@@ -112,7 +112,9 @@ def line_on(console: Console) -> Callable[[str], None]:
     return lambda text: print_line(console, text)
 
 
-def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] = lambda _: None) -> None:
+def survey(
+    runs: Sequence[ExperimentRun], allow_change: bool, say: Callable[[str], None] = lambda _: None
+) -> None:
     """Find the runs that have a result. Raises `FolderError` for a run that another process owns, or whose
     settings, data or plugins have changed."""
     faults = []
@@ -137,7 +139,7 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
         raise FolderError("\n".join(faults[:3]) + more)
 
 
-def remade(run: Run, today: fingerprints.Today) -> list[str]:
+def remade(run: ExperimentRun, today: fingerprints.Today) -> list[str]:
     """Inputs of a run with a result or a checkpoint that have changed since."""
     made = object_or_empty(run.path / "provenance.json")
     has_progress = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
@@ -151,7 +153,7 @@ Code: TypeAlias = dict[tuple[type, ...], dict[str, str]]
 """Hashes of plugins' files, by the classes and functions that they define."""
 
 
-def recoded(run: Run, hashes: Code) -> list[str]:
+def recoded(run: ExperimentRun, hashes: Code) -> list[str]:
     """Files of plugins that have changed since a run with a result or a checkpoint. `hashes` keeps those of
     other runs of the same code."""
     attempts = object_or_empty(run.path / "provenance.json").get("attempts")
@@ -210,7 +212,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
     files.write_atomic(folder / "experiment.json", json.dumps(checksums.seal(table), indent=1).encode())
 
 
-def exit_code(runs: Sequence[Run], fail_on_divergence: bool) -> int:
+def exit_code(runs: Sequence[ExperimentRun], fail_on_divergence: bool) -> int:
     """The exit code of an experiment."""
     states = {run.state for run in runs}
     for state, code in CODES.items():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.runfolder.folder import FolderError
 from grpobench.runs.runfolder.logs import settled
 from grpobench.runs.settings.recipe import Recipe
@@ -64,7 +64,7 @@ def with_seeds(recipe: Recipe, seeds: Sequence[int]) -> Recipe:
 
 def run_until(
     recipe: Recipe, out: Path, plan: InterimPlan, workers: int | None = None, **options: Any
-) -> Outcome:
+) -> ExperimentResult:
     """Run the seeds of each interim analysis until every pair of arms has a verdict or the plan ends;
     `options` are those of `run_experiment`. The outcome covers all seeds.
 

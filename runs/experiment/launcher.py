@@ -21,8 +21,8 @@ from rich.console import Console
 from grpobench.runs.experiment import watchdog
 from grpobench.runs.experiment.alike import Crashes
 from grpobench.runs.experiment.display import Display
-from grpobench.runs.experiment.executor import Engine, Lost
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.executor import Lost, RunExecutor
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.runfolder.logs import mark, settled, status
 from grpobench.runs.tools.faults import point
@@ -44,7 +44,7 @@ PAUSES = (1.0, 4.0, 15.0)
 """Seconds before each of these attempts. A run that did save a checkpoint waits only the first."""
 
 
-def seed_by_seed(runs: Sequence[Run]) -> list[Run]:
+def seed_by_seed(runs: Sequence[ExperimentRun]) -> list[ExperimentRun]:
     """The order in which runs begin. Arms are compared within a seed: begun together, they share what other
     load the machine has, and whoever interrupts the experiment has whole seeds. Of a seed, the longest run
     begins first, so that it does not end alone."""
@@ -56,10 +56,10 @@ def seed_by_seed(runs: Sequence[Run]) -> list[Run]:
 class Launcher:
     """Hands runs to an engine."""
 
-    runs: list[Run]
-    engine: Engine
+    runs: list[ExperimentRun]
+    engine: RunExecutor
     console: Console
-    active: dict[str, Run] = field(default_factory=dict)
+    active: dict[str, ExperimentRun] = field(default_factory=dict)
     signals: int = 0
     """Number of signals received so far."""
     stopping_since: float | None = None
@@ -93,10 +93,10 @@ class Launcher:
                 self.engine.close()
         return math.nan if nothing else time.monotonic() - began
 
-    def busy(self, queue: Sequence[Run]) -> bool:
+    def busy(self, queue: Sequence[ExperimentRun]) -> bool:
         return bool(self.active) or (bool(queue) and self.stopping_since is None)
 
-    def step(self, queue: list[Run], display: Display) -> None:
+    def step(self, queue: list[ExperimentRun], display: Display) -> None:
         """Start what there is room for, wait a moment for reports, act on them."""
         self.mind_signals()
         self.mind_lease()
@@ -124,7 +124,7 @@ class Launcher:
                 self.hold(run, message, queue, display)
         self.mind_watchdog()
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: ExperimentRun) -> None:
         run.state, run.began, run.progress = "running", time.monotonic(), None
         run.silent, run.unresponsive, run.logged = 0.0, "", watchdog.size(run)
         run.before = attempts(run)
@@ -133,19 +133,19 @@ class Launcher:
             run.saved = run.checkpoint()
         self.active[run.name] = run
 
-    def end(self, run: Run, message: Ended, display: Display) -> None:
+    def end(self, run: ExperimentRun, message: Ended, display: Display) -> None:
         run.state, run.why = message.fate, message.why
         run.seconds = time.monotonic() - run.began
         if run.state == "disk full" and self.stopping_since is None:
             self.stop(GRACE_FULL)
         display.ended(run)
 
-    def hold(self, run: Run, message: Ended, queue: list[Run], display: Display) -> None:
+    def hold(self, run: ExperimentRun, message: Ended, queue: list[ExperimentRun], display: Display) -> None:
         """Do not start what would crash like this run and another."""
         if message.fault and (group := self.crashes.hold(run, message.fault, queue)):
             display.note(group.message, failed=True)
 
-    def lose(self, run: Run, lost: Lost, queue: list[Run], display: Display) -> None:
+    def lose(self, run: ExperimentRun, lost: Lost, queue: list[ExperimentRun], display: Display) -> None:
         """The machine of a run failed: try again, unless the run was to stop or makes no progress, or this
         attempt had its result already and only could not report it."""
         why = lost.why
@@ -218,7 +218,7 @@ class Launcher:
         for name in self.active.keys() - saving - self.abandoned:
             self.give_up(self.active[name])
 
-    def give_up(self, run: Run) -> None:
+    def give_up(self, run: ExperimentRun) -> None:
         """Kill whatever executes a run, once."""
         self.abandoned.add(run.name)
         self.engine.abandon(run)
@@ -249,12 +249,12 @@ class Launcher:
         self.engine.stop()
 
 
-def attempts(run: Run) -> int:
+def attempts(run: ExperimentRun) -> int:
     """Attempts that the run's folder records."""
     return int(status(run.path).get("attempt", 0))
 
 
-def record(run: Run, state: Literal["crashed", "preempted"], why: str) -> None:
+def record(run: ExperimentRun, state: Literal["crashed", "preempted"], why: str) -> None:
     """Record the end of a run whose worker could not."""
     if run.path.exists() and not Lock(run.path).owner():
         with contextlib.suppress(OSError):

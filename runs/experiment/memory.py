@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from grpobench.runs.experiment import preflight
 from grpobench.runs.experiment.engines import Where
 from grpobench.runs.experiment.memory_input import (
-    Facts,
+    PlanInput,
     budget_of,
     completion_tokens,
     facts_of,
@@ -126,12 +126,12 @@ def share(where: Where) -> float:
 
 
 def plans(
-    configs: Sequence[RunConfig], on: Device, facts_cache: dict[str, Facts] | None = None
+    configs: Sequence[RunConfig], on: Device, facts_cache: dict[str, PlanInput] | None = None
 ) -> list[Planned]:
     """The plan of each arm on each task, largest first; those of equal needs once. Those that TRL's trainer
     carries out have none. Raises ModelError or DataError where model or problems cannot be read."""
     plan_by_input: dict[tuple[str, MemoryInput], Planned] = {}
-    facts: dict[str, Facts] = {} if facts_cache is None else facts_cache
+    facts: dict[str, PlanInput] = {} if facts_cache is None else facts_cache
     for config in configs:
         if config.train.backend != "grpobench":
             continue
@@ -154,7 +154,7 @@ def attempt(configs: Sequence[RunConfig], on: Device) -> tuple[list[Planned], st
     return planned_runs, "" if planned_runs else "memory: no plan for runs of TRL's trainer"
 
 
-def planned(config: RunConfig, facts: Facts, on: Device) -> Planned:
+def planned(config: RunConfig, facts: PlanInput, on: Device) -> Planned:
     """The plan of one run, with its verdict."""
     memory_plan = replace(plan(input_of(config, facts)), notes=notes_of(config, facts))
     # Splitting is not always less: several micro-batches add their gradients up.
@@ -239,7 +239,7 @@ def in_smallest_portions(config: RunConfig) -> RunConfig:
     return replace(config, train=train, sampler=replace(config.sampler, max_batch_size=1))
 
 
-def in_portions(config: RunConfig, facts: Facts, on: Device) -> Remedy | None:
+def in_portions(config: RunConfig, facts: PlanInput, on: Device) -> Remedy | None:
     """The largest portions in which a run fits, halved from those of its settings; None if it does not fit in
     any."""
     assert on.limit is not None
@@ -278,7 +278,7 @@ def candidates(config: RunConfig) -> Iterator[Changes]:
     yield from ({"sampler.max_completion_tokens": tokens // part} for part in (2, 4, 8) if tokens // part)
 
 
-def remedies_of(config: RunConfig, facts: Facts, on: Device) -> Iterator[Remedy]:
+def remedies_of(config: RunConfig, facts: PlanInput, on: Device) -> Iterator[Remedy]:
     """Settings with which the run fits, each tried by the plan: single ones, or else the pairs, or else all
     of the first that can be combined."""
     alone = [changes for changes in candidates(config) if with_settings(config, changes) is not None]
@@ -290,7 +290,7 @@ def remedies_of(config: RunConfig, facts: Facts, on: Device) -> Iterator[Remedy]
 
 
 def _fitting(
-    config: RunConfig, facts: Facts, on: Device, combinations: Iterable[Sequence[Changes]]
+    config: RunConfig, facts: PlanInput, on: Device, combinations: Iterable[Sequence[Changes]]
 ) -> Iterator[Remedy]:
     """The combinations of changes with which the run fits, each with its portions."""
     for changes in combinations:

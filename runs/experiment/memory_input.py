@@ -42,7 +42,7 @@ TRIED = 256
 
 
 @dataclass(frozen=True)
-class Facts:
+class PlanInput:
     """What a plan needs beside the settings."""
 
     shape: ModelShape
@@ -57,7 +57,7 @@ class Facts:
     """Of the longest prompt of a teacher that has prompts of its own."""
 
 
-def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
+def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> PlanInput:
     """The facts of a run, from config.json, the tokenizer and the problems. Raises ModelError or
     DataError."""
     shape = shape_of(config.model.name)
@@ -69,10 +69,10 @@ def facts_of(config: RunConfig, gpu: bool, memory: int | None = None) -> Facts:
         assumed = 1 + length[1] // BYTES_OF_A_TOKEN
         note = f"no tokenizer: the longest prompt is taken for {assumed:,} tokens"
         longest = max((1 + size(prompt) // BYTES_OF_A_TOKEN for prompt in taught), default=0)
-        return Facts(shape, assumed, gpu, (note,), memory, longest and longest + success_tokens(config))
+        return PlanInput(shape, assumed, gpu, (note,), memory, longest and longest + success_tokens(config))
     tokens = max((len(loaded.encode(prompt)) for prompt in length[0]), default=1)
     longest = max((len(loaded.encode(prompt)) for prompt in taught), default=0)
-    return Facts(shape, tokens, gpu, (), memory, longest and longest + success_tokens(config))
+    return PlanInput(shape, tokens, gpu, (), memory, longest and longest + success_tokens(config))
 
 
 def taught_texts(config: RunConfig) -> Sequence[Prompt]:
@@ -104,7 +104,7 @@ def size(prompt: Prompt) -> int:
     return len(as_text(prompt).encode("utf-8", "surrogatepass"))
 
 
-def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
+def input_of(config: RunConfig, facts: PlanInput) -> MemoryInput:
     """A run as the plan sees it."""
     algorithm, shape = config.modify.around(config.algorithm), facts.shape
     trained, read = algorithm.trained_roles, algorithm.reference_roles
@@ -155,7 +155,7 @@ def input_of(config: RunConfig, facts: Facts) -> MemoryInput:
 
 
 def decoding_of(
-    facts: Facts, compute: int, sampling: Decoded, evaluating: Decoded, truncation: Truncation
+    facts: PlanInput, compute: int, sampling: Decoded, evaluating: Decoded, truncation: Truncation
 ) -> dict[str, Any]:
     """How a model is decoded in this process. The copy of a Llama-like model's weights counts where it always
     is; in bfloat16 decoding does without it where memory lacks."""
@@ -188,7 +188,7 @@ def recorded(
     return Recorded(buffers(sampling, truncation), buffers(evaluating, FULL), KEPT)
 
 
-def notes_of(config: RunConfig, facts: Facts) -> tuple[str, ...]:
+def notes_of(config: RunConfig, facts: PlanInput) -> tuple[str, ...]:
     """What a plan leaves out or assumes."""
     notes = list(facts.notes)
     if config.sampler.kind == "vllm":
@@ -247,7 +247,7 @@ def budget_of(config: RunConfig, gpu: bool) -> int:
 # Shapes of the work
 
 
-def taught(config: RunConfig, facts: Facts) -> Packed | None:
+def taught(config: RunConfig, facts: PlanInput) -> Packed | None:
     """What a teacher with prompts of its own reads at once."""
     if not facts.taught_tokens:
         return None
@@ -257,7 +257,7 @@ def taught(config: RunConfig, facts: Facts) -> Packed | None:
     )
 
 
-def packed(config: RunConfig, facts: Facts, prompts: int) -> Packed:
+def packed(config: RunConfig, facts: PlanInput, prompts: int) -> Packed:
     """The largest micro-batch of so many prompts, all of whose completions have the maximum length."""
     per_row_group = 1 if config.algorithm.has_advantages else 2  # a preference pair is never split
     return packed_sizes(
@@ -328,7 +328,7 @@ def lengths_alone(prompts: int, group_size: int, prompt_tokens: int, completion:
     )
 
 
-def sampled(config: RunConfig, facts: Facts) -> Decoded:
+def sampled(config: RunConfig, facts: PlanInput) -> Decoded:
     """What the training steps decode in this process."""
     if config.sampler.kind not in ("hf", "replay"):
         return NOTHING
@@ -337,7 +337,7 @@ def sampled(config: RunConfig, facts: Facts) -> Decoded:
     return replace(work, truncated=truncation_of(config.sampler).active)
 
 
-def evaluated(config: RunConfig, facts: Facts) -> Decoded:
+def evaluated(config: RunConfig, facts: PlanInput) -> Decoded:
     """The largest batch that evaluations decode in this process."""
     settings = config.evaluate
     problems = max(settings.problems, settings.test_problems)
@@ -349,7 +349,7 @@ def evaluated(config: RunConfig, facts: Facts) -> Decoded:
     return decoded(config, facts, problems, answers, most)
 
 
-def decoded(config: RunConfig, facts: Facts, prompts: int, answers: int, completion: int) -> Decoded:
+def decoded(config: RunConfig, facts: PlanInput, prompts: int, answers: int, completion: int) -> Decoded:
     prompts = math.ceil(prompts / config.train.devices)
     rows = min(config.sampler.max_batch_size, prompts * answers)
     return Decoded(rows, min(prompts, math.ceil(rows / answers)), facts.prompt_tokens, completion)

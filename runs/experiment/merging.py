@@ -81,7 +81,7 @@ MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
-class Source:
+class MergedExperiment:
     """An experiment folder."""
 
     folder: Path
@@ -142,7 +142,7 @@ def refuse(faults: Sequence[str]) -> None:
         raise FolderError("\n".join(faults[:MOST_NAMED]) + more)
 
 
-def read(folder: Path) -> Source:
+def read(folder: Path) -> MergedExperiment:
     if not folder.is_dir():
         raise DataError(why_no_experiment(folder))
     if why := formats.refusal(folder):
@@ -150,10 +150,10 @@ def read(folder: Path) -> Source:
     table = read_json(folder / "experiment.json")
     if not isinstance(table, dict) or not isinstance(table.get("runs"), list) or checksums.broken(table):
         raise DataError(f"{folder}: not an experiment folder: experiment.json is missing or damaged")
-    return Source(folder, table)
+    return MergedExperiment(folder, table)
 
 
-def damaged(sources: Sequence[Source]) -> list[str]:
+def damaged(sources: Sequence[MergedExperiment]) -> list[str]:
     """Plans and runs that cannot be read or were changed, each with its remedy."""
     damage_lines = [
         f"{path}: damaged; restore it"
@@ -175,7 +175,7 @@ def damaged(sources: Sequence[Source]) -> list[str]:
     return damage_lines
 
 
-def recipe_differences(first: Source, other: Source) -> list[str]:
+def recipe_differences(first: MergedExperiment, other: MergedExperiment) -> list[str]:
     """Differences between two recipes, apart from the runs that they choose."""
     ours, theirs = requested_settings(first), requested_settings(other)
     absent = "(absent)"
@@ -194,7 +194,7 @@ def recipe_differences(first: Source, other: Source) -> list[str]:
     return differences
 
 
-def requested_settings(source: Source) -> dict[str, str]:
+def requested_settings(source: MergedExperiment) -> dict[str, str]:
     """The request behind an experiment: its recipe's keys, its assignments and its sweep values."""
     try:
         table = toml.read(source.table.get("recipe") or "")
@@ -213,7 +213,7 @@ def requested_settings(source: Source) -> dict[str, str]:
     return requested | plan | {"control": str(source.table.get("control", ""))}
 
 
-def settings_differences(sources: Sequence[Source]) -> list[str]:
+def settings_differences(sources: Sequence[MergedExperiment]) -> list[str]:
     """Settings that differ between runs of the same arm and task, apart from seeds."""
     first_by_stem: dict[str, tuple[Path, str]] = {}
     differences = []
@@ -232,7 +232,7 @@ def seedless(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("seed ="))
 
 
-def choose(sources: Sequence[Source]) -> tuple[dict[str, Path], list[str]]:
+def choose(sources: Sequence[MergedExperiment]) -> tuple[dict[str, Path], list[str]]:
     """The furthest copy of every run, and the runs that have several results that differ."""
     taken: dict[str, Path] = {}
     faults = []
@@ -274,7 +274,7 @@ def timeless(path: Path) -> list[Any]:
     return [{key: value for key, value in row.items() if not key.startswith(TIMED)} for _, row in rows]
 
 
-def experiment_table(sources: Sequence[Source]) -> dict[str, Any]:
+def experiment_table(sources: Sequence[MergedExperiment]) -> dict[str, Any]:
     """experiment.json of the first source, with the planned runs of all."""
     table = dict(sources[0].table)
     for key in LISTS:

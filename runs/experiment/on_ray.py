@@ -20,7 +20,7 @@ from typing import Any
 
 from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.remote import Board, carry_out, extend_search, surroundings
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.workers.pool import cores
@@ -53,7 +53,7 @@ class Member:
     pending: Any
     """Reference to the last request: whether the actor is ready, or how its run ended."""
     ready: bool = False
-    run: Run | None = None
+    run: ExperimentRun | None = None
 
 
 class RayEngine:
@@ -99,7 +99,7 @@ class RayEngine:
         self.stopped = False
         self.given_up: list[News] = []
 
-    def start(self, queue: Sequence[Run]) -> list[Run]:
+    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
         working = sum(member.run is not None for member in self.crew)
         while len(self.crew) < min(self.workers, working + len(queue)):
             actor = self.kind.remote(tuple(path for path in sys.path if path))
@@ -171,7 +171,7 @@ class RayEngine:
         with contextlib.suppress(self.ray.exceptions.RayError):
             self.ray.kill(member.actor)
 
-    def abandon(self, run: Run) -> None:
+    def abandon(self, run: ExperimentRun) -> None:
         for member in [member for member in self.crew if member.run is run]:
             self.dismiss(member)
             self.given_up += [*self.board.last(run), (run, Lost("its Ray worker was killed"))]

@@ -22,7 +22,7 @@ from typing import Any
 
 from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.remote import LOOK, Board, Post, carry_out, extend_search, surroundings
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.settings.layers import parse_set
 from grpobench.runs.tools import machine
@@ -127,10 +127,10 @@ class Slot:
 
 
 @dataclass(eq=False)
-class Entry:
+class SubmittedJob:
     """A job and its run."""
 
-    run: Run
+    run: ExperimentRun
     job: Any
     over: float | None = None
     """When the job was first seen to be over, on the monotonic clock."""
@@ -172,7 +172,7 @@ class SlurmEngine:
         except (NameError, TypeError, ValueError, RuntimeError) as error:
             self.board.close()
             raise ConfigError([f"--on slurm: {error}"]) from error
-        self.active: dict[str, Entry] = {}
+        self.active: dict[str, SubmittedJob] = {}
         self.given_up: list[News] = []
         self.queue = Queue()
         self.looked = 0.0
@@ -195,7 +195,7 @@ class SlurmEngine:
             job_settings[parsed[0][0]] = parsed[1]
         return job_settings
 
-    def start(self, queue: Sequence[Run]) -> list[Run]:
+    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
         room = self.workers - len(self.active) if self.local else LARGEST_ARRAY
         begun = list(queue[: max(0, room)])
         if not begun:
@@ -208,7 +208,7 @@ class SlurmEngine:
             except Exception as error:  # Submitit wraps sbatch's errors in many classes.
                 raise RuntimeError(f"jobs could not be submitted: {error}") from error
         for run, job in zip(begun, jobs, strict=True):
-            self.active[run.name] = Entry(run, job, answers=self.queue.answers)
+            self.active[run.name] = SubmittedJob(run, job, answers=self.queue.answers)
         return begun
 
     def news(self, seconds: float) -> list[News]:
@@ -233,7 +233,7 @@ class SlurmEngine:
                 messages.append((entry.run, message))
         return messages
 
-    def ended(self, entry: Entry, there: set[str]) -> Ended | Lost | None:
+    def ended(self, entry: SubmittedJob, there: set[str]) -> Ended | Lost | None:
         """How a job ended; None while it is running."""
         job = entry.job
         if entry.cancelled:
@@ -264,7 +264,7 @@ class SlurmEngine:
         why = f"its job {job.job_id} ended as {state} without a result (see {job.paths.stderr})"
         return Lost(why, preempted)
 
-    def over(self, entry: Entry) -> str:
+    def over(self, entry: SubmittedJob) -> str:
         """The final state of a job; empty while it is running."""
         if self.local:
             return str(entry.job.state) if entry.job.done() else ""
@@ -272,7 +272,7 @@ class SlurmEngine:
         is_certain = state != FORGOTTEN or self.queue.answers > entry.answers + 1
         return state if is_certain and (state in OVER or state == FORGOTTEN) else ""
 
-    def outcome_of(self, entry: Entry) -> Ended | Lost | None:
+    def outcome_of(self, entry: SubmittedJob) -> Ended | Lost | None:
         """What happened to a job that something other than this launcher told to end; None while Slurm has
         not said yet."""
         job = entry.job
@@ -286,12 +286,12 @@ class SlurmEngine:
                 return None
         return Lost(f"its job {job.job_id} was taken away", preempted=True)
 
-    def tidy(self, entry: Entry) -> None:
+    def tidy(self, entry: SubmittedJob) -> None:
         """Remove the files of a job that reported its end; files of other jobs hold their last messages."""
         for path in self.folder.glob(f"{entry.job.job_id}_*"):
             path.unlink(missing_ok=True)
 
-    def abandon(self, run: Run) -> None:
+    def abandon(self, run: ExperimentRun) -> None:
         entry = self.active.pop(run.name, None)
         if entry is None:  # It was given up already, or has ended.
             return
@@ -309,7 +309,7 @@ class SlurmEngine:
         for entry in self.active.values():
             self.cancel(entry)
 
-    def cancel(self, entry: Entry) -> None:
+    def cancel(self, entry: SubmittedJob) -> None:
         if not entry.cancelled:
             entry.cancelled = True
             entry.job.cancel(check=False)

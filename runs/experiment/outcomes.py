@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grpobench.algorithms.algorithm import Role
-from grpobench.runs.experiment.experiment import Outcome
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.experiment import ExperimentResult
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.runfolder.logs import RESULTS
 from grpobench.tasks.data import bounded
 
@@ -18,7 +18,7 @@ CRITICS: tuple[Role, ...] = ("critic", "value_head")
 TIMES = ("time/step", "time/evaluate")
 
 
-def results(outcome: Outcome) -> Iterator[tuple[Run, list[dict[str, Any]]]]:
+def results(outcome: ExperimentResult) -> Iterator[tuple[ExperimentRun, list[dict[str, Any]]]]:
     """Every run that has a result, with the rows of its training steps."""
     for run in outcome.runs:
         if run.state in RESULTS:

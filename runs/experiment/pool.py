@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from grpobench.runs.experiment.executor import Lost, News
-from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import QUIT, STOP, Ended, Job, Ready, serve
+from grpobench.runs.experiment.run import ExperimentRun
+from grpobench.runs.experiment.worker import QUIT, STOP, Ended, Ready, RunJob, serve
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.process import death, environment, starvations, without_interrupts, without_main
 from grpobench.runs.train.progress import Progress
@@ -27,7 +27,7 @@ REST = 1.0
 
 
 @dataclass
-class Worker:
+class PoolWorker:
     """A worker process and its current task."""
 
     process: multiprocessing.process.BaseProcess
@@ -35,14 +35,14 @@ class Worker:
     slot: int = 0
     """Index of the worker, from 0; a replacement takes the index of its predecessor."""
     ready: bool = False
-    run: Run | None = None
+    run: ExperimentRun | None = None
     retired: float | None = None
     """When it was told to exit, on the monotonic clock. After a crash the device may be unsound for it."""
     starvations: int = field(default_factory=starvations)
     """How many processes the machine had killed for lack of memory before this one began its run."""
 
 
-class Pool:
+class RunPool:
     """At most `workers` processes, started when there is work for them."""
 
     queues = False
@@ -54,13 +54,13 @@ class Pool:
         self.execute = execute
         self.allow_change = allow_change
         self.gpus_per_run = gpus_per_run
-        self.crew: list[Worker] = []
+        self.crew: list[PoolWorker] = []
         self.failed_starts = 0
         self.rests_until = 0.0
         """On the monotonic clock. What killed a worker while it started may be over by then."""
         self.stopped = False
 
-    def start(self, queue: Sequence[Run]) -> list[Run]:
+    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
         working = sum(worker.run is not None for worker in self.crew)
         crew_size = min(self.workers, working + len(queue))
         while len(self.crew) < crew_size and time.monotonic() >= self.rests_until:
@@ -77,12 +77,12 @@ class Pool:
         for worker in self.crew:
             if worker.retired is not None and time.monotonic() - worker.retired > GRACE_RETIRED:
                 worker.process.kill()
-        sources: dict[Any, Worker] = {worker.connection: worker for worker in self.crew}
+        sources: dict[Any, PoolWorker] = {worker.connection: worker for worker in self.crew}
         sources |= {worker.process.sentinel: worker for worker in self.crew}
         heard = {id(sources[source]): sources[source] for source in wait(list(sources), seconds)}
         return [news for worker in heard.values() for news in self.read_messages(worker)]
 
-    def read_messages(self, worker: Worker) -> list[News]:
+    def read_messages(self, worker: PoolWorker) -> list[News]:
         """Read what a worker has sent, then check whether it is alive."""
         alive = (
             worker.process.is_alive()
@@ -96,7 +96,7 @@ class Pool:
             alive = False
         return messages if alive else [*messages, *self.handle_death(worker)]
 
-    def take(self, worker: Worker, message: Any) -> list[News]:
+    def take(self, worker: PoolWorker, message: Any) -> list[News]:
         if isinstance(message, Ready):
             worker.ready, self.failed_starts = True, 0
         elif isinstance(message, Progress) and worker.run:
@@ -111,22 +111,22 @@ class Pool:
             return [(run, message)]
         return []
 
-    def assign(self, worker: Worker, run: Run) -> None:
+    def assign(self, worker: PoolWorker, run: ExperimentRun) -> None:
         worker.run, worker.starvations = run, starvations()
         with contextlib.suppress(OSError):  # Its sentinel reports a dead worker.
             patience = (
                 GRACE_RETIRED + 1 if run.attempts else 0.0
             )  # A worker that is exiting may still hold the lock.
-            worker.connection.send(Job(run.config, run.path, self.allow_change, patience))
+            worker.connection.send(RunJob(run.config, run.path, self.allow_change, patience))
 
-    def retire(self, worker: Worker) -> None:
+    def retire(self, worker: PoolWorker) -> None:
         """Dismiss a worker whose run crashed, because the cause may also break later runs in the same
         process. `start` replaces it once it has exited."""
         worker.retired = time.monotonic()
         with contextlib.suppress(OSError):
             worker.connection.send(QUIT)
 
-    def handle_death(self, worker: Worker) -> list[News]:
+    def handle_death(self, worker: PoolWorker) -> list[News]:
         """A worker died, and its run with it."""
         self.crew.remove(worker)
         worker.process.join()
@@ -153,9 +153,9 @@ class Pool:
         with environment(**variables), without_main(), without_interrupts():
             process.start()
         theirs.close()  # a copy left open here would hide the end of the connection when the worker dies
-        self.crew.append(Worker(process, ours, slot))
+        self.crew.append(PoolWorker(process, ours, slot))
 
-    def abandon(self, run: Run) -> None:
+    def abandon(self, run: ExperimentRun) -> None:
         for worker in self.crew:
             if worker.run is run:
                 worker.process.kill()

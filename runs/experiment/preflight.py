@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.models import model_files, model_packages
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.sizes import read_sizes, shapes
@@ -29,7 +29,7 @@ RUN, ROW, ANSWER, TOKEN = 250_000, 6_000, 600, 8
 answer's row in eval.jsonl, and of a token's text: each more than those of the suite's own recipes."""
 
 
-def demand(runs: Sequence[Run], folder: Path, workers: int, say: Callable[[str], None]) -> None:
+def demand(runs: Sequence[ExperimentRun], folder: Path, workers: int, say: Callable[[str], None]) -> None:
     """Check an existing experiment folder for the waiting runs. Raises FolderError if it cannot hold them;
     `say` gets warnings of low space."""
     waiting = [run.config for run in runs if run.state == "waiting"]

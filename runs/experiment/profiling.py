@@ -16,9 +16,9 @@ from rich.console import Console
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.analysis.profile import kept
-from grpobench.analysis.profile.kept import Row, outcome_of
-from grpobench.analysis.profile.probe import Control, Probe
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.analysis.profile.kept import ProbeOutcome, outcome_of
+from grpobench.analysis.profile.probe import Probe, ProbeControl
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.experiment.outcomes import CRITICS, results
 from grpobench.runs.settings import probes as files_of_probes
 from grpobench.runs.settings import registries
@@ -33,7 +33,7 @@ NAN = math.nan
 
 
 @dataclass(frozen=True)
-class Part:
+class ProbeRun:
     """A run that is wanted: an arm of a recipe, and the probes that its outcome serves."""
 
     arm: Mapping[str, Any]
@@ -52,11 +52,11 @@ class Part:
         """Probe and rates as in the table of outcomes, with −1 where there is no critic."""
         return self.probes[0].name, self.rates["policy"], -1.0 if math.isnan(self.critic) else self.critic
 
-    def rows(self, seed: int, metrics: Sequence[Mapping[str, float]], state: str) -> Iterator[Row]:
+    def rows(self, seed: int, metrics: Sequence[Mapping[str, float]], state: str) -> Iterator[ProbeOutcome]:
         seconds = metrics[-1].get("time/wall", NAN) if metrics else NAN
         for probe in self.probes:
             outcome = outcome_of(probe, metrics, state)
-            yield Row(
+            yield ProbeOutcome(
                 self.algorithm, probe.name, self.rates["policy"], self.critic, seed, outcome, state, seconds
             )
 
@@ -79,7 +79,7 @@ class Profiler:
         self.stopped = False
         """Whether a signal ended an experiment."""
 
-    def fitting(self, parts: Sequence[Part]) -> tuple[list[Part], dict[str, str]]:
+    def fitting(self, parts: Sequence[ProbeRun]) -> tuple[list[ProbeRun], dict[str, str]]:
         """The parts that can run, and why probes cannot: an algorithm that reads scores beside the reward,
         say, under doses that change the reward alone. Raises ConfigError if the gate is among these."""
         fit, refused = [], {}
@@ -95,7 +95,7 @@ class Profiler:
                 refused[part.probes[0].name] = "; ".join(error.faults)
         return fit, refused
 
-    def run(self, name: str, parts: Sequence[Part], seeds: Sequence[int]) -> list[Row]:
+    def run(self, name: str, parts: Sequence[ProbeRun], seeds: Sequence[int]) -> list[ProbeOutcome]:
         """The outcomes of all parts with all seeds. Runs that have a result are not repeated."""
         if not parts or not seeds or self.stopped:
             return []
@@ -112,7 +112,7 @@ class Profiler:
 
     # What is run
 
-    def search(self, algorithm: str) -> list[Row]:
+    def search(self, algorithm: str) -> list[ProbeOutcome]:
         """Every rate of the search for the policy, then for the critic where there is one.
 
         Nothing of a search that was stopped: the best of some rates is not the searched one.
@@ -137,7 +137,7 @@ class Profiler:
 
     def parts_of(
         self, algorithm: str, rates: Mapping[str, float], chosen: Sequence[str], ladder: bool = True
-    ) -> list[Part]:
+    ) -> list[ProbeRun]:
         """The runs of the chosen probes at these rates, and with `ladder` those of the ladder. Without it the
         rates are no rungs: a ladder is averaged over the rates of the search."""
         probes = [self.probes[name] for name in chosen if self.probes[name].runs == "own"]
@@ -148,7 +148,7 @@ class Profiler:
             parts += [self._part(gate, algorithm, {**rates, "policy": rate}) for rate in others]
         return parts
 
-    def control_parts(self, probe: Probe, rates: Mapping[str, Mapping[str, float]]) -> list[Part]:
+    def control_parts(self, probe: Probe, rates: Mapping[str, Mapping[str, float]]) -> list[ProbeRun]:
         """The two controls of a probe, at their algorithms' searched rates."""
         if probe.positive is None or probe.negative is None:
             return []
@@ -158,16 +158,18 @@ class Profiler:
         ]
 
     def _control(
-        self, probe: Probe, name: str, control: Control, rates: Mapping[str, Mapping[str, float]]
-    ) -> Part:
+        self, probe: Probe, name: str, control: ProbeControl, rates: Mapping[str, Mapping[str, float]]
+    ) -> ProbeRun:
         settings = dict(control.settings)
         factor = float(settings.pop("rate", 1.0))
         searched = rates[control.algorithm]
         arm_rates = {**searched, "policy": factor * searched["policy"]}
         arm = arm_of(probe, f"{probe.name}-{name}", control.algorithm, arm_rates, settings)
-        return Part(arm, name, (probe,), arm_rates)
+        return ProbeRun(arm, name, (probe,), arm_rates)
 
-    def _part(self, probe: Probe, algorithm: str, rates: Mapping[str, float], ladder: bool = True) -> Part:
+    def _part(
+        self, probe: Probe, algorithm: str, rates: Mapping[str, float], ladder: bool = True
+    ) -> ProbeRun:
         label = "-".join(f"{rate:g}" for rate in rates.values()).replace(".", "_")
         bounds = bounds_of(probe, algorithm, self.folder)
         more = {"settings": bounds} if bounds else {}
@@ -177,7 +179,7 @@ class Profiler:
         if probe.name == GATE:
             shared = ("learn", "ladder") if ladder else ("learn",)
             served += [candidate for candidate in self.probes.values() if candidate.runs in shared]
-        return Part(arm, algorithm, tuple(served), rates)
+        return ProbeRun(arm, algorithm, tuple(served), rates)
 
     def _teacher(self, probe: Probe, algorithm: str) -> dict[str, Any]:
         """The teacher of an algorithm that distills one: the policy of the probe, which has learned its right
@@ -189,7 +191,7 @@ class Profiler:
         return {"teacher": name, "teacher_warm_start": updates}
 
 
-def rows_of(outcome: Outcome, recipe: Recipe, parts: Sequence[Part]) -> Iterator[Row]:
+def rows_of(outcome: ExperimentResult, recipe: Recipe, parts: Sequence[ProbeRun]) -> Iterator[ProbeOutcome]:
     """The outcomes of the runs that have a result."""
     by_arm = {part.arm["name"]: part for part in parts}
     for run, steps in results(outcome):
@@ -223,7 +225,7 @@ def safe(algorithm: str) -> str:
     return algorithm.replace(":", "-").replace(".", "-")
 
 
-def write(path: Path, rows: Sequence[Row]) -> None:
+def write(path: Path, rows: Sequence[ProbeOutcome]) -> None:
     """Add rows to a table of outcomes."""
     if rows:
         path.parent.mkdir(parents=True, exist_ok=True)

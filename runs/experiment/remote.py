@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.worker import ENDS, Ended, Job, run
+from grpobench.runs.experiment.run import ExperimentRun
+from grpobench.runs.experiment.worker import ENDS, Ended, RunJob, run
 from grpobench.runs.runfolder.folder import grows
 from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.tools import lock
@@ -41,7 +41,7 @@ PATIENCE = 3
 class Parcel:
     """A job as it travels to another process, with everything that process needs to execute it."""
 
-    job: Job
+    job: RunJob
     execute: str
     threads: int
     board: Path
@@ -65,20 +65,20 @@ class Board:
         self.last_modified: dict[str, int] = {}
         self.looked = 0.0
 
-    def parcel(self, run: Run) -> bytes:
+    def parcel(self, run: ExperimentRun) -> bytes:
         """Prepare a run for another process."""
         patience = PATIENCE * lock.lease_seconds()
-        job = Job(run.config, run.path.absolute(), self.allow_change, patience)
+        job = RunJob(run.config, run.path.absolute(), self.allow_change, patience)
         return pickle.dumps(Parcel(job, self.execute, self.threads, self.path, self.token))
 
-    def heard(self, runs: Iterable[Run]) -> list[tuple[Run, Progress]]:
+    def heard(self, runs: Iterable[ExperimentRun]) -> list[tuple[ExperimentRun, Progress]]:
         """Messages of the runs since the last check, which was a second ago or longer."""
         if time.monotonic() - self.looked < LOOK:
             return []
         self.looked = time.monotonic()
         return [news for run in runs for news in self.read(run)]
 
-    def read(self, run: Run) -> list[tuple[Run, Progress]]:
+    def read(self, run: ExperimentRun) -> list[tuple[ExperimentRun, Progress]]:
         """Messages of one run since the last check."""
         path = self.path / f"{run.name}.json"
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -88,7 +88,7 @@ class Board:
                 return [(run, Progress(**bounded.read_object(path)))]
         return []
 
-    def last(self, run: Run) -> list[tuple[Run, Progress]]:
+    def last(self, run: ExperimentRun) -> list[tuple[ExperimentRun, Progress]]:
         """The last message of a run that has ended."""
         messages = self.read(run)
         self.last_modified.pop(run.name, None)

@@ -19,7 +19,7 @@ RunState = Literal[
 
 
 @dataclass
-class Run:
+class ExperimentRun:
     """One run as the launcher sees it."""
 
     config: RunConfig

@@ -87,7 +87,7 @@ class RunStatus:
 
 
 @dataclass(frozen=True)
-class Overview:
+class StatusOverview:
     """The status of an experiment folder, or of one run's folder."""
 
     folder: Path
@@ -141,13 +141,13 @@ class Overview:
         }
 
 
-def overviews(folder: Path) -> list[Overview]:
+def overviews(folder: Path) -> list[StatusOverview]:
     """The status of an experiment folder, a run folder, or a folder of experiment folders. Raises DataError
     for others."""
     if not folder.is_dir():
         raise DataError(why_no_experiment(folder))
     if (folder / "run.toml").exists():
-        return [Overview(folder, Lock(folder.parent).owner(), (run_status(folder),))]
+        return [StatusOverview(folder, Lock(folder.parent).owner(), (run_status(folder),))]
     if (folder / "experiment.json").exists():
         return [experiment(folder)]
     experiments = [experiment(path.parent) for path in sorted(folder.glob("*/experiment.json"))]
@@ -158,7 +158,7 @@ def overviews(folder: Path) -> list[Overview]:
     return experiments
 
 
-def experiment(folder: Path) -> Overview:
+def experiment(folder: Path) -> StatusOverview:
     """Every planned run, and every other run whose folder exists."""
     path = folder / "experiment.json"
     planned = read_object_if_any(path).get("runs", [])
@@ -166,7 +166,7 @@ def experiment(folder: Path) -> Overview:
         raise FileError(path, "`runs` must be a list; restore the file")
     begun = [path.parent.name for path in sorted(folder.glob("*/run.toml"))]
     names = dict.fromkeys([*map(str, planned), *begun])
-    return Overview(folder, Lock(folder).owner(), tuple(run_status(folder / name) for name in names))
+    return StatusOverview(folder, Lock(folder).owner(), tuple(run_status(folder / name) for name in names))
 
 
 def run_status(folder: Path) -> RunStatus:

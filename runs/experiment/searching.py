@@ -33,9 +33,9 @@ from grpobench.analysis.statistics.halving import rank, select
 from grpobench.analysis.tools.text import shorten_paths
 from grpobench.runs.experiment.dry_run import Rehearsal, rehearse
 from grpobench.runs.experiment.engines import HERE, Where
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.experiment.outcomes import results, total_seconds, total_tokens
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.search_plan import (
     SearchPlan,
     assignments,
@@ -66,7 +66,7 @@ class SearchEnd:
 
     code: int
     """Exit code of the last experiment."""
-    last: Outcome | None = None
+    last: ExperimentResult | None = None
     """The last experiment, with the runs that have no result if `code` says that there are some."""
     record: SearchRecord | None = None
     """None if the search did not come to its end: it then chose nothing."""
@@ -179,7 +179,7 @@ class Searcher:
 
     def run_stage(
         self, stage: Stage, chosen: Mapping[str, Mapping[str, Value]]
-    ) -> tuple[list[Trial], Outcome | None]:
+    ) -> tuple[list[Trial], ExperimentResult | None]:
         """The runs of all rungs, and the experiment that ended without all results or came last; none for a
         stage with one value."""
         values = stage.combinations
@@ -208,7 +208,7 @@ class Searcher:
                 trials.setdefault((arm, combination, trial.task, trial.seed), trial)
         return [*trials.values()], outcome
 
-    def run(self, recipe: Recipe) -> Outcome:
+    def run(self, recipe: Recipe) -> ExperimentResult:
         return run_experiment(
             recipe,
             self.folder,
@@ -226,7 +226,7 @@ class Searcher:
         arm: str,
         values: Combination,
         rung: int,
-        run: Run,
+        run: ExperimentRun,
         rows: Sequence[Mapping[str, Any]],
     ) -> Trial:
         """A run with its result. One that diverged has the worst outcome: 0 of an accuracy, the last rank of

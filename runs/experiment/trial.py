@@ -58,7 +58,7 @@ PASSED: set[str] = set()
 
 
 @dataclass(frozen=True)
-class Tried:
+class TrialResult:
     """The result of one trial."""
 
     what: str
@@ -73,7 +73,7 @@ class Tried:
 class TrialError(ConfigError):
     """Code of a recipe cannot work. `faults` holds a message for each fault."""
 
-    def __init__(self, trials: Sequence[Tried], tracebacks: Path | None = None) -> None:
+    def __init__(self, trials: Sequence[TrialResult], tracebacks: Path | None = None) -> None:
         self.faulty = [tried for tried in trials if tried.fault]
         self.tracebacks = tracebacks
         by_fault: dict[str, list[str]] = {}
@@ -219,7 +219,7 @@ def key(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def written(trials: Sequence[Tried]) -> Path:
+def written(trials: Sequence[TrialResult]) -> Path:
     """A file with the tracebacks, outside of the experiment's folder, which no run has begun in."""
     descriptor, name = tempfile.mkstemp(prefix="grpobench-trial-", suffix=".txt")
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -232,7 +232,7 @@ def written(trials: Sequence[Tried]) -> Path:
 # The process that tries
 
 
-def carry_out(chosen: Sequence[RunConfig], gpus_per_run: float | None = None) -> list[Tried]:
+def carry_out(chosen: Sequence[RunConfig], gpus_per_run: float | None = None) -> list[TrialResult]:
     """The result of each trial, in order, made in a process of its own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -254,7 +254,7 @@ def carry_out(chosen: Sequence[RunConfig], gpus_per_run: float | None = None) ->
             ours.close()
 
 
-def heard(connection: Connection, chosen: Sequence[RunConfig]) -> Iterator[Tried]:
+def heard(connection: Connection, chosen: Sequence[RunConfig]) -> Iterator[TrialResult]:
     """The results that the process sends. If it dies, or gives up code that does not return, the rest is
     skipped."""
     gone = ""
@@ -268,7 +268,7 @@ def heard(connection: Connection, chosen: Sequence[RunConfig]) -> Iterator[Tried
                 gone = f"no sign of the process that tries it in {duration(patience)}"
             except (EOFError, OSError):
                 gone = "the process that tries it has ended"
-        yield Tried(described(config), skipped=gone)
+        yield TrialResult(described(config), skipped=gone)
 
 
 def serve(
@@ -293,7 +293,7 @@ def serve(
             connection.send(result)
 
 
-def tried(config: RunConfig, room: Path) -> Tried:
+def tried(config: RunConfig, room: Path) -> TrialResult:
     """Try a run, whatever its code does."""
     from grpobench.runs.train.trial import attempt
 
@@ -303,20 +303,20 @@ def tried(config: RunConfig, room: Path) -> Tried:
     except DataError as error:
         # The stand-in's short context may have no room for any prompt.
         if has_stand_in(config):
-            return Tried(name, skipped=str(error))
+            return TrialResult(name, skipped=str(error))
         return failed(config, error)
     except BaseException as error:
         return failed(config, error)
-    return Tried(name)
+    return TrialResult(name)
 
 
-def failed(config: RunConfig, error: BaseException) -> Tried:
+def failed(config: RunConfig, error: BaseException) -> TrialResult:
     """What an error says of the code. A fault of the machine says nothing."""
     name = described(config)
     if isinstance(error, OSError) and others.blamed(config, error) is None:
-        return Tried(name, skipped=f"{type(error).__name__}: {error}")
+        return TrialResult(name, skipped=f"{type(error).__name__}: {error}")
     why = str(error) if isinstance(error, mistakes()) else others.why(config, error)
-    return Tried(name, why, traceback="".join(traceback.format_exception(error)))
+    return TrialResult(name, why, traceback="".join(traceback.format_exception(error)))
 
 
 @contextlib.contextmanager
@@ -345,7 +345,7 @@ def watch(
             stack = "".join(traceback.format_stack(sys._current_frames()[thread]))
             message = f"{last} did not return in {seconds:.0f} s"
             with contextlib.suppress(OSError):
-                connection.send(Tried(described(config), message, traceback=stack))
+                connection.send(TrialResult(described(config), message, traceback=stack))
             os._exit(1)
 
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.tools.files import write_atomic
 from grpobench.runs.tools.progress import duration
@@ -73,7 +73,7 @@ def written_down(report: Callable[[Progress], None]) -> Iterator[Callable[[Progr
         faulthandler.cancel_dump_traceback_later()
 
 
-def size(run: Run) -> int:
+def size(run: ExperimentRun) -> int:
     """Size of a run's log.txt in bytes."""
     try:
         return (run.path / "log.txt").stat().st_size
@@ -81,7 +81,7 @@ def size(run: Run) -> int:
         return 0
 
 
-def stack(run: Run) -> str:
+def stack(run: ExperimentRun) -> str:
     """The last stacks that this attempt wrote; empty if there are none."""
     try:
         with bounded.open_file(run.path / "log.txt") as file:
@@ -92,13 +92,13 @@ def stack(run: Run) -> str:
     return text[text.rindex(MARK) :].decode(errors="replace") if MARK in text else ""
 
 
-def unresponsive(run: Run) -> str:
+def unresponsive(run: ExperimentRun) -> str:
     """Why a run is given up."""
     phase = run.progress.phase if run.progress else "starting"
     return f"unresponsive: no report for {duration(run.silent)} in `{phase}`"
 
 
-def keep(run: Run, why: str) -> str:
+def keep(run: ExperimentRun, why: str) -> str:
     """Write unresponsive-ATTEMPT.txt. Returns the reason with the path of the file."""
     stack_text = stack(run)
     path = run.path / f"unresponsive-{status(run.path).get('attempt', 0)}.txt"

@@ -1,6 +1,6 @@
 """A worker process: imports once, then executes the runs that the launcher sends, one after another.
 
-It sends `Ready`, `Progress` and `Ended` to the launcher and receives `Job`, `STOP` and `QUIT`.
+It sends `Ready`, `Progress` and `Ended` to the launcher and receives `RunJob`, `STOP` and `QUIT`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LEAST_INTERVAL = 0.1
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One run for a worker."""
 
     config: RunConfig
@@ -102,7 +102,7 @@ class Wire(Protocol):
 def serve(connection: Connection, execute: str, threads: int, parent: int) -> None:
     """The worker's main function."""
     die_with(parent)
-    line = Line(connection)
+    line = WorkerPipe(connection)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the whole process group; the launcher decides what to do.
@@ -116,7 +116,7 @@ def serve(connection: Connection, execute: str, threads: int, parent: int) -> No
     function = getattr(importlib.import_module(module), name)
     connection.send(Ready())
     while (message := line.receive()) != QUIT:
-        if isinstance(message, Job):
+        if isinstance(message, RunJob):
             ended = run(message, function, line, threads, torch.set_num_threads)
             release_memory()  # before the next run, and before this worker waits for one
             connection.send(ended)
@@ -132,7 +132,7 @@ def mistakes() -> tuple[type[Exception], ...]:
 
 
 def run(
-    job: Job, execute: Callable[..., None], line: Wire, threads: int, use_threads: Callable[[int], None]
+    job: RunJob, execute: Callable[..., None], line: Wire, threads: int, use_threads: Callable[[int], None]
 ) -> Ended:
     """Execute one run in its folder and say how it ended."""
 
@@ -216,7 +216,7 @@ def failed(error: OSError) -> Ended:
     return Ended(fate, f"{type(error).__name__}: {error}", machine=error.errno in MACHINE)
 
 
-class Line:
+class WorkerPipe:
     """The worker's end of the pipe, as the training loop uses it."""
 
     def __init__(self, connection: Connection) -> None:

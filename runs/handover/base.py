@@ -26,7 +26,7 @@ SAMPLES = 64
 
 
 @dataclass(frozen=True)
-class Base:
+class HandoverBase:
     """The policy that a part begins with."""
 
     loaded: Loaded
@@ -41,7 +41,7 @@ class Base:
         return self.location.startswith(f"{MODELS}/")
 
 
-def base_of(config: RunConfig, taken: dict[str, str]) -> Base:
+def base_of(config: RunConfig, taken: dict[str, str]) -> HandoverBase:
     """The policy of a run and its location. `taken` maps what makes a policy to its location, so that equal
     policies share one."""
     model = config.model
@@ -50,13 +50,13 @@ def base_of(config: RunConfig, taken: dict[str, str]) -> Base:
     # A tokenizer that was changed must be saved: the library would read the folder's own.
     changed = bool(loaded.appended or model.chat_template_settings)
     if not model.warm_start and not changed and kind in ("folder", "hub"):
-        return Base(loaded, str(folder.resolve()) if folder else model.name)
+        return HandoverBase(loaded, str(folder.resolve()) if folder else model.name)
     task = (config.task.name, strict.plain(config.task)) if model.warm_start else None
     key = json.dumps([strict.plain(model), task], sort_keys=True, default=str)
     if key not in taken:
         stem = Path(model.name).name + (f"-{config.task.name.replace(':', '-')}" if task else "")
         taken[key] = free(f"{MODELS}/{stem}", taken.values())
-    return Base(loaded, taken[key])
+    return HandoverBase(loaded, taken[key])
 
 
 def free(preferred: str, taken: Iterable[str]) -> str:
@@ -68,7 +68,7 @@ def free(preferred: str, taken: Iterable[str]) -> str:
     return next(path for path in numbered if path not in used)
 
 
-def write(config: RunConfig, base: Base, folder: Path, tell: Tell) -> str:
+def write(config: RunConfig, base: HandoverBase, folder: Path, tell: Tell) -> str:
     """Write the policy below `folder`, after its warm start, and return the hash of its weights."""
     policy_folder = folder / base.location
     loaded = load(config.model.name, chat_template=config.model.template)

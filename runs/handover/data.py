@@ -89,7 +89,7 @@ def row(problems: Problems, problem: Problem, split: Split, index: int) -> dict[
     }
 
 
-class Files:
+class ParquetFiles:
     """The parquet files of a hand-over, each written once."""
 
     def __init__(self, folder: Path) -> None:

@@ -85,7 +85,7 @@ def write_parts(plan: Plan, folder: Path, tell: Tell) -> tuple[dict[str, Any], d
         (folder / name).mkdir()
     locations: dict[str, str] = {}
     policies: dict[str, str] = {}
-    parquet = data.Files(folder)
+    parquet = data.ParquetFiles(folder)
     runs: dict[str, Any] = {}
     for part in plan.parts:
         config = part.config

@@ -14,7 +14,7 @@ from grpobench.runs.tools.strict import ConfigError
 
 
 @dataclass(frozen=True)
-class Translated:
+class TranslatedPart:
     """A part in a library's terms."""
 
     settings: dict[str, Any]
@@ -31,7 +31,7 @@ class Part:
     config: RunConfig
     """Of the first seed; the others differ in the seed alone."""
     seeds: tuple[int, ...]
-    translated: Translated
+    translated: TranslatedPart
 
     @property
     def name(self) -> str:
@@ -58,7 +58,9 @@ class Plan:
     """Parts that the library cannot run, with every reason."""
 
 
-def make(recipe: Recipe, library: str, translate: Callable[[RunConfig], Translated], leave_out: bool) -> Plan:
+def make(
+    recipe: Recipe, library: str, translate: Callable[[RunConfig], TranslatedPart], leave_out: bool
+) -> Plan:
     """The plan of a recipe. Raises ConfigError with every reason if the library cannot express a part, unless
     these shall be left out and others remain."""
     seeds: dict[tuple[str, str], list[int]] = {}
@@ -76,7 +78,7 @@ def make(recipe: Recipe, library: str, translate: Callable[[RunConfig], Translat
             refused.append(f"arm {config.arm} on {config.task.name}: {'; '.join(dict.fromkeys(why))}")
         else:
             listed = dict.fromkeys([*translation.differs, *different(config)])
-            translated = Translated(translation.settings, [], list(listed))
+            translated = TranslatedPart(translation.settings, [], list(listed))
             parts.append(Part(config, tuple(seeds[key]), translated))
     if refused and not (leave_out and parts):
         more = "" if leave_out else "; --leave-out hands over the rest"

@@ -8,7 +8,7 @@ from typing import Any
 
 from grpobench.algorithms.libraries import trl_arguments
 from grpobench.algorithms.libraries.trl_arguments import OVER_TOKENS, STAY, TABLE
-from grpobench.runs.handover.plan import Translated
+from grpobench.runs.handover.plan import TranslatedPart
 from grpobench.runs.settings import trl as settings
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.train.trl import arguments
@@ -21,13 +21,13 @@ DIFFERS = (
 """Whatever the recipe says; docs/backends.md has more of TRL's loop."""
 
 
-def translate(config: RunConfig) -> Translated:
+def translate(config: RunConfig) -> TranslatedPart:
     """A run's settings as `train.py` of a hand-over reads them, without what depends on the seed."""
     entry = TABLE.get(config.algorithm.name)
     arguments, _ = trl_arguments.translate(config.algorithm, config.modify, settings.splitting(config))
     refused = [without_remedy(why) for why in settings.refusals(config)]
     if entry is None:
-        return Translated({}, refused)
+        return TranslatedPart({}, refused)
     train, modify = config.train, config.modify
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
     part_settings = {
@@ -47,7 +47,7 @@ def translate(config: RunConfig) -> Translated:
         "arguments": {**training_arguments(config, limit), **arguments},
     }
     differs = [*DIFFERS, *differences(config, arguments)]
-    return Translated(part_settings, [*refused, *refusals(config, entry)], differs)
+    return TranslatedPart(part_settings, [*refused, *refusals(config, entry)], differs)
 
 
 def without_remedy(why: str) -> str:
@@ -55,7 +55,7 @@ def without_remedy(why: str) -> str:
     return why.removesuffix(STAY).rstrip(" ,;").removesuffix(" or").rstrip(" ,;")
 
 
-def refusals(config: RunConfig, entry: trl_arguments.Entry) -> Iterator[str]:
+def refusals(config: RunConfig, entry: trl_arguments.TRLTrainer) -> Iterator[str]:
     """What of a run a hand-over to TRL cannot express beyond `train.backend = "trl"`."""
     if entry.pairs:
         yield "its trainer of TRL's takes recorded pairs, which are not handed over"

@@ -10,7 +10,7 @@ from typing import Any
 from grpobench.algorithms.algorithm import Role
 from grpobench.algorithms.libraries import verl_arguments
 from grpobench.algorithms.libraries.verl_arguments import ACTOR, RELEASE, UNBOUNDED
-from grpobench.runs.handover.plan import Translated
+from grpobench.runs.handover.plan import TranslatedPart
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
@@ -43,12 +43,12 @@ def unknown(settings: Mapping[str, Any]) -> list[str]:
     return [key for key in settings if key not in configuration_keys() and not key.startswith(OPEN)]
 
 
-def translate(config: RunConfig) -> Translated:
+def translate(config: RunConfig) -> TranslatedPart:
     """A run's settings in verl's terms, without what depends on the seed and on where files are."""
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
     translated = verl_arguments.translate(config.algorithm, config.modify, limit)
     if not translated.settings:
-        return Translated({}, translated.refused)
+        return TranslatedPart({}, translated.refused)
     settings = {
         **batch_settings(config, limit),
         **optimizer_settings(config, translated.critic),
@@ -59,7 +59,7 @@ def translate(config: RunConfig) -> Translated:
     if lost := unknown(settings):
         raise ConfigError([f"verl {RELEASE} has no setting {', '.join(lost)}"])
     differs = [*translated.differs, *DIFFERS, *training_differences(config)]
-    return Translated(settings, [*translated.refused, *refusals(config)], differs)
+    return TranslatedPart(settings, [*translated.refused, *refusals(config)], differs)
 
 
 def refusals(config: RunConfig) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.runfolder import checksums
-from grpobench.runs.importing.log import Fault
+from grpobench.runs.importing.log import ImportFault
 from grpobench.runs.runfolder.logs import settled
 from grpobench.runs.tools.files import read_json
 from grpobench.tasks.data import bounded
@@ -59,7 +59,9 @@ def described(path: Path) -> OwnRun:
         raise DataError(f"{path / 'run.toml'}: cannot be read ({error}); restore it") from None
 
 
-def shared_design(folders: Sequence[Path], runs: Sequence[OwnRun], faults: list[Fault]) -> dict[str, Any]:
+def shared_design(
+    folders: Sequence[Path], runs: Sequence[OwnRun], faults: list[ImportFault]
+) -> dict[str, Any]:
     """The entries of these experiments' experiment.json that decide how a report compares the runs: control,
     margin and rates that were not searched. If experiments have different controls or margins, `faults` says
     so and none is used."""
@@ -74,7 +76,7 @@ def shared_design(folders: Sequence[Path], runs: Sequence[OwnRun], faults: list[
         if len({*values.values()}) > 1:
             each = ", ".join(f"{value} in {folder}" for folder, value in values.items())
             faults.append(
-                Fault(folders[0], None, f"--beside: different values of {key} ({each}); none is used")
+                ImportFault(folders[0], None, f"--beside: different values of {key} ({each}); none is used")
             )
         elif values and (key != "control" or {*values.values()} <= arms):
             design[key] = next(iter(values.values()))

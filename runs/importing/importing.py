@@ -8,15 +8,15 @@ from pathlib import Path
 
 from grpobench.runs.importing import beside, folder, handed
 from grpobench.runs.importing.folder import KeyOverrides, RunKey
-from grpobench.runs.importing.log import Fault, Log
-from grpobench.runs.importing.sources import Source, read, sources
+from grpobench.runs.importing.log import ImportFault, Log
+from grpobench.runs.importing.sources import ImportSource, read, sources
 from grpobench.runs.importing.translate import STEP, Translated, diverged, divided, language, translate
 from grpobench.runs.tools.files import demand_writable
 from grpobench.tasks.data.tables import DataError
 
 
 @dataclass(frozen=True)
-class Request:
+class ImportRequest:
     """The request of the command line."""
 
     sources: Sequence[Path]
@@ -35,7 +35,7 @@ class Request:
 class ReadRun:
     """A run that was read, and its target."""
 
-    source: Source
+    source: ImportSource
     target: RunKey
     log: Log
     translated: Translated
@@ -48,18 +48,18 @@ class Imported:
 
     experiment: Path
     runs: Sequence[ReadRun]
-    faults: Sequence[Fault]
+    faults: Sequence[ImportFault]
     """Faults of sources that could not be read at all."""
     unused: Sequence[str] = ()
     """Names in --map that no log has."""
 
     @property
-    def every_fault(self) -> list[Fault]:
+    def every_fault(self) -> list[ImportFault]:
         """These faults and those of the runs."""
         return [*self.faults, *(fault for run in self.runs for fault in run.log.faults)]
 
 
-def carry_out(request: Request) -> Imported:
+def carry_out(request: ImportRequest) -> Imported:
     """Read every source, then write a run folder for each run, and experiment.json. Nothing is written if
     nothing can be read, or if `strict` and anything cannot be read. Raises DataError in these cases,
     ConfigError for an `out` with other content and for a missing package."""
@@ -67,18 +67,18 @@ def carry_out(request: Request) -> Imported:
     ours = beside.settled_runs(request.beside)
     before = folder.described(request.out)
     originals: folder.Originals = before.get("originals", {})
-    faults: list[Fault] = []
+    faults: list[ImportFault] = []
     design = beside.shared_design(request.beside, ours, faults)
     made: dict[RunKey, ReadRun] = {}
     for source, log in joined(logs(request, faults)):
         try:
             run = translated_run(source, log, request, made)
         except DataError as error:
-            faults.append(Fault(source.path, None, message_of(error, source)))
+            faults.append(ImportFault(source.path, None, message_of(error, source)))
             continue
         clash = folder.find_confusion(run.target, originals) or occupied(run, made, request.out)
         if clash:
-            faults.append(Fault(source.path, None, clash))
+            faults.append(ImportFault(source.path, None, clash))
         else:
             made[run.target] = run
     result = Imported(request.out, list(made.values()), faults, unused(request, made.values()))
@@ -100,27 +100,27 @@ def ours_keys(runs: Iterable[beside.OwnRun]) -> list[RunKey]:
     return [RunKey(run.arm, run.task.replace(":", "-"), run.seed) for run in runs]
 
 
-def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
+def logs(request: ImportRequest, faults: list[ImportFault]) -> Iterator[tuple[ImportSource, Log]]:
     """The log of every source; whatever cannot be read is added to `faults`."""
     for path in request.sources:
         for source in sources(path, request.form, faults):
             try:
                 log = read(source, request.form, request.mapped)
             except DataError as error:
-                faults.append(Fault(source.path, None, message_of(error, source)))
+                faults.append(ImportFault(source.path, None, message_of(error, source)))
                 continue
             handed.adopt(source.path, log)
             yield source, log
 
 
-def message_of(error: DataError, source: Source) -> str:
+def message_of(error: DataError, source: ImportSource) -> str:
     """The text of an error, without the path that a fault already has."""
     return str(error).removeprefix(f"{source.path}: ").removeprefix(f"{source.path}, ")
 
 
-def joined(source_logs: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
+def joined(source_logs: Iterable[tuple[ImportSource, Log]]) -> list[tuple[ImportSource, Log]]:
     """Join the parts of a run that was stopped and resumed, in the position of its first part."""
-    runs: dict[object, list[tuple[Source, Log]]] = {}
+    runs: dict[object, list[tuple[ImportSource, Log]]] = {}
     for number, (source, log) in enumerate(source_logs):
         runs.setdefault(log.identity or number, []).append((source, log))
     for parts in runs.values():
@@ -132,7 +132,9 @@ def joined(source_logs: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]
     return [parts[0] for parts in runs.values()]
 
 
-def translated_run(source: Source, log: Log, request: Request, made: Mapping[RunKey, ReadRun]) -> ReadRun:
+def translated_run(
+    source: ImportSource, log: Log, request: ImportRequest, made: Mapping[RunKey, ReadRun]
+) -> ReadRun:
     """A log under our names, with its target. Raises DataError for numbers outside their range."""
     log.notes += log.repeated()
     mapped = {theirs: ours for theirs, ours in {**log.mapped, **request.mapped}.items() if ours != STEP}
@@ -155,7 +157,7 @@ def occupied(run: ReadRun, made: Mapping[RunKey, ReadRun], out: Path) -> str:
     return ""
 
 
-def unused(request: Request, runs: Iterable[ReadRun]) -> list[str]:
+def unused(request: ImportRequest, runs: Iterable[ReadRun]) -> list[str]:
     """Names in --map that no log has."""
     names = {name for run in runs for row in run.log.rows.values() for name in row}
     return [

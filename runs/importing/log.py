@@ -25,7 +25,7 @@ DEEPEST = 100
 
 
 @dataclass(frozen=True)
-class Fault:
+class ImportFault:
     """Something in a source that could not be imported."""
 
     path: Path
@@ -70,7 +70,7 @@ class Log:
     """Rows as in eval.jsonl."""
     files: list[Path] = field(default_factory=list)
     """All files that were read."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[ImportFault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Notes for the reader of the report that are not damage."""
     mapped: dict[str, str] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Log:
 
     def fault(self, path: Path, line: int | None, message: str) -> None:
         """Note what was left out, and why."""
-        self.faults.append(Fault(path, line, message))
+        self.faults.append(ImportFault(path, line, message))
 
 
 def numbers(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpobench.runs.importing.folder import parted
-from grpobench.runs.importing.log import Fault, Log, head
+from grpobench.runs.importing.log import ImportFault, Log, head
 from grpobench.runs.importing.readers import columns, console, tensorboard, trl, verl_dumps, wandb
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
@@ -48,7 +48,7 @@ DATED = re.compile(r"\D{3,}\d\d_\d\d-\d\d-\d\d_.")
 
 
 @dataclass(frozen=True)
-class Source:
+class ImportSource:
     """A run to be read."""
 
     path: Path
@@ -61,7 +61,7 @@ class Source:
     """The run whose lines are read, for a chart of several runs."""
 
 
-def sources(path: Path, form: str, faults: list[Fault]) -> list[Source]:
+def sources(path: Path, form: str, faults: list[ImportFault]) -> list[ImportSource]:
     """Every run of a file or folder, in the order of their paths. Folders without a run are noted in
     `faults`. Raises DataError if the path does not exist."""
     if path.is_file():
@@ -70,17 +70,17 @@ def sources(path: Path, form: str, faults: list[Fault]) -> list[Source]:
             listed = "; --from jsonl reads a list of objects" if path.suffix == ".json" and not form else ""
             as_form = f" as {form}" if form else ""
             raise DataError(f"{path}: not a known log format{as_form}; see --from{listed}")
-        return [*charted(Source(path, kind, file_label(path, kind)))]
+        return [*charted(ImportSource(path, kind, file_label(path, kind)))]
     if not path.is_dir():
         raise DataError(f"{path}: no such file or folder")
     noted = len(faults)
     runs = list(below(path, "", form, faults))
     if not runs and len(faults) == noted:
-        faults.append(Fault(path, None, NOTHING))
+        faults.append(ImportFault(path, None, NOTHING))
     return [part for run in runs for part in charted(replace(run, label=whole_label(run, path)))]
 
 
-def charted(source: Source) -> Iterator[Source]:
+def charted(source: ImportSource) -> Iterator[ImportSource]:
     """The runs of a W&B chart, or the source itself for any other file."""
     runs = columns.chart_runs(source.path) if source.kind == CSV else []
     yield from [replace(source, label=run, chart_run=run) for run in runs] or [source]
@@ -92,13 +92,13 @@ def file_label(file: Path, kind: str) -> str:
     inside = file.resolve().parent
     if kind in (STATE, EVENTS):
         inside = run_folder(inside.parent if inside.name.startswith("checkpoint-") else inside)
-        return whole_label(Source(inside, STATE, ""), inside)
+        return whole_label(ImportSource(inside, STATE, ""), inside)
     if parted(file.stem)[1] is not None:
         return file.stem
-    return whole_label(Source(file, kind, single(file, kind, inside.name, "")), inside)
+    return whole_label(ImportSource(file, kind, single(file, kind, inside.name, "")), inside)
 
 
-def whole_label(source: Source, folder: Path) -> str:
+def whole_label(source: ImportSource, folder: Path) -> str:
     """The label of a run below the given folder. That folder's name is added if the label is empty or only a
     seed, because then the folder names the arm. If that name is only a seed too, its parent's is added."""
     folder = folder.resolve()
@@ -117,11 +117,11 @@ def run_folder(folder: Path) -> Path:
     return folder.parent.parent if dated else folder
 
 
-def below(folder: Path, label: str, form: str, faults: list[Fault]) -> Iterator[Source]:
+def below(folder: Path, label: str, form: str, faults: list[ImportFault]) -> Iterator[ImportSource]:
     """The runs of a folder and of its subfolders."""
     if (folder / "run.toml").exists() and not form:
         faults.append(
-            Fault(folder, None, "is a run folder of grpobench, which reports read without an import")
+            ImportFault(folder, None, "is a run folder of grpobench, which reports read without an import")
         )
         return
     kinds: dict[str, list[Path]] = {}
@@ -141,18 +141,20 @@ def below(folder: Path, label: str, form: str, faults: list[Fault]) -> Iterator[
             continue
         inner = list(below(path, f"{label}/{path.name}".strip("/"), form, faults))
         if not (label or sources_here or inner):  # Deeper files, or files beside a log, need not be logs.
-            faults.append(Fault(path, None, NOTHING))
+            faults.append(ImportFault(path, None, NOTHING))
         yield from inner
 
 
-def here(folder: Path, kind: str, files: Sequence[Path], label: str) -> Iterator[Source]:
+def here(folder: Path, kind: str, files: Sequence[Path], label: str) -> Iterator[ImportSource]:
     """The runs of one folder: one for all event files, else one per file."""
     if kind in (STATE, EVENTS):
-        yield Source(folder, kind, label)
+        yield ImportSource(folder, kind, label)
     elif len(files) == 1:
-        yield Source(files[0], kind, single(files[0], kind, label or folder.resolve().name, label), folder)
+        yield ImportSource(
+            files[0], kind, single(files[0], kind, label or folder.resolve().name, label), folder
+        )
     else:
-        yield from (Source(path, kind, f"{label}/{path.stem}".strip("/")) for path in files)
+        yield from (ImportSource(path, kind, f"{label}/{path.stem}".strip("/")) for path in files)
 
 
 def single(file: Path, kind: str, folder: str, label: str) -> str:
@@ -216,7 +218,7 @@ def is_file_logger(path: Path) -> bool:
     return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', head(path)) is not None
 
 
-def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
+def read(source: ImportSource, form: str, mapped: Mapping[str, str]) -> Log:
     """The log of a run. `mapped` are the columns given with --map. Raises DataError if it cannot be read, and
     ConfigError if a package is missing."""
     path = source.path

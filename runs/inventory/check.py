@@ -39,7 +39,7 @@ OTHERS: Final = 6
 
 
 @dataclass(frozen=True)
-class Tried:
+class ConstantAnswer:
     """An answer that knows nothing of the problem."""
 
     problem: Problem
@@ -49,7 +49,7 @@ class Tried:
     """Whether it happens to be the right answer."""
 
 
-def tried(task: Task, problems: Sequence[Problem], references: Mapping[str, Verdict]) -> list[Tried]:
+def tried(task: Task, problems: Sequence[Problem], references: Mapping[str, Verdict]) -> list[ConstantAnswer]:
     """Every constant, and references of other problems, on at most `MOST` of the problems. `references` are
     the verdicts on the problems' own references, by id. An answer counts as right if it equals that reference
     in spelling or value, or if the task confirms it without its verifier (`Task.right_besides`). The
@@ -67,7 +67,7 @@ def tried(task: Task, problems: Sequence[Problem], references: Mapping[str, Verd
             right = alike(text, reference) or (
                 accepted(verdict) and task.right_besides(problem, tuple(episode))
             )
-            blind_answers.append(Tried(problem, text, verdict, right))
+            blind_answers.append(ConstantAnswer(problem, text, verdict, right))
     return blind_answers
 
 
@@ -83,7 +83,7 @@ def others(
     return list(episode_by_answer.items())
 
 
-def graded_scores(blind_answers: Sequence[Tried]) -> dict[str, float]:
+def graded_scores(blind_answers: Sequence[ConstantAnswer]) -> dict[str, float]:
     """The mean scores of the answers that are not right."""
     wrong = [
         answer.verdict.scores
@@ -160,7 +160,7 @@ class GradeCount:
 
 
 @dataclass(frozen=True)
-class Check:
+class TaskCheck:
     """The result for one task in one mode."""
 
     task: str
@@ -186,7 +186,7 @@ class Check:
     seconds: float = 0.0
     """Seconds that the check took."""
 
-    def settled(self) -> Check:
+    def settled(self) -> TaskCheck:
         """A copy with the state that its tallies imply."""
         faults = any(getattr(self, name).faults for name in TALLIES)
         blank = not self.references.answers or not self.corrupted.answers
@@ -200,7 +200,7 @@ class Check:
 
 def checks(
     names: Sequence[str], most: int = MOST, tell: Callable[[str], None] = lambda text: None
-) -> Iterator[Check]:
+) -> Iterator[TaskCheck]:
     """Check the named tasks, or all, on at most `most` problems each (0: all), spread evenly over the splits.
     The tasks of a family share that number. A name may be `module:Name`, with the file in the current folder,
     or the path of a recipe, which stands for its tasks with their settings. `tell` gets a message before each
@@ -224,7 +224,7 @@ def checks(
                 began = time.monotonic()
         except Exception as error:  # An error of a faulty task becomes its result.
             took = round(time.monotonic() - began, 3)
-            yield Check(name, state="failed", why=f"{type(error).__name__}: {error}", seconds=took)
+            yield TaskCheck(name, state="failed", why=f"{type(error).__name__}: {error}", seconds=took)
 
 
 def always(task: Task) -> Callable[[], Task]:
@@ -243,17 +243,17 @@ def fewer(task: Task, most: int) -> Task:
     return dataclasses.replace(task, **made)
 
 
-def check(name: str, task: Task, most: int) -> Iterator[Check]:
+def check(name: str, task: Task, most: int) -> Iterator[TaskCheck]:
     """One result per mode of a task, or one that says what is missing."""
     lack = task.missing()
     if lack and lack != sources.missing(task.tables, sources.data_folder(), task.packages):
-        yield Check(name, state="absent", why=lack)  # without something that grading needs
+        yield TaskCheck(name, state="absent", why=lack)  # without something that grading needs
         return
     problems = checkable_problems(task, lack)
     if not problems:
-        yield Check(name, state="absent", why=lack)
+        yield TaskCheck(name, state="absent", why=lack)
         return
-    common = Check(name, why=lack, problems=len(problems))
+    common = TaskCheck(name, why=lack, problems=len(problems))
     step = -(-len(problems) // most) if most else 1
     defects = task.defects()
     indices = [i for i in range(0, len(problems), step) if problems[i].id not in defects]
@@ -278,7 +278,7 @@ def checkable_problems(task: Task, lack: str) -> list[Problem]:
     return readable_problems
 
 
-def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Sequence[int]) -> Check:
+def written(check: TaskCheck, task: Task, problems: Sequence[Problem], chosen: Sequence[int]) -> TaskCheck:
     """Grade, for each chosen problem, its reference, a corrupted answer and an empty one; for some also
     constants and answers to other problems."""
     references, corrupted, empty = GradeCount(), GradeCount(), GradeCount()
@@ -317,7 +317,7 @@ def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Seque
     ).settled()
 
 
-def likelihood(check: Check, task: Task, problems: Sequence[Problem]) -> Check:
+def likelihood(check: TaskCheck, task: Task, problems: Sequence[Problem]) -> TaskCheck:
     """Ask for the verdict with each candidate far ahead of the others in turn. If the reference is one of the
     candidates it must be accepted, and the corrupted one (or every other) rejected. A probe without a right
     answer must distinguish its candidates: accept one and reject one."""
@@ -348,7 +348,7 @@ def ahead(task: Task, problem: Problem, candidates: Sequence[str], first: int) -
     return task.choose(problem, logp, tokens)
 
 
-def as_lines(check: Check) -> list[str]:
+def as_lines(check: TaskCheck) -> list[str]:
     """A result as text."""
     if check.state == "absent":
         return [f"{check.task}: absent: {check.why}"]

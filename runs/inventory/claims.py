@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpobench.runs.inventory.folders import results_folder
 from grpobench.runs.settings import plugins, registries
-from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
+from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Standing:
     """Folder of the kept tables of findings; None without any."""
 
     @cached_property
-    def studies(self) -> dict[str, Study]:
+    def studies(self) -> dict[str, FindingFile]:
         return {name: read_finding(name) for name in findings()}
 
     @cached_property
@@ -110,13 +110,13 @@ class Standing:
                 rows = [row for scale in SCALES if (row := self.conclusion(study, scale, study.about[name]))]
                 yield from rows or [self.not_kept(study)]
 
-    def not_kept(self, study: Study) -> Row:
+    def not_kept(self, study: FindingFile) -> Row:
         """A finding without a kept table, or whose tables do not come with the package."""
         name, claim = study.finding.name, study.finding.claim
         why = "no result is kept" if self.tables else "kept results come with a checkout of the project"
         return {"finding": name, "scale": "", "claim": claim, "why": why}
 
-    def conclusion(self, study: Study, scale: str, test: str) -> Row | None:
+    def conclusion(self, study: FindingFile, scale: str, test: str) -> Row | None:
         """What a kept table concludes: the whole finding, or one test of it; None without one. Raises
         ConfigError for a damaged table."""
         from grpobench.analysis.findings.description import effect_words

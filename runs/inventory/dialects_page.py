@@ -12,7 +12,7 @@ from grpobench.runs.settings import registries
 
 
 @dataclass(frozen=True)
-class Library:
+class LibraryPresets:
     """What several presets of one library share."""
 
     facts: list[Mapping[str, Any]]
@@ -20,7 +20,7 @@ class Library:
     """A label by (what, source)."""
 
 
-def collect_library(name: str, presets: list[showing.Row]) -> Library:
+def collect_library(name: str, presets: list[showing.Row]) -> LibraryPresets:
     """The facts and gaps that at least two presets of a library share word for word. Of two sources for one
     value the more frequent one counts."""
     facts = [fact for row in presets for fact in (*row["differences"], *row["equal"])]
@@ -32,7 +32,7 @@ def collect_library(name: str, presets: list[showing.Row]) -> Library:
             shared.setdefault((setting, theirs), row)
     gaps = Counter((gap["what"], gap["source"]) for row in presets for gap in row["not_expressed"])
     repeated = [gap for gap, count in gaps.items() if count > 1]
-    return Library(
+    return LibraryPresets(
         sorted(shared.values(), key=lambda fact: str(fact["setting"])),
         {gap: f"{name}-{number}" for number, gap in enumerate(repeated, 1)},
     )
@@ -60,7 +60,7 @@ def collect_dialects(presets: list[showing.Row]) -> Mapping[str, Any]:
     }
 
 
-def mark_shared(row: showing.Row, library: Library) -> showing.Row:
+def mark_shared(row: showing.Row, library: LibraryPresets) -> showing.Row:
     """A preset whose facts say whether the library's table has them, and whose shared gaps are labels."""
 
     def mark(fact: Mapping[str, Any]) -> Mapping[str, Any]:

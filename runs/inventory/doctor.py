@@ -33,7 +33,7 @@ DEEP = "grpobench doctor --deep"
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineCheck:
     """The result of one check. If `needed` checks fail, the suite cannot run."""
 
     subject: str
@@ -42,21 +42,21 @@ class Finding:
     needed: bool = False
 
 
-def examine(out: Path) -> list[Finding]:
+def examine(out: Path) -> list[MachineCheck]:
     """All results. Failed checks do not raise."""
-    probes: list[Callable[[], Finding | list[Finding]]] = [python, threads, workers]
+    probes: list[Callable[[], MachineCheck | list[MachineCheck]]] = [python, threads, workers]
     if not installed.version_of("torch"):
         probes.append(without_torch)
     else:
         probes += [torch_device, memory, training, vllm]
     probes += [packages, models, sandboxes, data_sets, task_readiness, lambda: disk(out)]
-    findings: list[Finding] = []
+    findings: list[MachineCheck] = []
     for probe in probes:
         try:
             result = probe()
         except Exception as error:  # A broken installation may raise anything.
             name = getattr(probe, "__name__", "probe")
-            result = Finding(name, "broken", f"{type(error).__name__}: {error}", needed=True)
+            result = MachineCheck(name, "broken", f"{type(error).__name__}: {error}", needed=True)
         findings += result if isinstance(result, list) else [result]
     return findings
 
@@ -64,17 +64,17 @@ def examine(out: Path) -> list[Finding]:
 PACKAGES = ("transformers", "safetensors", "trl", "gguf", "lm_eval")
 
 
-def python() -> Finding:
-    return Finding(
+def python() -> MachineCheck:
+    return MachineCheck(
         "python", "ok" if sys.version_info >= (3, 11) else "broken", platform.python_version(), True
     )
 
 
-def threads() -> Finding:
-    return Finding("processor", "ok", f"{cores()} of {os.cpu_count()} cores usable, {provenance.cpu()}")
+def threads() -> MachineCheck:
+    return MachineCheck("processor", "ok", f"{cores()} of {os.cpu_count()} cores usable, {provenance.cpu()}")
 
 
-def workers() -> Finding:
+def workers() -> MachineCheck:
     """The workers that an experiment would use on this machine."""
     worker_devices = devices()
     detail = (
@@ -82,59 +82,59 @@ def workers() -> Finding:
         if worker_devices
         else f"{cores()}, one per core"
     )
-    return Finding("workers", "ok", detail)
+    return MachineCheck("workers", "ok", detail)
 
 
-def without_torch() -> Finding:
+def without_torch() -> MachineCheck:
     """The plain install, which reads and draws what was run elsewhere."""
-    return Finding("torch", "absent", f"{installed.remedy('torch')}; without it, nothing is trained")
+    return MachineCheck("torch", "absent", f"{installed.remedy('torch')}; without it, nothing is trained")
 
 
-def torch_device() -> list[Finding]:
+def torch_device() -> list[MachineCheck]:
     """Import torch and compute something on every device that it sees."""
     import torch
 
     total = float(torch.ones(8, 8).matmul(torch.ones(8, 8)).sum())
     works: Health = "ok" if total == 512 else "broken"
-    findings = [Finding("torch", works, f"{torch.__version__}, {torch.get_num_threads()} threads", True)]
+    findings = [MachineCheck("torch", works, f"{torch.__version__}, {torch.get_num_threads()} threads", True)]
     if not torch.cuda.is_available():
-        return [*findings, Finding("gpu", "absent", "none seen by torch; runs use the processor")]
+        return [*findings, MachineCheck("gpu", "absent", "none seen by torch; runs use the processor")]
     for index in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(index).total_memory / 2**30
         total = float(torch.ones(8, 8, device=f"cuda:{index}").sum())
         works = "ok" if total == 64 else "broken"
-        findings.append(Finding("gpu", works, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
+        findings.append(MachineCheck("gpu", works, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
     return findings
 
 
-def memory() -> Finding:
-    return Finding("memory", "not tried", f"{DEEP} RECIPE plans what its runs take")
+def memory() -> MachineCheck:
+    return MachineCheck("memory", "not tried", f"{DEEP} RECIPE plans what its runs take")
 
 
-def training() -> Finding:
+def training() -> MachineCheck:
     """Whether every package is here that training needs, without importing them. Steps are not tried."""
     if lacks := installed.lacks("train"):
         detail = f"training needs {', '.join(lacks)}; pip install '.[train]' in a checkout"
-        return Finding("training", "broken", detail, True)
-    return Finding("training", "not tried", f"{DEEP} takes steps, stops a run and resumes it")
+        return MachineCheck("training", "broken", detail, True)
+    return MachineCheck("training", "not tried", f"{DEEP} takes steps, stops a run and resumes it")
 
 
-def packages() -> list[Finding]:
+def packages() -> list[MachineCheck]:
     return [package(name) for name in PACKAGES]
 
 
-def package(name: str) -> Finding:
+def package(name: str) -> MachineCheck:
     """Whether a package is installed, without importing it."""
     if importlib.util.find_spec(name) is None:
-        return Finding(name, "absent", installed.remedy(name))
+        return MachineCheck(name, "absent", installed.remedy(name))
     version = installed.version_of(name, name.replace("_", "-"))
-    return Finding(name, "ok", version or "installed, version unknown")
+    return MachineCheck(name, "ok", version or "installed, version unknown")
 
 
-def vllm() -> Finding:
+def vllm() -> MachineCheck:
     """Have an engine generate a token with the built-in policy, in a process of its own."""
     if lack := runs_config.SamplerConfig(kind="vllm").missing():
-        return Finding("vllm", "absent", lack)
+        return MachineCheck("vllm", "absent", lack)
     program = "from grpobench.runs.sample.engines.vllm import trial; print(trial())"
     try:
         done = subprocess.run(
@@ -145,18 +145,20 @@ def vllm() -> Finding:
             timeout=ENGINE_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return Finding("vllm", "broken", f"no token within {ENGINE_SECONDS} s")
+        return MachineCheck("vllm", "broken", f"no token within {ENGINE_SECONDS} s")
     if done.returncode:
-        return Finding("vllm", "broken", ([*done.stderr.split("\n"), ""])[-2] or f"exit {done.returncode}")
-    return Finding("vllm", "ok", done.stdout.strip().rpartition("\n")[2])
+        return MachineCheck(
+            "vllm", "broken", ([*done.stderr.split("\n"), ""])[-2] or f"exit {done.returncode}"
+        )
+    return MachineCheck("vllm", "ok", done.stdout.strip().rpartition("\n")[2])
 
 
-def models() -> list[Finding]:
+def models() -> list[MachineCheck]:
     """Whether the weights of each model are on this machine."""
     from grpobench.runs.inventory.listing import model_rows
 
     return [
-        Finding(
+        MachineCheck(
             f"model {row['name']}",
             "ok" if row["present"] else "absent",
             f"{row['summary']} ({row['source']})",
@@ -166,7 +168,7 @@ def models() -> list[Finding]:
     ]
 
 
-def sandboxes() -> list[Finding]:
+def sandboxes() -> list[MachineCheck]:
     """Run a program, and one that tries to escape, in each tier of the sandbox."""
     from grpobench.tasks.sandbox import choose
     from grpobench.tasks.sandbox.protocol import Tier
@@ -177,14 +179,14 @@ def sandboxes() -> list[Finding]:
         absent, reason = choose.absent(tier), choose.trouble(tier)
         health: Health = "absent" if absent else "broken" if reason else "ok"
         detail = f"{reason}; {choose.FIX}" if reason and tier == "bubblewrap" else reason
-        findings.append(Finding(f"sandbox {tier}", health, detail or "runs programs and keeps them in"))
+        findings.append(MachineCheck(f"sandbox {tier}", health, detail or "runs programs and keeps them in"))
     chosen, reason = choose.choose()
     detail = reason or f"programs run in {chosen}"
     trains = bool(installed.version_of("torch"))
-    return [Finding("sandbox", "ok" if chosen else "broken", detail, needed=trains), *findings]
+    return [MachineCheck("sandbox", "ok" if chosen else "broken", detail, needed=trains), *findings]
 
 
-def data_sets() -> list[Finding]:
+def data_sets() -> list[MachineCheck]:
     """Which data sets are on this machine; `grpobench data list` also reads them."""
     from grpobench.runs.inventory import data
 
@@ -201,11 +203,11 @@ def data_sets() -> list[Finding]:
         ways = f"grpobench data fetch {name}, or grpobench data list" if fetch else "grpobench data list"
         lack = "" if here == of else f"; {ways} for the ways"
         health: Health = "ok" if here == of else "absent"
-        findings.append(Finding(f"data {name}", health, detail + lack))
+        findings.append(MachineCheck(f"data {name}", health, detail + lack))
     return findings
 
 
-def task_readiness() -> list[Finding]:
+def task_readiness() -> list[MachineCheck]:
     """Whether each task is available; for a family, whether its first task is."""
     findings = []
     first: dict[str, type[Task]] = {}
@@ -215,13 +217,13 @@ def task_readiness() -> list[Finding]:
         try:
             lack = cls().missing()
         except Exception as error:  # The task's own code may meet a damaged file.
-            findings.append(Finding(f"task {name}", "broken", f"{type(error).__name__}: {error}"))
+            findings.append(MachineCheck(f"task {name}", "broken", f"{type(error).__name__}: {error}"))
             continue
-        findings.append(Finding(f"task {name}", "absent" if lack else "ok", lack or cls.source))
+        findings.append(MachineCheck(f"task {name}", "absent" if lack else "ok", lack or cls.source))
     return findings
 
 
-def disk(out: Path) -> Finding:
+def disk(out: Path) -> MachineCheck:
     """Free space for results."""
     folder = out.resolve()
     while not folder.exists():
@@ -229,23 +231,23 @@ def disk(out: Path) -> Finding:
     free = shutil.disk_usage(folder).free / 1e9
     writable = os.access(folder, os.W_OK)
     if not writable:
-        return Finding("disk", "broken", f"{folder} is not writable; choose another --out", True)
-    return Finding(
+        return MachineCheck("disk", "broken", f"{folder} is not writable; choose another --out", True)
+    return MachineCheck(
         "disk", "ok" if free >= LEAST_FREE_GB else "broken", f"{free:.1f} GB free in {folder}", True
     )
 
 
-def as_rows(findings: list[Finding]) -> list[dict[str, object]]:
+def as_rows(findings: list[MachineCheck]) -> list[dict[str, object]]:
     """The results as JSON objects."""
     return [asdict(finding) for finding in findings]
 
 
-def healthy(findings: list[Finding]) -> bool:
+def healthy(findings: list[MachineCheck]) -> bool:
     """Whether everything that is needed works, as far as it was tried."""
     return all(finding.health in ("ok", "not tried") for finding in findings if finding.needed)
 
 
-def runnable(findings: list[Finding]) -> list[tuple[str, str]]:
+def runnable(findings: list[MachineCheck]) -> list[tuple[str, str]]:
     """Commands for this machine, each with what it does; then those that make more possible."""
     health = {finding.subject: finding.health for finding in findings}
     lines = [("grpobench report DIR", "reports, figures and imports of runs made here or elsewhere")]
@@ -269,7 +271,7 @@ def runnable(findings: list[Finding]) -> list[tuple[str, str]]:
     return lines
 
 
-def show(findings: list[Finding]) -> None:
+def show(findings: list[MachineCheck]) -> None:
     """Print the results as a table, and then what this machine can run."""
     from rich.console import Console
     from rich.table import Table

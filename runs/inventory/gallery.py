@@ -14,7 +14,7 @@ from grpobench.runs.inventory import profiles_page, transfer_page, verdicts
 from grpobench.runs.inventory.folders import AGAIN, SET_ASIDE, kept_finding
 from grpobench.runs.inventory.labels import algorithm_labels, labels_of
 from grpobench.runs.publishing.contributed import ContributedRecord, contributed_records
-from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
+from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ TITLES = {
 class FindingEntry:
     """A finding at a scale with its kept table."""
 
-    study: Study
+    study: FindingFile
     record: Record
     result: Result
     again: Record | None = None
@@ -245,7 +245,7 @@ def change(entry: FindingEntry) -> Mapping[str, str]:
     }
 
 
-def again(record: Record, study: Study) -> Mapping[str, Any]:
+def again(record: Record, study: FindingFile) -> Mapping[str, Any]:
     """The result of a rerun: its verdict, its primary effect, and its seeds."""
     from grpobench.analysis.findings.description import effect_words
     from grpobench.analysis.findings.result import as_row

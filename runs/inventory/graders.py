@@ -12,7 +12,7 @@ from grpobench.tasks.grading import pairs, readings
 
 
 @dataclass(frozen=True)
-class Compared:
+class GraderComparison:
     """What the graders say now."""
 
     rows: Sequence[Any]
@@ -25,7 +25,7 @@ class Compared:
 TABLES: Mapping[str, Any] = {"pairs": pairs, "readings": readings}
 
 
-def compare(name: str, keep: bool = False) -> Compared:
+def compare(name: str, keep: bool = False) -> GraderComparison:
     """Ask again about the rows of a table, and with `keep` replace it in the project's checkout. Raises
     ConfigError where there is none."""
     table = TABLES[name]
@@ -36,4 +36,4 @@ def compare(name: str, keep: bool = False) -> Compared:
     faults = list(table.faults(expected, now))
     if keep:
         files.write_atomic(table.TABLE, table.as_text(now).encode())
-    return Compared(now, [*table.as_lines(now), *lacking, *faults], faults)
+    return GraderComparison(now, [*table.as_lines(now), *lacking, *faults], faults)

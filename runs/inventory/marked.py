@@ -28,7 +28,7 @@ STAMP = re.compile(r"^\*Measured at commit [^*]*\*\n+")
 
 
 @dataclass(frozen=True)
-class Block:
+class MarkedBlock:
     """A pair of markers in a document."""
 
     name: str
@@ -62,12 +62,14 @@ def filled(text: str, path: Path, tables: Path) -> str:
     )
 
 
-def _block(match: re.Match[str]) -> Block:
+def _block(match: re.Match[str]) -> MarkedBlock:
     name, kind, *options = match["asked"].split()
-    return Block(name, kind, dict(option.partition("=")[::2] for option in options), match["body"].strip())
+    return MarkedBlock(
+        name, kind, dict(option.partition("=")[::2] for option in options), match["body"].strip()
+    )
 
 
-def _body(block: Block, path: Path, tables: Path) -> str:
+def _body(block: MarkedBlock, path: Path, tables: Path) -> str:
     table_path = tables / f"{block.name}.json"
     if table_path.exists():
         try:
@@ -84,7 +86,7 @@ def _body(block: Block, path: Path, tables: Path) -> str:
     return f"\n{EARLIER.format(block.before)}\n\n{body}\n\n"
 
 
-def _lines(block: Block, table_path: Path) -> list[str]:
+def _lines(block: MarkedBlock, table_path: Path) -> list[str]:
     """The block that a kind makes of a kept table."""
     from grpobench.analysis import kept, kept_tables, readable
     from grpobench.analysis.calibration import markdown as calibration

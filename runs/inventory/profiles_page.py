@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from grpobench.analysis.profile import kept
 from grpobench.analysis.profile.document import document
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.scores import Profile, build
 from grpobench.analysis.profile.table import algorithms_with_runs, lines
 from grpobench.runs.publishing.contributed import contributed_rows
@@ -23,7 +23,7 @@ FEWEST = 5
 """Algorithms from which on a page says something."""
 
 
-def contributed() -> tuple[dict[str, list[Row]], list[Row]]:
+def contributed() -> tuple[dict[str, list[ProbeOutcome]], list[ProbeOutcome]]:
     """Outcomes and searches of contributions, as CONTRIBUTION/ALGORITHM; none outside of a checkout."""
     docs = Path(__file__).resolve().parents[2] / "docs"
     return contributed_rows(docs / "results")
@@ -35,7 +35,7 @@ def shipped() -> Profile:
 
 
 def contributed_lines(
-    ours: Mapping[str, Sequence[Row]], rates: Mapping[str, Mapping[str, float]]
+    ours: Mapping[str, Sequence[ProbeOutcome]], rates: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
     """Tables of the contributed algorithms alone; empty without any. Their marks come from a comparison with
     all of ours. Ours are compared without them: one more algorithm changes the q of every pair."""

@@ -33,7 +33,7 @@ def nothing() -> None:
     """Nothing to heed."""
 
 
-class Ranks:
+class DeviceRanks:
     """The ranks of a run as one of them sees the others. `ALONE` is a run in one process."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Ranks:
         return results
 
 
-ALONE = Ranks()
+ALONE = DeviceRanks()
 
 
 def moved(value: Any, device: torch.device | str) -> Any:

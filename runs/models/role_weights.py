@@ -15,7 +15,7 @@ from grpobench.runs.models import adapters
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.past_weights import PastWeights
-from grpobench.runs.models.ranks import ALONE, Ranks
+from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.models.shards import bytes_of, full_tensor, local_shard, shard_like
 from grpobench.runs.models.stored_weights import StoredWeights, round_stochastically, stored
 from grpobench.runs.models.token_budgets import ModelError
@@ -53,7 +53,7 @@ class RoleWeights:
         language: Any,
         networks: dict[str, Network],
         adapter: Adapter | None = None,
-        ranks: Ranks = ALONE,
+        ranks: DeviceRanks = ALONE,
     ) -> None:
         self.language, self.networks, self.adapter = language, networks, adapter
         self.ranks = ranks

@@ -33,7 +33,7 @@ from grpobench.runs.models.packing import (
     scatter,
 )
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
-from grpobench.runs.models.ranks import ALONE, Ranks, moved
+from grpobench.runs.models.ranks import ALONE, DeviceRanks, moved
 from grpobench.runs.models.role_weights import Network, RoleWeights
 from grpobench.runs.models.routing import demand_replay, replayed, to_packed
 from grpobench.runs.models.shards import Shards
@@ -66,7 +66,7 @@ class MicroBatches:
         row_group: torch.Tensor,
         token_budget: TokenBudget,
         dtype: torch.dtype,
-        ranks: Ranks = ALONE,
+        ranks: DeviceRanks = ALONE,
     ) -> None:
         self.batch, self.row_group, self.token_budget, self.dtype = batch, row_group, token_budget, dtype
         self.ranks = ranks
@@ -134,7 +134,7 @@ class RoleModels(RoleWeights):
         attention: str = "auto",
         teacher: Any = None,
         router_replay: str = "none",
-        ranks: Ranks = ALONE,
+        ranks: DeviceRanks = ALONE,
         keep_base: bool = False,
     ) -> None:
         # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.

@@ -19,7 +19,7 @@ from torch import nn
 
 from grpobench.algorithms.algorithm import ModelOutput, Role
 from grpobench.runs.models.activation_checkpointing import layers_of
-from grpobench.runs.models.ranks import Ranks
+from grpobench.runs.models.ranks import DeviceRanks
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -48,7 +48,7 @@ class Shards:
         trunks: Iterable[nn.Module],
         heads: Iterable[nn.Module],
         values: Iterable[nn.Module],
-        ranks: Ranks,
+        ranks: DeviceRanks,
     ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard

@@ -47,7 +47,7 @@ def variants(name: str) -> list[Written]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class DrawnEpisode:
     """An episode with the distribution behind each of the policy's tokens."""
 
     prompt: list[int]
@@ -56,7 +56,7 @@ class Drawn:
     """By token; None where the environment wrote."""
 
 
-def path_of(tokenizer: Any, task: Written, problem: Problem, rng: random.Random) -> Drawn:
+def path_of(tokenizer: Any, task: Written, problem: Problem, rng: random.Random) -> DrawnEpisode:
     """Draw an episode as a sampler would see it: a turn that ends by its sign is closed by an end token."""
     end = tokenizer.eos_token_id
     tokens: list[int] = []
@@ -75,7 +75,7 @@ def path_of(tokenizer: Any, task: Written, problem: Problem, rng: random.Random)
             between = [end, *tokenizer.encode(reply)][tokens[-1] == end :]
             tokens += between
             targets += [None] * len(between)
-    return Drawn(tokenizer.encode(problem.text), tokens, targets)
+    return DrawnEpisode(tokenizer.encode(problem.text), tokens, targets)
 
 
 @functools.cache
@@ -84,7 +84,7 @@ def code(tokenizer: Any, character: str) -> int:
     return int(tokenizer.eos_token_id if character == END else tokenizer.encode(character)[0])
 
 
-def batch_of(paths: Sequence[Drawn], vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(paths: Sequence[DrawnEpisode], vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens (B, T), and the target of the token after each (B, T, V), zero where there is none."""
     width = max(len(path.prompt) + len(path.tokens) for path in paths)
     tokens = torch.zeros(len(paths), width, dtype=torch.long)

@@ -29,7 +29,7 @@ ACCURACY = "accuracy.json"
 
 
 @dataclass(frozen=True)
-class Measure:
+class AccuracyMeasure:
     """How accuracy is measured, before and after."""
 
     problems: int
@@ -44,7 +44,7 @@ def measured_start(
     settings: Mapping[str, Any],
     task_name: str,
     task_settings: Mapping[str, Any],
-    measure: Measure,
+    measure: AccuracyMeasure,
     out: Path | None,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def chosen_task(name: str, settings: Mapping[str, Any]) -> Task:
 
 
 def shares(
-    loaded: Loaded, task: Task, measure: Measure, when: str, tell: Callable[[str], None]
+    loaded: Loaded, task: Task, measure: AccuracyMeasure, when: str, tell: Callable[[str], None]
 ) -> dict[str, dict[str, float]]:
     """Share of right answers to each validation problem, by mode and problem."""
     settings = EvaluateConfig(problems=measure.problems, samples=measure.samples)

@@ -23,7 +23,7 @@ from grpobench.analysis.findings.record import (
 )
 from grpobench.analysis.kept import MIXTURES, keep
 from grpobench.analysis.profile import kept as profiles
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.record import as_text
 from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.analysis.runfolder.files import LogError
@@ -32,9 +32,9 @@ from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.experiment.profiling import safe
 from grpobench.runs.publishing import fileset
 from grpobench.runs.publishing.contributed import CONTRIBUTED, MANIFEST, PROFILE
-from grpobench.runs.publishing.fileset import Manifest, Part
+from grpobench.runs.publishing.fileset import Manifest, PublishedExperiment
 from grpobench.runs.publishing.profile_rows import changed_settings, rows_of_run
-from grpobench.runs.publishing.publish import Source, part_of
+from grpobench.runs.publishing.publish import PublishSource, part_of
 from grpobench.runs.settings.probes import SCALES, common
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
@@ -47,7 +47,7 @@ EXPERIMENTS = "experiments"
 
 
 @dataclass(frozen=True)
-class Checked:
+class VerifiedFileSet:
     """A file set that holds what it says."""
 
     manifest: Manifest
@@ -55,7 +55,7 @@ class Checked:
     """By experiment, what its runs say of a finding."""
     tables: Mapping[str, str]
     """By experiment, the kept table."""
-    outcomes: Mapping[str, Sequence[Row]]
+    outcomes: Mapping[str, Sequence[ProbeOutcome]]
     """By file of profile/, the outcomes on probes."""
 
 
@@ -66,7 +66,7 @@ class Faults(ConfigError):
         super().__init__(faults, f"{folder}: refused")
 
 
-def check(folder: Path) -> Checked:
+def check(folder: Path) -> VerifiedFileSet:
     """Raises Faults."""
     if not folder.is_dir():
         raise Faults(folder, [f"{why_no_folder(folder)}; give a file set that `grpobench publish` wrote"])
@@ -85,7 +85,7 @@ def check(folder: Path) -> Checked:
         raise Faults(folder, [f"logs: cannot be read ({type(error).__name__}: {error})"]) from error
 
 
-def check_logs(folder: Path, manifest: Manifest) -> Checked:
+def check_logs(folder: Path, manifest: Manifest) -> VerifiedFileSet:
     """What the logs say. Raises Faults, and any error of reading logs that nothing wrote."""
     faults: list[str] = []
     with tempfile.TemporaryDirectory(prefix="grpobench-") as temporary:
@@ -112,7 +112,7 @@ def check_logs(folder: Path, manifest: Manifest) -> Checked:
         if faults:
             raise Faults(folder, faults)
         kinds = {part.name: part.kind for part in manifest.experiments}
-        return Checked(
+        return VerifiedFileSet(
             manifest,
             {
                 experiment.folder.name: finding_record(folder, experiment)
@@ -199,7 +199,7 @@ def wrong_archives(folder: Path, manifest: Manifest) -> Iterator[str]:
         yield "manifest: names an experiment twice"
 
 
-def wrong_runs(part: Part, experiment: Experiment) -> Iterator[str]:
+def wrong_runs(part: PublishedExperiment, experiment: Experiment) -> Iterator[str]:
     """Runs that are not those of the manifest, lack a result or provenance, or do not belong together."""
     about = f"of {part.name}"
     now = described(part, experiment)
@@ -230,9 +230,9 @@ def wrong_runs(part: Part, experiment: Experiment) -> Iterator[str]:
         yield from (f"runs {about}: {line}" for line in find(experiment))
 
 
-def described(part: Part, experiment: Experiment) -> Part:
+def described(part: PublishedExperiment, experiment: Experiment) -> PublishedExperiment:
     """The part as its logs describe it."""
-    return part_of(Source(experiment.folder, part.kind), experiment)
+    return part_of(PublishSource(experiment.folder, part.kind), experiment)
 
 
 def digest_of(experiment: Experiment, run: Run) -> str:
@@ -250,12 +250,12 @@ def wrong_tables(folder: Path, experiments: Sequence[Experiment]) -> Iterator[st
 
 # Profiles
 
-Measured: TypeAlias = dict[tuple[str, str, float, float, int], Row]
+Measured: TypeAlias = dict[tuple[str, str, float, float, int], ProbeOutcome]
 
 
 def read_outcomes(
     folder: Path, manifest: Manifest, experiments: Sequence[Experiment]
-) -> tuple[dict[str, list[Row]], list[str]]:
+) -> tuple[dict[str, list[ProbeOutcome]], list[str]]:
     """The tables of outcomes by file, and what is wrong with them: runs with other settings than the probe's,
     rows that are not what the logs say, rows that were left out, and seeds that are not the probes'."""
     kinds = {part.name: part.kind for part in manifest.experiments}
@@ -271,7 +271,7 @@ def read_outcomes(
             rows = [*rows_of_run(experiment, run)]
             own_rows |= {row.key: row for row in rows[:1]}
             others |= {row.key: row for row in rows[1:]}
-    tables: dict[str, list[Row]] = {}
+    tables: dict[str, list[ProbeOutcome]] = {}
     for path in sorted((folder / fileset.PROFILE).glob("*.csv")):
         try:
             tables[path.name] = profiles.read(path)
@@ -290,7 +290,7 @@ def read_outcomes(
     return tables, faults
 
 
-def wrong_seeds(name: str, rows: Sequence[Row]) -> Iterator[str]:
+def wrong_seeds(name: str, rows: Sequence[ProbeOutcome]) -> Iterator[str]:
     """Rows in a table of another kind, and probes without the first of their seeds."""
     shared = [common(scale) for scale in SCALES]
     kinds = {profiles.SEARCH: ("search", "seeds"), profiles.CONTROLS: ("profile", "control_seeds")}
@@ -306,16 +306,16 @@ def wrong_seeds(name: str, rows: Sequence[Row]) -> Iterator[str]:
             return
 
 
-def with_safe_name(row: Row) -> Row:
+def with_safe_name(row: ProbeOutcome) -> ProbeOutcome:
     """A row whose algorithm is written as in the name of its experiment."""
     return replace(row, algorithm=safe(row.algorithm))
 
 
-def describe_row(row: Row) -> str:
+def describe_row(row: ProbeOutcome) -> str:
     return f"{row.algorithm} on {row.probe}, seed {row.seed}"
 
 
-def wrong_rows(name: str, rows: Sequence[Row], measured: Measured) -> Iterator[str]:
+def wrong_rows(name: str, rows: Sequence[ProbeOutcome], measured: Measured) -> Iterator[str]:
     """The first row of a table that its logs do not bear out."""
     for row in rows:
         measured_row = measured.get(with_safe_name(row).key)
@@ -332,7 +332,7 @@ def wrong_rows(name: str, rows: Sequence[Row], measured: Measured) -> Iterator[s
 # What is accepted
 
 
-def accept(checked: Checked, results: Path) -> list[Path]:
+def accept(checked: VerifiedFileSet, results: Path) -> list[Path]:
     """Write what a contribution shows below `results`/contributed/NAME. Raises LogError where the name is of
     another contributor."""
     folder = results / CONTRIBUTED / checked.manifest.name

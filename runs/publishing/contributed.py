@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grpobench.analysis.findings.record import FOLDER, Record, read_kept
 from grpobench.analysis.profile import kept as profiles
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.runfolder.files import LogError, read_json
 
 CONTRIBUTED = "contributed"
@@ -49,10 +49,10 @@ def contributor_of(folder: Path) -> str:
         raise LogError(f"{folder / MANIFEST}: names no contributor") from error
 
 
-def contributed_rows(results: Path) -> tuple[dict[str, list[Row]], list[Row]]:
+def contributed_rows(results: Path) -> tuple[dict[str, list[ProbeOutcome]], list[ProbeOutcome]]:
     """Outcomes of contributed profiles and searches; an algorithm is called CONTRIBUTION/ALGORITHM."""
-    by_algorithm: dict[str, list[Row]] = {}
-    search: list[Row] = []
+    by_algorithm: dict[str, list[ProbeOutcome]] = {}
+    search: list[ProbeOutcome] = []
     for name, folder in contributions(results).items():
         for path in sorted((folder / PROFILE).glob("*.csv")):
             rows = [renamed(row, name) for row in profiles.read(path)]
@@ -64,5 +64,5 @@ def contributed_rows(results: Path) -> tuple[dict[str, list[Row]], list[Row]]:
     return by_algorithm, search
 
 
-def renamed(row: Row, contribution: str) -> Row:
+def renamed(row: ProbeOutcome, contribution: str) -> ProbeOutcome:
     return replace(row, algorithm=f"{contribution}/{row.algorithm}")

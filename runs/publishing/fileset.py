@@ -66,7 +66,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Kind = Literal["experiment", "finding", "profile"]
 
 
-class Part(BaseModel):
+class PublishedExperiment(BaseModel):
     """An experiment of a file set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -95,7 +95,7 @@ class Manifest(BaseModel):
     license: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,59}$")]
     published: Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
     grpobench: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)+[A-Za-z0-9.+-]{0,30}$")]
-    experiments: Annotated[tuple[Part, ...], Field(min_length=1)]
+    experiments: Annotated[tuple[PublishedExperiment, ...], Field(min_length=1)]
 
     def text(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.profile.kept import Row, outcome_of
+from grpobench.analysis.profile.kept import ProbeOutcome, outcome_of
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.runs.experiment.outcomes import CRITICS
@@ -48,7 +48,7 @@ def algorithm_of(experiment: Experiment, run: Run) -> str:
     return name.removeprefix(kind)
 
 
-def rows_of_run(experiment: Experiment, run: Run) -> Iterator[Row]:
+def rows_of_run(experiment: Experiment, run: Run) -> Iterator[ProbeOutcome]:
     """A row per probe that the run serves, that of its own first; none for a run of no probe."""
     own_probe = probe_of(run)
     if own_probe is None:
@@ -63,7 +63,7 @@ def rows_of_run(experiment: Experiment, run: Run) -> Iterator[Row]:
     rates: dict[str, Any] = run.config["train"]["learning_rate"]
     critic = next((rates[role] / own_probe.rate for role in CRITICS if role in rates), math.nan)
     for probe in (own_probe, *others):
-        yield Row(
+        yield ProbeOutcome(
             algorithm=algorithm_of(experiment, run),
             probe=probe.name,
             learning_rate=float(f"{rates['policy'] / own_probe.rate:.6g}"),

@@ -24,7 +24,7 @@ from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import shorten_paths
 from grpobench.runs.publishing import fileset
 from grpobench.runs.publishing.contributed import MANIFEST
-from grpobench.runs.publishing.fileset import Kind, Manifest, Part
+from grpobench.runs.publishing.fileset import Kind, Manifest, PublishedExperiment
 from grpobench.runs.tools import files
 from grpobench.runs.tools.installed import version_of
 from grpobench.runs.tools.strict import ConfigError
@@ -40,7 +40,7 @@ VERBATIM = ("diff", "code")
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishSource:
     """An experiment folder to publish."""
 
     folder: Path
@@ -95,16 +95,16 @@ def publish(
     return manifest, target
 
 
-def sources_of(folder: Path) -> Iterator[Source]:
+def sources_of(folder: Path) -> Iterator[PublishSource]:
     """The experiments of a folder: itself, or those of a profile. Raises ConfigError."""
     if (folder / "experiment.json").is_file():
-        yield Source(folder, "finding" if (folder / REGISTRATION).is_file() else "experiment")
+        yield PublishSource(folder, "finding" if (folder / REGISTRATION).is_file() else "experiment")
         return
     experiments = sorted(path.parent for path in (folder / RUNS).glob("*/experiment.json"))
     if not experiments or not (folder / OUTCOMES).is_dir():
         expected = "neither an experiment (experiment.json) nor a profile (runs/ and outcomes/)"
         raise ConfigError([f"{folder}: {expected}; give such as results/quickstart or results/profile"])
-    yield from (Source(experiment, "profile") for experiment in experiments)
+    yield from (PublishSource(experiment, "profile") for experiment in experiments)
 
 
 def demand_whole(experiment: Experiment) -> Experiment:
@@ -116,10 +116,10 @@ def demand_whole(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def part_of(source: Source, experiment: Experiment) -> Part:
+def part_of(source: PublishSource, experiment: Experiment) -> PublishedExperiment:
     runs = {run.name: digest_of(experiment.folder / run.name) for run in experiment.runs}
     made = provenance_of(experiment)
-    return Part(
+    return PublishedExperiment(
         name=source.folder.name,
         kind=source.kind,
         command=made.command,

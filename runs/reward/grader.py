@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.ranks import ALONE, Ranks
+from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.reward.doses import Dosed, dosed
 from grpobench.runs.reward.functions import RewardFunction, RewardInput
 from grpobench.runs.reward.model import Scorer
@@ -46,7 +46,7 @@ class RewardError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Graded:
+class GradedCompletion:
     """A completion with everything that a component may use."""
 
     stream: str
@@ -79,7 +79,7 @@ class Grader:
         seed: int,
         functions: Mapping[str, RewardFunction] | None = None,
         steps: int = 0,
-        ranks: Ranks = ALONE,
+        ranks: DeviceRanks = ALONE,
     ) -> None:
         self.ranks = ranks
         self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
@@ -116,7 +116,7 @@ class Grader:
         """Verify and reward the completions of a step. `streams` name the random streams of each problem."""
         judged = self._verify(problems, sampled)
         graded = [
-            Graded(stream, index, problem, rollout, verdict, most_frequent(verdicts))
+            GradedCompletion(stream, index, problem, rollout, verdict, most_frequent(verdicts))
             for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True)
             for index, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True))
             if verdict is not None
@@ -199,7 +199,7 @@ class Grader:
 
         return self.ranks.dealt(range(len(problems)), judge_all)
 
-    def _measure(self, graded: Sequence[Graded]) -> list[dict[str, float]]:
+    def _measure(self, graded: Sequence[GradedCompletion]) -> list[dict[str, float]]:
         """Every component of every completion, before its weight."""
         columns = {name: self._component(name, graded) for name in self.weights if name != "model"}
         if self.scorer:
@@ -215,7 +215,7 @@ class Grader:
                 raise ArithmeticError(f"the reward {name} gave {bad[0]}")
         return [{name: float(column[i]) for name, column in columns.items()} for i in range(len(graded))]
 
-    def _component(self, name: str, graded: Sequence[Graded]) -> list[float]:
+    def _component(self, name: str, graded: Sequence[GradedCompletion]) -> list[float]:
         if name in self.task.scores:
             return [completion.verdict.scores.get(name, 0.0) for completion in graded]
         if name in self.functions:
@@ -225,7 +225,7 @@ class Grader:
             return [math.nan if value is None else value for value in function_rewards]
         return [CONTROLS[name](self, completion) for completion in graded]
 
-    def _reward_input(self, graded: Graded) -> RewardInput:
+    def _reward_input(self, graded: GradedCompletion) -> RewardInput:
         completion = graded.rollout.completion
         columns = self.task.columns(graded.problem)
         return RewardInput(graded.problem.prompt, self.loaded.decode(completion), completion, columns)
@@ -268,23 +268,23 @@ def weighted(measured: Mapping[str, float], weights: Mapping[str, float]) -> flo
     return sum(w * measured[name] for name, w in weights.items() if not math.isnan(measured[name]))
 
 
-def steps_done(graded: Sequence[Graded]) -> int:
+def steps_done(graded: Sequence[GradedCompletion]) -> int:
     """The number of steps before these completions, from their stream; 0 for rollouts of the base model."""
     step = graded[0].stream.partition("/")[0] if graded else ""
     return int(step) - 1 if step.isdigit() else 0
 
 
-def flipped(grader: Grader, completion: Graded) -> float:
+def flipped(grader: Grader, completion: GradedCompletion) -> float:
     return 1 - completion.verdict.scores.get("correct", 0.0)
 
 
-def coin(grader: Grader, completion: Graded) -> float:
+def coin(grader: Grader, completion: GradedCompletion) -> float:
     """Heads with the probability in the recipe, by a seed of its own."""
     seed = derive(grader.seed, "placebo", completion.stream, completion.problem.id, completion.index)
     return float(random.Random(seed).random() < grader.reward.probability)
 
 
-def surface(grader: Grader, completion: Graded) -> float:
+def surface(grader: Grader, completion: GradedCompletion) -> float:
     """The proxy of what the policy wrote, without a tool's replies."""
     return proxy(
         grader.loaded.decode(completion.rollout.written_tokens), grader.reward.proxy, grader.reward.proxy_half
@@ -297,12 +297,12 @@ def most_frequent(verdicts: Iterable[Verdict | None]) -> str | None:
     return Counter(answers).most_common(1)[0][0] if answers else None
 
 
-def agrees(grader: Grader, completion: Graded) -> float:
+def agrees(grader: Grader, completion: GradedCompletion) -> float:
     """Whether it gives its group's most frequent answer, right or wrong (arXiv:2504.16084, section 2)."""
     return float(completion.verdict.answer is not None and completion.verdict.answer == completion.majority)
 
 
-CONTROLS: Mapping[str, Callable[[Grader, Graded], float]] = {
+CONTROLS: Mapping[str, Callable[[Grader, GradedCompletion], float]] = {
     "flipped": flipped,
     "random": coin,
     "majority": agrees,

@@ -59,7 +59,7 @@ SAME_KIND = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUV
 
 
 @dataclass(frozen=True)
-class Settings:
+class RewardModelSettings:
     """How the model is trained."""
 
     pairs: int = 2048
@@ -77,15 +77,15 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ScoredPair:
     prompt: str
     chosen: str
     rejected: str
 
 
-def train_tiny_model(task: Task, parent: Path, settings: Settings | None = None) -> Path:
+def train_tiny_model(task: Task, parent: Path, settings: RewardModelSettings | None = None) -> Path:
     """The folder of the task's tiny reward model inside `parent`, trained if it does not exist yet."""
-    settings = settings or Settings()
+    settings = settings or RewardModelSettings()
     facts = [RECIPE, loading.load(BASE).provenance, task.name, strict.plain(task), strict.plain(settings)]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
     folder = parent / f"tiny-{task.name}-{settings.score}-{digest[:16]}"
@@ -95,7 +95,7 @@ def train_tiny_model(task: Task, parent: Path, settings: Settings | None = None)
     return folder
 
 
-def train(task: Task, settings: Settings, folder: Path) -> dict[str, Any]:
+def train(task: Task, settings: RewardModelSettings, folder: Path) -> dict[str, Any]:
     """Train, and save with tokenizer and record. Raises DataError if no answer can be damaged."""
     began = time.monotonic()
     base = loading.load(BASE)
@@ -149,7 +149,7 @@ def with_scalar_head(language: Any, seed: int) -> Any:
     return model.to(torch.float32)
 
 
-def margins(model: Any, tokenizer: Any, chosen: Sequence[Pair]) -> torch.Tensor:
+def margins(model: Any, tokenizer: Any, chosen: Sequence[ScoredPair]) -> torch.Tensor:
     """r_chosen − r_rejected of each pair, (B,)."""
     end = tokenizer.eos_token
     texts = [pair.prompt + answer + end for pair in chosen for answer in (pair.chosen, pair.rejected)]
@@ -157,7 +157,7 @@ def margins(model: Any, tokenizer: Any, chosen: Sequence[Pair]) -> torch.Tensor:
     return reward[0::2] - reward[1::2]
 
 
-def pairs(task: Task, split: Split, most: int, seed: int, score: str = CORRECT) -> Iterator[Pair]:
+def pairs(task: Task, split: Split, most: int, seed: int, score: str = CORRECT) -> Iterator[ScoredPair]:
     """One preference per problem, in a derived order; the verifier confirms both sides. Raises DataError if
     the task does not give the score, or no problem has a preference."""
     if score not in task.scores:
@@ -174,7 +174,7 @@ def pairs(task: Task, split: Split, most: int, seed: int, score: str = CORRECT) 
         rejected = next(lacking(task, problem, chosen, problems, rng, score), None)
         if rejected is not None and has(task, problem, chosen, score):
             num_pairs += 1
-            yield Pair(problem.text, chosen, rejected)
+            yield ScoredPair(problem.text, chosen, rejected)
         if num_pairs == most:
             return
     if not num_pairs:
@@ -247,11 +247,13 @@ def main() -> None:
     )
     parser.add_argument("--task", required=True, choices=sorted(tasks()))
     parser.add_argument("--out", type=Path, help="folder to write; default: the cache")
-    for field in dataclasses.fields(Settings):
+    for field in dataclasses.fields(RewardModelSettings):
         kind = type(field.default)
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
     options = vars(parser.parse_args())
-    settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
+    settings = RewardModelSettings(
+        **{field.name: options[field.name] for field in dataclasses.fields(RewardModelSettings)}
+    )
     task = tasks()[options["task"]]()
     if options["out"] and options["out"].exists():
         parser.error(f"--out {options['out']} already exists; give another or remove it")
@@ -273,7 +275,7 @@ Input = Literal["chat", "pair", "text"]
 
 
 @dataclass(frozen=True)
-class Score:
+class RewardScore:
     """The reward model's score of one completion."""
 
     value: float
@@ -299,9 +301,9 @@ class Scorer:
     def _model_path(self, name: str, task: Task) -> str:
         if name != TINY:
             return str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
-        return str(train_tiny_model(task, cache_folder() / "reward", Settings(score=self.learns)))
+        return str(train_tiny_model(task, cache_folder() / "reward", RewardModelSettings(score=self.learns)))
 
-    def score(self, pairs: Sequence[tuple[Prompt, str]]) -> list[Score]:
+    def score(self, pairs: Sequence[tuple[Prompt, str]]) -> list[RewardScore]:
         """One score per (prompt, completion), in order."""
         encoded = [self.encode(prompt, completion) for prompt, completion in pairs]
         order = sorted(
@@ -318,7 +320,7 @@ class Scorer:
             score_by_index.update(zip(chosen, logits[:, 0].float().tolist(), strict=True))
 
         portions(self.token_budget, len(order), read, "a completion to be scored by the reward model")
-        return [Score(score_by_index[i], encoded[i][1]) for i in range(len(pairs))]
+        return [RewardScore(score_by_index[i], encoded[i][1]) for i in range(len(pairs))]
 
     def encode(self, prompt: Prompt, completion: str) -> tuple[dict[str, list[int]], bool]:
         """The model's input, and whether it was cut. A text that does not fit loses its beginning; of a pair

@@ -30,7 +30,7 @@ from grpobench.analysis.runfolder import checksums, formats
 from grpobench.runs.models.token_budgets import RankOutOfMemory
 from grpobench.runs.runfolder import checkpoints, extend, fingerprints, provenance, sharded
 from grpobench.runs.runfolder.checkpoints import Checkpoint
-from grpobench.runs.runfolder.logs import RESULTS, Log, State, mark, result_damage, settled, status
+from grpobench.runs.runfolder.logs import RESULTS, LogFile, State, mark, result_damage, settled, status
 from grpobench.runs.settings import others, stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files
@@ -76,7 +76,7 @@ class RunFolder:
         self.why = ""
         self.lock = Lock(path)
         self.provenance: dict[str, Any] = {"attempts": [], "fingerprints": {}}
-        self.logs = {name: Log(path / name, self.lock.demand) for name in LOGS}
+        self.logs = {name: LogFile(path / name, self.lock.demand) for name in LOGS}
         self.saver = ThreadPoolExecutor(1, "checkpoint")
         self.saving: Future[int] | None = None
         """A checkpoint that is being written in the background; gives its step."""

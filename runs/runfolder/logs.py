@@ -116,7 +116,7 @@ def mark(path: Path, state: State, why: str) -> None:
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
-class Log:
+class LogFile:
     """One log, which is opened for writing with its first row."""
 
     def __init__(self, path: Path, demand: Callable[[], None] = lambda: None) -> None:

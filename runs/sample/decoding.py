@@ -281,7 +281,7 @@ class PrefixCache:
         return out
 
 
-class History:
+class KeptBatches:
     """Kept batches, by the tokens whose keys and values they hold."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ class Draws:
         return choose(logp, uniform, self.greedy[alive] if self.some_greedy else None, self.truncation)
 
 
-class Written:
+class WrittenTokens:
     """The tokens that the jobs of a batch have written so far, at most `limit` each. A token of `end` (n,)
     stops its job."""
 

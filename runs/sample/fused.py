@@ -61,7 +61,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerWeights:
     """One layer's weights."""
 
     qkv: Product
@@ -98,11 +98,11 @@ class Fused:
         self.head: torch.Tensor = head.weight.to(self.dtype)
 
     @property
-    def layers(self) -> Iterable[Layer]:
+    def layers(self) -> Iterable[LayerWeights]:
         """Those that are kept; without, each is made when its turn comes."""
         return map(self._layer, self.trunk.layers) if self.stored_layers is None else self.stored_layers
 
-    def _layer(self, layer: Any) -> Layer:
+    def _layer(self, layer: Any) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp
         before, behind = layer.input_layernorm, layer.post_attention_layernorm
         scaled = (attention.scaling, 1.0, 1.0)
@@ -116,7 +116,7 @@ class Fused:
                     for part, scale in zip(parts, scaled, strict=True)
                 ]
             )
-        return Layer(
+        return LayerWeights(
             qkv=self._product(parts, before.weight, scaled),
             qkv_bias=None if bias is None else bias.to(self.dtype),
             out=self._product([attention.o_proj]),

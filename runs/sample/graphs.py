@@ -34,7 +34,7 @@ from grpobench.runs.models.proof import length, random_tokens
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import is_out_of_memory, summarize_error
 from grpobench.runs.sample.decoding import Decoding, Groups
-from grpobench.runs.sample.draws import Draws, Written, choose
+from grpobench.runs.sample.draws import Draws, WrittenTokens, choose
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.recording import StepRecorder
 from grpobench.runs.settings.truncation import FULL, Truncation
@@ -104,7 +104,7 @@ class Cursor:
     """Columns that a step reads."""
 
 
-class Layer:
+class LayerCache:
     """Keys and values of a layer: of the prompts (P, K, N, D), and of what each row wrote (R, K, C, D).
 
     It knows the cursor and not the batch: a batch that knew itself by its layers would keep its memory until
@@ -154,7 +154,9 @@ class StaticBatch:
         prompt_states = [(layer.prompt_keys, layer.prompt_values) for layer in batch.cache.layers]
         self.last = torch.zeros(1, dtype=torch.long, device=device)
         self.cursor = Cursor(self.last, grid.columns)
-        self.cache = SimpleNamespace(layers=[Layer(grid, self.cursor, *states) for states in prompt_states])
+        self.cache = SimpleNamespace(
+            layers=[LayerCache(grid, self.cursor, *states) for states in prompt_states]
+        )
         self.groups = Groups(torch.arange(rows, device=device) // grid.most, grid.prompts)
         shape = (rows, grid.columns)
         self.padding = torch.ones(grid.prompts, 1, 1, grid.prompt_columns, dtype=torch.bool, device=device)
@@ -192,7 +194,7 @@ class StaticBatch:
         self.choose(logits)
 
     def attention(
-        self, layer: Layer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        self, layer: LayerCache, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """As `Decoding.attention`, with columns that are not written yet masked."""
         groups, repeat = self.groups, query.shape[2]
@@ -208,7 +210,7 @@ class StaticBatch:
         return from_prompt + from_completion
 
     def choose(self, logits: torch.Tensor) -> None:
-        """Draw token number `last` from logits (R, V) and write it down, as `Draws` and `Written` do."""
+        """Draw token number `last` from logits (R, V) and record it, as `Draws` and `WrittenTokens` do."""
         grid = self.grid
         logits = logits if grid.temperature in (0.0, 1.0) else logits / grid.temperature
         logp = logits.log_softmax(-1)
@@ -289,7 +291,7 @@ class StaticBatch:
             theirs.keys[target_cells, :, :written] = ours.keys[cells, :, :written]
             theirs.values[target_cells, :, :written] = ours.values[cells, :, :written]
 
-    def write(self, written: Written, jobs: torch.Tensor, cells: torch.Tensor) -> None:
+    def write(self, written: WrittenTokens, jobs: torch.Tensor, cells: torch.Tensor) -> None:
         """Write the rows of `cells` (n,) down as what `jobs` (n,) wrote."""
         limit = written.tokens.shape[1]
         for name in ("tokens", "logp", "entropy"):
@@ -337,7 +339,7 @@ class Graphs:
             for grid in list(self.batches)[:-MOST_KEPT]:
                 del self.batches[grid]
 
-    def decode(self, batch: Decoding, draws: Draws, written: Written) -> None:
+    def decode(self, batch: Decoding, draws: Draws, written: WrittenTokens) -> None:
         """Decode a batch whose prompts are computed, to its end. What its jobs write goes into `written`."""
         limit, table = written.tokens.shape[1], self.models.networks["policy"].trunk
         embed: Any = table.get_input_embeddings()  # type: ignore[operator]
@@ -502,7 +504,7 @@ def gaps_to_fused(graphs: Graphs, pad: int) -> torch.Tensor:
     ]
     owner = torch.tensor([0, 1, 0], device=models.device)
     never = torch.tensor([-1], device=models.device)
-    draws, written = Draws(range(3), 3, 1.0, models.device), Written(3, 3, pad, never)
+    draws, written = Draws(range(3), 3, 1.0, models.device), WrittenTokens(3, 3, pad, never)
     fused = Fused(models)
     with graphs.using(fused):
         batch = Decoding(models, prompts, owner, 0, pad, True, fused=fused)

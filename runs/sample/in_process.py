@@ -18,8 +18,8 @@ from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.routing import UNKNOWN
 from grpobench.runs.models.token_budgets import NoRoom, TokenBudget, portions, retry_smaller
-from grpobench.runs.sample.decoding import Decoding, History, ways
-from grpobench.runs.sample.draws import Draws, Written
+from grpobench.runs.sample.decoding import Decoding, KeptBatches, ways
+from grpobench.runs.sample.draws import Draws, WrittenTokens
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.graphs import Graphs, proven, warn_unrecorded
 from grpobench.runs.sample.recording import RecordingError
@@ -49,7 +49,7 @@ class Call:
     temperature: float
     truncation: Truncation
     mixing: Mixing | None
-    new_history: History | None
+    new_history: KeptBatches | None
     """Where the batches are kept for the next call; None: nowhere."""
     fused: Fused | None
     """The weights to decode with; None: the model's own."""
@@ -76,7 +76,7 @@ class HFSampler(Sampler):
         self.records = models.router_replay == "R3"
         """Whether rollouts carry the experts that their tokens were sent to."""
         self.max_logprob_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
-        self.history: History | None = None
+        self.history: KeptBatches | None = None
         with torch.inference_mode():
             self.shares, self.fuses = ways(models, pad)
             recordable = models.device.type == "cuda" and self.fuses
@@ -95,7 +95,7 @@ class HFSampler(Sampler):
     def remembering(self) -> Iterator[None]:
         """Within, a prompt that begins with a completion of the call before reuses its keys and values. The
         weights must not change meanwhile."""
-        self.history = History()
+        self.history = KeptBatches()
         try:
             yield
         finally:
@@ -116,7 +116,7 @@ class HFSampler(Sampler):
         rollouts_by_request: list[list[Rollout | None]] = [
             [None] * len(request.seeds) for request in requests
         ]
-        new_history = None if self.history is None or mixing is not None else History()
+        new_history = None if self.history is None or mixing is not None else KeptBatches()
         fused = self._fused()
         call = Call(requests, limit, temperature, shared_truncation(requests), mixing, new_history, fused)
 
@@ -142,7 +142,7 @@ class HFSampler(Sampler):
             self.token_budget.limit = self.token_budget.initial
             portions(self.token_budget, len(jobs), decode, single)
         if self.history is not None:
-            self.history = new_history or History()
+            self.history = new_history or KeptBatches()
         return [[rollout for rollout in group if rollout is not None] for group in rollouts_by_request]
 
     def _stop_recording(self, reason: str) -> None:
@@ -166,7 +166,7 @@ class HFSampler(Sampler):
         # A graph has its own cache; it feeds plain tokens, and its batch is not continued.
         recorded = self.graphs if call.fused is not None and mixing is None and new_history is None else None
         batch = self._prefill(call, jobs, 0 if recorded else limit)
-        written = Written(len(jobs), limit, self.pad, self.end)
+        written = WrittenTokens(len(jobs), limit, self.pad, self.end)
         draws = Draws(
             [requests[i].seeds[j] for i, j in jobs], limit, call.temperature, device, call.truncation
         )
@@ -271,7 +271,7 @@ class MixedFeeds:
         """(t, jobs, mixtures) of every token that was fed mixed."""
 
     def mix(
-        self, t: int, alive: torch.Tensor, drawn: torch.Tensor, logits: torch.Tensor, written: Written
+        self, t: int, alive: torch.Tensor, drawn: torch.Tensor, logits: torch.Tensor, written: WrittenTokens
     ) -> Mixture | None:
         """What to feed the jobs `alive` (R,) instead of their t-th tokens `drawn` (R,); None: the tokens."""
         tail = written.tokens[:, max(0, t + 1 - TAIL) : t + 1]

@@ -27,7 +27,7 @@ from grpobench.runs.settings.registries import find_class, name_list, no_such
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD, Bad, ConfigError, KeyPath, Settings
 from grpobench.tasks.kinds.hub import FROM_HUB, name_of
-from grpobench.tasks.kinds.jsonl import FROM_DATA, Rows
+from grpobench.tasks.kinds.jsonl import FROM_DATA, JSONLTask
 from grpobench.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_task(entry: Any, path: KeyPath, folder: Path | None, faults: list[str])
         convert = f"pandas.read_{other[0]}(FILE).to_json('FILE.jsonl', orient='records', lines=True)"
         faults.append(f"{path}.{other[0]}: tasks read JSONL; convert the file: {convert}")
     elif DATA in table or HUB in table:
-        classes: Mapping[str, type[Rows]] = FROM_HUB if HUB in table else FROM_DATA
+        classes: Mapping[str, type[JSONLTask]] = FROM_HUB if HUB in table else FROM_DATA
         verify = table.get("verify")
         if not isinstance(verify, str) or verify not in classes:
             ways = ", ".join(map(repr, classes))

@@ -36,7 +36,7 @@ MOST = 200
 
 
 @dataclass(frozen=True)
-class SweepPoint:
+class SweepOrigin:
     """Where an arm of a map comes from."""
 
     arm: str
@@ -89,7 +89,7 @@ def checked(key: str, values: Any, key_path: KeyPath, faults: list[str]) -> dict
 
 def sweep(
     draft: Draft, table: Any, texts: Sequence[str], faults: list[str]
-) -> tuple[Draft, dict[str, SweepPoint]]:
+) -> tuple[Draft, dict[str, SweepOrigin]]:
     """The draft with an arm for every combination of values, those of the recipe's `table` with those of
     `--over` in their place, and where each comes from. A plain learning rate is the policy's; rates of other
     roles stay the arm's own. With `--over` the experiment has a name of its own."""
@@ -103,13 +103,13 @@ def sweep(
         return draft, {}
     arms: list[Arm] = []
     settings = list(draft.settings)
-    sweep_values: dict[str, SweepPoint] = {}
+    sweep_values: dict[str, SweepOrigin] = {}
     prefix = "--over " if texts else "over."
     algorithms, tasks = {arm.name: arm.algorithm for arm in draft.arms}, classes_of(draft.tasks)
     combinations = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
     for arm, values in itertools.product(draft.arms, combinations):
         name = "+".join([arm.name, *(f"{key.rpartition('.')[2]}-{written(v)}" for key, v in values.items())])
-        sweep_values[name] = SweepPoint(arm.name, values)
+        sweep_values[name] = SweepOrigin(arm.name, values)
         arms.append(dataclasses.replace(arm, name=name, origin=arm.name))
         settings += [
             dataclasses.replace(setting, arm=name)

@@ -21,7 +21,7 @@ SCALES = ("nano", "small", "full")
 
 
 @dataclass(frozen=True)
-class Study:
+class FindingFile:
     """A finding's file as it was read."""
 
     finding: Finding
@@ -74,7 +74,7 @@ def findings() -> dict[str, Path]:
     return {path.stem: path for path in sorted(FINDINGS.glob("*.toml"))}
 
 
-def read_finding(source: str) -> Study:
+def read_finding(source: str) -> FindingFile:
     """The finding of a name or path. Raises ConfigError with every fault of it."""
     path = locate(source, "finding", findings())
     text = strict.read_text(path, "finding")
@@ -97,7 +97,7 @@ def read_finding(source: str) -> Study:
     about = _about(about_entries, [] if isinstance(finding, strict.Bad) else finding.test, faults)
     if isinstance(finding, strict.Bad) or faults:
         raise ConfigError(faults, str(path))
-    return Study(finding, scales, text, path.parent, redesign, caveat, about)
+    return FindingFile(finding, scales, text, path.parent, redesign, caveat, about)
 
 
 def _about(about_entries: Any, tests: Sequence[Test], faults: list[str]) -> dict[str, str]:

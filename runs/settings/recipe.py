@@ -20,7 +20,7 @@ from grpobench.analysis.runfolder.search import SearchRecord
 from grpobench.runs.settings import observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
-from grpobench.runs.settings.expand import SweepPoint, expand, sweep
+from grpobench.runs.settings.expand import SweepOrigin, expand, sweep
 from grpobench.runs.settings.layers import with_new_names
 from grpobench.runs.settings.search import Search, load_record, read_search, seed_faults
 from grpobench.runs.tools import strict
@@ -43,7 +43,7 @@ class Recipe:
     """Optional arms on tasks that they do not fit, with the reason."""
     folder: Path = Path()
     """Where the files of a `module:Name` are looked for first."""
-    sweep_values: Mapping[str, SweepPoint] = field(default_factory=dict)
+    sweep_values: Mapping[str, SweepOrigin] = field(default_factory=dict)
     """Where each arm of a map comes from; empty: the recipe has no sweep values."""
     over: tuple[str, ...] = ()
     """What `--over` said."""

@@ -76,7 +76,7 @@ class Submodules(MetaPathFinder):
         loaded = sys.modules.get(fullname)
         if loaded is None:
             return None
-        spec = ModuleSpec(fullname, Loaded(loaded), origin=loaded.__file__)
+        spec = ModuleSpec(fullname, LoadedModule(loaded), origin=loaded.__file__)
         spec.submodule_search_locations = getattr(loaded, "__path__", None)
         # The import machinery prefers the spec of a module in sys.modules to the one that a finder returns.
         # With the module's usual spec it would execute the module a second time.
@@ -84,7 +84,7 @@ class Submodules(MetaPathFinder):
         return spec
 
 
-class Loaded(Loader):
+class LoadedModule(Loader):
     """Hands the import machinery a module that has already been executed."""
 
     def __init__(self, module: ModuleType) -> None:

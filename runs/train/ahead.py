@@ -44,7 +44,7 @@ MOST_DEATHS = 3
 
 
 @dataclass(frozen=True)
-class Order:
+class SamplingOrder:
     """What the other process gets: the work, and the weights as one tensor for each dtype."""
 
     work: StepRequest
@@ -66,13 +66,13 @@ class AheadSampler(HFSampler):
         self.config = config
         self.process: BaseProcess | None = None
         self.connection: Connection[Any, Any] | None = None
-        self.pending: Order | None = None
+        self.pending: SamplingOrder | None = None
         """What the other process works on, or has done."""
 
     def begin_next(self, work: StepRequest, weights: Weights) -> None:
         """Let the other process sample, if it has nothing else to do."""
         if self.pending is None:
-            self._send(Order(work, tuple(weights), flattened(weights.values())))
+            self._send(SamplingOrder(work, tuple(weights), flattened(weights.values())))
 
     def take_next(self, work: StepRequest, weights: Callable[[], Weights]) -> list[list[Rollout]]:
         """The rollouts of each problem; `weights` are those of now."""
@@ -109,7 +109,7 @@ class AheadSampler(HFSampler):
             self.process.join()
         self.process = self.connection = self.pending = None
 
-    def _send(self, order: Order) -> None:
+    def _send(self, order: SamplingOrder) -> None:
         if self.process is None:
             self._start()
         assert self.connection is not None
@@ -140,7 +140,7 @@ def flattened(tensors: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 @torch.no_grad()
-def adopt(order: Order, parameters: Mapping[str, torch.Tensor]) -> None:
+def adopt(order: SamplingOrder, parameters: Mapping[str, torch.Tensor]) -> None:
     """Give parameters the weights of an order."""
     offset_by_dtype = {tensor.dtype: 0 for tensor in order.flat}
     flat = {tensor.dtype: tensor for tensor in order.flat}

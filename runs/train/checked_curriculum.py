@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpobench.algorithms.algorithm import State
-from grpobench.algorithms.curriculum import Curriculum, Informed, Shuffled, Valued, expected_value
+from grpobench.algorithms.curriculum import Curriculum, Informed, Shuffled, ValuedShuffle, expected_value
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError, described, line_of
 from grpobench.runs.settings import plugins
@@ -16,7 +16,7 @@ from grpobench.runs.settings import plugins
 METHODS = ("draw", "accept", "state", "restore")
 
 
-class Checked:
+class CheckedCurriculum:
     """Wraps a curriculum, which chooses among so many problems. An index that no problem has raises
     ReturnError with the name of its class: Python would take −1 for the last problem."""
 
@@ -44,7 +44,7 @@ class Checked:
     def foreseen(self, step: int) -> list[int] | None:
         """What the first draw of a later step will be; None if that depends on what comes before."""
         plain = self.inner.inner if isinstance(self.inner, Refilled) else self.inner
-        return plain.draw(step, 0) if type(plain) in (Shuffled, Valued) else None
+        return plain.draw(step, 0) if type(plain) in (Shuffled, ValuedShuffle) else None
 
     def draw(self, step: int, attempt: int) -> list[int]:
         drawn: Any = self.inner.draw(step, attempt)

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from grpobench.runs.models.ranks import ALONE, Ranks
+from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.models.token_budgets import RankOutOfMemory
 from grpobench.runs.runfolder import checkpoints, sharded
 from grpobench.runs.settings.config import RunConfig
@@ -106,7 +106,7 @@ def obey(trainer: Trainer) -> None:
     await_last_save(ranks)
 
 
-def await_last_save(ranks: Ranks) -> None:
+def await_last_save(ranks: DeviceRanks) -> None:
     """Wait until this rank has done with its last checkpoint. Rank 0 sees what went wrong."""
     if ranks.written is not None:
         ranks.written.exception()
@@ -119,7 +119,7 @@ def preempt() -> None:
 @contextlib.contextmanager
 def ranks_of(
     config: RunConfig, threads: int, ran_out: Callable[[RankOutOfMemory], None] = lambda error: None
-) -> Iterator[Ranks]:
+) -> Iterator[DeviceRanks]:
     """The ranks of a run, of which this process is the first. The others live as long as this context.
     `ran_out` is called if one of them has run out of memory where the next attempt may do with less.
 
@@ -240,7 +240,7 @@ def ended_by(other: BaseProcess, shared_folder: Path) -> Exception:
 
 
 @contextlib.contextmanager
-def joined(shared_folder: Path, rank: int, size: int) -> Iterator[Ranks]:
+def joined(shared_folder: Path, rank: int, size: int) -> Iterator[DeviceRanks]:
     """This process as a rank of the group that meets in a folder of this machine."""
     gpus = torch.cuda.is_available()
     if gpus:
@@ -254,7 +254,7 @@ def joined(shared_folder: Path, rank: int, size: int) -> Iterator[Ranks]:
     )
     try:
         device = torch.device("cuda", rank) if gpus else torch.device("cpu")
-        ranks = Ranks(rank, size, torch.distributed.new_group(backend="gloo", timeout=FOREVER), device)
+        ranks = DeviceRanks(rank, size, torch.distributed.new_group(backend="gloo", timeout=FOREVER), device)
         ranks.background = torch.distributed.new_group(backend="gloo", timeout=FOREVER)
         ranks.stop = preempt
         yield ranks

@@ -20,7 +20,7 @@ from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.hashes import weights_hash
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.ranks import ALONE, Ranks
+from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.stored_weights import cast_weights, stored
 from grpobench.runs.models.token_budgets import ModelError
@@ -44,8 +44,8 @@ from grpobench.runs.tools.machine import free_memory
 from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.ahead import AheadSampler
-from grpobench.runs.train.checked_curriculum import Checked
-from grpobench.runs.train.rollouts import OnPolicy, Preferences, Replay, Source, demand_problems
+from grpobench.runs.train.checked_curriculum import CheckedCurriculum
+from grpobench.runs.train.rollouts import GroupSource, OnPolicy, Preferences, Replay, demand_problems
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
 
@@ -84,7 +84,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunParts:
     """Everything that a run holds in memory except its progress."""
 
     algorithm: Algorithm[Any]
@@ -92,7 +92,7 @@ class Parts:
     loaded: Loaded
     models: RoleModels
     sampler: Sampler
-    source: Source
+    source: GroupSource
     curriculum: Curriculum
     evaluator: Evaluator
     clock: Clock
@@ -122,8 +122,8 @@ def build(
     tell: Tell = lambda phase: None,
     learn: Callable[..., Study] = study,
     ask: Callable[..., BaseRollouts] = base_rollouts,
-    ranks: Ranks = ALONE,
-) -> Parts:
+    ranks: DeviceRanks = ALONE,
+) -> RunParts:
     """The parts of a run on this rank. Raises DataError or ModelError if one is missing or cannot be used.
     `learn` studies the training problems, and `ask` has the initial policy answer them, where that is due."""
     tell("loading")
@@ -153,7 +153,7 @@ def build(
         provenance["base_rollouts"] = answered.provenance
     curriculum = curriculum_for(initial, algorithm, source, tell, learn, answered)
     evaluators = evaluators_for(config, loaded, models, sampler)
-    return Parts(
+    return RunParts(
         algorithm,
         loaded,
         models,
@@ -188,7 +188,7 @@ def experts_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) ->
 def answers_of(
     initial: InitialPolicy,
     algorithm: Algorithm[Any],
-    source: Source,
+    source: GroupSource,
     tell: Tell,
     ask: Callable[..., BaseRollouts],
 ) -> BaseRollouts | None:
@@ -299,7 +299,7 @@ def models_for(
     algorithm: Algorithm[Any],
     loaded: Loaded,
     teacher: Any = None,
-    ranks: Ranks = ALONE,
+    ranks: DeviceRanks = ALONE,
 ) -> RoleModels:
     """The models of all roles, with an optimizer for each trained one. `teacher` is a language model."""
     train = config.train
@@ -350,7 +350,7 @@ def source_for(
     sampler: Sampler,
     clock: Clock,
     models: RoleModels,
-) -> Source:
+) -> GroupSource:
     """The source of each step's groups."""
     if config.sampler.kind == "preferences":
         return Preferences(Path(config.sampler.path).expanduser(), loaded)
@@ -377,7 +377,7 @@ def functions_for(config: RunConfig) -> dict[str, RewardFunction]:
 def curriculum_for(
     initial: InitialPolicy,
     algorithm: Algorithm[Any],
-    source: Source,
+    source: GroupSource,
     tell: Tell,
     learn: Callable[..., Study] = study,
     answered: BaseRollouts | None = None,
@@ -394,7 +394,7 @@ def curriculum_for(
     if config.train.curriculum:
         key = "train.curriculum"
         made = registries.find("curriculum", config.train.curriculum, others.folder(config), key).cls
-        chosen: Curriculum = Checked(made(problems, prompts, seed), len(problems))
+        chosen: Curriculum = CheckedCurriculum(made(problems, prompts, seed), len(problems))
         refills = config.modify.dynamic_sampling
         return Refilled(chosen, refills) if refills else chosen
 
@@ -410,6 +410,6 @@ def curriculum_for(
         problem_study = dataclasses.replace(problem_study or Study(), reward=answered.reward)
     traits: Sequence[Any] = [problem.traits for problem in problems]
     try:
-        return Checked(algorithm.curriculum(traits, prompts, seed, problem_study), len(problems))
+        return CheckedCurriculum(algorithm.curriculum(traits, prompts, seed, problem_study), len(problems))
     except NoProblems as error:
         raise DataError(f"{algorithm.inner.name}: {error}") from error

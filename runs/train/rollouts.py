@@ -38,7 +38,7 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
 
-class Source(Protocol):
+class GroupSource(Protocol):
     """Gives the groups of a step."""
 
     @property
@@ -58,7 +58,7 @@ class Source(Protocol):
         ...
 
 
-def no_reward(source: Source) -> str:
+def no_reward(source: GroupSource) -> str:
     """Why nothing can be learned from a source whose reward functions gave None for every completion so far;
     empty otherwise."""
     grader = getattr(source, "grader", None)

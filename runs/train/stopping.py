@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grpobench.runs.models.ranks import ALONE, Ranks
+from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.tools.process import asking
 from grpobench.runs.train.devices import together
 from grpobench.runs.train.progress import SAVING, Preempted, Progress
@@ -73,7 +73,7 @@ class Stopping:
         return self.stopping is not None and (not self.altered() or now - self.stopping >= FINISH)
 
     @contextlib.contextmanager
-    def heeded(self, ranks: Ranks = ALONE) -> Iterator[None]:
+    def heeded(self, ranks: DeviceRanks = ALONE) -> Iterator[None]:
         """Within, safe points call `ask`. A run of several ranks stops where these meet."""
         self.ranks = ranks
         if not ranks.alone:

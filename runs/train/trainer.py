@@ -37,10 +37,10 @@ from grpobench.runs.settings.truncation import truncation_of
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import peak_memory_gb
 from grpobench.runs.tools.process import safe_point
-from grpobench.runs.train.checked_curriculum import Checked
+from grpobench.runs.train.checked_curriculum import CheckedCurriculum
 from grpobench.runs.train.corrections import Correction, correct
 from grpobench.runs.train.gradient_noise import GradientNoise
-from grpobench.runs.train.parts import Parts
+from grpobench.runs.train.parts import RunParts
 from grpobench.runs.train.progress import Progress, transcript
 from grpobench.runs.train.recorded_routes import forward_recording
 from grpobench.runs.train.rollouts import OnPolicy
@@ -81,7 +81,7 @@ class Trainer:
     def __init__(
         self,
         config: RunConfig,
-        parts: Parts,
+        parts: RunParts,
         report: Callable[[Progress], None] = lambda _: None,
         observers: Observers | None = None,
     ) -> None:
@@ -353,7 +353,11 @@ class Trainer:
     def _sample_ahead(self, step: int) -> None:
         """Let a sampler that works ahead begin with the next step, if there is one."""
         last = step > self.config.train.steps
-        if last or not isinstance(self.source, OnPolicy) or not isinstance(self.curriculum, Checked):
+        if (
+            last
+            or not isinstance(self.source, OnPolicy)
+            or not isinstance(self.curriculum, CheckedCurriculum)
+        ):
             return
         if (index := self.curriculum.foreseen(step)) is not None:
             self.source.begin_next(step, index)

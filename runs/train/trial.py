@@ -37,7 +37,7 @@ from grpobench.runs.tools import toml
 from grpobench.runs.tools.determinism import deterministic
 from grpobench.runs.tools.process import environment
 from grpobench.runs.train.parts import build
-from grpobench.runs.train.rollouts import Source, no_reward
+from grpobench.runs.train.rollouts import GroupSource, no_reward
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Problem, Split, Verdict
 
@@ -153,7 +153,7 @@ def imagined_answers(
 class Rewarded:
     """A source whose groups have other rewards, as `rewards` says."""
 
-    def __init__(self, inner: Source) -> None:
+    def __init__(self, inner: GroupSource) -> None:
         self.inner, self.on_policy, self.problems = inner, inner.on_policy, inner.problems
         self.rewards: Rewards = "real"
 

@@ -32,7 +32,7 @@ from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.corrections import Correction
 from grpobench.runs.train.loss_scale import LossScale
-from grpobench.runs.train.parts import Parts
+from grpobench.runs.train.parts import RunParts
 
 LogpOfRows = list[tuple[torch.Tensor, Batch]]
 """Log-probabilities (b, T) of the trainer's for some rows, and these rows."""
@@ -67,7 +67,7 @@ class Differentiated:
 class Updater:
     """Turns batches with their signals into updates of the models."""
 
-    def __init__(self, config: RunConfig, parts: Parts) -> None:
+    def __init__(self, config: RunConfig, parts: RunParts) -> None:
         self.config, self.algorithm, self.models = config, parts.algorithm, parts.models
         self.source, self.sampler, self.clock = parts.source, parts.sampler, parts.clock
         self.schedule = parts.schedule

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any, Final
 
-from grpobench.tasks.sandbox.wire import MOST_KEYS, Work, charge
+from grpobench.tasks.sandbox.wire import MOST_KEYS, ComparisonBudget, charge
 
 
 def few(value: Any) -> Any:
@@ -22,7 +22,7 @@ def few(value: Any) -> Any:
     elements = list(value)
     if len(elements) > MOST_KEYS:
         raise ValueError("too long")
-    charge(elements, Work())
+    charge(elements, ComparisonBudget())
     return elements
 
 

@@ -28,7 +28,7 @@ BARE_LOG = "\\log"
 """The variable for the base of a logarithm without one: e to some, 10 to others."""
 
 
-class Undefined(ArithmeticError):
+class UndefinedExpression(ArithmeticError):
     """The expression has no value there, or none that is computed."""
 
 
@@ -48,9 +48,9 @@ class Computing:
         try:
             number = _OPERATIONS[tree.kind](self, tree, parts)
         except (ZeroDivisionError, ValueError, OverflowError) as error:
-            raise Undefined(str(error)) from error
+            raise UndefinedExpression(str(error)) from error
         if not mp.isfinite(number):
-            raise Undefined(tree.kind)
+            raise UndefinedExpression(tree.kind)
         return number
 
     def number(self, tree: Expression, parts: Sequence[Any]) -> Any:
@@ -61,7 +61,7 @@ class Computing:
 
     def constant(self, tree: Expression, parts: Sequence[Any]) -> Any:
         if tree.name == "infinity":
-            raise Undefined("infinity")
+            raise UndefinedExpression("infinity")
         return {"pi": +mp.pi, "e": +mp.e, "i": mp.j}[tree.name]
 
     def sum(self, tree: Expression, parts: Sequence[Any]) -> Any:
@@ -85,9 +85,9 @@ class Computing:
     def power(self, tree: Expression, parts: Sequence[Any]) -> Any:
         base, exponent = parts
         if not base and (not exponent or mp.re(exponent) < 0):
-            raise Undefined("0^0")
+            raise UndefinedExpression("0^0")
         if exponent and mp.mag(exponent) + mp.mag(mp.mag(base) or 1) > MOST_EXPONENT:
-            raise Undefined("too large")
+            raise UndefinedExpression("too large")
         return mp.power(base, exponent)
 
     def root(self, tree: Expression, parts: Sequence[Any]) -> Any:
@@ -101,12 +101,12 @@ class Computing:
 
     def factorial(self, tree: Expression, parts: Sequence[Any]) -> Any:
         if mp.im(parts[0]) or not -1 < mp.re(parts[0]) < LARGEST_FACTORIAL:
-            raise Undefined("a factorial of that")
+            raise UndefinedExpression("a factorial of that")
         return mp.factorial(parts[0])
 
     def binomial(self, tree: Expression, parts: Sequence[Any]) -> Any:
         if any(mp.im(part) or abs(part) > LARGEST_FACTORIAL for part in parts):
-            raise Undefined("a binomial coefficient of that")
+            raise UndefinedExpression("a binomial coefficient of that")
         return mp.binomial(*parts)
 
     def call(self, tree: Expression, parts: Sequence[Any]) -> Any:
@@ -115,7 +115,7 @@ class Computing:
             base = parts[1] if len(parts) > 1 else self.point[BARE_LOG]
             return mp.log(argument) / mp.log(base)
         if argument and mp.mag(argument) > MOST_EXPONENT:  # It only has digits before the point.
-            raise Undefined("too large")
+            raise UndefinedExpression("too large")
         return _FUNCTIONS[tree.name](argument)
 
 
@@ -176,7 +176,7 @@ def vanishes(tree: Expression, point: Point) -> bool | None:
         sizes = [_size(tree, point, first << i) for i in range(3)]
         if sizes[-1] and not any(sizes[:-1]):
             sizes.append(_size(tree, point, first << 3))
-    except Undefined:
+    except UndefinedExpression:
         return None
     nonzero_sizes = [size for size in sizes if size]
     return not sizes[-1] or (
@@ -206,7 +206,7 @@ def ratio(first: Expression, second: Expression) -> int | None:
         try:
             with mp.workprec(4 * BITS):
                 ratios.append(_precise(first, point, 4 * BITS) / _precise(second, point, 4 * BITS))
-        except (Undefined, ZeroDivisionError):
+        except (UndefinedExpression, ZeroDivisionError):
             continue
     if len(ratios) < LEAST or not ratios[0] or mp.im(ratios[0]):
         return None
@@ -241,7 +241,7 @@ def _precise(tree: Expression, point: Point, precision: int) -> Any:
             value = computing.value(tree)
         needed = computing.lost + BITS
         if needed > MOST_BITS:
-            raise Undefined("too many digits")
+            raise UndefinedExpression("too many digits")
         if needed <= precision:
             break
         precision = 2 * needed
@@ -263,5 +263,5 @@ def rounds_to(tree: Expression, written: Expression, decimal_places: int) -> boo
                 return False
             gap = abs(value - mp.mpf(target.numerator) / target.denominator)
             return bool(gap < mp.mpf(10) ** -decimal_places)
-    except Undefined:
+    except UndefinedExpression:
         return False

@@ -28,7 +28,7 @@ WALL_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Grader:
+class LibraryGrader:
     """A grader of a library, at the version whose verdicts are kept."""
 
     name: str
@@ -67,21 +67,21 @@ _RESULTS: Mapping[Ending, GraderResult] = {"raised": "crash", "timeout": "timeou
 
 
 GRADERS = (
-    Grader(
+    LibraryGrader(
         "math_verify",
         "math-verify",
         "0.9.0",
         "`verify(parse(truth), parse(answer))`, each in a box",
         (("antlr4-python3-runtime", "4.13"),),  # With 4.11 it does not read \\%.
     ),
-    Grader(
+    LibraryGrader(
         "minerva_math",
         "lm-eval",
         "0.4.13",
         "`is_equiv` of its task's utils.py, both through its `normalize_final_answer`",
         (("antlr4-python3-runtime", "4.11"),),
     ),
-    Grader("hendrycks_math", "lm-eval", "0.4.13", "`is_equiv(answer, truth)` of its task's utils.py"),
+    LibraryGrader("hendrycks_math", "lm-eval", "0.4.13", "`is_equiv(answer, truth)` of its task's utils.py"),
 )
 
 Compare = Callable[[Sequence[str]], bool]

@@ -31,7 +31,7 @@ requested."""
 
 
 @dataclass(frozen=True)
-class Question:
+class ValueConditions:
     """Whether values satisfy the conditions (of `asserts.convert`); None asks for their source instead."""
 
     wire: tuple[str, ...]
@@ -41,7 +41,7 @@ class Question:
 _pool = Pool(f"{__name__}:judged", SECONDS, MEMORY)
 
 
-def judge(questions: Sequence[Question]) -> list[Judgment]:
+def judge(questions: Sequence[ValueConditions]) -> list[Judgment]:
     """A judgment of each. Values that cost too much to compare exceed the limit on output."""
     answers: dict[int, Judgment] = {}
     long: dict[int, list[Any]] = {}

@@ -73,7 +73,7 @@ belongs to the code, for example to a function's docstring."""
 
 
 @dataclass(frozen=True)
-class Block:
+class CodeBlock:
     """The content of a code block."""
 
     code: str
@@ -83,15 +83,15 @@ class Block:
     """Whether the completion ends before the block does."""
 
 
-def fenced(text: str) -> list[Block]:
+def fenced(text: str) -> list[CodeBlock]:
     """All code blocks, in order."""
-    blocks: list[Block] = []
+    blocks: list[CodeBlock] = []
     opening: re.Match[str] | None = None
     lines: list[str] = []
     for line in text.split("\n"):
         if opening is None:
             if inline := INLINE.search(line):
-                blocks.append(Block(inline[1].strip(), True))
+                blocks.append(CodeBlock(inline[1].strip(), True))
             elif opening := opened(line):
                 lines = []
             continue
@@ -129,13 +129,13 @@ def ends(line: str, opening: re.Match[str]) -> str | None:
     return behind[1] if behind and fence[0] == "`" else None
 
 
-def block(opening: re.Match[str], lines: Sequence[str], open: bool = False) -> Block:
+def block(opening: re.Match[str], lines: Sequence[str], open: bool = False) -> CodeBlock:
     """A block's content without quotation marks at line starts and the indentation of a list."""
     before = opening["before"] or ""
     if ">" in before:
         lines = [QUOTED.sub("", line, count=1) for line in lines]
     code = "\n".join(lines)
-    return Block(textwrap.dedent(code) if before else code, is_python(opening["language"]), open)
+    return CodeBlock(textwrap.dedent(code) if before else code, is_python(opening["language"]), open)
 
 
 def is_python(language: str) -> bool:
@@ -152,7 +152,7 @@ BESIDE: Final = re.compile(r"$|[ \t#)\]}]")
 """Lines that may be between code."""
 
 
-def stretches(text: str) -> Iterator[Block]:
+def stretches(text: str) -> Iterator[CodeBlock]:
     """Stretches from a line of code at the left edge to the last line before something that is not code."""
     lines = text.split("\n")
     first = 0
@@ -161,7 +161,7 @@ def stretches(text: str) -> Iterator[Block]:
         if CODE.match(lines[first]):
             while last < len(lines) and (CODE.match(lines[last]) or BESIDE.match(lines[last])):
                 last += 1
-            yield Block("\n".join(lines[first:last]), True, True)
+            yield CodeBlock("\n".join(lines[first:last]), True, True)
         first = max(last, first + 1)
 
 
@@ -348,7 +348,7 @@ def imported(top: symtable.SymbolTable) -> set[str]:
 # A function's body
 
 
-def bodies(text: str, blocks: Sequence[Block], header: str) -> str | None:
+def bodies(text: str, blocks: Sequence[CodeBlock], header: str) -> str | None:
     """The body in a completion that continues the prompt's function: its own beginning if that is indented,
     else the last block that returns something, else the first block, else its beginning."""
     if not header:

@@ -18,10 +18,18 @@ from typing import Any, Final, get_args
 
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataError, Hosted, Source, Table
+from grpobench.tasks.data.tables import DataError, DataTable, Hosted, Source
 from grpobench.tasks.grading.extraction import extract
 from grpobench.tasks.grading.final_answer import normalize
-from grpobench.tasks.kinds.jsonl import ChoiceRows, ExactRows, MathRows, PythonRows, Rows, hashed, text_of
+from grpobench.tasks.kinds.jsonl import (
+    ChoiceRows,
+    ExactRows,
+    JSONLTask,
+    MathRows,
+    PythonRows,
+    hashed,
+    text_of,
+)
 from grpobench.tasks.task import Problem, Split
 
 DATA_SET: Final = re.compile(r"[\w.-]+/[\w.-]+")
@@ -39,7 +47,7 @@ SPLITS: Final[Mapping[str, Split]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubRows(Rows):
+class HubRows(JSONLTask):
     """Problems of a data set of the hub."""
 
     source = "a data set of the Hugging Face hub"
@@ -77,9 +85,9 @@ class HubRows(Rows):
         there = sources.local_splits(self.hub, folder) or sources.repository(self.hub, folder)
         return "" if there else sources.missing([table], folder)
 
-    def table(self, split: str) -> Table:
+    def table(self, split: str) -> DataTable:
         """A split of the data set as a table."""
-        return Table(f"{self.hub}/{split}.jsonl", Hosted(self.hub, self.config, split))
+        return DataTable(f"{self.hub}/{split}.jsonl", Hosted(self.hub, self.config, split))
 
     def where(self) -> str:
         return f"{self.hub}{f' ({self.config})' if self.config else ''}"

@@ -28,7 +28,7 @@ from grpobench.tasks.data.messages import (
     with_context,
 )
 from grpobench.tasks.data.sources import Row, RowError, parse
-from grpobench.tasks.data.tables import DataError, Source, Table
+from grpobench.tasks.data.tables import DataError, DataTable, Source
 from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
 from grpobench.tasks.grading.extraction import (
@@ -57,7 +57,7 @@ BOX: Final = "\\boxed{"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Task):
+class JSONLTask(Task):
     """Problems from a JSONL file; a problem's truth is its columns and, under `GRADED`, what is graded."""
 
     source = "a JSONL file of yours"
@@ -165,7 +165,7 @@ class Rows(Task):
             raise row.error(f"{SPLIT!r} must be one of {', '.join(get_args(Split))}, not {split!r:.80}")
         return split, Problem(identity, prompt, columns, traits(row))
 
-    def chosen(self, row: Row) -> Rows:
+    def chosen(self, row: Row) -> JSONLTask:
         """The task with the columns of this row."""
         return self
 
@@ -272,7 +272,7 @@ class Rows(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathRows(Rows, Valued):
+class MathRows(JSONLTask, Valued):
     """Answers with a value, graded like those of the task `math`: ``1/2`` is ``0.5`` and ``\\frac{1}{2}``.
 
     With `answer_marker` the answer is the rest of the line after the marker. Without one, it is in
@@ -318,7 +318,7 @@ class MathRows(Rows, Valued):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactRows(Rows):
+class ExactRows(JSONLTask):
     """Answers with only one right spelling. White space at both ends is ignored, and any stretch of it equals
     one space; everything else counts, including capital letters."""
 
@@ -339,7 +339,7 @@ class ExactRows(Rows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceRows(Rows):
+class ChoiceRows(JSONLTask):
     """One of several candidates, answered by its letter: ``B``, ``B.`` or ``(B)``. If the prompt has
     ``{candidates}`` (with the column's name), they are listed there with their letters. The answer column has
     the text of a candidate, its letter, or its index, a whole number that counts from 0. `format` is 1 if
@@ -406,7 +406,7 @@ class ChoiceRows(Rows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PythonRows(Rows, programs.Programs):
+class PythonRows(JSONLTask, programs.Programs):
     """Python functions, run in the sandbox and graded by asserts like those of the task `mbpp`. The answer
     column is a right program; the asserts call one function that it defines."""
 
@@ -415,7 +415,7 @@ class PythonRows(Rows, programs.Programs):
     max_completion_tokens: int = 512  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        Rows.__post_init__(self)
+        JSONLTask.__post_init__(self)
         programs.Programs.__post_init__(self)
 
     def graded(self, row: Row) -> Any:
@@ -447,7 +447,7 @@ class PythonRows(Rows, programs.Programs):
         return super().corrupt(replace(problem, truth=self.graded_answer(problem)))
 
 
-FROM_DATA: Final[Mapping[str, type[Rows]]] = {
+FROM_DATA: Final[Mapping[str, type[JSONLTask]]] = {
     "math": MathRows,
     "exact": ExactRows,
     "choice": ChoiceRows,
@@ -487,7 +487,7 @@ def share_of(prompt: Prompt) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def read(task: Rows) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
+def read(task: JSONLTask) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
     """The file and its problems by split, read again if the file has changed. Raises DataError."""
     path = task.jsonl.expanduser().absolute()
     try:
@@ -498,9 +498,9 @@ def read(task: Rows) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
 
 
 @lru_cache(maxsize=16)
-def _read(task: Rows, path: Path, *_: int) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
+def _read(task: JSONLTask, path: Path, *_: int) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
     source, split_problems = parse(
-        Table(str(path), None), Path("/"), task.make, identity=lambda pair: pair[1].id
+        DataTable(str(path), None), Path("/"), task.make, identity=lambda pair: pair[1].id
     )
     stated_splits = [split for split, _ in split_problems if split]
     if stated_splits and len(stated_splits) < len(split_problems):
@@ -514,7 +514,7 @@ def _read(task: Rows, path: Path, *_: int) -> tuple[Source, Mapping[Split, tuple
     return replace(source, table=path.name), task.in_context(parts)
 
 
-def hashed(task: Rows, problem: Problem) -> Split:
+def hashed(task: JSONLTask, problem: Problem) -> Split:
     """The split of a problem by `share_of` its prompt."""
     share = share_of(problem.prompt)
     return "test" if share < task.test else "validation" if share < task.test + task.validation else "train"

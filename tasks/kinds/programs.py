@@ -113,11 +113,11 @@ def grade(submissions: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox)
     for i, (truth, source) in enumerate(submissions):
         if calls := called(truth, chosen):
             jobs[i] = Job(source, calls)
-    questions: dict[int, program_values.Question] = {}
+    questions: dict[int, program_values.ValueConditions] = {}
     for i, execution in zip(jobs, chosen.run_all(list(jobs.values())), strict=True):
         outcomes[i] = execution.outcome
         if execution.outcome == "pass":
-            questions[i] = program_values.Question(execution.wire, submissions[i][0].get("conditions"))
+            questions[i] = program_values.ValueConditions(execution.wire, submissions[i][0].get("conditions"))
     replays: dict[int, Job] = {}
     for i, (outcome, source) in zip(questions, program_values.judge(list(questions.values())), strict=True):
         outcomes[i] = outcome

@@ -18,7 +18,7 @@ COPIED: Final = ("text", "list")
 
 
 @dataclass(frozen=True)
-class Fact:
+class RecordFact:
     """One fact of a record."""
 
     key: str
@@ -43,13 +43,13 @@ class Field:
     draw: Draw
     sentences: tuple[str, ...]
 
-    def fact(self, rng: random.Random) -> Fact:
+    def fact(self, rng: random.Random) -> RecordFact:
         value, words = self.draw(rng)
-        return Fact(self.key, self.kind, self.schema, value, rng.choice(self.sentences).format(words))
+        return RecordFact(self.key, self.kind, self.schema, value, rng.choice(self.sentences).format(words))
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordKind:
     """A kind of record. Fields named in `inside` can be asked for in an object of their own, called
     `group`."""
 
@@ -181,8 +181,8 @@ def several(key: str, words: Sequence[str], *sentences: str) -> Field:
 
 # Kinds of records
 
-RECORDS: Final[Mapping[str, Record]] = {
-    "order": Record(
+RECORDS: Final[Mapping[str, RecordKind]] = {
+    "order": RecordKind(
         (
             person("name", "{} placed this order.", "The order came from {}."),
             text("city", CITIES, "It goes to {}.", "The parcel must be sent to {}."),
@@ -213,7 +213,7 @@ RECORDS: Final[Mapping[str, Record]] = {
         group="customer",
         inside=("name", "city"),
     ),
-    "person": Record(
+    "person": RecordKind(
         (
             person("name", "The new member is called {}.", "{} has joined the club."),
             text("city", CITIES, "Home is {}.", "The member lives in {}."),
@@ -243,7 +243,7 @@ RECORDS: Final[Mapping[str, Record]] = {
         group="contact",
         inside=("name", "city"),
     ),
-    "event": Record(
+    "event": RecordKind(
         (
             text(
                 "title",
@@ -278,7 +278,7 @@ RECORDS: Final[Mapping[str, Record]] = {
         group="venue",
         inside=("hall", "city"),
     ),
-    "trip": Record(
+    "trip": RecordKind(
         (
             text("origin", CITIES[:10], "The traveler leaves from {}.", "The trip begins in {}."),
             text("destination", CITIES[10:], "The goal is {}.", "The traveler wants to get to {}."),
@@ -302,7 +302,7 @@ RECORDS: Final[Mapping[str, Record]] = {
         group="route",
         inside=("origin", "destination"),
     ),
-    "loan": Record(
+    "loan": RecordKind(
         (
             text(
                 "title",

@@ -26,7 +26,7 @@ class Malformed(ValueError):
     """These are not the bytes that an honest run writes."""
 
 
-class Work:
+class ComparisonBudget:
     """How much comparing elements with equal hashes may still cost."""
 
     def __init__(self, left: int = MOST_WORK) -> None:
@@ -40,14 +40,14 @@ class Work:
 
 def values(texts: Sequence[str]) -> tuple[Any, ...]:
     """The values of the texts. Raises ValueError for an invalid one, or one that takes too much work."""
-    work = Work()
+    work = ComparisonBudget()
     try:
         return tuple(decode(json.loads(text), work) for text in texts)
     except RecursionError:
         raise Malformed("too deep") from None
 
 
-def decode(node: Any, work: Work, depth: int = 0) -> Any:
+def decode(node: Any, work: ComparisonBudget, depth: int = 0) -> Any:
     """The value of a parsed JSON node. Raises ValueError for an invalid one."""
     if node is None or node is True or node is False:
         return node
@@ -75,7 +75,7 @@ def _single(tag: str, content: list[str]) -> Any:
         raise Malformed("a number too large") from None
 
 
-def _many(tag: str, content: list[Any], work: Work, depth: int) -> Any:
+def _many(tag: str, content: list[Any], work: ComparisonBudget, depth: int) -> Any:
     if tag in "szd" and len(content) > MOST_KEYS:
         raise Malformed("too many elements in a set or dictionary")
     if tag == "d":
@@ -94,7 +94,7 @@ def _many(tag: str, content: list[Any], work: Work, depth: int) -> Any:
     return value
 
 
-def charge(elements: Sequence[Any], work: Work) -> None:
+def charge(elements: Sequence[Any], work: ComparisonBudget) -> None:
     """Count the cost of making a set of these elements: those with equal hashes are compared, each with each.
     Raises TypeError for an element that cannot be hashed."""
     groups: dict[int, list[Any]] = {}
@@ -105,7 +105,7 @@ def charge(elements: Sequence[Any], work: Work) -> None:
             work.spend(len(group) ** 2 * max(weight(element, work) for element in group))
 
 
-def weight(value: Any, work: Work) -> int:
+def weight(value: Any, work: ComparisonBudget) -> int:
     """Maximum steps of comparing a value with an equal one."""
     work.spend(1)
     if type(value) in (tuple, list):

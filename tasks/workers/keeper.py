@@ -53,7 +53,7 @@ class Worker:
     answered: int = 0
 
 
-class Floor:
+class KeeperLoop:
     """The keeper's loop: passes questions to workers, takes their answers, replaces workers that end."""
 
     def __init__(
@@ -248,7 +248,7 @@ def keep(factory: str, workers: int, memory: int) -> None:
     gc.collect()
     gc.freeze()  # The workers share these pages; garbage collection would write to them.
     os.write(replies, b"ready\n")
-    floor = Floor(requests, replies, function, workers, memory)
+    floor = KeeperLoop(requests, replies, function, workers, memory)
     try:
         floor.run()
     finally:

@@ -15,7 +15,7 @@ from helpers.toys import Fixed, backward, close, distance, models_for, norm, off
 
 from grpobench.algorithms.a_star_po import AStarPO, optimal_value
 from grpobench.algorithms.algorithm import Batch
-from grpobench.algorithms.curriculum import NoProblems, Study, Valued
+from grpobench.algorithms.curriculum import NoProblems, Study, ValuedShuffle
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental'"),
@@ -185,9 +185,9 @@ def test_a_batch_without_any_value_is_refused() -> None:
         )
 
 
-def curriculum(algorithm: AStarPO, prompts: int, reward: list[list[float]]) -> Valued:
+def curriculum(algorithm: AStarPO, prompts: int, reward: list[list[float]]) -> ValuedShuffle:
     valued = algorithm.curriculum([{}] * len(reward), prompts, 0, Study(reward=torch.tensor(reward)))
-    assert isinstance(valued, Valued)
+    assert isinstance(valued, ValuedShuffle)
     return valued
 
 

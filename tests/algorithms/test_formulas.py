@@ -18,7 +18,7 @@ from grpobench.algorithms.algorithm import Algorithm, Batch
 from grpobench.algorithms.dpo import DPO, pair_up
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
-from grpobench.algorithms.ppo import PPO, Valued
+from grpobench.algorithms.ppo import PPO, CriticTargets
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -322,7 +322,7 @@ def test_value_loss_takes_the_larger_of_the_plain_and_the_clipped_error() -> Non
     batch = rollouts([[5]], [[1.0]])
     value = torch.tensor([[0.5, 0.5, 0.0, -0.5, 0.1]])
     returns = torch.tensor([[1.0, 0.0, 1.0, -1.0, 1.0]])
-    signal = Valued(torch.tensor([0]), value * 0, returns, torch.zeros(1, 5), value[:, :0])
+    signal = CriticTargets(torch.tensor([0]), value * 0, returns, torch.zeros(1, 5), value[:, :0])
     leaf = value.clone().requires_grad_()
     critic_only = {"critic": reading(value, leaf)}
     loss = PPO(value_clip=0.2).loss(batch, signal, critic_only)
@@ -339,7 +339,7 @@ def test_value_loss_takes_the_larger_of_the_plain_and_the_clipped_error() -> Non
 
 def test_value_loss_alone_is_weighed_by_its_coefficient() -> None:
     batch = rollouts([[1]], [[1.0]])
-    signal = Valued(
+    signal = CriticTargets(
         torch.tensor([0]), torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(1, 0)
     )
     now = {"critic": reading(torch.zeros(1, 1), torch.zeros(1, 1))}

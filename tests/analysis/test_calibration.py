@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpobench.analysis.calibration import markdown, table
-from grpobench.analysis.calibration.scores import Case, Label, Library, Outcome, Score, lost, score
+from grpobench.analysis.calibration.scores import Case, DetectorResult, Label, Library, Score, lost, score
 from grpobench.analysis.calibration.table import either, goal, same_arm, verdicts
 from grpobench.analysis.calibration.thresholds import (
     blocks,
@@ -37,7 +37,7 @@ from grpobench.analysis.record import Provenance, as_text, content_of
 
 LABELS: tuple[Label, ...] = ("must", "may", "never")
 OUTCOMES = st.builds(
-    Outcome,
+    DetectorResult,
     label=st.sampled_from(LABELS),
     healthy=st.booleans(),
     detected=st.lists(st.integers(1, 99), max_size=3).map(lambda steps: tuple(sorted(steps))),
@@ -52,11 +52,17 @@ def test_a_score_by_hand() -> None:
     """Five runs must show it and four do: recall .8. Of four others one shows it: precision 4/5. Two of them
     are healthy and one has two events: one false alarm per healthy run. Found at steps 5, 7, 9 and 11 of a
     fault since step 1: median delay 7. Accuracy was lost in two of the hits, 5 and 9 updates later."""
-    must = [Outcome("must", False, (step,)) for step in (5, 7, 9, 11)] + [Outcome("must", False)]
+    must = [DetectorResult("must", False, (step,)) for step in (5, 7, 9, 11)] + [
+        DetectorResult("must", False)
+    ]
     must[0] = dataclasses.replace(must[0], lost=10)
     must[1] = dataclasses.replace(must[1], lost=16)
-    never = [Outcome("never", True, (3, 8)), Outcome("never", True), Outcome("never", False)]
-    scores = score([*must, *never, Outcome("never", False), Outcome("may", False, (2,))])
+    never = [
+        DetectorResult("never", True, (3, 8)),
+        DetectorResult("never", True),
+        DetectorResult("never", False),
+    ]
+    scores = score([*must, *never, DetectorResult("never", False), DetectorResult("may", False, (2,))])
     assert (scores.hits, scores.must, scores.false, scores.never) == (4, 5, 1, 4)
     assert (scores.recall, scores.precision) == (4 / 5, 4 / 5)
     assert (scores.healthy, scores.alarms, scores.per_healthy) == (2, 2, 1.0)
@@ -64,7 +70,7 @@ def test_a_score_by_hand() -> None:
 
 
 @given(st.lists(OUTCOMES, max_size=30))
-def test_counts_are_those_of_the_confusion_experiment(outcomes: list[Outcome]) -> None:
+def test_counts_are_those_of_the_confusion_experiment(outcomes: list[DetectorResult]) -> None:
     scores = score(outcomes)
     expected = {
         (label, fired): sum(
@@ -82,7 +88,7 @@ def test_counts_are_those_of_the_confusion_experiment(outcomes: list[Outcome]) -
 
 @given(st.lists(OUTCOMES, max_size=20), st.randoms())
 def test_a_score_does_not_depend_on_order_nor_on_runs_that_may_show_it(
-    outcomes: list[Outcome], draw: Random
+    outcomes: list[DetectorResult], draw: Random
 ) -> None:
     shuffled = list(outcomes)
     draw.shuffle(shuffled)
@@ -95,7 +101,9 @@ def test_a_score_does_not_depend_on_order_nor_on_runs_that_may_show_it(
 
 
 @given(st.lists(OUTCOMES, min_size=1, max_size=20), st.data())
-def test_one_more_hit_never_lowers_recall_or_precision(outcomes: list[Outcome], data: st.DataObject) -> None:
+def test_one_more_hit_never_lowers_recall_or_precision(
+    outcomes: list[DetectorResult], data: st.DataObject
+) -> None:
     missed = [i for i, outcome in enumerate(outcomes) if outcome.label == "must" and not outcome.detected]
     if not missed:
         return
@@ -144,13 +152,17 @@ def test_the_published_cliff_is_lost_and_found_at_the_same_evaluation() -> None:
     (event,) = AccuracyCollapse().find(run_history)
     at = lost(run_history.evaluated()[1])
     assert at == 275
-    scores = score([Outcome("must", False, (event.found,), since=250, lost=at)])
+    scores = score([DetectorResult("must", False, (event.found,), since=250, lost=at)])
     assert (scores.recall, scores.delay, scores.lead) == (1.0, 25.0, 0.0)
 
 
 def test_several_detectors_of_a_run_are_one() -> None:
-    outcomes = [Outcome("may", False, (9,)), Outcome("must", False, (4,)), Outcome("never", False)]
-    assert either(outcomes) == Outcome("must", False, (4, 9))
+    outcomes = [
+        DetectorResult("may", False, (9,)),
+        DetectorResult("must", False, (4,)),
+        DetectorResult("never", False),
+    ]
+    assert either(outcomes) == DetectorResult("must", False, (4, 9))
     assert either([outcomes[0], outcomes[2]]).label == "may"
 
 
@@ -336,7 +348,7 @@ def test_a_pool_too_small_is_refused() -> None:
 
 
 def test_a_table_reads_back_and_shows_every_kind(tmp_path: Path) -> None:
-    rows = score([Outcome("must", False, (5,)), Outcome("never", True)]).row()
+    rows = score([DetectorResult("must", False, (5,)), DetectorResult("never", True)]).row()
     made = Provenance("grpobench calibrate", {"abc": 2}, {"python": ["3.11"]}, ["CPU"], 90)
     content = {
         "pool": "healthy",

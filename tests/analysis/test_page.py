@@ -24,7 +24,7 @@ from grpobench.analysis.report.text import CITED, bibtex_entry, make_bibtex
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.topics.numbers import Numbers, Shown
-from grpobench.analysis.topics.runs import Setting
+from grpobench.analysis.topics.runs import RecipeKey
 
 SMALL = {"steps": 12, "every": 3, "problems": 4, "test_problems": 8}
 PAPERS = {
@@ -147,7 +147,7 @@ def test_every_paper_of_an_algorithm_has_its_authors_and_its_title() -> None:
         )
 
 
-def settings_of(**values: dict[str, str]) -> dict[str, Setting]:
+def settings_of(**values: dict[str, str]) -> dict[str, RecipeKey]:
     """Settings of the section `train` or `modify`, with a value for each arm."""
     keys = {
         "prompts": "train.prompts_per_step",
@@ -155,7 +155,7 @@ def settings_of(**values: dict[str, str]) -> dict[str, Setting]:
         "schedule": "modify.schedule",
     }
     return {
-        keys[name]: Setting(keys[name], by_arm, len({*by_arm.values()}) > 1, frozenset())
+        keys[name]: RecipeKey(keys[name], by_arm, len({*by_arm.values()}) > 1, frozenset())
         for name, by_arm in values.items()
     }
 

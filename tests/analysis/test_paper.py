@@ -32,7 +32,7 @@ from grpobench.analysis.statistics.intervals import seed_mean, seed_means
 from grpobench.analysis.statistics.survival import kaplan_meier, restricted_mean
 from grpobench.analysis.tools.text import human
 from grpobench.analysis.topics.numbers import Numbers, Shown
-from grpobench.analysis.topics.paper import Entry, accuracy_tex, entries, unbeaten, width_of
+from grpobench.analysis.topics.paper import FinalAccuracy, accuracy_tex, entries, unbeaten, width_of
 from grpobench.analysis.topics.training import list_constant
 from grpobench.runs import cli
 from grpobench.runs.api.results import Results
@@ -403,14 +403,14 @@ def test_nothing_is_marked_where_the_tests_tell_nothing_apart() -> None:
 @pytest.mark.parametrize(
     ("entry", "cell"),
     [
-        (Entry(0.665, 0.654, 0.676, 8, 0, True), r"\textbf{66.5} $\pm$ 1.1"),
-        (Entry(0.665, 0.654, 0.676, 8, 1, False), r"66.5 $\pm$ 1.1$^\dagger$"),
-        (Entry(0.985, 0.954, 1.0, 8, 0, False), r"98.5 $^{+1.5}_{-3.1}$"),  # cut at 100 %
-        (Entry(0.5, float("nan"), float("nan"), 1, 0, False), "50.0"),
-        (Entry(float("nan"), float("nan"), float("nan"), 0, 3, False), "--"),
+        (FinalAccuracy(0.665, 0.654, 0.676, 8, 0, True), r"\textbf{66.5} $\pm$ 1.1"),
+        (FinalAccuracy(0.665, 0.654, 0.676, 8, 1, False), r"66.5 $\pm$ 1.1$^\dagger$"),
+        (FinalAccuracy(0.985, 0.954, 1.0, 8, 0, False), r"98.5 $^{+1.5}_{-3.1}$"),  # cut at 100 %
+        (FinalAccuracy(0.5, float("nan"), float("nan"), 1, 0, False), "50.0"),
+        (FinalAccuracy(float("nan"), float("nan"), float("nan"), 0, 3, False), "--"),
     ],
 )
-def test_cells_of_the_table(entry: Entry, cell: str) -> None:
+def test_cells_of_the_table(entry: FinalAccuracy, cell: str) -> None:
     assert entry.tex == cell
 
 

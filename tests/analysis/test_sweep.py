@@ -29,7 +29,7 @@ from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.stability import panels_of
 from grpobench.analysis.topics.sweep import (
-    Cell,
+    SweepCell,
     axes_of,
     classify_runs,
     draw_map,
@@ -221,12 +221,12 @@ def test_its_kept_table_gives_the_same_tables_again(folder: Path, numbers: Numbe
     assert render(table, "provenance", {})[0].startswith("Made by `grpobench map map`")
 
 
-def row(*outcomes_by_sweep_value: str) -> list[Cell]:
+def row(*outcomes_by_sweep_value: str) -> list[SweepCell]:
     """Cells of one arm; a letter per seed: c collapses, l learns, - no result."""
     words = {"c": "collapses", "l": "learns", "-": "no result"}
     nothing = Estimate(math.nan, math.nan, math.nan)
     return [
-        Cell(
+        SweepCell(
             "arm",
             "task",
             (),

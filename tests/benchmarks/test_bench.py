@@ -12,7 +12,16 @@ from helpers.terminal import Terminal, forget
 from rich.console import Console
 
 from grpobench.benchmarks import bench, cases, compare
-from grpobench.benchmarks.cases import MOST_WARM_UP, NAMES, UNKNOWN, Course, chosen, counted, shape, warm_up
+from grpobench.benchmarks.cases import (
+    MOST_WARM_UP,
+    NAMES,
+    UNKNOWN,
+    BenchProgress,
+    chosen,
+    counted,
+    shape,
+    warm_up,
+)
 from grpobench.runs import cli
 from grpobench.runs.commands.machine import CASES
 
@@ -114,7 +123,7 @@ def test_case_without_terminal_prints_first_line_then_every_ten_seconds(
     now = [100.0]
     monkeypatch.setattr(cases.time, "monotonic", lambda: now[0])
     text = io.StringIO()
-    with Course(Console(file=text, width=40), 2) as course:
+    with BenchProgress(Console(file=text, width=40), 2) as course:
         course.begin("short")
         course.tell("starting TRL", UNKNOWN)
         now[0] += 9
@@ -134,7 +143,7 @@ def test_in_a_terminal_a_bar_says_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     forget(monkeypatch)
     text = Terminal()
     console = Console(file=text, width=100)
-    with Course(console, 1) as course:
+    with BenchProgress(console, 1) as course:
         course.begin("short")
         course.tell("starting TRL", UNKNOWN)
         assert course.bar
@@ -152,7 +161,7 @@ def test_the_outcome_is_json_with_the_facts_of_the_machine(monkeypatch: pytest.M
     monkeypatch.setattr(bench, "grid", lambda tell, sets: {"sets": sets})
     monkeypatch.setattr(bench, "memory", lambda model, start, tell: ({"settings": []}, FACTS))
     monkeypatch.setattr(bench, "decoding", lambda case, tell: ({"ratio": 2.5}, FACTS))
-    outcome = bench.measure("nano", NAMES, Stage().start, Course(Console(file=io.StringIO()), 4))
+    outcome = bench.measure("nano", NAMES, Stage().start, BenchProgress(Console(file=io.StringIO()), 4))
     assert json.loads(json.dumps(outcome)) == outcome
     assert {**FACTS, "model": "nano", "precision": "float32"}.items() <= outcome.items()
     assert [case["name"] for case in outcome["cases"]] == ["short", "long-prompt"]
@@ -163,6 +172,8 @@ def test_the_outcome_is_json_with_the_facts_of_the_machine(monkeypatch: pytest.M
 def test_a_grid_alone_says_on_which_machine_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trl")
     monkeypatch.setattr(bench, "grid", lambda tell, sets: {})
-    outcome = bench.measure("nano-moe", ("grid",), Stage().start, Course(Console(file=io.StringIO()), 1))
+    outcome = bench.measure(
+        "nano-moe", ("grid",), Stage().start, BenchProgress(Console(file=io.StringIO()), 1)
+    )
     assert outcome["threads"] == 1 and outcome["trl"].startswith("1.") and outcome["torch"]
     assert outcome["cases"] == []

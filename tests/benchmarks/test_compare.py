@@ -11,8 +11,8 @@ from rich.console import Console
 
 from grpobench.benchmarks import compare
 from grpobench.benchmarks.bench import show
-from grpobench.benchmarks.cases import UNKNOWN, Case, quiet
-from grpobench.benchmarks.sides import PHASES, Letters, process, prompt_texts, share, shares
+from grpobench.benchmarks.cases import UNKNOWN, BenchmarkCase, quiet
+from grpobench.benchmarks.sides import PHASES, FixedPrompts, process, prompt_texts, share, shares
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.tables import DataError
 
@@ -119,7 +119,7 @@ def test_a_template_longer_than_the_prompt_is_an_error_that_says_so() -> None:
 
 def test_both_sides_reward_the_share_of_one_letter() -> None:
     assert share("eels") == 0.5 and share("") == 0.0
-    task = Letters(texts=("a",))
+    task = FixedPrompts(texts=("a",))
     (verdict,) = task.verify(task.problems("train")[0], ["eels"])
     assert verdict.scores["share"] == 0.5
     assert shares(["eels", [{"role": "assistant", "content": "eels"}]], trainer_state=None) == [0.5, 0.5]
@@ -128,7 +128,7 @@ def test_both_sides_reward_the_share_of_one_letter() -> None:
 @pytest.mark.slow
 def test_both_real_sides_work_on_the_same_tokens() -> None:
     pytest.importorskip("trl")
-    case = Case("tiny", "nano", prompts=2, group=4, prompt_tokens=16, completion_tokens=4, steps=4)
+    case = BenchmarkCase("tiny", "nano", prompts=2, group=4, prompt_tokens=16, completion_tokens=4, steps=4)
     outcome, facts = compare.compare(case, process, quiet)
     assert len(outcome["ours_steps_s"]) == len(outcome["trl_steps_s"]) == 2
     assert outcome["ratio"] > 0 and outcome["ours_peak_gb"] >= outcome["ours_before_gb"] > 0
@@ -144,6 +144,6 @@ def test_a_side_that_cannot_load_its_model_says_why() -> None:
     pytest.importorskip("trl")
     with (
         pytest.raises(ConfigError, match="does not exist"),
-        process("ours", Case("tiny", "./no-such-folder", 1, 2, 16, 4, 1, texts=("a",))),
+        process("ours", BenchmarkCase("tiny", "./no-such-folder", 1, 2, 16, 4, 1, texts=("a",))),
     ):
         pass

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from grpobench.benchmarks import bench, decoding
-from grpobench.benchmarks.cases import Case, quiet
+from grpobench.benchmarks.cases import BenchmarkCase, quiet
 from grpobench.runs import cli
 from grpobench.runs.sample.in_process import HFSampler
 
-CASE = Case("decoding", "nano", prompts=2, group=3, prompt_tokens=16, completion_tokens=4, steps=4)
+CASE = BenchmarkCase("decoding", "nano", prompts=2, group=3, prompt_tokens=16, completion_tokens=4, steps=4)
 
 
 def test_the_command_measures_both_ways_on_the_same_requests(

@@ -10,8 +10,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from grpobench.benchmarks import floor
-from grpobench.benchmarks.cases import Case
-from grpobench.benchmarks.floor import Floor, Layer, Part, Products, Rows
+from grpobench.benchmarks.cases import BenchmarkCase
+from grpobench.benchmarks.floor import Floor, MatrixProduct, PhaseRows, Products, WeightMatrix
 from grpobench.benchmarks.sides import our_trainer, prompt_texts
 from grpobench.runs.models.loading import load
 from grpobench.runs.models.nano import architecture
@@ -19,7 +19,7 @@ from grpobench.runs.models.nano import architecture
 
 def test_the_formula_is_what_torch_counts_in_a_real_step() -> None:
     texts = prompt_texts(load("nano").encode, count=3, tokens=12)
-    case = Case(
+    case = BenchmarkCase(
         "tiny", "nano", prompts=3, group=4, prompt_tokens=12, completion_tokens=5, steps=2, texts=texts
     )
     trainer = our_trainer(case)
@@ -41,8 +41,8 @@ def test_the_formula_is_what_torch_counts_in_a_real_step() -> None:
 
 def test_the_formula_by_hand() -> None:
     # W = 10, V·H = 4; one prompt of 3 tokens, two completions of 2
-    trunk, head = [Layer(torch.zeros(5, 2))], Layer(torch.zeros(2, 2))
-    case = Case("hand", "", prompts=1, group=2, prompt_tokens=3, completion_tokens=2, steps=1)
+    trunk, head = [WeightMatrix(torch.zeros(5, 2))], WeightMatrix(torch.zeros(2, 2))
+    case = BenchmarkCase("hand", "", prompts=1, group=2, prompt_tokens=3, completion_tokens=2, steps=1)
     flops = {name: rows.flop(trunk, head) for name, rows in floor.phases(case).items()}
     assert flops == {
         "prefill": 2 * (3 * 10 + 4),
@@ -63,7 +63,9 @@ def test_tables_are_no_products_and_a_token_meets_two_of_four_experts() -> None:
 
 
 def test_parts_add_up_and_the_rate_is_flop_over_seconds() -> None:
-    row = Floor({"decode": Part(2.0, 0.5, "torch"), "backward": Part(6.0, 0.5, "torch and onednn")}).row()
+    row = Floor(
+        {"decode": MatrixProduct(2.0, 0.5, "torch"), "backward": MatrixProduct(6.0, 0.5, "torch and onednn")}
+    ).row()
     assert (row["gflop"], row["seconds"], row["gflop_per_s"]) == (8.0, 1.0, 8.0)
     assert row["phases"]["decode"] == {"gflop": 2.0, "seconds": 0.5, "gflop_per_s": 4.0, "way": "torch"}
     assert "attention" in row["without"]
@@ -87,7 +89,7 @@ def test_every_pass_makes_its_products_and_the_fastest_counts(monkeypatch: pytes
     monkeypatch.setattr(torch, "mm", watched)
     monkeypatch.setattr(floor, "fastest", once)
     monkeypatch.setattr(floor, "exact", lambda way, weights: False)
-    part = Products(model).part(Rows(trunk=6, head=2, times=10), ("weights",))
+    part = Products(model).part(PhaseRows(trunk=6, head=2, times=10), ("weights",))
     # Gradients of four attention weights, two layers up, one down, and the head: out × rows and rows × in.
     width, up = ((32, 6), (6, 32)), ((64, 6), (6, 32))
     assert sorted(shapes) == sorted([*[width] * 4, *[up] * 2, ((32, 6), (6, 64)), ((99, 2), (2, 32))])
@@ -100,7 +102,7 @@ def test_many_rows_go_in_pieces_where_that_is_faster(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(floor, "exact", lambda way, weights: False)
     bench = Products(architecture("dense", num_hidden_layers=1))
     monkeypatch.setattr(bench, "_timed", lambda weights, rows, kind: {3000: 1.0, 1000: 0.2, 8: 0.01}[rows])
-    assert bench.seconds(Rows(trunk=3000, head=8), "forward", "torch") == pytest.approx(3 * 0.2 + 0.01)
+    assert bench.seconds(PhaseRows(trunk=3000, head=8), "forward", "torch") == pytest.approx(3 * 0.2 + 0.01)
 
 
 def test_the_fastest_of_several_calls_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +126,7 @@ def test_a_way_that_rounds_its_factors_is_left_out(monkeypatch: pytest.MonkeyPat
             yield
 
     monkeypatch.setitem(floor.WAYS, "rounded", rounding)
-    weights = [Layer(torch.randn(48, 32)), Layer(torch.randn(16, 48))]
+    weights = [WeightMatrix(torch.randn(48, 32)), WeightMatrix(torch.randn(16, 48))]
     assert floor.exact("torch", weights)
     assert not floor.exact("rounded", weights)
 

@@ -22,12 +22,20 @@ from rich.console import Console
 
 from grpobench.benchmarks.gpu import __main__ as command
 from grpobench.benchmarks.gpu import engine, equality, memory, runs, suites
-from grpobench.benchmarks.gpu.__main__ import NAMES, PARTS, SECONDS, Course, Installation, Part, carry_out
-from grpobench.benchmarks.gpu.equality import Tried
+from grpobench.benchmarks.gpu.__main__ import (
+    NAMES,
+    PARTS,
+    SECONDS,
+    GpuPart,
+    GpuSchedule,
+    VLLMInstallation,
+    carry_out,
+)
+from grpobench.benchmarks.gpu.equality import ModelUnderTest
 from grpobench.benchmarks.gpu.rows import (
     WHOLE,
+    BenchmarkRow,
     Report,
-    Row,
     Skip,
     judged,
     load_rows,
@@ -36,7 +44,7 @@ from grpobench.benchmarks.gpu.rows import (
     show,
     summary,
 )
-from grpobench.benchmarks.memory_peaks import Comparison, Peak
+from grpobench.benchmarks.memory_peaks import Peak, PeakComparison
 from grpobench.runs.models.memory_plan import MemoryPlan
 
 PROGRAM = """
@@ -55,14 +63,14 @@ if doing == "fails":
 """
 
 
-def parts(*names: str, limit: int = 5) -> list[Part]:
-    return [Part(name, lambda report: None, limit) for name in names]
+def parts(*names: str, limit: int = 5) -> list[GpuPart]:
+    return [GpuPart(name, lambda report: None, limit) for name in names]
 
 
-class Staged(Course):
+class Staged(GpuSchedule):
     """Parts that are a small program each, named for what it does."""
 
-    def words(self, part: Part, python: str) -> list[str]:
+    def words(self, part: GpuPart, python: str) -> list[str]:
         return [sys.executable, "-I", "-S", "-c", PROGRAM, str(self.rows_file), part.name]
 
 
@@ -108,7 +116,7 @@ def test_limits_of_all_parts_are_less_than_25_minutes() -> None:
 def test_without_vllm_its_part_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     course, _ = staged(tmp_path)
-    carry_out([Part("vllm", lambda report: None, 5, timed=True, vllm=True)], course, "")
+    carry_out([GpuPart("vllm", lambda report: None, 5, timed=True, vllm=True)], course, "")
     (row,) = load_rows(course.rows_file)
     assert row.state == "skipped" and "vLLM is not installed" in row.result
 
@@ -118,13 +126,13 @@ def test_an_installation_that_takes_too_long_is_ended(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "Makefile").write_text(".venv-vllm/ready:\n\t@echo begun; sleep 60\n")
-    made = Installation("vllm==0", tmp_path)
+    made = VLLMInstallation("vllm==0", tmp_path)
     began = time.monotonic()
     made.finish(2.0)
     assert time.monotonic() - began < 30 and made.process is None
     assert "there was no time to finish" in made.lack
     (tmp_path / "Makefile").write_text(".venv-vllm/ready:\n\t@echo no such wheel; exit 1\n")
-    failing = Installation("vllm==0", tmp_path)
+    failing = VLLMInstallation("vllm==0", tmp_path)
     failing.finish(30.0)
     assert "was not installed: make: " in failing.lack
 
@@ -138,11 +146,11 @@ def test_a_name_that_is_no_part_is_refused(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_part_is_run_by_the_command_that_the_course_gives(tmp_path: Path) -> None:
     course, _ = staged(tmp_path)
-    words = Course.words(course, next(part for part in PARTS if part.name == "vllm"), "python")
+    words = GpuSchedule.words(course, next(part for part in PARTS if part.name == "vllm"), "python")
     assert words[:3] == ["python", "-m", "grpobench.benchmarks.gpu"]
     done: list[Report] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "PARTS", [Part("vllm", done.append, 5)])
+        patch.setattr(command, "PARTS", [GpuPart("vllm", done.append, 5)])
         assert command.main(words[3:]) == 0
     (report,) = done
     assert (report.part, report.path, report.device) == ("vllm", tmp_path / "rows.jsonl", "cpu")
@@ -152,7 +160,7 @@ def test_a_command_that_is_told_to_end_leaves_no_part_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It would go on and disturb whatever is timed next."""
-    monkeypatch.setattr(command, "Course", Staged)
+    monkeypatch.setattr(command, "GpuSchedule", Staged)
     monkeypatch.setattr(command, "PARTS", parts("hangs", limit=30))
     monkeypatch.setattr(command, "NAMES", ("hangs",))
     begun: list[subprocess.Popen[bytes]] = []
@@ -174,7 +182,7 @@ def test_a_command_that_is_told_to_end_leaves_no_part_behind(
 def test_rows_of_other_parts_stay_when_some_are_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "Course", Staged)
+    monkeypatch.setattr(command, "GpuSchedule", Staged)
     monkeypatch.setattr(command, "PAGE", tmp_path / "docs" / "gpu.md")
     report = Report("speed", tmp_path / "rows.jsonl", "cuda")
     report.add("a", judged(True, "fast"), 1.0)
@@ -226,10 +234,10 @@ def test_a_check_that_raises_or_cannot_be_made_is_a_row(tmp_path: Path) -> None:
 
 def test_the_page_and_the_table_say_what_is_unproven() -> None:
     rows = [
-        Row("speed", "nano | fast", "measured", "9 tokens/s", 1.0, "cuda"),
-        Row("speed", "real", "skipped", "no `model`", 0.0, "cuda"),
-        Row("memory", "nano", "ok", "2 < 3", 2.0, "cpu"),
-        Row("doctor", "folder", "ok", f"files in {Path.cwd()}/results", 2.0, "cuda"),
+        BenchmarkRow("speed", "nano | fast", "measured", "9 tokens/s", 1.0, "cuda"),
+        BenchmarkRow("speed", "real", "skipped", "no `model`", 0.0, "cuda"),
+        BenchmarkRow("memory", "nano", "ok", "2 < 3", 2.0, "cpu"),
+        BenchmarkRow("doctor", "folder", "ok", f"files in {Path.cwd()}/results", 2.0, "cuda"),
     ]
     text = page(rows, {"GPU": "none"})
     assert "| speed | nano \\| fast | measured: 9 tokens/s | 1.0 |" in text
@@ -251,7 +259,7 @@ def small(path: Path) -> Report:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_all_ways_to_decode_and_pack_agree_on_the_built_in_model(dtype: str, tmp_path: Path) -> None:
-    tried = Tried("nano", dtype, small(tmp_path))
+    tried = ModelUnderTest("nano", dtype, small(tmp_path))
     checks = [tried.decoding, tried.recorded, tried.samplers, tried.repeated, tried.alone]
     outcomes = [check() for check in checks] + ([tried.packing()] if dtype == "float32" else [])
     assert {state for state, _ in outcomes} == {"ok"}, outcomes
@@ -259,7 +267,7 @@ def test_all_ways_to_decode_and_pack_agree_on_the_built_in_model(dtype: str, tmp
 
 
 def test_a_way_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = Tried("nano", "float32", small(tmp_path))
+    tried = ModelUnderTest("nano", "float32", small(tmp_path))
     packed, step = equality.packed, equality.Fused.step
 
     monkeypatch.setattr(equality, "packed", lambda *arguments: packed(*arguments) * 1.01)
@@ -274,7 +282,7 @@ def test_a_way_that_computes_something_else_fails(tmp_path: Path, monkeypatch: p
 
 def test_completions_part_only_where_rounding_moves_a_bound(tmp_path: Path) -> None:
     """By the trainer's distribution: a token beside the drawn number is excused, any other one is not."""
-    tried = Tried("nano", "float32", small(tmp_path))
+    tried = ModelUnderTest("nano", "float32", small(tmp_path))
     loaded, sampler = tried.sampler()
     requests = equality.requests(loaded, 4)
     seeds = equality.seeds_of(requests)
@@ -304,7 +312,7 @@ def test_a_model_that_is_not_here_is_skipped_by_name(tmp_path: Path, monkeypatch
     monkeypatch.setattr(equality, "missing", lambda name: f"{name}: not found")
     report = small(tmp_path)
     assert equality.present(report, ["nano"]) == []
-    report.attempt("x", Tried("nano", "float32", report).decoding)
+    report.attempt("x", ModelUnderTest("nano", "float32", report).decoding)
     results = [(row.what, row.state, row.result) for row in load_rows(report.path)]
     assert results == [(label, "skipped", "nano: not found") for label in ("nano", "x")]
 
@@ -313,7 +321,9 @@ def test_the_plan_is_held_to_10_percent_on_a_gpu(tmp_path: Path, monkeypatch: py
     """Plans of so many hundredths of the peak of their largest phase."""
     planned = {"low": 89, "least": 90, "most": 110, "high": 111, "gross": 151}
     comparisons = {
-        name: Comparison("nano", "x", MemoryPlan(()), (Peak("sampling", 1, 1), Peak("training", size, 100)))
+        name: PeakComparison(
+            "nano", "x", MemoryPlan(()), (Peak("sampling", 1, 1), Peak("training", size, 100))
+        )
         for name, size in planned.items()
     }
     monkeypatch.setattr(memory, "compare_plans", lambda name: comparisons)
@@ -336,7 +346,7 @@ def test_memory_of_an_update_is_measured() -> None:
 
 def test_pytests_lines_become_rows_by_file(tmp_path: Path) -> None:
     report = small(tmp_path)
-    files = suites.Files(report, time.monotonic())
+    files = suites.EndedTests(report, time.monotonic())
     for line in (
         "[gw1] [ 10%] PASSED tests/a/test_x.py::test_one[1.0-a b] ",
         "[gw0] [ 20%] FAILED tests/a/test_x.py::test_two ",

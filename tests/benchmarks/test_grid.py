@@ -16,23 +16,23 @@ from grpobench.benchmarks import grid
 from grpobench.benchmarks.bench import show_grid
 from grpobench.benchmarks.cases import UNKNOWN, quiet
 from grpobench.benchmarks.grid import (
-    Block,
     Program,
     Side,
     SideProgress,
+    SideRuns,
     demand_same_work,
     estimate,
     halves,
     together,
 )
-from grpobench.benchmarks.grid_trl import Job, Outcome, Script
+from grpobench.benchmarks.grid_trl import GridResult, Script, TRLJob
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.tasks import TASKS
 
 
-def outcome(task: str, seed: int, seconds: float = 1.0) -> Outcome:
-    result = Outcome(task, seed, train_s=3 * seconds, evaluate_s=seconds, completions=8, tokens=100)
+def outcome(task: str, seed: int, seconds: float = 1.0) -> GridResult:
+    result = GridResult(task, seed, train_s=3 * seconds, evaluate_s=seconds, completions=8, tokens=100)
     result.add("0/test/sampled", [0.0, 1.0, 0.0, 0.0])
     result.add("0/test/greedy", [0.0, 1.0])
     result.add("10/test/sampled", [1.0, 1.0, float(seed), 0.0])
@@ -41,7 +41,7 @@ def outcome(task: str, seed: int, seconds: float = 1.0) -> Outcome:
 
 
 def stub(seconds: float, blocks: list[tuple[str, list[int]]], name: str) -> Side:
-    def side(block: Block, news: Callable[[int], None]) -> tuple[float, list[Outcome]]:
+    def side(block: SideRuns, news: Callable[[int], None]) -> tuple[float, list[GridResult]]:
         blocks.append((name, sorted({config.seed for config in block.configs})))
         news(0)
         runs = [outcome(config.task.name, config.seed, seconds / 10) for config in block.configs]
@@ -119,7 +119,7 @@ def test_the_script_gets_the_settings_of_our_run(tmp_path: Path) -> None:
     expected = {"learning_rate": 1e-4, "loss_type": "grpo", "beta": 0.0, "scale_rewards": "group"}
     assert expected.items() <= job.arguments.items()
     assert (job.arguments["adam_beta2"], job.arguments["max_grad_norm"]) == (0.95, 1.0)
-    assert Job(**json.loads(json.dumps(asdict(job)))) == job
+    assert TRLJob(**json.loads(json.dumps(asdict(job)))) == job
 
 
 def test_settings_that_the_script_does_not_have_are_refused(tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ def test_programs_run_side_by_side_and_failure_is_told_with_its_output(tmp_path:
 @pytest.mark.slow
 def test_a_tiny_grid_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trl")
-    made: dict[str, list[Outcome]] = {}
+    made: dict[str, list[GridResult]] = {}
     real = dict(grid.SIDES)
 
     def keeping(name: str) -> Side:
-        def side(block: Block, news: Callable[[int], None]) -> tuple[float, list[Outcome]]:
+        def side(block: SideRuns, news: Callable[[int], None]) -> tuple[float, list[GridResult]]:
             seconds, made[name] = real[name](block, news)
             return seconds, made[name]
 

@@ -13,14 +13,14 @@ from rich.console import Console
 
 from grpobench.benchmarks import memory
 from grpobench.benchmarks.bench import show_memory
-from grpobench.benchmarks.cases import Case
-from grpobench.benchmarks.sides import Step, our_trainer
+from grpobench.benchmarks.cases import BenchmarkCase
+from grpobench.benchmarks.sides import StepCost, our_trainer
 
 
 class Greedy(Stub):
     """Takes 3 GiB more without checkpointing, from its second step on."""
 
-    def step(self) -> Step:
+    def step(self) -> StepCost:
         checkpointed = dict(self.case.train)["activation_checkpointing"]
         step = super().step()
         grown = 0.0 if checkpointed or self.calls.count("ours") == 1 else 3.0
@@ -28,10 +28,10 @@ class Greedy(Stub):
 
 
 def test_each_setting_makes_the_same_steps_in_a_process_of_its_own() -> None:
-    cases, activities = list[Case](), list[str]()
+    cases, activities = list[BenchmarkCase](), list[str]()
 
     @contextlib.contextmanager
-    def start(name: str, case: Case) -> Iterator[Stub]:
+    def start(name: str, case: BenchmarkCase) -> Iterator[Stub]:
         assert name == "ours"
         cases.append(case)
         yield Greedy(name, case, [9.0, 4.0], [])
@@ -53,5 +53,7 @@ def test_each_setting_makes_the_same_steps_in_a_process_of_its_own() -> None:
 
 
 def test_our_side_trains_with_the_settings_of_the_case() -> None:
-    case = Case("memory", "nano", 1, 2, 16, 4, 1, texts=("one",), train=(("activation_checkpointing", True),))
+    case = BenchmarkCase(
+        "memory", "nano", 1, 2, 16, 4, 1, texts=("one",), train=(("activation_checkpointing", True),)
+    )
     assert our_trainer(case).models.activation_checkpointing

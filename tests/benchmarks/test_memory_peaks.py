@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from grpobench.benchmarks import memory_peaks
-from grpobench.benchmarks.memory_peaks import Comparison, Peak, held_bytes, plan_against_peak
+from grpobench.benchmarks.memory_peaks import Peak, PeakComparison, held_bytes, plan_against_peak
 from grpobench.runs.models.memory_plan import MemoryPlan
 from grpobench.runs.models.model_files import missing
 from grpobench.runs.settings.recipe import read_recipe
@@ -32,7 +32,7 @@ CASES = {
 }
 
 
-def compared(model: str, prompt: int, *sets: str) -> Comparison:
+def compared(model: str, prompt: int, *sets: str) -> PeakComparison:
     torch.manual_seed(0)
     chosen = ("arms=grpo", "tasks=arithmetic", f"model.name={model}", "train.num_minibatches=1")
     return plan_against_peak(read_recipe("quickstart", [*chosen, *sets]).runs()[0], prompt)
@@ -87,7 +87,7 @@ def test_tensors_that_share_their_memory_count_once() -> None:
 
 def test_the_table_has_a_row_for_each_case_and_the_largest_phase() -> None:
     peaks = (Peak("sampling", 2**21, 2**20), Peak("training", 3 * 2**30, 4 * 2**30))
-    comparison = Comparison("nano", "cpu", MemoryPlan(()), peaks)
+    comparison = PeakComparison("nano", "cpu", MemoryPlan(()), peaks)
     assert comparison.row()["peak"] == {"planned": 3 * 2**30, "measured": 4 * 2**30, "ratio": 0.75}
     text = io.StringIO()
     memory_peaks.show("nano", {"short": comparison}, Console(file=text, width=120))

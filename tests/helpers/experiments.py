@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 
 HEAD = 'name = "m"\ntasks = ["sums"]\nworkers = 2\n'
@@ -26,12 +26,12 @@ def recipe(folder: Path, *troubles: str, steps: int = 3, head: str = "") -> Reci
     return read_recipe(str(path))
 
 
-def launch(recipe: Recipe, out: Path, **options: Any) -> tuple[Outcome, str]:
+def launch(recipe: Recipe, out: Path, **options: Any) -> tuple[ExperimentResult, str]:
     console = Console(file=io.StringIO(), width=200)
     outcome = run_experiment(recipe, out, execute="helpers.stand_ins.execute", console=console, **options)
     assert isinstance(console.file, io.StringIO)
     return outcome, console.file.getvalue()
 
 
-def states_by_arm(outcome: Outcome) -> dict[str, str]:
+def states_by_arm(outcome: ExperimentResult) -> dict[str, str]:
     return {run.config.arm: run.state for run in outcome.runs}

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from grpobench.analysis.profile.kept import Row
-from grpobench.analysis.profile.probe import Control, Probe
+from grpobench.analysis.profile.kept import ProbeOutcome
+from grpobench.analysis.profile.probe import Probe, ProbeControl
 from grpobench.analysis.profile.scores import Profile, build
 
 RATE = 1e-3
@@ -33,15 +33,15 @@ def probe(name: str, against: str = "", high: Sequence[str] = (), low: Sequence[
         good=f"does well in {name}",
         bad=f"does badly in {name}",
         against=against,
-        positive=Control("with it"),
-        negative=Control("without it"),
+        positive=ProbeControl("with it"),
+        negative=ProbeControl("without it"),
     )
 
 
-def rows(algorithm: str, name: str, scores: Sequence[float], rate: float = RATE) -> list[Row]:
+def rows(algorithm: str, name: str, scores: Sequence[float], rate: float = RATE) -> list[ProbeOutcome]:
     """A finished run of 30 seconds for each score."""
     return [
-        Row(algorithm, name, rate, math.nan, seed, score, "finished", 30.0)
+        ProbeOutcome(algorithm, name, rate, math.nan, seed, score, "finished", 30.0)
         for seed, score in enumerate(scores)
     ]
 

@@ -15,7 +15,7 @@ import torch
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch
-from grpobench.runs.models.ranks import ALONE, Ranks
+from grpobench.runs.models.ranks import ALONE, DeviceRanks
 from grpobench.runs.train.devices import joined
 from helpers.batches import data
 from helpers.toys import backward, models_for, off_policy
@@ -66,7 +66,7 @@ def double() -> None:
 
 
 def gradients(
-    ranks: Ranks, names: Sequence[str], architecture: str, kind: str, wide: bool
+    ranks: DeviceRanks, names: Sequence[str], architecture: str, kind: str, wide: bool
 ) -> dict[str, Result]:
     """Gradient and metrics of algorithms with their default settings on a batch; with `wide` in float64."""
     if wide:
@@ -74,7 +74,7 @@ def gradients(
     return {name: gradient(ALGORITHMS[name](), architecture, kind, ranks) for name in names}
 
 
-def gradient(algorithm: Algorithm[Any], architecture: str, kind: str, ranks: Ranks = ALONE) -> Result:
+def gradient(algorithm: Algorithm[Any], architecture: str, kind: str, ranks: DeviceRanks = ALONE) -> Result:
     models = models_for(algorithm, architecture, ranks=ranks)
     return backward(algorithm, models, off_policy(batch(kind), models))
 
@@ -95,7 +95,7 @@ def batch(kind: str) -> Batch:
     return full_batch
 
 
-def met(ranks: Ranks) -> list[Any]:
+def met(ranks: DeviceRanks) -> list[Any]:
     """What a rank learns of the others by each of their ways."""
     squares = ranks.dealt(range(5), lambda share: [number**2 for number in share])
     return [ranks.all_gather(torch.tensor(ranks.rank)), ranks.broadcast(lambda: ranks.rank), squares]

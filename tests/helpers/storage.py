@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from grpobench.runs.experiment.worker import Ended, Job
+from grpobench.runs.experiment.worker import Ended, RunJob
 from grpobench.runs.experiment.worker import run as work
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
@@ -159,7 +159,7 @@ class Filler:
 def carry(config: RunConfig, path: Path, launcher: Any) -> Ended:
     from grpobench.runs.train.execute import execute
 
-    return work(Job(config, path, False), execute, launcher, 1, lambda _: None)
+    return work(RunJob(config, path, False), execute, launcher, 1, lambda _: None)
 
 
 def outcome(path: Path) -> list[Any]:

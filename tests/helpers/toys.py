@@ -21,7 +21,7 @@ from grpobench.runs.models import nano
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.shards import full_tensor, local_shard, shard_like
 from grpobench.runs.runfolder.folder import RunFolder
-from grpobench.runs.sample.engines.engine import Drawn
+from grpobench.runs.sample.engines.engine import EngineCompletion
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import Request
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig, TrainConfig
@@ -346,7 +346,7 @@ class Copy:
         temperature: float,
         end: Sequence[int],
         truncation: Truncation = FULL,
-    ) -> list[Drawn]:
+    ) -> list[EngineCompletion]:
         if self.broken:
             raise ArithmeticError("it does not work")
         ending = tuple(end) or (-1,)
@@ -355,7 +355,7 @@ class Copy:
         groups = self.sources[ending].sample(
             [Request(prompt, (seed,), truncation) for prompt, seed in jobs], limit, temperature
         )
-        return [Drawn(rollout.completion, rollout.sampler_logp) for (rollout,) in groups]
+        return [EngineCompletion(rollout.completion, rollout.sampler_logp) for (rollout,) in groups]
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.loads += 1

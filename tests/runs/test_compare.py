@@ -20,7 +20,7 @@ from helpers.warm import Warm
 
 from grpobench.analysis import resolution
 from grpobench.analysis.report.terminal import describe_task, verdict_lines
-from grpobench.analysis.resolution import Question, Spread, resolution_lines
+from grpobench.analysis.resolution import PlannedPairs, Spread, resolution_lines
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.runs import cli
@@ -314,12 +314,12 @@ def test_options_of_a_recipe_name_those_of_compare(capsys: Capture) -> None:
 
 def test_resolution_in_points_where_the_spread_is_known_and_else_in_standard_deviations() -> None:
     effect = power.detectable(8, 3, correction="max-t")
-    (line,) = resolution_lines([Question("a", 8, 3)])
+    (line,) = resolution_lines([PlannedPairs("a", 8, 3)])
     enough = power.seeds_for(effect / 2, 3, correction="max-t")
     assert line.startswith(f"8 seeds find a difference of {effect:.1f} SD of a paired difference in 80%")
     assert line.endswith(f"half of it takes about {enough:.0f} seeds, {enough - 8:.0f} more")
     first, second = resolution_lines(
-        [Question("a", 8, 3, Spread(0.03, "in x")), Question("b", 8, 3, Spread(0.001, "in x"))]
+        [PlannedPairs("a", 8, 3, Spread(0.03, "in x")), PlannedPairs("b", 8, 3, Spread(0.001, "in x"))]
     )
     assert first.startswith(f"a: 8 seeds find a difference of {3 * effect:.1f} points in 80% of repetitions")
     enough = power.seeds_for(0.02 / 0.03, 3, correction="max-t")
@@ -327,8 +327,8 @@ def test_resolution_in_points_where_the_spread_is_known_and_else_in_standard_dev
     assert first.endswith(f"; the margin of 2 points takes about {enough:.0f} seeds, {enough - 8:.0f} more")
     assert second.startswith(f"b: 8 seeds find a difference of {0.1 * effect:.1f} points")
     assert "margin" not in second  # which is resolved already
-    assert resolution_lines([Question("a", 8, 0)]) == []
-    assert len(resolution_lines([Question("a", 8, 1), Question("b", 8, 1)])) == 1
+    assert resolution_lines([PlannedPairs("a", 8, 0)]) == []
+    assert len(resolution_lines([PlannedPairs("a", 8, 1), PlannedPairs("b", 8, 1)])) == 1
 
 
 def test_the_typical_spread_is_the_median_of_pairs_with_three_seeds() -> None:

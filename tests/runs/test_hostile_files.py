@@ -19,7 +19,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.readers import columns, console, trl
 from grpobench.runs.models import sizes
 from grpobench.runs.prepare.demonstrations import read_answers
-from grpobench.runs.runfolder.logs import Log as RunLog
+from grpobench.runs.runfolder.logs import LogFile as RunLog
 from grpobench.runs.settings.findings import read_finding
 from grpobench.runs.settings.probes import read_probe
 from grpobench.runs.settings.recipe import read_recipe

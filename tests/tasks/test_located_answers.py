@@ -16,14 +16,14 @@ from grpobench.tasks.grading.extraction import between_tags, without_explanation
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.horizon import Horizon1
-from grpobench.tasks.kinds.jsonl import FROM_DATA, Rows
+from grpobench.tasks.kinds.jsonl import FROM_DATA, JSONLTask
 from grpobench.tasks.task import Problem, Task, Verdict
 from grpobench.tasks.thoughts import without_thoughts
 
 COLORS = ["red", "green", "blue", "grey"]
 
 
-def rows(folder: Path, verify: str, marker: str = "", **row: Any) -> Rows:
+def rows(folder: Path, verify: str, marker: str = "", **row: Any) -> JSONLTask:
     path = folder / "rows.jsonl"
     path.write_text(json.dumps({"question": "q", "split": "train", "candidates": COLORS, **row}) + "\n")
     prompt = "{question}\n{candidates}" if verify == "choice" else "{question}"

@@ -50,7 +50,7 @@ EVALUATED = re.compile(r"(eval|val|valid|validation|test)\b|(eval|val|valid|vali
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """The numbers of a row of a table."""
 
     line: int | None
@@ -58,7 +58,7 @@ class Row:
     values: dict[str, float]
 
 
-def closed(rows: Sequence[Row], mapped: Mapping[str, str]) -> tuple[list[Row], dict[str, int]]:
+def closed(rows: Sequence[TableRow], mapped: Mapping[str, str]) -> tuple[list[TableRow], dict[str, int]]:
     """The rows without their gaps, and the number of gaps per column. Rows are in the order of their
     steps."""
     if not any(math.isnan(value) for row in rows for value in row.values.values()):
@@ -81,7 +81,7 @@ def closed(rows: Sequence[Row], mapped: Mapping[str, str]) -> tuple[list[Row], d
     for at in np.flatnonzero(lost.any(axis=0) & has.any(axis=0)).tolist():
         gaps[:, at] = of_column(has[:, at], lost[:, at], telling, evaluated, steps)
     left = [
-        Row(
+        TableRow(
             row.line,
             row.step,
             {name: value for name, value in row.values.items() if not gap[column_by_name[name]]},
@@ -232,7 +232,7 @@ def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING, chart_run: str = "
                 log.fault(file, line, message)
             else:
                 values[name] = value
-        read.append(Row(line, at, values))
+        read.append(TableRow(line, at, values))
     return lay(log, read, mapped)
 
 
@@ -272,11 +272,11 @@ def read_jsonl(file: Path, mapped: Mapping[str, str] = NOTHING) -> Log:
         if at is None:
             log.fault(file, line, f"`{column}` holds no step; the line is left out")
         else:
-            read.append(Row(line, at, values))
+            read.append(TableRow(line, at, values))
     return lay(log, read, mapped)
 
 
-def lay(log: Log, rows: Sequence[Row], mapped: Mapping[str, str]) -> Log:
+def lay(log: Log, rows: Sequence[TableRow], mapped: Mapping[str, str]) -> Log:
     """The log with its rows: oldest first, of one seed, without gaps."""
     if len(rows) > 1 and rows[0].step > rows[-1].step and all(a.step >= b.step for a, b in pairwise(rows)):
         rows = rows[::-1]
@@ -292,7 +292,7 @@ def lay(log: Log, rows: Sequence[Row], mapped: Mapping[str, str]) -> Log:
     return demand(log)
 
 
-def seed_of(log: Log, rows: Sequence[Row]) -> int | None:
+def seed_of(log: Log, rows: Sequence[TableRow]) -> int | None:
     """The seed in a column. Raises DataError for several: rows of different runs."""
     names = {name for row in rows for name in row.values if name.rpartition("/")[2].lower() == SEED}
     seed = None

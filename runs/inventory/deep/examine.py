@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from grpobench.runs.inventory.deep import agreement, code, grading, resuming
-from grpobench.runs.inventory.deep.result import CheckInput, Look, Result, carry_out
+from grpobench.runs.inventory.deep.result import CheckInput, DeepResult, Look, carry_out
 from grpobench.runs.settings.recipe import Recipe
 
 
-def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[Result]:
+def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[DeepResult]:
     """The verdict of each check on a recipe whose results would go to `out`, which is left as it was. `tell`
     gets a message before each check."""
     from transformers.utils import logging

@@ -20,7 +20,7 @@ Whose = Literal["yours", "the machine's"]
 
 
 @dataclass(frozen=True)
-class Result:
+class DeepResult:
     """The verdict of one check."""
 
     check: str
@@ -72,7 +72,7 @@ def unknown(message: str, remedy: str, whose: Whose = "yours") -> Finding:
 
 def carry_out(
     looks: Sequence[tuple[str, Look]], check_input: CheckInput, tell: Callable[[str], None]
-) -> Iterator[Result]:
+) -> Iterator[DeepResult]:
     """Run each check in turn, whatever it raises. `tell` gets a message before each."""
     for number, (name, look) in enumerate(looks, 1):
         tell(f"{name}, check {number} of {len(looks)}")
@@ -82,7 +82,7 @@ def carry_out(
         except Exception as error:  # Errors of a broken machine become results.
             finding = raised(error)
         gc.collect()  # free models that a check has left
-        yield replace(Result(name, *finding), seconds=round(time.monotonic() - began, 3))
+        yield replace(DeepResult(name, *finding), seconds=round(time.monotonic() - began, 3))
 
 
 def raised(error: Exception) -> Finding:
@@ -101,7 +101,7 @@ def raised(error: Exception) -> Finding:
     return unknown(message, "run a step of the recipe alone to see where it comes from", "the machine's")
 
 
-def code(results: Sequence[Result]) -> int:
+def code(results: Sequence[DeepResult]) -> int:
     """The exit code: 70 if something is the machine's fault, 2 if the user must fix something, else 0."""
     amiss = [result for result in results if result.verdict != "good"]
     if not amiss:
@@ -109,7 +109,7 @@ def code(results: Sequence[Result]) -> int:
     return 70 if any(result.whose == "the machine's" for result in amiss) else 2
 
 
-def as_lines(result: Result) -> list[str]:
+def as_lines(result: DeepResult) -> list[str]:
     """For people."""
     head = f"{result.verdict:<5} {result.seconds:6.1f} s  {result.check}: {result.message}"
     return [head, *([f"                → {result.remedy}"] if result.remedy else [])]

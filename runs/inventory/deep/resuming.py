@@ -15,7 +15,7 @@ import torch
 
 from grpobench.runs.experiment import preflight
 from grpobench.runs.experiment.merging import TIMED
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.inventory.deep.agreement import run, small, trainer, up_to_update
 from grpobench.runs.inventory.deep.result import CheckInput, Finding, good, unknown, wrong
 from grpobench.runs.runfolder.folder import RunFolder
@@ -115,7 +115,7 @@ def storage(check_input: CheckInput) -> Finding:
     if other.returncode == 0:
         return wrong(f"a lock in {check_input.out} does not hold against another process", ELSEWHERE, "yours")
     short: list[str] = []
-    runs = [Run(config, check_input.room / config.folder) for config in check_input.configs]
+    runs = [ExperimentRun(config, check_input.room / config.folder) for config in check_input.configs]
     preflight.demand(runs, check_input.room, 1, short.append)
     if short:
         return wrong(short[0].replace(str(check_input.room), str(check_input.out)), "see there", "yours")

@@ -15,7 +15,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.inventory import folders
 from grpobench.runs.inventory.findings.parts import is_in, read_part, with_part
 from grpobench.runs.settings import stored
-from grpobench.runs.settings.findings import Study, findings, read_finding
+from grpobench.runs.settings.findings import FindingFile, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.tables import DataError
@@ -77,7 +77,7 @@ def rerun_words(rerun: Mapping[str, Any]) -> str:
     )
 
 
-def find_records(study: Study, scale: str, out: Path) -> Records:
+def find_records(study: FindingFile, scale: str, out: Path) -> Records:
     """The kept table, and the runs in the finding's folder below `out` if any have begun there, together with
     a kept part. Raises LogError."""
     from grpobench.analysis.findings.record import FILE, read_kept, record_of
@@ -96,7 +96,7 @@ def find_records(study: Study, scale: str, out: Path) -> Records:
     return Records(kept_record, runs, folder, tuple(reasons))
 
 
-def differences(study: Study, scale: str, folder: Path, part: Record | None = None) -> list[str]:
+def differences(study: FindingFile, scale: str, folder: Path, part: Record | None = None) -> list[str]:
     """How the runs in a folder and a part differ from those of the finding's file as it is now: runs that are
     missing, and settings that are others. More runs than these are none. Nothing where this machine cannot
     tell."""
@@ -181,7 +181,7 @@ def is_of(kept_record: Record, runs: Record) -> bool:
     return kept_record.registration == runs.registration and all(row in rows for row in runs.plain()["runs"])
 
 
-def kept_path(study: Study, scale: str) -> Path | None:
+def kept_path(study: FindingFile, scale: str) -> Path | None:
     """A finding's kept table; None where none is kept."""
     results = folders.results_folder()
     path = results and folders.kept_finding(results, study.finding.name, scale)

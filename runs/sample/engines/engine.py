@@ -13,7 +13,7 @@ from grpobench.runs.settings.truncation import FULL, Truncation
 
 
 @dataclass(frozen=True)
-class Drawn:
+class EngineCompletion:
     """One completion."""
 
     tokens: tuple[int, ...]
@@ -45,7 +45,7 @@ class Engine(Protocol):
         temperature: float,
         end: Sequence[int],
         truncation: Truncation = FULL,
-    ) -> list[Drawn]:
+    ) -> list[EngineCompletion]:
         """One completion per (prompt, seed), in order: up to a token of `end`, at most `limit` tokens. A seed
         of `GREEDY` decodes greedily, and so does temperature 0."""
         ...

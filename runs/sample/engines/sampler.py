@@ -18,7 +18,7 @@ import torch
 from grpobench.runs.models import adapters
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import RoleModels
-from grpobench.runs.sample.engines.engine import Drawn, Engine
+from grpobench.runs.sample.engines.engine import Engine, EngineCompletion
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.sample.sampler import Mixing, Request, Sampler, demand_room, shared_truncation
 from grpobench.runs.settings.config import RunConfig
@@ -43,12 +43,12 @@ SURE = 4
 With 64 tokens the share in which it followed is then known to within a few hundredths."""
 
 
-class SamplerGap(RuntimeError):
+class SamplerMismatch(RuntimeError):
     """Sampler and trainer do not have the same weights, or not the same arithmetic."""
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeAnswers:
     """What engine and trainer said about the engine's own answers to the probe prompt: log-probabilities
     (PROBES, PROBE_TOKENS) in float64."""
 
@@ -66,7 +66,7 @@ class Probe:
         """Root mean square difference."""
         return float((self.engine - self.trainer).square().mean().sqrt())
 
-    def followed(self, before: Probe | None, noise: float) -> float:
+    def followed(self, before: ProbeAnswers | None, noise: float) -> float:
         """The share of the trainer's move since `before` that the engine made too; 1 where there is nothing
         to compare: other tokens (then the engine did move), or a move that is lost in the noise."""
         if before is None or before.tokens != self.tokens:
@@ -111,7 +111,7 @@ class EngineSampler(Sampler):
         self.max_logprob_gap = max(LARGEST_MEAN_GAP[coarser], max_logprob_gap)
         self.noise = NOISE
         self.prompt = stretched(prompt, engine.block + 1, self.context - PROBE_TOKENS)
-        self.last: Probe | None = None
+        self.last: ProbeAnswers | None = None
         self.prove()
 
     @property
@@ -154,7 +154,7 @@ class EngineSampler(Sampler):
         now = self.probe()
         followed = now.followed(self.last, self.noise)
         if not (now.gap <= self.allowed and followed > 0.5):
-            raise SamplerGap(self._complaint(now.gap, followed))
+            raise SamplerMismatch(self._complaint(now.gap, followed))
         self.noise = max(self.noise, now.noise)
         self.last = now
         return {"gap/sync": now.gap}
@@ -173,7 +173,7 @@ class EngineSampler(Sampler):
             "you know that the difference is one of precision"
         )
 
-    def probe(self) -> Probe:
+    def probe(self) -> ProbeAnswers:
         """Have the engine answer the probe prompt, end tokens ignored, and the trainer read the answers."""
         jobs = [(self.prompt, seed) for seed in range(PROBES)]
         completions = self.engine.sample(jobs, PROBE_TOKENS, self.models.temperature, ())
@@ -182,7 +182,9 @@ class EngineSampler(Sampler):
         group = Group(Problem("probe", "", None), rollouts, verdicts, rewards)
         batch = pack_groups([group], PROBE_TOKENS, 0, self.pad, str(self.models.device))
         trainer = self.models.forward("policy", batch).logp.double().cpu()
-        return Probe(tuple(drawn.tokens for drawn in completions), batch.sampler_logp.double().cpu(), trainer)
+        return ProbeAnswers(
+            tuple(drawn.tokens for drawn in completions), batch.sampler_logp.double().cpu(), trainer
+        )
 
     def sample(
         self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
@@ -203,7 +205,7 @@ class EngineSampler(Sampler):
             [self._rollout(request.prompt, next(completions)) for _ in request.seeds] for request in requests
         ]
 
-    def _rollout(self, prompt: tuple[int, ...], drawn: Drawn) -> Rollout:
+    def _rollout(self, prompt: tuple[int, ...], drawn: EngineCompletion) -> Rollout:
         stopped = bool(drawn.tokens) and drawn.tokens[-1] in self.end
         return Rollout(prompt, drawn.tokens, drawn.logp, stopped)
 

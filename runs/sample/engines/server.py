@@ -37,7 +37,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 from grpobench.runs.models import sizes
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.engines import gate
-from grpobench.runs.sample.engines.engine import Drawn, Engine
+from grpobench.runs.sample.engines.engine import Engine, EngineCompletion
 from grpobench.runs.sample.engines.gate import BAD, Gate, Refusal, length
 from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.truncation import FULL, Truncation
@@ -425,7 +425,7 @@ class Remote:
         temperature: float,
         end: Sequence[int],
         truncation: Truncation = FULL,
-    ) -> list[Drawn]:
+    ) -> list[EngineCompletion]:
         """One completion per (prompt, seed), in order. A prompt of many seeds travels once. Raises ValueError
         for a truncation, which a server that knows none would ignore."""
         if truncation.active:
@@ -440,7 +440,9 @@ class Remote:
             "end": list(end),
         }
         completions = self._ask("POST", "/sample", json.dumps(request).encode())
-        return [Drawn(tuple(tokens), np.array(logp, dtype=np.float32)) for tokens, logp in completions]
+        return [
+            EngineCompletion(tuple(tokens), np.array(logp, dtype=np.float32)) for tokens, logp in completions
+        ]
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Send weights, in the engine's precision."""

@@ -27,7 +27,7 @@ import torch
 from grpobench.runs.models import adapters, trust
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError, first_line
-from grpobench.runs.sample.engines.engine import Drawn
+from grpobench.runs.sample.engines.engine import EngineCompletion
 from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.truncation import FULL, Truncation
 from grpobench.runs.tools import installed
@@ -125,7 +125,7 @@ class VLLM:
         temperature: float,
         end: Sequence[int],
         truncation: Truncation = FULL,
-    ) -> list[Drawn]:
+    ) -> list[EngineCompletion]:
         """One completion per (prompt, seed), in order. Seeds are the requests' own: what else is decoded has
         no part in a completion, up to the rounding of logits."""
         from vllm import SamplingParams
@@ -324,14 +324,14 @@ def trial() -> str:
     return f"{vllm.__version__} writes tokens on {current_platform.device_type}"
 
 
-def drawn(output: Any) -> Drawn:
+def drawn(output: Any) -> EngineCompletion:
     """A completion out of vLLM's own type."""
     tokens = tuple(int(token) for token in output.token_ids)
     logp = [
         logprob_by_token[token].logprob
         for token, logprob_by_token in zip(tokens, output.logprobs, strict=True)
     ]
-    return Drawn(tokens, np.array(logp, dtype=np.float32))
+    return EngineCompletion(tokens, np.array(logp, dtype=np.float32))
 
 
 def pack_again(model: Any) -> int:

@@ -33,7 +33,7 @@ from grpobench.runs.train.run_loop import begin, end, record, save_when_due
 from grpobench.runs.train.stopping import Before
 from grpobench.runs.train.trainer import Trainer
 from grpobench.runs.train.trl.arguments import quiet
-from grpobench.runs.train.trl.work import Recorded, Sampled, Work
+from grpobench.runs.train.trl.work import RecordedPairs, Sampled, Work
 
 UNUSED = ("learning_rate", "epoch", "num_tokens")
 """What TRL logs and the run does not: the rate is ours, and the counters begin anew with every attempt."""
@@ -46,7 +46,7 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
     checkpoint = folder.latest()
     done = checkpoint.step if checkpoint else 0
     with tempfile.TemporaryDirectory(prefix="grpobench-") as output_folder:
-        work: Work = Recorded(trainer, done, entry) if entry.pairs else Sampled(trainer, done, entry)
+        work: Work = RecordedPairs(trainer, done, entry) if entry.pairs else Sampled(trainer, done, entry)
         threads = torch.get_num_threads()
         theirs = work.trainer(Path(output_folder))
         torch.set_num_threads(threads)

@@ -14,7 +14,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.algorithms.libraries import trl_arguments
-from grpobench.algorithms.libraries.trl_arguments import Entry
+from grpobench.algorithms.libraries.trl_arguments import TRLTrainer
 from grpobench.algorithms.modifiers import overlong
 from grpobench.runs.sample.rollouts import Group, Rollout, count_sampled, pack_groups
 from grpobench.runs.settings.trl import splitting
@@ -31,7 +31,7 @@ class Work(ABC):
     ends: Sequence[int]
     """Updates that are done, counted from the start of the attempt, after each of the steps that are left."""
 
-    def __init__(self, trainer: Trainer, entry: Entry) -> None:
+    def __init__(self, trainer: Trainer, entry: TRLTrainer) -> None:
         config = trainer.config
         self.ours, self.entry = trainer, entry
         self.arguments, _ = trl_arguments.translate(config.algorithm, config.modify, splitting(config))
@@ -80,17 +80,17 @@ def common_arguments(trainer: Trainer, output_folder: Path) -> dict[str, Any]:
     }
 
 
-def classes(entry: Entry) -> tuple[Any, Any]:
+def classes(entry: TRLTrainer) -> tuple[Any, Any]:
     """TRL's trainer and its configuration."""
     import trl
 
     return getattr(trl, f"{entry.trainer}Trainer"), getattr(trl, f"{entry.trainer}Config")
 
 
-class Recorded(Work):
+class RecordedPairs(Work):
     """For a trainer of recorded pairs: the very minibatches of pairs that our loop would make."""
 
-    def __init__(self, trainer: Trainer, done: int, entry: Entry) -> None:
+    def __init__(self, trainer: Trainer, done: int, entry: TRLTrainer) -> None:
         super().__init__(trainer, entry)
         left = range(done + 1, trainer.config.train.steps + 1)
         self.steps = {step: self._minibatches(step) for step in left}
@@ -179,7 +179,7 @@ class Blank:
 class Sampled(Work):
     """For a trainer that samples: problems in the order of our schedule, and our rewards."""
 
-    def __init__(self, trainer: Trainer, done: int, entry: Entry) -> None:
+    def __init__(self, trainer: Trainer, done: int, entry: TRLTrainer) -> None:
         super().__init__(trainer, entry)
         config = trainer.config
         assert isinstance(trainer.source, OnPolicy)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.profiles import probe, profile, rows
 
-from grpobench.analysis.profile.document import Order, document, expected_orders, judge_orders
+from grpobench.analysis.profile.document import ExpectedOrder, document, expected_orders, judge_orders
 from grpobench.analysis.profile.page import page
 from grpobench.runs.settings.probes import probes as shipped
 
@@ -50,11 +50,12 @@ def test_two_algorithms_of_high_have_no_order() -> None:
 def test_orders_hold_are_reversed_or_unresolved() -> None:
     compared = profile(MEANS, PROBES).compared["flips"]
     result = judge_orders(
-        [Order("best", "worst"), Order("worst", "middle"), Order("best", "middle")], compared
+        [ExpectedOrder("best", "worst"), ExpectedOrder("worst", "middle"), ExpectedOrder("best", "middle")],
+        compared,
     )
-    assert result.hold == [Order("best", "worst")]
-    assert result.reversed == [Order("worst", "middle")]
-    assert result.unresolved == [Order("best", "middle")]
+    assert result.hold == [ExpectedOrder("best", "worst")]
+    assert result.reversed == [ExpectedOrder("worst", "middle")]
+    assert result.unresolved == [ExpectedOrder("best", "middle")]
 
 
 def test_a_document_without_scores_is_refused() -> None:

@@ -10,7 +10,7 @@ from helpers.profiles import RATE, probe, profile, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpobench.analysis.profile.page import Judged, changes, judge, page
+from grpobench.analysis.profile.page import ProbePosition, changes, judge, page
 
 PROBES = [probe("learn"), probe("flips", against="learn"), probe("credit")]
 OTHERS = {f"other{i}": {"learn": 0.6, "flips": 0.3, "credit": 0.5} for i in range(6)}
@@ -51,7 +51,7 @@ def test_good_and_bad_need_a_quarter_of_the_others_and_few_against(others: list[
     ],
 )
 def test_kinds(others: int, above: int, below: int, kind: str) -> None:
-    assert Judged(PROBES[0], others, above, below).kind == kind
+    assert ProbePosition(PROBES[0], others, above, below).kind == kind
 
 
 def test_positions_count_the_pairs_of_the_algorithm() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.analysis.profile import kept
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.probe import Probe
 from grpobench.analysis.profile.scores import build, neighbor
 from grpobench.analysis.runfolder.files import LogError
@@ -37,11 +37,11 @@ PROBES = {
 }
 
 
-def row(algorithm: str, name: str, seed: int, outcome: float, rate: float = 1e-3) -> Row:
-    return Row(algorithm, name, rate, math.nan, seed, outcome, "finished", 1.0)
+def row(algorithm: str, name: str, seed: int, outcome: float, rate: float = 1e-3) -> ProbeOutcome:
+    return ProbeOutcome(algorithm, name, rate, math.nan, seed, outcome, "finished", 1.0)
 
 
-def rows_of(algorithm: str, clean: list[float], dosed: list[float]) -> list[Row]:
+def rows_of(algorithm: str, clean: list[float], dosed: list[float]) -> list[ProbeOutcome]:
     return [row(algorithm, "learn", seed, x) for seed, x in enumerate(clean)] + [
         row(algorithm, "offset", seed, x) for seed, x in enumerate(dosed)
     ]
@@ -96,23 +96,25 @@ def test_only_runs_at_the_searched_rate_count_and_its_neighbors_are_told() -> No
 
 def test_rates_are_chosen_by_the_mean_and_the_critic_with_them() -> None:
     rows = [
-        Row("a", "learn", r, math.nan, s, x, "finished", 1.0)
+        ProbeOutcome("a", "learn", r, math.nan, s, x, "finished", 1.0)
         for r, xs in ((1e-3, (0.9, 0.1)), (3e-4, (0.6, 0.6)))
         for s, x in enumerate(xs)
     ]
     assert kept.chosen(rows) == {"a": {"policy": 3e-4}}
-    critic = [Row("c", "learn", 1e-3, c, 0, x, "finished", 1.0) for c, x in ((1e-3, 0.4), (1e-2, 0.8))]
+    critic = [
+        ProbeOutcome("c", "learn", 1e-3, c, 0, x, "finished", 1.0) for c, x in ((1e-3, 0.4), (1e-2, 0.8))
+    ]
     assert kept.chosen(critic) == {"c": {"policy": 1e-3, "critic": 1e-2}}
     lost = [
-        Row("d", "learn", 1e-3, math.nan, 0, math.nan, "diverged", 1.0),
-        Row("d", "learn", 1e-4, math.nan, 0, 0.2, "finished", 1.0),
+        ProbeOutcome("d", "learn", 1e-3, math.nan, 0, math.nan, "diverged", 1.0),
+        ProbeOutcome("d", "learn", 1e-4, math.nan, 0, 0.2, "finished", 1.0),
     ]
     assert kept.chosen(lost)["d"] == {"policy": 1e-4}
 
 
 names = st.sampled_from(["grpo", "mine:Half", "dr_grpo"])
 kept_rows = st.builds(
-    Row,
+    ProbeOutcome,
     names,
     st.sampled_from(["learn", "length"]),
     st.sampled_from([1e-4, 3e-4, 1e-3]),
@@ -126,7 +128,7 @@ kept_rows = st.builds(
 
 @given(st.lists(kept_rows, max_size=20))
 def test_tables_survive_being_written_and_read(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Row]
+    tmp_path_factory: pytest.TempPathFactory, rows: list[ProbeOutcome]
 ) -> None:
     path = tmp_path_factory.mktemp("kept") / "a.csv"
     once = kept.merge([], rows)

@@ -10,13 +10,13 @@ import pytest
 from helpers.profiles import RATE, probe, rows
 from scipy import stats
 
-from grpobench.analysis.profile.kept import Row
+from grpobench.analysis.profile.kept import ProbeOutcome
 from grpobench.analysis.profile.transfer import ProbeTransfer, draw_probes, transfers
 
 PROBES = {name: probe(name) for name in ("learn", "length")}
 
 
-def rows_of(means: Mapping[str, Mapping[str, float]]) -> dict[str, list[Row]]:
+def rows_of(means: Mapping[str, Mapping[str, float]]) -> dict[str, list[ProbeOutcome]]:
     """Eight seeds within ± 0.01 of each algorithm's mean on each probe."""
     spread = np.linspace(-0.01, 0.01, 8)
     return {

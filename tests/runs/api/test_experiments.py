@@ -14,7 +14,7 @@ from helpers.experiments import recipe, states_by_arm
 
 import grpobench
 from grpobench.runs.api import experiments
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.settings import plugins
 
 SCRIPT = """
@@ -133,7 +133,7 @@ def test_same_call_only_loads_finished_runs_and_refuses_other_settings(
 def test_a_run_that_is_stopped_raises_keyboard_interrupt(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(experiments, "run_experiment", lambda *_, **__: Outcome(tmp_path, 75, ()))
+    monkeypatch.setattr(experiments, "run_experiment", lambda *_, **__: ExperimentResult(tmp_path, 75, ()))
     with pytest.raises(KeyboardInterrupt, match="the same call resumes"):
         grpobench.run("quickstart", tmp_path)
 

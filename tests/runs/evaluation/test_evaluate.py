@@ -190,7 +190,7 @@ def greedy(**changes: Any) -> assess.EvalRequest:
     return assess.EvalRequest("arithmetic", **{"problems": 8, "samples": 0, **changes})
 
 
-def only(records: Iterator[assess.Record]) -> assess.Record:
+def only(records: Iterator[assess.EvaluationRecord]) -> assess.EvaluationRecord:
     (record,) = records
     return record
 

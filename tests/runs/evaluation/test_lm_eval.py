@@ -37,7 +37,7 @@ from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 pytest.importorskip("lm_eval", reason="the lm-eval harness is not installed: pip install '.[lm-eval]'")
 
-ONCE = lm_eval.Decoding(limit=40, samples=0, greedy=True, temperature=1.0, seed=0)
+ONCE = lm_eval.PromptFormat(limit=40, samples=0, greedy=True, temperature=1.0, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def ours(loaded: Loaded, task: Task, count: int, limit: int) -> list[Row]:
 
 
 def theirs(
-    loaded: Loaded, task: Task, count: int, folder: Path, decoding: lm_eval.Decoding = ONCE
+    loaded: Loaded, task: Task, count: int, folder: Path, decoding: lm_eval.PromptFormat = ONCE
 ) -> tuple[list[Row], dict[str, float]]:
     problems = task.problems("test")[:count]
     answers_by_mode, means = lm_eval.ask(loaded, task, "test", problems, decoding, folder)
@@ -263,13 +263,13 @@ def test_what_the_harness_cannot_do_gives_exit_2_and_the_remedy(
 
 
 def test_differing_items_are_shown_with_both_completions(tmp_path: Path) -> None:
-    def made(way: str, answer: str) -> records.Record:
+    def made(way: str, answer: str) -> records.EvaluationRecord:
         row = {"policy": "model", "mode": "greedy", "problem": "p", "outcome": "graded"}
         row |= {"scores": {"correct": float(answer == "5")}, "completion": f"it is {answer}"}
         path = tmp_path / "evals" / f"t-test-1-{way}.json"
         content = {"through": way, "policies": {"model": {"numbers": {}}}}
         subject = records.Subject("m", tmp_path, records.ModelConfig("m"))
-        return records.Record(subject, path, content, [row])
+        return records.EvaluationRecord(subject, path, content, [row])
 
     pairing = text.paired([made("grpobench", "5"), made("lm-eval", "7")])
     assert "the same scores on 0 of 1 items" in pairing.lines[0]

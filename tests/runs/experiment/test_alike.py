@@ -15,7 +15,7 @@ from grpobench.algorithms.returned import ReturnError
 from grpobench.runs.experiment import launcher
 from grpobench.runs.experiment.executor import News
 from grpobench.runs.experiment.launcher import Launcher
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.worker import Ended, Fault, fault_of
 from grpobench.runs.reward.functions import FunctionError, RewardFunction, RewardInput
 from grpobench.runs.settings import others
@@ -85,17 +85,17 @@ class OneByOne:
     workers = 1
     queues = False
 
-    def __init__(self, tell: Callable[[Run], Ended]) -> None:
-        self.tell, self.last = tell, list[Run]()
+    def __init__(self, tell: Callable[[ExperimentRun], Ended]) -> None:
+        self.tell, self.last = tell, list[ExperimentRun]()
 
-    def start(self, queue: Sequence[Run]) -> list[Run]:
+    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
         self.last = list(queue[:1])
         return self.last
 
     def news(self, seconds: float) -> list[News]:
         return [(run, self.tell(run)) for run in self.last]
 
-    def abandon(self, run: Run) -> None: ...
+    def abandon(self, run: ExperimentRun) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -110,11 +110,11 @@ def launched(
     """The states of the runs by arm, a letter each, where the runs of these arms crash; and what is said."""
     monkeypatch.setattr(launcher, "POLL", 0.0)
 
-    def tell(run: Run) -> Ended:
+    def tell(run: ExperimentRun) -> Ended:
         fault = faults.get(run.config.arm)
         return Ended("crashed", "why", fault=fault) if fault else Ended("finished", "")
 
-    runs = [Run(config, folder / config.folder) for config in configs]
+    runs = [ExperimentRun(config, folder / config.folder) for config in configs]
     console = Console(file=io.StringIO(), width=250)
     Launcher(runs, OneByOne(tell), console).launch()
     letters = {"crashed": "c", "finished": "f", "waiting": "-"}

@@ -19,10 +19,10 @@ from rich.live import Live
 from rich.text import Text
 
 from grpobench.runs.experiment import display as cell
-from grpobench.runs.experiment.display import Cell, Display, live
+from grpobench.runs.experiment.display import Display, NotebookOutput, live
 from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.experiment.launcher import Launcher
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.tools.screen import print_line
 
 
@@ -74,10 +74,10 @@ def test_an_experiment_in_a_notebook_leaves_its_table(
     assert "ArithmeticError: it went wrong" in failure["text/plain"]
 
 
-def stand_in_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, *arms: str) -> list[Run]:
+def stand_in_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, *arms: str) -> list[ExperimentRun]:
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
-    return [Run(config, folder / config.arm) for config in recipe(folder, *arms).runs()]
+    return [ExperimentRun(config, folder / config.arm) for config in recipe(folder, *arms).runs()]
 
 
 def test_runs_that_ended_before_show_what_they_logged(
@@ -129,7 +129,7 @@ def test_a_long_line_is_broken_by_the_cell_and_may_hold_anything(notebook: Noteb
 
 def test_columns_line_up_in_jupyterlab(notebook: Notebook) -> None:
     """Its `pre` has the font of running text, unless it names another one."""
-    shown = Cell(Console(force_jupyter=True))
+    shown = NotebookOutput(Console(force_jupyter=True))
     shown.start()
     (style,) = re.findall(r'<pre style="([^"]*)">', notebook.outputs[0]["text/html"])
     assert re.search(r"font-family:[^;]*monospace", style) and "white-space:pre;" in style
@@ -140,7 +140,7 @@ def test_an_output_is_replaced_at_most_so_often_and_the_last_state_stays(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(cell, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    shown = Cell(Console(force_jupyter=True))
+    shown = NotebookOutput(Console(force_jupyter=True))
     shown.start()
     for tick in range(9):  # 0, 0.25, … 2.0 s: shown at every second of them
         clock[0] = tick / 4
@@ -155,7 +155,7 @@ def test_an_output_is_replaced_at_most_so_often_and_the_last_state_stays(
 def test_each_console_has_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     forget(monkeypatch)
     assert isinstance(live(Console(file=Terminal())), Live)
-    assert isinstance(live(Console(force_jupyter=True)), Cell)
+    assert isinstance(live(Console(force_jupyter=True)), NotebookOutput)
     assert live(Console(file=io.StringIO())) is None
 
 
@@ -166,7 +166,7 @@ def test_ipython_itself_takes_the_outputs(capsys: pytest.CaptureFixture[str]) ->
 
     InteractiveShell.instance()
     with capture_output() as captured:
-        shown = Cell(Console(force_jupyter=True))
+        shown = NotebookOutput(Console(force_jupyter=True))
         shown.start()
         shown.update("half way")
         shown.update("done")

@@ -21,9 +21,9 @@ from grpobench.runs import cli
 from grpobench.runs.experiment import remote
 from grpobench.runs.experiment.engines import Where, engine
 from grpobench.runs.experiment.on_ray import RayEngine, capacity, connect
-from grpobench.runs.experiment.on_slurm import Entry, SlurmEngine
+from grpobench.runs.experiment.on_slurm import SlurmEngine, SubmittedJob
 from grpobench.runs.experiment.remote import Board, Post, carry_out, surroundings
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.lock import Lock
 from grpobench.runs.tools.strict import ConfigError
@@ -44,9 +44,9 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     mine.release()
 
 
-def sent(experiment: Path, *troubles: str, steps: int = 3) -> tuple[Board, list[Run]]:
+def sent(experiment: Path, *troubles: str, steps: int = 3) -> tuple[Board, list[ExperimentRun]]:
     parsed_recipe = recipe(experiment.parent, *troubles, steps=steps)
-    runs = [Run(config, experiment / config.folder) for config in parsed_recipe.runs()]
+    runs = [ExperimentRun(config, experiment / config.folder) for config in parsed_recipe.runs()]
     return Board(experiment, "helpers.stand_ins.execute", 1, False), runs
 
 
@@ -219,8 +219,8 @@ def test_a_job_that_is_given_up_twice_is_given_up_once(tmp_path: Path) -> None:
         cancelled.append(check)
 
     job = SimpleNamespace(job_id="7", cancel=cancel)
-    run = Run(CONFIG, tmp_path / "plain-sums-s0")
-    slurm.active, slurm.given_up = {run.name: Entry(run, job)}, []
+    run = ExperimentRun(CONFIG, tmp_path / "plain-sums-s0")
+    slurm.active, slurm.given_up = {run.name: SubmittedJob(run, job)}, []
     slurm.board = cast(Board, SimpleNamespace(last=lambda run: []))
     slurm.abandon(run)
     slurm.abandon(run)

@@ -27,7 +27,7 @@ from grpobench.analysis.runfolder import checksums
 from grpobench.runs.experiment.display import INTERVAL, Display
 from grpobench.runs.experiment.experiment import exit_code
 from grpobench.runs.experiment.launcher import MOST_AGAIN
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.runfolder.folder import FolderError
 from grpobench.runs.runfolder.logs import mark, status
 from grpobench.runs.settings.recipe import Recipe, read_recipe
@@ -384,8 +384,8 @@ def test_a_run_that_collapsed_has_a_result(tmp_path: Path) -> None:
 # Pieces
 
 
-def fake(state: Any, tmp_path: Path, arm: str = "fine") -> Run:
-    run = Run(recipe(tmp_path, arm).runs()[0], tmp_path / arm)
+def fake(state: Any, tmp_path: Path, arm: str = "fine") -> ExperimentRun:
+    run = ExperimentRun(recipe(tmp_path, arm).runs()[0], tmp_path / arm)
     run.state = state
     return run
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.interim import read_plan
 from grpobench.runs.cli import main
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.experiment.interim import demand_unplanned, plan_looks, run_until, with_seeds
 from grpobench.runs.runfolder.folder import FolderError
 from grpobench.runs.settings.recipe import Recipe, read_recipe
@@ -31,12 +31,12 @@ def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
 
 
-def launch(parsed_recipe: Recipe, out: Path, most: int, step: int) -> Outcome:
+def launch(parsed_recipe: Recipe, out: Path, most: int, step: int) -> ExperimentResult:
     console = Console(file=io.StringIO(), width=200)
     return run_until(parsed_recipe, out, plan_looks(parsed_recipe, most, step), console=console, **STAND_IN)
 
 
-def seeds_of(outcome: Outcome) -> set[int]:
+def seeds_of(outcome: ExperimentResult) -> set[int]:
     return {run.config.seed for run in outcome.runs}
 
 

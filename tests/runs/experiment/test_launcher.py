@@ -16,11 +16,11 @@ from rich.console import Console
 from grpobench.runs.experiment import launcher, pool
 from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.launcher import MOST_AGAIN, Launcher
-from grpobench.runs.experiment.pool import Pool, Worker
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.pool import PoolWorker, RunPool
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.runfolder.folder import RunFolder
-from grpobench.runs.runfolder.logs import Log, status
+from grpobench.runs.runfolder.logs import LogFile, status
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.lock import LeaseLost, Lock
 from grpobench.runs.train.progress import SAVING, Progress
@@ -35,16 +35,16 @@ class Told:
     queues = False
 
     def __init__(self, tell: Any) -> None:
-        self.tell, self.begun, self.stopped = tell, list[Run](), False
+        self.tell, self.begun, self.stopped = tell, list[ExperimentRun](), False
 
-    def start(self, queue: Sequence[Run]) -> list[Run]:
+    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
         self.begun += queue[:1]
         return list(queue[:1])
 
     def news(self, seconds: float) -> list[News]:
         return [(run, self.tell(run, len(self.begun))) for run in self.begun[-1:]]
 
-    def abandon(self, run: Run) -> None: ...
+    def abandon(self, run: ExperimentRun) -> None: ...
 
     def stop(self) -> None:
         self.stopped = True
@@ -60,14 +60,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "POLL", 0.0)
 
 
-def say(run: Run, state: str, attempt: int) -> None:
+def say(run: ExperimentRun, state: str, attempt: int) -> None:
     run.path.mkdir(parents=True, exist_ok=True)
     run_record = {"state": state, "why": "", "step": 4, "attempt": attempt}
     (run.path / "status.json").write_text(json.dumps(run_record))
 
 
-def launched(tmp_path: Path, tell: Any, **more: Any) -> tuple[Run, Told, str]:
-    run, engine = Run(CONFIG, tmp_path / CONFIG.folder), Told(tell)
+def launched(tmp_path: Path, tell: Any, **more: Any) -> tuple[ExperimentRun, Told, str]:
+    run, engine = ExperimentRun(CONFIG, tmp_path / CONFIG.folder), Told(tell)
     console = Console(file=io.StringIO(), width=200)
     Launcher([run], engine, console, **more).launch()
     assert isinstance(console.file, io.StringIO)
@@ -76,7 +76,7 @@ def launched(tmp_path: Path, tell: Any, **more: Any) -> tuple[Run, Told, str]:
 
 def test_older_result_does_not_belong_to_attempt_lost_before_it_began(tmp_path: Path) -> None:
     """As where a finished run is to be made again and its worker is killed first."""
-    say(Run(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
+    say(ExperimentRun(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
     run, engine, printed = launched(tmp_path, lambda run, begun: Lost("its worker process was killed"))
     assert run.state == "crashed" and len(engine.begun) == 1 + MOST_AGAIN
     assert f"{1 + MOST_AGAIN} attempts made no progress" in run.why
@@ -84,11 +84,11 @@ def test_older_result_does_not_belong_to_attempt_lost_before_it_began(tmp_path: 
 
 
 def test_a_result_that_the_lost_attempt_came_to_counts(tmp_path: Path) -> None:
-    def tell(run: Run, begun: int) -> Lost:
+    def tell(run: ExperimentRun, begun: int) -> Lost:
         say(run, "finished", 2)
         return Lost("its worker process was killed")
 
-    say(Run(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
+    say(ExperimentRun(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
     run, engine, _ = launched(tmp_path, tell)
     assert run.state == "finished" and len(engine.begun) == 1
 
@@ -99,7 +99,7 @@ def test_a_process_that_ends_by_itself_is_not_tried_again(tmp_path: Path) -> Non
 
 
 def test_progress_counts_from_last_attempt_if_checkpoints_were_replaced(tmp_path: Path) -> None:
-    def tell(run: Run, begun: int) -> Lost | Ended:
+    def tell(run: ExperimentRun, begun: int) -> Lost | Ended:
         for checkpoint in run.path.glob("checkpoints/step-*"):
             checkpoint.rmdir()
         (run.path / "checkpoints" / f"step-{begun}").mkdir(parents=True)
@@ -128,9 +128,9 @@ class Stopped:
 
     def __init__(self, looks: int) -> None:
         self.looks, self.ended, self.killed = looks, list[str](), False
-        self.runs = list[Run]()
+        self.runs = list[ExperimentRun]()
 
-    def start(self, queue: Sequence[Run]) -> list[Run]:
+    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
         self.runs += queue
         return list(queue)
 
@@ -143,7 +143,7 @@ class Stopped:
             return [(deaf, Lost("it was given up"))]
         return [] if self.looks > 0 else [(saving, Ended("preempted", ""))]
 
-    def abandon(self, run: Run) -> None:
+    def abandon(self, run: ExperimentRun) -> None:
         self.ended.append(run.name)
 
     def stop(self) -> None: ...
@@ -159,8 +159,10 @@ def test_late_checkpoint_writer_is_waited_for_unless_disk_is_full(
     full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "GRACE", 0.0)
-    runs = [Run(dataclasses.replace(CONFIG, seed=seed), tmp_path / f"run-{seed}") for seed in range(2)]
-    ended = [Run(CONFIG, tmp_path / "before", state="disk full")] if full else []
+    runs = [
+        ExperimentRun(dataclasses.replace(CONFIG, seed=seed), tmp_path / f"run-{seed}") for seed in range(2)
+    ]
+    ended = [ExperimentRun(CONFIG, tmp_path / "before", state="disk full")] if full else []
     engine, console = Stopped(6), Console(file=io.StringIO(), width=200)
     begun = Launcher([*runs, *ended], engine, console)
     begun.signals = 1
@@ -180,14 +182,14 @@ def test_late_checkpoint_writer_is_waited_for_unless_disk_is_full(
         assert printed.count("still saving: run-0 (Ctrl-C again kills)") == 1
 
 
-def buried(crew: list[Worker], monkeypatch: pytest.MonkeyPatch) -> Pool:
+def buried(crew: list[PoolWorker], monkeypatch: pytest.MonkeyPatch) -> RunPool:
     """A pool of two in which a worker has died thrice while it started."""
-    worker_pool = Pool(2, "none")
+    worker_pool = RunPool(2, "none")
     worker_pool.crew = crew
     for _ in range(pool.MOST_FAILED_STARTS):
         process: Any = SimpleNamespace(join=lambda: None, exitcode=-9)
         connection: Any = SimpleNamespace(close=lambda: None)
-        dead = Worker(process, connection)
+        dead = PoolWorker(process, connection)
         worker_pool.crew.append(dead)
         worker_pool.handle_death(dead)
     return worker_pool
@@ -196,7 +198,7 @@ def buried(crew: list[Worker], monkeypatch: pytest.MonkeyPatch) -> Pool:
 def test_the_arms_of_a_seed_begin_together_the_longest_first(tmp_path: Path) -> None:
     """Begun arm by arm, they would share no load, and times of arms would differ by what else was running."""
     runs = [
-        Run(config, tmp_path / config.folder)
+        ExperimentRun(config, tmp_path / config.folder)
         for config in read_recipe("quickstart", ["tasks=arithmetic"]).configs
     ]
     engine, console = Told(lambda run, begun: Ended("finished", "")), Console(file=io.StringIO(), width=200)
@@ -212,10 +214,10 @@ def test_the_arms_of_a_seed_begin_together_the_longest_first(tmp_path: Path) -> 
 
 def test_failed_starts_end_no_run_that_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     anything: Any = None
-    worker_pool = buried([Worker(anything, anything, run=Run(CONFIG, tmp_path))], monkeypatch)
+    worker_pool = buried([PoolWorker(anything, anything, run=ExperimentRun(CONFIG, tmp_path))], monkeypatch)
     assert len(worker_pool.crew) == 1
     monkeypatch.setattr(worker_pool, "start_worker", lambda: pytest.fail("started at once"))
-    assert worker_pool.start([Run(CONFIG, tmp_path)]) == []
+    assert worker_pool.start([ExperimentRun(CONFIG, tmp_path)]) == []
     with pytest.raises(RuntimeError, match="worker processes die while they start"):
         buried([], monkeypatch)
 
@@ -253,10 +255,10 @@ def test_who_lost_the_lease_changes_nothing_any_more(tmp_path: Path, monkeypatch
 def test_a_log_that_cannot_be_closed_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder.open(tmp_path / "run", CONFIG)
 
-    def broken(self: Log) -> None:
+    def broken(self: LogFile) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(Log, "close", broken)
+    monkeypatch.setattr(LogFile, "close", broken)
     with pytest.raises(OSError, match="Input/output"):
         folder.close()
     assert folder.lock.owner() is None

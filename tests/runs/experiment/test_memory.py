@@ -23,7 +23,7 @@ from grpobench.runs import cli
 from grpobench.runs.experiment import memory
 from grpobench.runs.experiment.engines import HERE, Where
 from grpobench.runs.experiment.memory_input import (
-    Facts,
+    PlanInput,
     facts_of,
     input_of,
     optimizer_bytes,
@@ -281,7 +281,7 @@ ROLES: list[tuple[tuple[str, ...], Callable[[Any], Any]]] = [
 def test_settings_reach_the_plan(
     sets: tuple[str, ...], holds: Callable[[Any], Any], recipe_folder: Path
 ) -> None:
-    facts = Facts(shape_of("nano"), 16, True)
+    facts = PlanInput(shape_of("nano"), 16, True)
     assert not holds(input_of(config_of(), facts))
     assert holds(input_of(config_of(*sets), facts))
 
@@ -313,14 +313,14 @@ def test_vllm_sleeps_on_a_gpu_unless_told_otherwise(
 ) -> None:
     monkeypatch.setattr(SamplerConfig, "missing", lambda self: "")
     config = config_of("sampler.kind=vllm", "sampler.cache_gb=1", *sets)
-    memory_input = input_of(config, Facts(shape_of("nano"), 16, gpu))
+    memory_input = input_of(config, PlanInput(shape_of("nano"), 16, gpu))
     assert (memory_input.engine_weight_bytes, memory_input.engine_cache) == (4, 2**30)
     assert memory_input.engine_sleeps == sleeps
-    assert not input_of(config_of(), Facts(shape_of("nano"), 16, True)).engine_sleeps
+    assert not input_of(config_of(), PlanInput(shape_of("nano"), 16, True)).engine_sleeps
 
 
 def test_a_shorter_completion_takes_less_in_every_phase(recipe_folder: Path) -> None:
-    facts = Facts(shape_of("nano"), 16, True)
+    facts = PlanInput(shape_of("nano"), 16, True)
     long, short = (plan(input_of(config_of(f"sampler.max_completion_tokens={n}"), facts)) for n in (64, 32))
     phases: tuple[PhaseName, ...] = ("sampling", "scoring", "training", "evaluating")
     assert all(short.phase(name).total < long.phase(name).total for name in phases)
@@ -345,7 +345,7 @@ def test_the_largest_micro_batch_is_that_of_the_packing(
 
 def test_a_plan_can_be_given_any_precision(recipe_folder: Path) -> None:
     """What recipes may set on other branches of the schema is a plain number of the input."""
-    memory_input = input_of(config_of("model.name=seven"), Facts(shape_of("seven"), 100, True))
+    memory_input = input_of(config_of("model.name=seven"), PlanInput(shape_of("seven"), 100, True))
     low = dataclasses.replace(memory_input, weight_bytes=2, compute_bytes=2, optimizer_bytes=2.0)
     assert plan(low).peak < 0.5 * plan(memory_input).peak
 
@@ -353,7 +353,7 @@ def test_a_plan_can_be_given_any_precision(recipe_folder: Path) -> None:
 def test_a_larger_gpu_holds_more_logits_at_once(recipe_folder: Path) -> None:
     """A sixteenth of the memory, at 16 bytes a logit; 2²⁵ at least."""
     for size, logits in ((None, 2**25), (8 * 2**30, 2**25), (80 * 2**30, 80 * 2**30 // 256)):
-        memory_input = input_of(config_of(), Facts(shape_of("nano"), 16, True, (), size))
+        memory_input = input_of(config_of(), PlanInput(shape_of("nano"), 16, True, (), size))
         assert memory_input.chunk == logits
 
 
@@ -362,7 +362,7 @@ def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, recipe_folder: 
     """The tensors that stay after a call with a batch of the plan's size; its steps run without a recording
     here."""
     config = config_of(f"model.dtype={dtype}", "evaluate.problems=0", "evaluate.test_problems=0")
-    facts = Facts(shape_of("nano"), 50, True)
+    facts = PlanInput(shape_of("nano"), 50, True)
     memory_input = input_of(config, facts)
     assert input_of(config, dataclasses.replace(facts, gpu=False)).recorded is None
     names = ("decoding graphs", GRAPH_WORKSPACE)
@@ -385,7 +385,7 @@ def test_what_graphs_keep_is_planned_for_a_gpu_alone(dtype: str, recipe_folder: 
 
 def test_what_is_not_decoded_by_graphs_keeps_nothing_for_them(recipe_folder: Path) -> None:
     """A large model in float32 is decoded by its own forward pass, and vLLM in memory of its own."""
-    facts = Facts(shape_of("seven"), 50, True)
+    facts = PlanInput(shape_of("seven"), 50, True)
     assert input_of(config_of("model.name=seven"), facts).recorded is None
     assert input_of(config_of("model.name=seven", "model.dtype=bfloat16"), facts).recorded is not None
     nano = dataclasses.replace(facts, shape=shape_of("nano"))

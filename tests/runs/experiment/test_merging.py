@@ -15,7 +15,7 @@ from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
 from grpobench.runs.experiment.experiment import write_experiment
-from grpobench.runs.experiment.worker import Job, run
+from grpobench.runs.experiment.worker import RunJob, run
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.tools import files
 from grpobench.runs.tools.lock import Lock
@@ -61,7 +61,7 @@ def made(recipe_folder: Path, text: str = TEXT, sets: Sequence[str] = (), leave:
     for config in parsed_recipe.runs():
         if config.folder not in leave:
             ended = run(
-                Job(config, folder / config.folder, False), stand_ins.execute, Nobody(), 1, lambda _: None
+                RunJob(config, folder / config.folder, False), stand_ins.execute, Nobody(), 1, lambda _: None
             )
             assert ended.fate == "finished", ended
     return folder

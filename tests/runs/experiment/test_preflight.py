@@ -14,7 +14,7 @@ from helpers.whole_runs import configure
 
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment import preflight
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.models.model_files import POLICIES
 from grpobench.runs.settings.config import CheckpointConfig, ModelConfig, SamplerConfig, TrainConfig
 from grpobench.runs.tools.lock import FolderError
@@ -92,7 +92,7 @@ def test_what_runs_keep_is_held_against_the_free_space(
     grpo = configure("nano", checkpoint=CheckpointConfig(keep=2, final=True))
     ppo = configure("nano", PPO(critic="separate"), checkpoint=CheckpointConfig(keep=2, final=True))
     assert preflight.state(configure("nano", sampler=SamplerConfig(lag=3)), 10) == (12 + 3 * 4) * 10
-    runs = [Run(grpo, tmp_path / "a"), Run(ppo, tmp_path / "b")]
+    runs = [ExperimentRun(grpo, tmp_path / "a"), ExperimentRun(ppo, tmp_path / "b")]
     logs = preflight.log_bytes(grpo) + preflight.log_bytes(ppo)
     need = (4 + 12) * NANO + (4 + 24) * NANO + 3 * 24 * NANO + logs
     messages: list[str] = []
@@ -101,14 +101,16 @@ def test_what_runs_keep_is_held_against_the_free_space(
         preflight.demand(runs, tmp_path, 1, messages.append)
         assert len(messages) == count
     assert "checkpoint.keep = 1" in messages[0] and "checkpoint.weights = false" in messages[0]
-    logs_alone = [Run(configure("nano", checkpoint=CheckpointConfig(keep=2, weights=False)), tmp_path / "c")]
+    logs_alone = [
+        ExperimentRun(configure("nano", checkpoint=CheckpointConfig(keep=2, weights=False)), tmp_path / "c")
+    ]
     need = 3 * 12 * NANO + preflight.log_bytes(logs_alone[0].config)
     for free, count in ((need, 0), (need - 1, 1)):
         left(monkeypatch, free)
         messages.clear()
         preflight.demand(logs_alone, tmp_path, 1, messages.append)
         assert len(messages) == count
-    unknown = [Run(configure("owner/of-the-hub"), tmp_path / "d")]
+    unknown = [ExperimentRun(configure("owner/of-the-hub"), tmp_path / "d")]
     left(monkeypatch, preflight.log_bytes(unknown[0].config) - 1)
     preflight.demand(unknown, tmp_path, 1, messages.append)
     assert "1 runs (1 of unknown size) keep about 0.0 MB of weights and up to" in messages[-1]

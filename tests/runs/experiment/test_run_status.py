@@ -18,7 +18,7 @@ from rich.console import Console
 
 from grpobench.runs import cli
 from grpobench.runs.experiment import run_status
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.runfolder.rows import last_rows
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.lock import Lock, Owner
@@ -178,11 +178,11 @@ def test_a_run_that_is_going_on_is_seen_from_another_process(tmp_path: Path) -> 
 def test_a_run_with_a_critic_or_longer_answers_is_known_to_take_longer(tmp_path: Path) -> None:
     """So that it does not begin last, with every other worker idle."""
     costs = {
-        (config.arm, config.task.name): Run(config, tmp_path).cost
+        (config.arm, config.task.name): ExperimentRun(config, tmp_path).cost
         for config in read_recipe("quickstart").runs()
     }
     arms = ("grpo", "gspo", "dpo")
     assert all(costs["ppo", "arithmetic"] > 1.5 * costs[arm, "arithmetic"] for arm in arms)
     assert all(costs[arm, "arithmetic"] > costs[arm, "nanobias"] for arm in ("ppo", *arms))
     twice = read_recipe("quickstart", ["train.epochs=2"]).runs()[0]
-    assert costs["grpo", "arithmetic"] < Run(twice, tmp_path).cost < 2 * costs["grpo", "arithmetic"]
+    assert costs["grpo", "arithmetic"] < ExperimentRun(twice, tmp_path).cost < 2 * costs["grpo", "arithmetic"]

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from grpobench.analysis.runfolder.search import SearchRecord, read_record
 from grpobench.runs.experiment import searching
-from grpobench.runs.experiment.experiment import Outcome
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.experiment import ExperimentResult
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.search_plan import forecast, make_plan
 from grpobench.runs.experiment.searching import Searcher, target_of
 from grpobench.runs.settings.config import RunConfig
@@ -73,11 +73,11 @@ class Pretended(Searcher):
     ran: list[tuple[str, float, int]] = dataclasses.field(default_factory=list)
     """(arm, policy's rate, seed) of each run that was new."""
 
-    def run(self, recipe: Recipe) -> Outcome:
+    def run(self, recipe: Recipe) -> ExperimentResult:
         runs = []
         for config in recipe.runs():
             assert config.evaluate.test_problems == 0 and not config.checkpoint.weights
-            run = Run(config, self.folder / recipe.name / config.folder)
+            run = ExperimentRun(config, self.folder / recipe.name / config.folder)
             outcome = self.outcome_of(config)
             run.state = "diverged" if outcome is None else "finished"
             if not run.path.exists():
@@ -86,7 +86,7 @@ class Pretended(Searcher):
                 row = {"step": 1, "eval/validation/greedy/correct": outcome, "time/step": 0.5}
                 (run.path / "metrics.jsonl").write_text('{"step": 0}\n' + json.dumps(row) + "\n")
             runs.append(run)
-        return Outcome(self.folder / recipe.name, 0, tuple(runs))
+        return ExperimentResult(self.folder / recipe.name, 0, tuple(runs))
 
 
 def pretend(
@@ -395,7 +395,7 @@ def test_a_stopped_search_chooses_nothing_and_goes_on(
     plain = searching.run_experiment
     calls: list[int] = []
 
-    def stopped(*words: Any, **options: Any) -> Outcome:
+    def stopped(*words: Any, **options: Any) -> ExperimentResult:
         calls.append(1)
         outcome = plain(*words, **options)
         return dataclasses.replace(outcome, code=75) if len(calls) == 2 else outcome

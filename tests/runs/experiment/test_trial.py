@@ -17,7 +17,7 @@ from grpobench.algorithms.dapo import DAPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs import cli
 from grpobench.runs.experiment import trial
-from grpobench.runs.experiment.trial import Tried, choices, distinct
+from grpobench.runs.experiment.trial import TrialResult, choices, distinct
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train.trial import GROUP, PROMPTS, TOKENS, calls, tiny
@@ -293,7 +293,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *_, **__: None)
     assert torch.are_deterministic_algorithms_enabled() == before
 
-    def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[Tried]:
+    def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[TrialResult]:
         return [trial.tried(config, tmp_path) for config in chosen]
 
     monkeypatch.setattr(trial, "carry_out", carry_out)
@@ -414,9 +414,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The trials that are asked for, none of which is made."""
     names: list[str] = []
 
-    def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[Tried]:
+    def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[TrialResult]:
         names.extend(run_names(chosen))
-        return [Tried(trial.described(config)) for config in chosen]
+        return [TrialResult(trial.described(config)) for config in chosen]
 
     monkeypatch.setattr(trial, "carry_out", carry_out)
     return names
@@ -453,8 +453,8 @@ def test_what_passed_is_tried_again_only_where_code_or_settings_changed(
 def test_what_could_not_be_tried_is_said_and_starts_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[Tried]:
-        return [Tried(trial.described(config), skipped="the process has ended") for config in chosen]
+    def carry_out(chosen: Sequence[RunConfig], gpus: float | None = None) -> list[TrialResult]:
+        return [TrialResult(trial.described(config), skipped="the process has ended") for config in chosen]
 
     monkeypatch.setattr(trial, "carry_out", carry_out)
     messages = demand(study(tmp_path), tmp_path)
@@ -464,10 +464,10 @@ def test_what_could_not_be_tried_is_said_and_starts_all_the_same(
 
 def test_equal_faults_are_one_with_all_of_their_arms() -> None:
     trials = [
-        Tried("arm a on t", "mine.py:3 f raised KeyError"),
-        Tried("arm b on t", "mine.py:3 f raised KeyError"),
+        TrialResult("arm a on t", "mine.py:3 f raised KeyError"),
+        TrialResult("arm b on t", "mine.py:3 f raised KeyError"),
     ]
-    assert str(trial.TrialError([*trials, Tried("arm c on t")])).splitlines()[:2] == [
+    assert str(trial.TrialError([*trials, TrialResult("arm c on t")])).splitlines()[:2] == [
         "the trial before the first run found 1 fault, and nothing was started:",
         "  mine.py:3 f raised KeyError (arm a on t, arm b on t)",
     ]

@@ -20,7 +20,7 @@ from rich.console import Console
 from grpobench.runs.experiment import launcher, watchdog
 from grpobench.runs.experiment.executor import Lost, News
 from grpobench.runs.experiment.launcher import MOST_AGAIN, Launcher
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.run_status import run_status
 from grpobench.runs.experiment.worker import Ended
 from grpobench.runs.settings.recipe import read_recipe
@@ -48,9 +48,9 @@ class Mute:
     def __init__(self, queues: bool = False, says: bool = True, looks: float = math.inf) -> None:
         self.queues, self.says, self.looks = queues, says, looks
         self.coming: list[News] = []
-        self.begun: list[Run] = []
+        self.begun: list[ExperimentRun] = []
 
-    def start(self, queue: Sequence[Run]) -> list[Run]:
+    def start(self, queue: Sequence[ExperimentRun]) -> list[ExperimentRun]:
         self.begun += queue[:1]
         self.coming += [(run, SAID) for run in queue[:1] if self.says]
         return list(queue[:1])
@@ -61,7 +61,7 @@ class Mute:
         messages, self.coming = self.coming, []
         return messages or ([(self.begun[-1], Ended("finished", ""))] if self.looks < 0 else [])
 
-    def abandon(self, run: Run) -> None:
+    def abandon(self, run: ExperimentRun) -> None:
         self.coming.append((run, Lost("its worker was killed")))
 
     def stop(self) -> None: ...
@@ -71,8 +71,8 @@ class Mute:
     def close(self) -> None: ...
 
 
-def launched(tmp_path: Path, engine: Mute, patience: float) -> tuple[Run, str]:
-    run = Run(CONFIG, tmp_path / CONFIG.folder)
+def launched(tmp_path: Path, engine: Mute, patience: float) -> tuple[ExperimentRun, str]:
+    run = ExperimentRun(CONFIG, tmp_path / CONFIG.folder)
     run.path.mkdir()
     console = Console(file=io.StringIO(), width=200)
     Launcher([run], engine, console, patience=patience).launch()

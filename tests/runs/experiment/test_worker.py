@@ -16,7 +16,7 @@ import pytest
 from helpers import stand_ins
 from helpers.experiments import recipe
 
-from grpobench.runs.experiment.worker import STOP, Job, Line, run
+from grpobench.runs.experiment.worker import STOP, RunJob, WorkerPipe, run
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.process import without_interrupts
@@ -52,7 +52,7 @@ def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
         folder.log({"step": 2})
 
     before: dict[str, bytes] = {}
-    ended = run(Job(config, run_folder, False), execute, Nobody(), 1, lambda _: None)
+    ended = run(RunJob(config, run_folder, False), execute, Nobody(), 1, lambda _: None)
     assert ended.fate == "refused" and "has taken it over" in ended.why
     assert before["metrics.jsonl"] == b'{"step": 1}\n'
     assert {path.name: path.read_bytes() for path in run_folder.iterdir() if path.is_file()} == before
@@ -70,14 +70,14 @@ def test_a_log_that_is_not_a_file_refuses_the_run_and_is_named(
         os.mkfifo(run_folder / "metrics.jsonl")
         folder.log({"step": 1})
 
-    ended = run(Job(config, run_folder, False), execute, Nobody(), 1, lambda _: None)
+    ended = run(RunJob(config, run_folder, False), execute, Nobody(), 1, lambda _: None)
     assert ended.fate == "refused" and "metrics.jsonl: not a regular file" in ended.why
 
 
 def test_launcher_hears_that_run_saves_however_much_it_heard_before() -> None:
     """A run is found to be told to stop right after it has said something."""
     ours, theirs = multiprocessing.Pipe()
-    line = Line(theirs)
+    line = WorkerPipe(theirs)
     stopping = Stopping(line.report, line.stop)
     stopping.last_asked = -1.0
     ours.send(STOP)

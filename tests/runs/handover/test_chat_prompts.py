@@ -217,7 +217,7 @@ def test_the_harness_gets_the_prompt_that_our_sampler_reads(template: str, tmp_p
     path = tmp_path / "chat.jsonl"
     path.write_text(json.dumps({"prompt": CHAT, "answer": 6, "split": "test"}) + "\n")
     task = FROM_DATA["math"](name="mine", jsonl=path, prompt="prompt")
-    problems, decoding = task.problems("test"), lm_eval.Decoding(8, 0, True, 1.0, 0)
+    problems, decoding = task.problems("test"), lm_eval.PromptFormat(8, 0, True, 1.0, 0)
     name = lm_eval.write(tmp_path / "out", model(template), task, "test", problems, "greedy", decoding)
     (prompt,) = [
         json.loads(line)["prompt"] for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()

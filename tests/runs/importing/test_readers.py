@@ -19,7 +19,7 @@ from helpers.foreign_logs import (
     verl_row,
 )
 
-from grpobench.runs.importing.log import Fault, Log, as_step, numbers
+from grpobench.runs.importing.log import ImportFault, Log, as_step, numbers
 from grpobench.runs.importing.readers import columns, console, trl
 from grpobench.runs.importing.sources import kind_of, library_of, sources
 from grpobench.runs.tools.strict import ConfigError
@@ -303,7 +303,7 @@ def test_json_list_with_steps_is_recognized_where_it_is_given(tmp_path: Path) ->
     other = written(tmp_path, "b.json", '[{"it": 1, "text": "step"}]')
     with pytest.raises(DataError, match="not a known log format; see --from; --from jsonl reads a list of"):
         sources(other, "", [])
-    noted: list[Fault] = []
+    noted: list[ImportFault] = []
     assert not sources(tmp_path, "", noted) and len(noted) == 1  # a folder may hold many
 
 
@@ -348,7 +348,7 @@ def test_a_folder_is_searched_for_runs_and_each_is_read_once(tmp_path: Path) -> 
     written(tmp_path / "both", "b.csv", "step,reward\n1,0.5\n")
     written(tmp_path / "both", "train.log", verl_console(ROWS))
     written(tmp_path / ".hidden", "a.csv", "step,reward\n1,0.5\n")
-    noted: list[Fault] = []
+    noted: list[ImportFault] = []
     run_sources = sources(tmp_path, "", noted)
     assert [source.label for source in run_sources] == ["both", "grpo/seed0", "grpo/seed1"]
     assert [fault.path for fault in noted] == [tmp_path / "empty"]

@@ -20,7 +20,7 @@ from grpobench.runs.calibration.faults import Sums
 from grpobench.runs.inventory.deep import agreement, grading, result, resuming
 from grpobench.runs.inventory.deep.agreement import small
 from grpobench.runs.inventory.deep.examine import looks
-from grpobench.runs.inventory.deep.result import CheckInput, Result
+from grpobench.runs.inventory.deep.result import CheckInput, DeepResult
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import recipes
@@ -272,9 +272,9 @@ def test_whatever_a_check_raises_is_a_verdict(policy: str, tmp_path: Path) -> No
 
 
 def test_the_exit_code_says_whose_it_is_to_mend() -> None:
-    good = Result("a", "good", "")
-    mine, theirs = Result("b", "wrong", ""), Result("c", "wrong", "", whose="the machine's")
-    absent = Result("d", "could not be checked", "")
+    good = DeepResult("a", "good", "")
+    mine, theirs = DeepResult("b", "wrong", ""), DeepResult("c", "wrong", "", whose="the machine's")
+    absent = DeepResult("d", "could not be checked", "")
     codes = [result.code(results) for results in ([good], [good, mine], [good, absent], [mine, theirs])]
     assert codes == [0, 2, 2, 70]
 

@@ -461,7 +461,7 @@ def test_scores_that_a_model_cannot_learn_are_refused() -> None:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny reward model after a few updates."""
-    settings = tiny_reward.Settings(pairs=128, steps=24, batch=8, held_out=64)
+    settings = tiny_reward.RewardModelSettings(pairs=128, steps=24, batch=8, held_out=64)
     return tiny_reward.train_tiny_model(
         Arithmetic(train=400, validation=100), tmp_path_factory.mktemp("tiny"), settings
     )
@@ -474,7 +474,7 @@ def test_tiny_reward_model_learns_to_prefer_and_is_made_once(tiny: Path) -> None
     assert np.mean(losses[-8:]) < np.mean(losses[:8])
     assert record["held_out_accuracy"] > 0.62  # 64 coins: 0.5 ± 0.06
     stamp = (tiny / "model.safetensors").stat().st_mtime_ns
-    settings = tiny_reward.Settings(**record["settings"])
+    settings = tiny_reward.RewardModelSettings(**record["settings"])
     assert tiny_reward.train_tiny_model(Arithmetic(train=400, validation=100), tiny.parent, settings) == tiny
     assert (tiny / "model.safetensors").stat().st_mtime_ns == stamp
     assert [path.name for path in tiny.parent.iterdir()] == [tiny.name]  # nothing half-made beside it

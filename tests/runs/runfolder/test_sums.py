@@ -30,10 +30,10 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import STATES
 from grpobench.analysis.topics.runs import UNPROVED, run_provenance
 from grpobench.runs.experiment.experiment import survey
-from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run import ExperimentRun
 from grpobench.runs.experiment.run_status import run_status
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
-from grpobench.runs.runfolder.logs import Log, State, mark, result_damage, settled, status
+from grpobench.runs.runfolder.logs import LogFile, State, mark, result_damage, settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig
 from grpobench.runs.tools import files
@@ -157,7 +157,7 @@ def test_a_run_that_resumes_while_it_is_read_raises_no_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sums are read, then it cuts sums and log, and then the log is read."""
-    log = Log(tmp_path / "metrics.jsonl")
+    log = LogFile(tmp_path / "metrics.jsonl")
     log.append([{"step": step} for step in range(6)])
     length, plain = len(b'{"step": 0}\n' * 4), log_files.read_bytes
 
@@ -268,8 +268,8 @@ def test_rollouts_that_are_damaged_are_named(tmp_path: Path) -> None:
 # Starting again
 
 
-def survey_of(path: Path) -> Run:
-    run = Run(CONFIG, path)
+def survey_of(path: Path) -> ExperimentRun:
+    run = ExperimentRun(CONFIG, path)
     survey([run], allow_change=False)
     return run
 
@@ -291,16 +291,16 @@ def test_weights_that_the_recipe_does_not_want_may_be_deleted(tmp_path: Path) ->
     path = finished(tmp_path)
     lean = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(weights=False))
     (path / "final" / "policy.safetensors").unlink()
-    run = Run(lean, path)
+    run = ExperimentRun(lean, path)
     survey([run], allow_change=False)
     assert run.state == "finished"
     (path / "final" / "policy.safetensors").write_bytes(b"x")
     with pytest.raises(FolderError, match="holds 1 bytes"):
-        survey([Run(lean, path)], allow_change=False)
+        survey([ExperimentRun(lean, path)], allow_change=False)
     (path / "final" / "policy.safetensors").unlink()
     (path / "metrics.jsonl").unlink()
     with pytest.raises(FolderError, match=r"metrics\.jsonl: is missing"):
-        survey([Run(lean, path)], allow_change=False)
+        survey([ExperimentRun(lean, path)], allow_change=False)
 
 
 def half(path: Path) -> None:

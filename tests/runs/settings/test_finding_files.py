@@ -11,7 +11,7 @@ import pytest
 from grpobench.analysis.findings.rule import covers, from_plain
 from grpobench.runs.calibration import library
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
+from grpobench.runs.settings.findings import SCALES, FindingFile, findings, read_finding
 from grpobench.runs.settings.recipe import recipes
 from grpobench.runs.tools.strict import ConfigError
 
@@ -46,7 +46,7 @@ def written(folder: Path, text: str, name: str = "mine") -> str:
     return str(path)
 
 
-def configs(study: Study, scale: str) -> list[RunConfig]:
+def configs(study: FindingFile, scale: str) -> list[RunConfig]:
     return study.recipe(scale).runs()
 
 

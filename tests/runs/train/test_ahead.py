@@ -30,8 +30,8 @@ from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.sampler import StepRequest
 from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig, TrainConfig
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.ahead import AheadSampler, Order, adopt, flattened
-from grpobench.runs.train.checked_curriculum import Checked
+from grpobench.runs.train.ahead import AheadSampler, SamplingOrder, adopt, flattened
+from grpobench.runs.train.checked_curriculum import CheckedCurriculum
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 
@@ -170,9 +170,9 @@ def test_only_draws_that_depend_on_nothing_are_foreseen() -> None:
             raise AssertionError("a draw may change its state")
 
     plain = Shuffled(10, 3, 0)
-    assert Checked(plain, 10).foreseen(2) == plain.draw(2, 0)
-    assert Checked(Refilled(plain, 2), 10).foreseen(2) == plain.draw(2, 0)
-    assert Checked(Moody(10, 3, 0), 10).foreseen(2) is None
+    assert CheckedCurriculum(plain, 10).foreseen(2) == plain.draw(2, 0)
+    assert CheckedCurriculum(Refilled(plain, 2), 10).foreseen(2) == plain.draw(2, 0)
+    assert CheckedCurriculum(Moody(10, 3, 0), 10).foreseen(2) is None
 
 
 def test_weights_of_before_are_found_by_their_version() -> None:
@@ -197,5 +197,5 @@ def test_weights_of_several_types_cross_as_one_tensor_each() -> None:
     flat = flattened(ours.values())
     assert [(tensor.dtype, len(tensor)) for tensor in flat] == [(torch.float32, 7), (torch.bfloat16, 4)]
     theirs = {name: torch.zeros_like(tensor) for name, tensor in ours.items()}
-    adopt(Order(StepRequest((), (), 0, 1.0, 0), tuple(ours), flat), theirs)
+    adopt(SamplingOrder(StepRequest((), (), 0, 1.0, 0), tuple(ours), flat), theirs)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -41,7 +41,7 @@ from grpobench.runs.experiment.engines import HERE, Where, with_devices
 from grpobench.runs.experiment.worker import failed
 from grpobench.runs.models.adapter import Adapter
 from grpobench.runs.models.loading import load
-from grpobench.runs.models.ranks import ALONE, Ranks, moved
+from grpobench.runs.models.ranks import ALONE, DeviceRanks, moved
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import RankOutOfMemory, TokenBudget
 from grpobench.runs.runfolder import checkpoints, sharded
@@ -287,7 +287,7 @@ def test_ranks_map_the_weight_file_also_for_further_roles(policy: str) -> None:
     """No rank has a copy of the whole model: the weights lie in the file's pages, which processes share."""
     language = load(policy, "cpu").model
     models = RoleModels.__new__(RoleModels)
-    models.ranks = Ranks(0, 2)
+    models.ranks = DeviceRanks(0, 2)
     copied = models._copy(language)
     lines = [
         mapping_line.split()
@@ -504,7 +504,7 @@ def test_a_rank_has_done_with_a_checkpoint_before_it_begins_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else two threads take turns at one group, and each may receive what is for the other."""
-    ranks, begun = Ranks(1, 2), [Future[Any](), Future[Any]()]
+    ranks, begun = DeviceRanks(1, 2), [Future[Any](), Future[Any]()]
     ranks.written = begun[0]
     models = SimpleNamespace(ranks=ranks, state=dict)
     monkeypatch.setattr(sharded, "begin_save", lambda *arguments: begun[1])
@@ -538,7 +538,7 @@ def test_the_first_death_is_told_and_not_those_that_follow(message: str, tmp_pat
 
 
 def test_a_long_work_of_the_first_rank_ends_when_another_dies() -> None:
-    ranks = Ranks(0, 2)
+    ranks = DeviceRanks(0, 2)
     ranks.demand = functools.partial(demand_alive, [Gone(1, 1)])
     stopping = Stopping(lambda progress: None, lambda: False)
     stopping.last_asked -= ASK

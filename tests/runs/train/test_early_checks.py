@@ -83,7 +83,7 @@ def test_a_limit_that_cuts_everything_stops_a_run_after_three_steps(
 ) -> None:
     fails(monkeypatch)
     config = wide(policy, sampler=SamplerConfig(max_completion_tokens=1))
-    monkeypatch.setattr("grpobench.runs.sample.draws.Written.rollouts", unfinished())
+    monkeypatch.setattr("grpobench.runs.sample.draws.WrittenTokens.rollouts", unfinished())
     with pytest.raises(NothingToLearn, match="every one of them cut by the limit of 1 tokens") as raised:
         run(config, tmp_path)
     assert len(rows(tmp_path)) == 1 + CUT.steps
@@ -92,9 +92,9 @@ def test_a_limit_that_cuts_everything_stops_a_run_after_three_steps(
 
 def unfinished() -> Any:
     """`Written.rollouts` of a policy that never ends its completions."""
-    from grpobench.runs.sample.draws import Written
+    from grpobench.runs.sample.draws import WrittenTokens
 
-    plain = Written.rollouts
+    plain = WrittenTokens.rollouts
 
     def rollouts(self: Any, *args: Any) -> Any:
         return [dataclasses.replace(rollout, stopped=False) for rollout in plain(self, *args)]
@@ -134,11 +134,11 @@ def test_the_run_is_refused_and_begins_anew_with_other_settings(
     config, path = wide(policy), tmp_path / "run"
     with monkeypatch.context() as broken:
         fails(broken)
-        ended = worker.run(worker.Job(config, path, False), execute, Wire(), 1, lambda threads: None)
+        ended = worker.run(worker.RunJob(config, path, False), execute, Wire(), 1, lambda threads: None)
     assert ended.fate == "refused" and not ended.machine
     assert status(path)["state"] == "crashed" and status(path)["why"] == ended.why
     mended = dataclasses.replace(config, train=dataclasses.replace(WIDE, steps=2, group_size=4))
-    ended = worker.run(worker.Job(mended, path, False), execute, Wire(), 1, lambda threads: None)
+    ended = worker.run(worker.RunJob(mended, path, False), execute, Wire(), 1, lambda threads: None)
     assert ended.fate == "finished"
 
 

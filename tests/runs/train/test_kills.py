@@ -18,7 +18,7 @@ from rich.console import Console
 
 from grpobench.analysis.runfolder.load import load
 from grpobench.runs.experiment import launcher, watchdog
-from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.experiment import ExperimentResult, run_experiment
 from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import faults
@@ -33,7 +33,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.setattr(launcher, "PAUSES", (0.0,) * 100)
 
 
-def carry(folder: Path, *planned: str, monkeypatch: pytest.MonkeyPatch, algorithm: str = "ppo") -> Outcome:
+def carry(
+    folder: Path, *planned: str, monkeypatch: pytest.MonkeyPatch, algorithm: str = "ppo"
+) -> ExperimentResult:
     if not folder.exists():
         torture.prepare(folder, algorithm)
     for name in planned:

@@ -31,7 +31,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.experiment.experiment import CODES
-from grpobench.runs.experiment.worker import Ended, Job
+from grpobench.runs.experiment.worker import Ended, RunJob
 from grpobench.runs.experiment.worker import run as work
 from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import micro_batches, packed_tokens
@@ -328,7 +328,7 @@ class Nobody:
 
 
 def ended(config: Any, path: Path) -> Ended:
-    return work(Job(config, path, False), execute, Nobody(), 1, lambda _: None)
+    return work(RunJob(config, path, False), execute, Nobody(), 1, lambda _: None)
 
 
 @pytest.mark.filterwarnings("ignore:out of memory")

@@ -58,7 +58,7 @@ def test_every_difference_from_ours_has_a_reason_and_nothing_else_has() -> None:
         assert apart == set(pair.why) and all(pair.why.values()), pair.key
 
 
-def changed_verdicts(grader: pairs.Grader, some: list[pairs.Pair]) -> list[tuple[str, str]]:
+def changed_verdicts(grader: pairs.LibraryGrader, some: list[pairs.Pair]) -> list[tuple[str, str]]:
     """Those of which it says now what is not kept."""
     if lack := grader.missing():
         pytest.skip(lack)
@@ -70,19 +70,19 @@ EACH = pytest.mark.parametrize("grader", pairs.GRADERS, ids=lambda grader: grade
 
 
 @EACH
-def test_others_say_what_is_kept(grader: pairs.Grader) -> None:
+def test_others_say_what_is_kept(grader: pairs.LibraryGrader) -> None:
     quick = [pair for pair in KEPT if pair.said[grader.name] != "timeout"]
     assert changed_verdicts(grader, quick[::7]) == []
 
 
 @EACH
 @pytest.mark.slow
-def test_others_say_what_is_kept_of_all(grader: pairs.Grader) -> None:
+def test_others_say_what_is_kept_of_all(grader: pairs.LibraryGrader) -> None:
     assert changed_verdicts(grader, KEPT) == []
 
 
 def test_grader_that_is_not_here_says_what_to_install() -> None:
-    absent = pairs.Grader("no_such", "no-such-package", "1.2", "never")
+    absent = pairs.LibraryGrader("no_such", "no-such-package", "1.2", "never")
     assert (
         absent.missing()
         == "no_such: no-such-package is not here; it takes pip install 'no-such-package==1.2'"
@@ -92,7 +92,7 @@ def test_grader_that_is_not_here_says_what_to_install() -> None:
 
 
 def test_grader_that_can_not_start_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = pairs.Grader("no_such", "pytest", "", "never")
+    broken = pairs.LibraryGrader("no_such", "pytest", "", "never")
     with pytest.raises(OSError, match="no_such could not be asked"):
         broken.ask([("1", "1")])
 

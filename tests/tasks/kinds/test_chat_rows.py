@@ -19,7 +19,7 @@ from grpobench.tasks.data.messages import as_messages
 from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.kinds import hub
 from grpobench.tasks.kinds.hub import HubMath
-from grpobench.tasks.kinds.jsonl import FROM_DATA, Rows
+from grpobench.tasks.kinds.jsonl import FROM_DATA, JSONLTask
 from grpobench.tasks.task import Problem, Split, Task
 
 SPLITS: Sequence[Split] = ("train", "validation", "test")
@@ -41,7 +41,9 @@ CHATS = [{"prompt": [system("Add."), user(f"{a}+{b}?")], "answer": a + b} for a 
 PLAIN = [{"prompt": row["prompt"][1]["content"], "answer": row["answer"]} for row in CHATS]  # type: ignore[index]
 
 
-def task(folder: Path, rows: Sequence[Mapping[str, Any]], verify: str = "exact", **settings: Any) -> Rows:
+def task(
+    folder: Path, rows: Sequence[Mapping[str, Any]], verify: str = "exact", **settings: Any
+) -> JSONLTask:
     path = folder / "chat.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return FROM_DATA[verify](**{"name": "mine", "jsonl": path, "prompt": "prompt", **settings})

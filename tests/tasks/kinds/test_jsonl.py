@@ -13,7 +13,7 @@ import pytest
 
 from grpobench.runs.inventory import check
 from grpobench.tasks.data.tables import DataError
-from grpobench.tasks.kinds.jsonl import FROM_DATA, Rows, share_of
+from grpobench.tasks.kinds.jsonl import FROM_DATA, JSONLTask, share_of
 from grpobench.tasks.sandbox import choose
 
 QUESTIONS: Sequence[Mapping[str, Any]] = [
@@ -23,7 +23,7 @@ QUESTIONS: Sequence[Mapping[str, Any]] = [
 ]
 
 
-def task(folder: Path, rows: Sequence[Any], verify: str = "exact", **settings: Any) -> Rows:
+def task(folder: Path, rows: Sequence[Any], verify: str = "exact", **settings: Any) -> JSONLTask:
     """A task of these rows; all of a few are for training."""
     path = folder / "problems.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -31,20 +31,20 @@ def task(folder: Path, rows: Sequence[Any], verify: str = "exact", **settings: A
     return FROM_DATA[verify](**{"name": "mine", "jsonl": path, "prompt": "{question} =", **settings})
 
 
-def scores(task: Rows, answer: str, index: int = 0) -> Mapping[str, float]:
+def scores(task: JSONLTask, answer: str, index: int = 0) -> Mapping[str, float]:
     problem = [problem for split in task.splits for problem in task.problems(split)][index]
     (verdict,) = task.verify(problem, [answer])
     return verdict.scores
 
 
-def refusal(task: Rows) -> str:
+def refusal(task: JSONLTask) -> str:
     with pytest.raises(DataError) as caught:
         task.problems("train")
     assert task.missing() == str(caught.value)
     return str(caught.value)
 
 
-def passes(task: Rows) -> None:
+def passes(task: JSONLTask) -> None:
     """`grpobench tasks check` finds nothing wrong with it."""
     for report in check.check(task.name, task, 100):
         assert report.state == "ok", check.as_lines(report)

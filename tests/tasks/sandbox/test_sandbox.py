@@ -338,7 +338,9 @@ def test_brief_values_cost_next_to_nothing() -> None:
     texts = [encoded(frozenset(k * (2**61 - 1) for k in range(count))) for count in range(100, 200)]
     longest = max((text for text in texts if len(text) <= BRIEF_LENGTH), key=len)
     began = time.process_time()
-    assert judging.judge([judging.Question((longest,), ["_0 == {1}", "set(_0) == {1}"])]) == [("wrong", "")]
+    assert judging.judge([judging.ValueConditions((longest,), ["_0 == {1}", "set(_0) == {1}"])]) == [
+        ("wrong", "")
+    ]
     assert time.process_time() - began < 0.5
 
 
@@ -346,14 +348,16 @@ def test_long_values_are_judged_in_another_process(monkeypatch: pytest.MonkeyPat
     """With the same verdicts as short ones; where that process cannot be started, nothing is judged."""
     right, long = list(range(9)), list(range(3000))
     for values in (right, long):
-        ask = [judging.Question((encoded(values),), [f"sorted(_0) == {want}"]) for want in (values, [1])]
+        ask = [
+            judging.ValueConditions((encoded(values),), [f"sorted(_0) == {want}"]) for want in (values, [1])
+        ]
         assert judging.judge(ask) == [("pass", ""), ("wrong", "")]
-        ((outcome, source),) = judging.judge([judging.Question((encoded(values),), None)])
+        ((outcome, source),) = judging.judge([judging.ValueConditions((encoded(values),), None)])
         assert (outcome, eval(source)) == ("pass", [values])
-    assert judging.judge([judging.Question(('["l",[' * 2000,), ["_0"])]) == [("error", "")]
+    assert judging.judge([judging.ValueConditions(('["l",[' * 2000,), ["_0"])]) == [("error", "")]
     judging._pool.close()
     monkeypatch.setattr(judging, "_pool", Pool("grpobench.tasks.grading.algebra:absent"))
-    assert judging.judge([judging.Question((encoded(long),), ["_0"])]) == [("infra_error", "")]
+    assert judging.judge([judging.ValueConditions((encoded(long),), ["_0"])]) == [("infra_error", "")]
 
 
 def test_right_programs_are_right_in_every_tier(tier: Sandbox) -> None:
@@ -471,7 +475,7 @@ def test_malformed_answer_fails(answer: tuple[str, str]) -> None:
     execution = transcript.read(b"ready\n" + answer[1].encode(), 1)
     if execution is not None and execution.outcome == "pass":
         assert not execution.brief
-        assert judging.judge([judging.Question(execution.wire, [])]) == [("error", "")]
+        assert judging.judge([judging.ValueConditions(execution.wire, [])]) == [("error", "")]
     else:
         assert execution is None or execution.outcome == "error"
 

@@ -28,7 +28,7 @@ from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines import gate
 from grpobench.runs.sample.engines import sampler as vllm_sampler
-from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, halved, stretched
+from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch, halved, stretched
 from grpobench.runs.sample.engines.server import Remote, Server, serve
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import GREEDY, Request
@@ -168,7 +168,7 @@ def names() -> list[str]:
 @pytest.mark.parametrize("name", names())
 def test_engine_that_ignores_any_one_tensor_is_found_out_at_the_start(name: str) -> None:
     models = trained()
-    with pytest.raises(SamplerGap, match=r"after a weight synchronization.*not taken over the weights"):
+    with pytest.raises(SamplerMismatch, match=r"after a weight synchronization.*not taken over the weights"):
         sampler(models, Copy(models.language, deaf=[name]))
 
 
@@ -182,7 +182,7 @@ def test_skipped_sync_is_caught_at_once_at_any_learning_rate(rate: float) -> Non
     engine.deaf = names()
     moved = source.probe().gap
     assert (moved > source.allowed) == (rate == 1e-3)
-    with pytest.raises(SamplerGap, match="differ by" if rate == 1e-3 else "the engine made 0% of"):
+    with pytest.raises(SamplerMismatch, match="differ by" if rate == 1e-3 else "the engine made 0% of"):
         source.sync()
     engine.deaf = ()
     assert source.sync()["gap/sync"] < 1e-5
@@ -200,7 +200,7 @@ def test_answers_that_are_no_numbers_are_a_gap() -> None:
     source = sampler(models)
     with torch.no_grad():
         models.language.lm_head.weight[3] = math.nan
-    with pytest.raises(SamplerGap):
+    with pytest.raises(SamplerMismatch):
         source.sync()
 
 
@@ -486,7 +486,7 @@ def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_pat
         return remote_engine
 
     remote.Remote = forgetful  # type: ignore[assignment, misc]
-    with pytest.raises(SamplerGap, match="after a weight synchronization"):
+    with pytest.raises(SamplerMismatch, match="after a weight synchronization"):
         run(configure(), tmp_path)
     rows = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [0, 1], "three loads for the proof, one for step 1"
@@ -531,6 +531,6 @@ def test_engine_is_closed_when_its_sampler_cannot_be_made(
     engine: list[Copy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(vllm_sampler, "LARGEST_GAP", {torch.float32: -1.0})
-    with pytest.raises(SamplerGap):
+    with pytest.raises(SamplerMismatch):
         run(configure(), tmp_path)
     assert engine[0].closed

@@ -20,7 +20,7 @@ from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
-from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, stirred
+from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch, stirred
 from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom, reserved, room_for
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import GREEDY, Request
@@ -147,7 +147,7 @@ def test_weights_that_do_not_come_back_are_a_gap(monkeypatch: pytest.MonkeyPatch
     source, _ = follower(monkeypatch)
     source.sleep()
     monkeypatch.setattr(FakeLLM, "collective_rpc", lambda self, name, kwargs: None)
-    with pytest.raises(SamplerGap, match="after a weight synchronization"):
+    with pytest.raises(SamplerMismatch, match="after a weight synchronization"):
         source.sync()
 
 
@@ -198,7 +198,7 @@ def test_adapter_alone_is_handed_over_and_the_samples_are_the_policys(
 def test_engine_that_ignores_the_adapter_of_one_layer_is_found_out_at_the_start(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SamplerGap, match=r"Set sampler\.merge_adapter = true"):
+    with pytest.raises(SamplerMismatch, match=r"Set sampler\.merge_adapter = true"):
         follower(monkeypatch, LORA, deaf=[part])
 
 
@@ -208,7 +208,7 @@ def test_adapter_that_is_not_taken_over_is_caught_at_the_next_synchronization(
     source, _ = follower(monkeypatch, LORA)
     update(source.models)
     monkeypatch.setattr(VLLM, "load_adapter", lambda self, config, tensors: None)
-    with pytest.raises(SamplerGap, match="after a weight synchronization"):
+    with pytest.raises(SamplerMismatch, match="after a weight synchronization"):
         source.sync()
 
 

@@ -31,7 +31,7 @@ from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.draws import truncate
 from grpobench.runs.sample.engines import vllm as engines
-from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap
+from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerMismatch
 from grpobench.runs.sample.engines.vllm import VLLM, AdapterRoom
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import GREEDY, Request
@@ -315,7 +315,7 @@ def test_skipped_sync_is_caught_at_once(nano: Loaded, rate: float, monkeypatch: 
     source = follower(nano, vllm(nano.model.name_or_path), rate)
     update(source.models)
     monkeypatch.setattr(VLLM, "load", lambda self, weights: None)
-    with pytest.raises(SamplerGap, match="after a weight synchronization"):
+    with pytest.raises(SamplerMismatch, match="after a weight synchronization"):
         source.sync()
     monkeypatch.undo()
     assert source.sync()["gap/sync"] < 1e-4
@@ -326,14 +326,14 @@ def test_head_that_stays_packed_is_caught_at_the_start(nano: Loaded, monkeypatch
     monkeypatch.setattr(engines, "pack_again", lambda model: 0)
     if not hasattr(torch.ops._C, "convert_weight_packed") or torch.cuda.is_available():
         pytest.skip("only the CPU build packs weights")
-    with pytest.raises(SamplerGap):
+    with pytest.raises(SamplerMismatch):
         follower(nano, vllm(nano.model.name_or_path))
 
 
 def test_keys_of_old_weights_are_caught_at_the_start(nano: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = vllm(nano.model.name_or_path)
     monkeypatch.setattr(engine.llm, "reset_prefix_cache", lambda: True)
-    with pytest.raises(SamplerGap):
+    with pytest.raises(SamplerMismatch):
         follower(nano, engine)
 
 
@@ -373,7 +373,7 @@ def test_adapter_alone_follows_and_its_samples_are_the_policys(monkeypatch: pyte
         assert moved > 10 * EXACT, "the adapter is in it"
     monkeypatch.setattr(VLLM, "load_adapter", lambda self, config, tensors: None)
     update(source.models)
-    with pytest.raises(SamplerGap, match=r"Set sampler\.merge_adapter = true"):
+    with pytest.raises(SamplerMismatch, match=r"Set sampler\.merge_adapter = true"):
         source.sync()
 
 
