@@ -48,7 +48,7 @@ class SearchResults:
         diverged and has no worst value), state, seconds, tokens."""
         import pandas as pd
 
-        return pd.DataFrame([asdict(one) for one in self.record.trials])
+        return pd.DataFrame([asdict(trial) for trial in self.record.trials])
 
     @property
     def table(self) -> pd.DataFrame:
@@ -108,11 +108,11 @@ def search(
     then nothing is chosen.
     """
     demand_no_import()
-    found = recipe(source, set=set, arms=arms, tasks=tasks, folder=folder)
+    parsed_recipe = recipe(source, set=set, arms=arms, tasks=tasks, folder=folder)
     console = console_for(progress)
     end = searcher(
-        found,
-        found.name,
+        parsed_recipe,
+        parsed_recipe.name,
         Path(out),
         texts_of(over),
         tuple(seeds),
