@@ -78,7 +78,7 @@ def _lost_evaluations(run: Run, summaries: Any, rows: Any) -> list[str]:
     if summed and not answered:
         return ["eval.jsonl is missing or empty"]
     lost = sorted(summed - answered)
-    return [f"eval.jsonl lacks {' '.join(map(str, one))}" for one in lost[:1]] + (
+    return [f"eval.jsonl lacks {' '.join(map(str, evaluation))}" for evaluation in lost[:1]] + (
         [f"and {len(lost) - 1} more evaluations"] if len(lost) > 1 else []
     )
 
@@ -145,13 +145,15 @@ def find_leaked_problems(experiment: Experiment) -> Iterable[str]:
     for name, by_split in read_digests(experiment)[0].items():
         trained = {*by_split.get("train", {}).values()}
         for split, problems in by_split.items():
-            both = [key for key, one in problems.items() if one in trained or one[:PROMPT] in trained]
+            both = [
+                key for key, digest in problems.items() if digest in trained or digest[:PROMPT] in trained
+            ]
             if split != "train" and both:
                 share = f"{len(both)} of {len(problems)} {split} problems"
-                what = f"{share} are training problems, such as {both[0]}"
-                leaks.setdefault(what, []).append(name)
-    for what, names in leaks.items():
-        yield f"{what}: {listed(names)}"
+                leak = f"{share} are training problems, such as {both[0]}"
+                leaks.setdefault(leak, []).append(name)
+    for leak, names in leaks.items():
+        yield f"{leak}: {listed(names)}"
 
 
 MOST = 3
