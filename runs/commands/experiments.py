@@ -137,9 +137,9 @@ def status_command(options: Options) -> int:
         return DONE
     overviews = run_status.overviews(options.folder)
     if options.json:
-        say(as_json([one.row() for one in overviews]))
+        say(as_json([overview.row() for overview in overviews]))
     else:
-        say("\n\n".join("\n".join(one.lines()) for one in overviews))
+        say("\n\n".join("\n".join(overview.lines()) for overview in overviews))
     return DONE
 
 
@@ -159,7 +159,7 @@ def prune_command(options: Options) -> int:
 
     pruned = list(pruning.prune(options.folder, options.dry_run))
     if options.json:
-        say(as_json([one.row() for one in pruned]))
+        say(as_json([run.row() for run in pruned]))
     else:
         say("\n".join(pruning.as_lines(pruned, options.dry_run)))
     return DONE

@@ -94,9 +94,9 @@ def lines(result: Imported) -> list[str]:
     if len(result.runs) > MOST:
         shown.append(f"and {len(result.runs) - MOST} more runs")
     shown += list(dict.fromkeys(map(spoken, result.runs)))
-    kept = sorted({name for run in result.runs for name in run.translated.unmapped})
-    if kept:
-        shown.append(f"without a name of ours: {listed(kept, 40)}")
+    unmapped_names = sorted({name for run in result.runs for name in run.translated.unmapped})
+    if unmapped_names:
+        shown.append(f"without a name of ours: {listed(unmapped_names, 40)}")
     notes: dict[str, list[str]] = {}
     for run in result.runs:
         for note in [*run.log.notes, *run.translated.notes]:
