@@ -57,18 +57,22 @@ def demand_seeds(recipe: Recipe, seeds_text: str) -> None:
 def demand_same_settings(recipe: Recipe, folder: Path) -> None:
     """Raise ConfigError where runs of arms that this command leaves out would stand beside it with other
     settings."""
-    before = read_object_if_any(folder / "experiment.json") if folder.is_dir() else {}
-    ours = {config.arm for config in recipe.runs()}
-    left = [
+    earlier = read_object_if_any(folder / "experiment.json") if folder.is_dir() else {}
+    compared_arms = {config.arm for config in recipe.runs()}
+    omitted = [
         str(arm)
-        for arm in before.get("arms", ())
-        if arm not in ours and any(settled(path.parent) for path in folder.glob(f"{arm}-*-s*/run.toml"))
+        for arm in earlier.get("arms", ())
+        if arm not in compared_arms
+        and any(settled(path.parent) for path in folder.glob(f"{arm}-*-s*/run.toml"))
     ]
-    then = shared_settings(before.get("recipe", ""), before.get("sets", ()))
+    then = shared_settings(earlier.get("recipe", ""), earlier.get("sets", ()))
     now = shared_settings(recipe.text, recipe.sets)
     changed = [key for key in dict.fromkeys([*then, *now]) if then.get(key) != now.get(key)]
-    if left and changed:
+    if omitted and changed:
         change = f"{changed[0]}: {then.get(changed[0], 'not set')} -> {now.get(changed[0], 'not set')}"
-        why = f"has runs of {', '.join(left)} with other settings ({change}), with which it would be compared"
-        remedy = f"add {','.join(left)} to --with, keep the settings, or choose another --out"
+        why = (
+            f"has runs of {', '.join(omitted)} with other settings ({change}), "
+            "with which it would be compared"
+        )
+        remedy = f"add {','.join(omitted)} to --with, keep the settings, or choose another --out"
         raise ConfigError([f"{folder}: {why}; {remedy}"])

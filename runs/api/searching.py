@@ -110,7 +110,7 @@ def search(
     demand_no_import()
     parsed_recipe = recipe(source, set=set, arms=arms, tasks=tasks, folder=folder)
     console = console_for(progress)
-    end = searcher(
+    search_end = searcher(
         parsed_recipe,
         parsed_recipe.name,
         Path(out),
@@ -126,12 +126,12 @@ def search(
         say=line_on(console),
         gpu_memory=gpu_memory,
     ).search()
-    if end.code == PREEMPTED:
+    if search_end.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call goes on")
-    if end.record is None or end.recipe is None:
-        assert end.last is not None
-        raise RunError(end.last)
-    return SearchResults(end.record, end.recipe)
+    if search_end.record is None or search_end.recipe is None:
+        assert search_end.last is not None
+        raise RunError(search_end.last)
+    return SearchResults(search_end.record, search_end.recipe)
 
 
 def searcher(

@@ -149,12 +149,12 @@ def run_all(options: Options) -> int:
     def estimate_remaining(study: Study) -> Remaining:
         return remaining(study.finding.name, options.scale, options.out, sets_and_seeds(options))
 
-    left = [] if options.json else [estimate_remaining(study) for study in studies]
+    estimates = [] if options.json else [estimate_remaining(study) for study in studies]
     for number, study in enumerate(studies):
-        if left:
-            left[number] = estimate_remaining(study)  # another machine may have run some of it meanwhile
-            still = time_left(left[number:], options.workers)
-            progress = f"{number + 1} of {len(studies)}, {left[number].runs} runs to go; {still}"
+        if estimates:
+            estimates[number] = estimate_remaining(study)  # another machine may have run some of it meanwhile
+            time_text = time_left(estimates[number:], options.workers)
+            progress = f"{number + 1} of {len(studies)}, {estimates[number].runs} runs to go; {time_text}"
             say(f"== {study.finding.name}: {progress}", flush=True)
         codes.append(run_one(study, options))
         if codes[-1] == PREEMPTED:

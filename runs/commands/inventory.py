@@ -36,8 +36,8 @@ def right_command(word: str, command: str) -> str:
             return f"show {kind} {word}"
     if kind := nearest(word, KINDS):
         return f"list {kind}"
-    every = {name: kind for kind, kind_names in reversed(names.items()) for name in kind_names}
-    return f"show {every[name]} {name}" if (name := nearest(word, every)) else ""
+    kind_by_name = {name: kind for kind, kind_names in reversed(names.items()) for name in kind_names}
+    return f"show {kind_by_name[name]} {name}" if (name := nearest(word, kind_by_name)) else ""
 
 
 @click.argument("kind", type=Kind(KINDS), metavar="KIND", help=f"One of {', '.join(KINDS)}.")
@@ -67,12 +67,12 @@ def show_command(options: Options) -> int:
     from grpobench.runs.inventory import showing
     from grpobench.runs.tools.strict import ConfigError
 
-    every = options.kind == "dialects"
-    if every == bool(options.name):
-        raise ConfigError([f"show {options.kind}: " + ("takes no name" if every else "needs a name")])
+    all_dialects = options.kind == "dialects"
+    if all_dialects == bool(options.name):
+        raise ConfigError([f"show {options.kind}: " + ("takes no name" if all_dialects else "needs a name")])
     if options.library and options.kind != "algorithm":
         raise ConfigError([f"--as: write grpobench show algorithm NAME --as {options.library}"])
-    if every:
+    if all_dialects:
         rows = showing.show_dialects()
         text = "\n\n".join("\n".join(showing.dialect_lines(row)) for row in rows)
         say(as_json(rows) if options.json else text)
