@@ -60,17 +60,19 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            rest = super().parse_args(ctx, args)
+            remaining_args = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             takes_recipe = {"sets", "dry_run"} <= {param.name for param in self.params}
             if takes_recipe and (key := recipe_key(error.option_name)):
-                own = [name for param in self.params for name in param.opts if name == INSTEAD.get(key)]
-                meant = own[0] if own else f"--set {key}=..."
+                equivalent_options = [
+                    name for param in self.params for name in param.opts if name == INSTEAD.get(key)
+                ]
+                meant = equivalent_options[0] if equivalent_options else f"--set {key}=..."
                 message = f"No such option '{error.option_name}'. Did you mean '{meant}'?"
                 raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
             raise
         self.refuse_options_as_values(ctx)
-        return rest
+        return remaining_args
 
     def refuse_options_as_values(self, ctx: click.Context) -> None:
         """`--out --json` is an option without its value, not a folder called --json."""
@@ -282,10 +284,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return DONE
     except Exception as error:
-        known = known_code(error)
-        if known is None:
+        message_and_code = known_code(error)
+        if message_and_code is None:
             raise
-        return complain(*known)
+        return complain(*message_and_code)
     return code
 
 

@@ -59,9 +59,9 @@ else:
 
         if name in _MEETS_TORCH:
             import_module("grpobench.runs.tools.deferred").defer("torch")
-        found = getattr(import_module(f"grpobench.{_HOMES[name]}"), name)
-        globals()[name] = found
-        return found
+        exported = getattr(import_module(f"grpobench.{_HOMES[name]}"), name)
+        globals()[name] = exported
+        return exported
 
     def __dir__():
         """What there is to use, imported or not."""

@@ -109,7 +109,7 @@ def _dots(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{name}." for name in names)
 
 
-def _difference_lines(what: str, values: Mapping[str, str]) -> Iterable[str]:
+def _difference_lines(subject: str, values: Mapping[str, str]) -> Iterable[str]:
     """One line if runs differ: each value with its runs; for the most frequent value only their number."""
     runs_by_value = sorted(_by(values).items(), key=lambda pair: -len(pair[1]))
     if len(runs_by_value) > 1:
@@ -117,7 +117,7 @@ def _difference_lines(what: str, values: Mapping[str, str]) -> Iterable[str]:
             f"{value} in {listed(names) if n else f'{len(names)} runs'}"
             for n, (value, names) in enumerate(runs_by_value)
         ]
-        yield f"{what}: {'; '.join(parts)}"
+        yield f"{subject}: {'; '.join(parts)}"
 
 
 def _by(values: Mapping[Any, str]) -> dict[str, list[Any]]:

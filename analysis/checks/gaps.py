@@ -77,9 +77,9 @@ def _lost_evaluations(run: Run, summaries: Any, rows: Any) -> list[str]:
     answered = {*rows[["step", "split", "mode"]].itertuples(index=False, name=None)} if len(rows) else set()
     if summed and not answered:
         return ["eval.jsonl is missing or empty"]
-    lost = sorted(summed - answered)
-    return [f"eval.jsonl lacks {' '.join(map(str, one))}" for one in lost[:1]] + (
-        [f"and {len(lost) - 1} more evaluations"] if len(lost) > 1 else []
+    lost_evaluations = sorted(summed - answered)
+    return [f"eval.jsonl lacks {' '.join(map(str, evaluation))}" for evaluation in lost_evaluations[:1]] + (
+        [f"and {len(lost_evaluations) - 1} more evaluations"] if len(lost_evaluations) > 1 else []
     )
 
 
@@ -101,8 +101,8 @@ def is_copied(experiment: Experiment, run: Run) -> bool:
 
 def find_misplaced_folders(experiment: Experiment) -> Iterable[str]:
     """Folders that contain another run than their name says, or a copy of a run."""
-    for name, who in experiment.strangers.items():
-        yield f"{name} contains {who}, according to its run.toml; it is not counted"
+    for name, actual_run in experiment.strangers.items():
+        yield f"{name} contains {actual_run}, according to its run.toml; it is not counted"
     for run in experiment.runs:
         made_for = run.config.get("experiment", experiment.name)
         if made_for != experiment.name and not is_copied(experiment, run):
@@ -135,23 +135,27 @@ def find_unplanned_runs(experiment: Experiment) -> Iterable[str]:
                 arms.setdefault(run.arm, set()).add(run.seed)
         everything = set().union(*arms.values()) if arms else set()
         for arm, seeds in arms.items():
-            if lost := sorted(everything - seeds):
-                yield f"{arm} on {task} has no run of seed {listed(lost)}, which other arms have"
+            if missing_seeds := sorted(everything - seeds):
+                yield f"{arm} on {task} has no run of seed {listed(missing_seeds)}, which other arms have"
 
 
 def find_leaked_problems(experiment: Experiment) -> Iterable[str]:
     """Evaluated problems that the same run could train on, according to the digests that it stored."""
     leaks: dict[str, list[str]] = {}
     for name, by_split in read_digests(experiment)[0].items():
-        trained = {*by_split.get("train", {}).values()}
+        training_digests = {*by_split.get("train", {}).values()}
         for split, problems in by_split.items():
-            both = [key for key, one in problems.items() if one in trained or one[:PROMPT] in trained]
-            if split != "train" and both:
-                share = f"{len(both)} of {len(problems)} {split} problems"
-                what = f"{share} are training problems, such as {both[0]}"
-                leaks.setdefault(what, []).append(name)
-    for what, names in leaks.items():
-        yield f"{what}: {listed(names)}"
+            leaked_keys = [
+                key
+                for key, digest in problems.items()
+                if digest in training_digests or digest[:PROMPT] in training_digests
+            ]
+            if split != "train" and leaked_keys:
+                share = f"{len(leaked_keys)} of {len(problems)} {split} problems"
+                leak = f"{share} are training problems, such as {leaked_keys[0]}"
+                leaks.setdefault(leak, []).append(name)
+    for leak, names in leaks.items():
+        yield f"{leak}: {listed(names)}"
 
 
 MOST = 3

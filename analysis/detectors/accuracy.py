@@ -79,11 +79,11 @@ class AccuracyCollapse(Detector):
 
 def _peaks(series: Series) -> list[int]:
     """Index of the highest value until each, itself included; of equal ones the first."""
-    best, peaks = 0, []
+    peak, peaks = 0, []
     for index, value in enumerate(series.values):
-        if value > series.values[best]:
-            best = index
-        peaks.append(best)
+        if value > series.values[peak]:
+            peak = index
+        peaks.append(peak)
     return peaks
 
 
@@ -91,15 +91,15 @@ Means = Mapping[str, float]
 """Mean score of each problem in one evaluation."""
 
 
-def _error(history: History, series: Series, means: Mapping[int, Means], peak: int, now: int) -> float:
+def _error(history: History, series: Series, means: Mapping[int, Means], peak: int, current: int) -> float:
     """Standard error of the fall from the peak: paired over problems, else of two shares of so many problems;
     0 where neither is known."""
-    then, later = (means.get(int(series.steps[index])) for index in (peak, now))
-    if then and later:
-        differences = paired(then, later)
+    peak_means, current_means = (means.get(int(series.steps[index])) for index in (peak, current))
+    if peak_means and current_means:
+        differences = paired(peak_means, current_means)
         if len(differences) > 1:
             return float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    shares = [min(max(float(series.values[index]), 0.0), 1.0) for index in (peak, now)]
+    shares = [min(max(float(series.values[index]), 0.0), 1.0) for index in (peak, current)]
     count = history.about.problems
     return math.sqrt(sum(share * (1 - share) for share in shares) / count) if count else 0.0
 
@@ -109,9 +109,9 @@ def mean_scores(scores: Mapping[str, Sequence[float]]) -> Means:
     return {problem: sum(problem_scores) / len(problem_scores) for problem, problem_scores in scores.items()}
 
 
-def paired(then: Means, later: Means) -> np.ndarray:
+def paired(earlier: Means, later: Means) -> np.ndarray:
     """What each problem has in one evaluation minus what it has in another, over the problems of both."""
-    return np.array([then[problem] - later[problem] for problem in then if problem in later])
+    return np.array([earlier[problem] - later[problem] for problem in earlier if problem in later])
 
 
 @dataclass(frozen=True)
@@ -162,15 +162,15 @@ class DiversityLoss(Detector):
             for spell in losses
         ]
 
-    def _high(self, base: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> float:
+    def _high(self, base: Mapping[str, Sequence[float]], answers: Mapping[str, Sequence[float]]) -> float:
         """Upper end of the interval; infinite where there are too few problems."""
         k = largest(base)
-        both = [problem for problem in base if len(now.get(problem, ())) >= k]
-        if len(both) < self.fewest:
+        shared_problems = [problem for problem in base if len(answers.get(problem, ())) >= k]
+        if len(shared_problems) < self.fewest:
             return math.inf
-        curves = [_pass(part, both, k) for part in (now, base)]
+        curves = [_pass(part, shared_problems, k) for part in (answers, base)]
         differences = curves[0] - curves[1]
-        error = float(differences.std(ddof=1)) / math.sqrt(len(both))
+        error = float(differences.std(ddof=1)) / math.sqrt(len(shared_problems))
         return float(differences.mean()) + self.z * error
 
 

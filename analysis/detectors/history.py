@@ -192,6 +192,7 @@ def slope(series: Series) -> Slope:
     total = float(residuals @ residuals)
     if total <= 1e-18 * max(1.0, float(series.values @ series.values)):  # a straight line has no error
         return Slope(value, value, value)
+    # Not below 0, which would narrow the interval, and not near 1, where its width has no bound.
     lag = min(max(float(residuals[1:] @ residuals[:-1]) / total, 0.0), 0.95)
     inflation = (1 + lag) / (1 - lag)
     free = max(1, int(count / inflation) - 2)

@@ -68,9 +68,9 @@ def compare(
     pairs with it are compared. Raises ValueError for another pair, for an arm or a task that the results do
     not have, and for a mode that was not evaluated.
     """
-    for kind, name, known in (("arm", first, results.arms), ("arm", second, (*results.arms, BASE))):
-        if name not in known:
-            raise ValueError(unknown(kind, name, dict.fromkeys(known)))
+    for kind, name, valid_names in (("arm", first, results.arms), ("arm", second, (*results.arms, BASE))):
+        if name not in valid_names:
+            raise ValueError(unknown(kind, name, dict.fromkeys(valid_names)))
     if task is not None and task not in results.tasks:
         raise ValueError(unknown("task", task, dict.fromkeys(results.tasks)))
     if first == second:
@@ -81,13 +81,13 @@ def compare(
             f"{first} and {second}: this experiment has the control {control!r}, and only pairs with it are "
             "judged and corrected; compare each with it, or run a recipe without `control`"
         )
-    found = []
+    comparisons = []
     for pair in in_mode(results, mode, second == BASE):
         if task in (None, pair.task) and {pair.first, pair.second} == {first, second}:
-            found.append(pair if pair.first == first else pair.turned())
-    if not found:
+            comparisons.append(pair if pair.first == first else pair.turned())
+    if not comparisons:
         raise ValueError(f"{first} and {second} have no task in common, so they cannot be compared")
-    return Compared(tuple(found))
+    return Compared(tuple(comparisons))
 
 
 def in_mode(results: Results, mode: Mode | None, with_base: bool = False) -> tuple[Comparison, ...]:
@@ -95,8 +95,10 @@ def in_mode(results: Results, mode: Mode | None, with_base: bool = False) -> tup
     numbers = results.facts.numbers
     if mode is None:
         return tuple(numbers.against_base if with_base else numbers.compared)
-    known = {name.split("/")[2] for name in results.experiment.names("eval/") if name.endswith("/correct")}
-    if mode not in known:
-        raise ValueError(unknown("mode", mode, dict.fromkeys(sorted(known))))
+    evaluated_modes = {
+        name.split("/")[2] for name in results.experiment.names("eval/") if name.endswith("/correct")
+    }
+    if mode not in evaluated_modes:
+        raise ValueError(unknown("mode", mode, dict.fromkeys(sorted(evaluated_modes))))
     judged = compare_arms_with_base if with_base else compare_arms
     return tuple(judged(results.experiment, finals(results.experiment, mode)))

@@ -45,30 +45,34 @@ def seeds_of(text: str) -> list[int]:
     return read_seeds(first, f"--seeds {first}")
 
 
-def demand_seeds(recipe: Recipe, given: str) -> None:
+def demand_seeds(recipe: Recipe, seeds_text: str) -> None:
     """Raise ConfigError for seeds that can never give a verdict, whatever the accuracies are."""
     seeds, needed = len(recipe.head.seeds), seeds_needed(ALPHA)
     if seeds < needed:
         count = f"{seeds} seed{'s' * (seeds != 1)}"
         why = f"the smallest p of {count} is {smallest_p(seeds):.3g}, so that no difference could be shown"
-        raise ConfigError([f"--seeds {given}: {why} at {ALPHA:.0%}; write --seeds {needed} or more"])
+        raise ConfigError([f"--seeds {seeds_text}: {why} at {ALPHA:.0%}; write --seeds {needed} or more"])
 
 
 def demand_same_settings(recipe: Recipe, folder: Path) -> None:
     """Raise ConfigError where runs of arms that this command leaves out would stand beside it with other
     settings."""
-    before = read_object_if_any(folder / "experiment.json") if folder.is_dir() else {}
-    ours = {config.arm for config in recipe.runs()}
-    left = [
+    earlier = read_object_if_any(folder / "experiment.json") if folder.is_dir() else {}
+    compared_arms = {config.arm for config in recipe.runs()}
+    omitted = [
         str(arm)
-        for arm in before.get("arms", ())
-        if arm not in ours and any(settled(path.parent) for path in folder.glob(f"{arm}-*-s*/run.toml"))
+        for arm in earlier.get("arms", ())
+        if arm not in compared_arms
+        and any(settled(path.parent) for path in folder.glob(f"{arm}-*-s*/run.toml"))
     ]
-    then = shared_settings(before.get("recipe", ""), before.get("sets", ()))
+    then = shared_settings(earlier.get("recipe", ""), earlier.get("sets", ()))
     now = shared_settings(recipe.text, recipe.sets)
     changed = [key for key in dict.fromkeys([*then, *now]) if then.get(key) != now.get(key)]
-    if left and changed:
-        what = f"{changed[0]}: {then.get(changed[0], 'not set')} -> {now.get(changed[0], 'not set')}"
-        why = f"has runs of {', '.join(left)} with other settings ({what}), with which it would be compared"
-        remedy = f"add {','.join(left)} to --with, keep the settings, or choose another --out"
+    if omitted and changed:
+        change = f"{changed[0]}: {then.get(changed[0], 'not set')} -> {now.get(changed[0], 'not set')}"
+        why = (
+            f"has runs of {', '.join(omitted)} with other settings ({change}), "
+            "with which it would be compared"
+        )
+        remedy = f"add {','.join(omitted)} to --with, keep the settings, or choose another --out"
         raise ConfigError([f"{folder}: {why}; {remedy}"])

@@ -44,11 +44,11 @@ class RunError(RuntimeError):
         lines = [f"{run.name}: {run.state}: {run.why}; see {log_of(run.path)}" for run in failed]
         fates = self.outcome.runs_in_state("diverged") + self.outcome.runs_in_state("collapsed")
         diverged = [f"{run.name}: {run.state}: {run.why}" for run in fates]
-        rest = f"results of the other runs: grpobench.load({str(self.outcome.folder)!r})"
+        load_hint = f"results of the other runs: grpobench.load({str(self.outcome.folder)!r})"
         return "\n  ".join(
             [f"{len(lines) or len(diverged)} of {len(self.outcome.runs)} runs failed"]
             + (lines or diverged)
-            + [*self.outcome.held_messages, rest]
+            + [*self.outcome.held_messages, load_hint]
         )
 
 
@@ -94,13 +94,13 @@ def run(
     """
     demand_no_import()
     console = console_for(progress)
-    found = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
-    for why in found.left_out:
+    parsed_recipe = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
+    for why in parsed_recipe.left_out:
         print_line(console, f"left out: {why}")
     options: dict[str, Any] = {"workers": workers, "allow_change": allow_change, "try_code": trial}
     options |= {"where": Where(on, address, gpus_per_run, cpus_per_run, tuple(job)), "gpu_memory": gpu_memory}
-    plan = interim_plan(found, most_seeds, step_seeds)
-    outcome = execute(found, Path(out), plan, console=console, **options)
+    plan = interim_plan(parsed_recipe, most_seeds, step_seeds)
+    outcome = execute(parsed_recipe, Path(out), plan, console=console, **options)
     if outcome.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call resumes")
     if check and outcome.code:
@@ -158,6 +158,6 @@ def demand_no_import() -> None:
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_code is plugins.imported.__code__:
-            what = "a file that a recipe names as module:Name starts runs while it is imported"
+            fault = "a file that a recipe names as module:Name starts runs while it is imported"
             remedy = 'start them in another file, or below `if __name__ == "__main__":`'
-            raise ConfigError([f"{what}; {remedy}"])
+            raise ConfigError([f"{fault}; {remedy}"])

@@ -65,8 +65,8 @@ def list_row(name: str, scale: str, out: Path) -> dict[str, Any]:
         "scales": list(study.scales),
         "scale": scale,
         "verdict": None,
-        "checks": [{"name": one.name, "passed": None} for one in study.finding.check],
-        "control": [{"name": one.name, "shown": None} for one in study.finding.control],
+        "checks": [{"name": check.name, "passed": None} for check in study.finding.check],
+        "control": [{"name": control.name, "shown": None} for control in study.finding.control],
         "rerun": None,
         "contributed": contributed(study, scale),
     }

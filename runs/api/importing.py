@@ -47,7 +47,7 @@ def import_logs(
     """
     sources = [source] if isinstance(source, str | os.PathLike) else source
     imported = import_runs(
-        [Path(one) for one in sources],
+        [Path(path) for path in sources],
         Path(out),
         form=format,
         maps=[f"{theirs}={ours}" for theirs, ours in (map or {}).items()],
@@ -56,7 +56,7 @@ def import_logs(
         seed=seed,
         experiment=experiment,
         strict=strict,
-        beside=[Path(one) for one in beside],
+        beside=[Path(folder) for folder in beside],
     )
     for theirs in imported.unused:
         warnings.warn(f"map: no log has {theirs!r}", stacklevel=2)

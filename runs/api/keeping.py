@@ -77,10 +77,10 @@ def keep_finding(source: Path, folder: Path, part: bool) -> list[str]:
     """Keep what was measured of a finding's runs, with those of a part that was kept before."""
     measured = (registration.part_of if part else registration.record_of)(load(source))
     name, scale = measured.registration.finding.name, measured.registration.scale
-    before = read_part(name, scale)
-    if part and before and before.registration != measured.registration:
+    earlier_part = read_part(name, scale)
+    if part and earlier_part and earlier_part.registration != measured.registration:
         raise DataError(f"{source}: registered apart from the part that is kept in {part_path(name, scale)}")
-    record = with_part(measured, before) or measured
+    record = with_part(measured, earlier_part) or measured
     if record.waits and not part:
         why = f"{len(record.waits)} runs without result; --part keeps the others until these have run"
         raise DataError(f"{source}: only whole experiments are kept; {why}")

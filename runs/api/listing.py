@@ -28,9 +28,9 @@ def show(kind: ShowKind, name: str, library: str | None = None) -> dict[str, Any
     paper, departures and settings, a task's scores and splits, a recipe's runs and text, a metric's unit and
     definition. With a `library` such as ``"trl"``: how its algorithm of that name differs from ours. Raises
     `ConfigError` for an unknown kind, name or library."""
-    known = get_args(ShowKind)
-    if kind not in known:
-        raise ConfigError([unknown_kind(kind, known)])
+    kinds = get_args(ShowKind)
+    if kind not in kinds:
+        raise ConfigError([unknown_kind(kind, kinds)])
     if library is None:
         return showing.show(kind, name)
     if kind != "algorithm":
@@ -38,7 +38,7 @@ def show(kind: ShowKind, name: str, library: str | None = None) -> dict[str, Any
     return showing.show_as(name, library)
 
 
-def unknown_kind(kind: str, known: tuple[str, ...]) -> str:
+def unknown_kind(kind: str, kinds: tuple[str, ...]) -> str:
     """The message for an unknown kind."""
-    did = did_you_mean(kind, known, f"known: {', '.join(known)}", "{!r}")
+    did = did_you_mean(kind, kinds, f"known: {', '.join(kinds)}", "{!r}")
     return f"unknown kind {kind!r}; {did}"

@@ -45,7 +45,7 @@ def questions_of(recipe: Recipe, folder: Path, plan: InterimPlan | None = None) 
     arms: dict[str, dict[str, RunConfig]] = {}
     for config in recipe.runs():
         arms.setdefault(config.task.name, {})[config.arm] = config
-    kept, control = kept_table(recipe), recipe.head.control
+    recorded_table, control = kept_table(recipe), recipe.head.control
     questions = []
     for task, configs in arms.items():
         first = next(iter(configs.values()))
@@ -54,7 +54,7 @@ def questions_of(recipe: Recipe, folder: Path, plan: InterimPlan | None = None) 
         if not pairs or recipe.sweep_values:
             continue
         seeds = len(set.intersection(*({*recipe.head.seeds, *runs.get(arm, {})} for arm in configs)))
-        spread = UNKNOWN if seeds < 2 else observed_sd(runs, task, control, kept)
+        spread = UNKNOWN if seeds < 2 else observed_sd(runs, task, control, recorded_table)
         margin = recipe.head.margin / 100
         if plan:
             level = plan.alpha * plan.weights[-1]
@@ -69,30 +69,30 @@ def runs_there(folder: Path, task: str, arms: Iterable[str]) -> dict[str, dict[i
     `task` is what stands between arm and seed in their names."""
     if not folder.is_dir():
         return {}
-    known = {*arms, *read_object_if_any(folder / "experiment.json").get("arms", ())}
-    found: dict[str, dict[int, Path]] = {}
+    arm_names = {*arms, *read_object_if_any(folder / "experiment.json").get("arms", ())}
+    run_folders: dict[str, dict[int, Path]] = {}
     for path in folder.glob("*/run.toml"):
         stem, _, seed = path.parent.name.rpartition("-s")
         arm = stem.removesuffix(task)
-        if stem.endswith(task) and arm in known and seed.isdecimal():
-            found.setdefault(arm, {})[int(seed)] = path.parent
-    return found
+        if stem.endswith(task) and arm in arm_names and seed.isdecimal():
+            run_folders.setdefault(arm, {})[int(seed)] = path.parent
+    return run_folders
 
 
 def observed_sd(
-    runs: Mapping[str, Mapping[int, Path]], task: str, control: str, kept: KeptTable | None
+    runs: Mapping[str, Mapping[int, Path]], task: str, control: str, recorded_table: KeptTable | None
 ) -> Spread:
     """How far differences scatter in the experiment's own runs, or else in the recipe's kept results."""
     from grpobench.analysis.resolution import UNKNOWN, spread_of_kept, spread_of_runs
 
     scores = {
-        arm: {seed: score for seed, path in own.items() if not math.isnan(score := accuracy(path))}
-        for arm, own in runs.items()
+        arm: {seed: score for seed, path in run_folders.items() if not math.isnan(score := accuracy(path))}
+        for arm, run_folders in runs.items()
     }
-    own = spread_of_runs(scores, control, "in earlier runs of this folder")
-    if not math.isnan(own.value) or kept is None:
-        return own
-    return spread_of_kept(kept, task, control) if task in kept.tasks else UNKNOWN
+    spread = spread_of_runs(scores, control, "in earlier runs of this folder")
+    if not math.isnan(spread.value) or recorded_table is None:
+        return spread
+    return spread_of_kept(recorded_table, task, control) if task in recorded_table.tasks else UNKNOWN
 
 
 def accuracy(run: Path) -> float:

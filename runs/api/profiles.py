@@ -117,15 +117,15 @@ def measure(
     parts, refused = profiler.fitting(profiler.parts_of(algorithm, rates, chosen))
     for probe, why in refused.items():
         say(f"{algorithm}: left out {probe}: {why}")
-    for lacking_parts, left in parts_by_seeds(parts, seeds, rows):
-        words = f"{len(lacking_parts) * len(left)} runs at {rates['policy']:g}"
+    for lacking_parts, lacking_seeds in parts_by_seeds(parts, seeds, rows):
+        words = f"{len(lacking_parts) * len(lacking_seeds)} runs at {rates['policy']:g}"
         say(f"{algorithm}: {words}")
-        write(path, profiler.run(f"profile-{name}", lacking_parts, left))
+        write(path, profiler.run(f"profile-{name}", lacking_parts, lacking_seeds))
     for factor in (1 / AROUND, AROUND) if around else ():
         near = {**rates, "policy": float(f"{rates['policy'] * factor:.1g}")}
         parts, _ = profiler.fitting(profiler.parts_of(algorithm, near, chosen, ladder=False))
-        for lacking_parts, left in parts_by_seeds(parts, seeds[:AROUND_SEEDS], rows):
-            write(path, profiler.run(f"around-{name}", lacking_parts, left))
+        for lacking_parts, lacking_seeds in parts_by_seeds(parts, seeds[:AROUND_SEEDS], rows):
+            write(path, profiler.run(f"around-{name}", lacking_parts, lacking_seeds))
 
 
 def parts_by_seeds(
@@ -138,10 +138,10 @@ def parts_by_seeds(
         have.setdefault((row.probe, row.learning_rate, critic), set()).add(row.seed)
     lacking_parts: dict[tuple[int, ...], list[ProbeRun]] = {}
     for part in parts:
-        left = tuple(seed for seed in seeds if seed not in have.get(part.key, ()))
-        if left:
-            lacking_parts.setdefault(left, []).append(part)
-    return [(group, list(left)) for left, group in lacking_parts.items()]
+        lacking_seeds = tuple(seed for seed in seeds if seed not in have.get(part.key, ()))
+        if lacking_seeds:
+            lacking_parts.setdefault(lacking_seeds, []).append(part)
+    return [(group, list(lacking_seeds)) for lacking_seeds, group in lacking_parts.items()]
 
 
 def run_controls(profiler: Profiler, chosen: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ HERE = "__main__"
 """The module of definitions in a notebook or a script."""
 
 
-def plain(value: Any, place: str, faults: list[str]) -> Any:
+def plain(value: Any, key_path: str, faults: list[str]) -> Any:
     """`value` with only what TOML can hold: numbers and arrays of NumPy as Python's own, iterables as lists,
     paths as text, None as "none". Anything else is left out, and a fault is added."""
     if hasattr(value, "tolist") and not inspect.isclass(value):
@@ -24,22 +24,24 @@ def plain(value: Any, place: str, faults: list[str]) -> Any:
     if value is None:
         return strict.NONE
     if isinstance(value, str | os.PathLike):
-        return check_picklable_name(str(value), place, faults)
+        return check_picklable_name(str(value), key_path, faults)
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(entry, strict.join(place, str(key)), faults) for key, entry in value.items()}
+        return {
+            str(key): plain(member, strict.join(key_path, str(key)), faults) for key, member in value.items()
+        }
     if isinstance(value, Iterable) and not inspect.isclass(value):
-        return [plain(entry, f"{place}[{index}]", faults) for index, entry in enumerate(value)]
-    faults.append(f"{place}: {refused(value)}")
+        return [plain(member, f"{key_path}[{index}]", faults) for index, member in enumerate(value)]
+    faults.append(f"{key_path}: {refused(value)}")
     return ""
 
 
-def check_picklable_name(text: str, place: str, faults: list[str]) -> str:
+def check_picklable_name(text: str, key_path: str, faults: list[str]) -> str:
     """A text, unless it names something in the program itself, which no worker process has."""
     module, colon, name = text.partition(":")
     if module == HERE and colon:
-        faults.append(f"{place}: {text} {unreachable(name)}")
+        faults.append(f"{key_path}: {text} {unreachable(name)}")
     return text
 
 
@@ -119,11 +121,11 @@ def checked(
 ) -> Recipe:
     """The recipe in a text. Raises `ConfigError` with the `faults` known so far and the recipe's own."""
     try:
-        found = read_text(text, stem, folder, sets, source)
+        parsed_recipe = read_text(text, stem, folder, sets, source)
     except ConfigError as error:
-        told = tuple(fault.partition(": ")[0] + ":" for fault in faults)
-        rest = [fault for fault in error.faults if not fault.startswith(told)]
-        raise ConfigError([*faults, *rest], source) from None
+        faulty_keys = tuple(fault.partition(": ")[0] + ":" for fault in faults)
+        new_faults = [fault for fault in error.faults if not fault.startswith(faulty_keys)]
+        raise ConfigError([*faults, *new_faults], source) from None
     if faults:
         raise ConfigError(faults, source)
-    return found
+    return parsed_recipe

@@ -86,8 +86,8 @@ def load(
     `margin` is the difference, in points of accuracy, within which arms may be called equivalent; the default
     is the recipe's.
     """
-    found = [logs.load(Path(path), margin, strict) for path in (folder, *more)]
-    results = Results(combine_experiments(found))
+    experiments = [logs.load(Path(path), margin, strict) for path in (folder, *more)]
+    results = Results(combine_experiments(experiments))
     if strict and results.damage:
         raise LogError("\n".join(results.damage))
     return results
@@ -145,9 +145,9 @@ class Results:
         run that diverged counts as 0, one without a result as NaN), their split and mode; validation
         accuracies; the number of evaluated problems, with the interval over them; and every setting in a
         column named as for ``--set``, such as ``train.learning_rate.policy``."""
-        found = self._numbers.every
+        accuracies = self._numbers.every
         settings = pd.DataFrame(run_settings(self.experiment))
-        return found.merge(settings, on="name", how="left", validate="one_to_one")
+        return accuracies.merge(settings, on="name", how="left", validate="one_to_one")
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -189,15 +189,15 @@ class Results:
                 "problem": row.get("problem"),
                 "sample": sample,
                 "prompt": row.get("prompt"),
-                "completion": one.get("text"),
-                "length": one.get("tokens"),
-                **{key: one.get(key) for key in ("stopped", "outcome", "reward")},
-                **{f"score/{name}": value for name, value in one.get("scores", {}).items()},
+                "completion": completion.get("text"),
+                "length": completion.get("tokens"),
+                **{key: completion.get(key) for key in ("stopped", "outcome", "reward")},
+                **{f"score/{name}": value for name, value in completion.get("scores", {}).items()},
             }
             for run, path in self._folders()
             for step, file in rollout_steps(path).items()
             for row in read_rollouts(file)
-            for sample, one in enumerate(row["completions"])
+            for sample, completion in enumerate(row["completions"])
         ]
         return pd.DataFrame(rows, columns=None if rows else [*KEYS, *ROLLOUT])
 
@@ -213,9 +213,12 @@ class Results:
     def settings(self) -> pd.DataFrame:
         """A row per setting and a column per arm, as texts, those that differ first; `differs` and `changed`
         (whether a run changed it midway)."""
-        told = self.facts.settings
-        rows = [{**one.values, "differs": one.differs, "changed": bool(one.changed)} for one in told]
-        return pd.DataFrame(rows, index=pd.Index([one.key for one in told], name="setting"))
+        setting_rows = self.facts.settings
+        rows = [
+            {**setting.values, "differs": setting.differs, "changed": bool(setting.changed)}
+            for setting in setting_rows
+        ]
+        return pd.DataFrame(rows, index=pd.Index([setting.key for setting in setting_rows], name="setting"))
 
     @property
     def damage(self) -> Sequence[str]:
@@ -257,10 +260,10 @@ class Results:
         return pd.DataFrame(list(table.rows), columns=list(table.header))
 
     def _table(self, name: str) -> Table:
-        known = self.facts.tables
-        if name not in known:
-            raise ValueError(unknown("table", name, known))
-        return known[name]
+        tables = self.facts.tables
+        if name not in tables:
+            raise ValueError(unknown("table", name, tables))
+        return tables[name]
 
     @cached_property
     def figures(self) -> Mapping[str, str]:
@@ -301,14 +304,14 @@ class Results:
     ) -> Numbers:
         """The numbers, of which figures show these arms and tasks under these names. Raises ValueError."""
         chosen = Shown(tuple(arms), tuple(tasks), {**self._numbers.shown.labels, **(labels or {})})
-        for kind, names, known in (
+        for kind, names, valid_names in (
             ("arm", chosen.arms, self._shown_arms),
             ("task", chosen.tasks, self.tasks),
             ("arm or task", labels or {}, [*self._shown_arms, *self.tasks]),
         ):
             for name in names:
-                if name not in known:
-                    raise ValueError(unknown(kind, name, dict.fromkeys(known)))
+                if name not in valid_names:
+                    raise ValueError(unknown(kind, name, dict.fromkeys(valid_names)))
         twins = [label for label, count in Counter(chosen.labels.values()).items() if count > 1]
         if twins and labels:
             raise ValueError(f"labels: two arms or tasks are called {twins[0]!r}; give them different names")
@@ -335,20 +338,22 @@ class Results:
         caption. The default is all figures that the logs allow; of several `names`, those that the logs do
         not allow are left out. The other arguments are those of `figure`. Returns what was written. Raises as
         `figure` does."""
-        asked = list(FIGURES) if names is None else list(names)
+        figure_names = list(FIGURES) if names is None else list(names)
         sheet, numbers = sheet_of(width, font), self._showing(tasks, arms, labels)
-        drawn = [one for name in asked if (one := self._drawing(name, sheet, numbers)) is not None]
+        drawn = [
+            drawing for name in figure_names if (drawing := self._drawing(name, sheet, numbers)) is not None
+        ]
         if not drawn:
-            raise ValueError(f"{self.folder}: {self._why_nothing(asked, numbers)}")
+            raise ValueError(f"{self.folder}: {self._why_nothing(figure_names, numbers)}")
         Path(folder).mkdir(parents=True, exist_ok=True)
         wide = takes_both_columns(width)
-        return [path for one in drawn for path in write_files(one, Path(folder), formats, wide)]
+        return [path for drawing in drawn for path in write_files(drawing, Path(folder), formats, wide)]
 
-    def _why_nothing(self, asked: Sequence[str], numbers: Numbers) -> str:
+    def _why_nothing(self, figure_names: Sequence[str], numbers: Numbers) -> str:
         """Why none of these figures can be drawn."""
         among = " of experiments that nothing pairs" if self.experiment.apart else ""
-        text = f"the logs have no data for {', '.join(asked)}{among}"
-        constant = list_constant(numbers.drawn[0].experiment, asked)
+        text = f"the logs have no data for {', '.join(figure_names)}{among}"
+        constant = list_constant(numbers.drawn[0].experiment, figure_names)
         return f"{text}, or only constant values. {' '.join(constant)}" if constant else text
 
     def report(self, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS) -> Path:
@@ -395,7 +400,7 @@ class Results:
         )
 
 
-def unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
+def unknown(kind: str, name: str, valid_names: Mapping[str, object]) -> str:
     """The message for a name that these results do not have."""
-    did = strict.did_you_mean(name, known, f"there are: {', '.join(known) or 'none'}", "{!r}")
+    did = strict.did_you_mean(name, valid_names, f"there are: {', '.join(valid_names) or 'none'}", "{!r}")
     return f"no {kind} {name!r} in these results; {did}"

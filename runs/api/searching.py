@@ -48,7 +48,7 @@ class SearchResults:
         diverged and has no worst value), state, seconds, tokens."""
         import pandas as pd
 
-        return pd.DataFrame([asdict(one) for one in self.record.trials])
+        return pd.DataFrame([asdict(trial) for trial in self.record.trials])
 
     @property
     def table(self) -> pd.DataFrame:
@@ -108,11 +108,11 @@ def search(
     then nothing is chosen.
     """
     demand_no_import()
-    found = recipe(source, set=set, arms=arms, tasks=tasks, folder=folder)
+    parsed_recipe = recipe(source, set=set, arms=arms, tasks=tasks, folder=folder)
     console = console_for(progress)
-    end = searcher(
-        found,
-        found.name,
+    search_end = searcher(
+        parsed_recipe,
+        parsed_recipe.name,
         Path(out),
         texts_of(over),
         tuple(seeds),
@@ -126,12 +126,12 @@ def search(
         say=line_on(console),
         gpu_memory=gpu_memory,
     ).search()
-    if end.code == PREEMPTED:
+    if search_end.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call goes on")
-    if end.record is None or end.recipe is None:
-        assert end.last is not None
-        raise RunError(end.last)
-    return SearchResults(end.record, end.recipe)
+    if search_end.record is None or search_end.recipe is None:
+        assert search_end.last is not None
+        raise RunError(search_end.last)
+    return SearchResults(search_end.record, search_end.recipe)
 
 
 def searcher(

@@ -27,8 +27,8 @@ FIRST = (
 def begin(folder: Path) -> int:
     """Say what to do next in a folder: with its experiments, or with a first one."""
     lines = ["grpobench compares GRPO with its variants, its rivals and your own algorithm.", ""]
-    if known := experiments(folder / "results"):
-        lines += ["Your experiments, the last one first:", *rows(known), ""]
+    if experiment_commands := experiments(folder / "results"):
+        lines += ["Your experiments, the last one first:", *rows(experiment_commands), ""]
     say("\n".join([*lines, "What to do next:", *rows(FIRST), "", "All commands: grpobench --help"]))
     return DONE
 
@@ -42,7 +42,7 @@ def experiments(results: Path) -> list[tuple[str, str]]:
     from grpobench.runs.runfolder.logs import settled
 
     files = sorted(results.glob("*/experiment.json"), key=lambda path: -path.stat().st_mtime)
-    found = []
+    commands = []
     for path in files[:MOST]:
         try:
             runs = bounded.read_object(path).get("runs", ())
@@ -50,12 +50,14 @@ def experiments(results: Path) -> list[tuple[str, str]]:
             continue  # `grpobench report` says what is wrong with it
         done = sum(settled(path.parent / name) for name in runs)
         name = shlex.quote(str(path.parent.relative_to(results.parent)))
-        told = f"{done} of {len(runs)} runs have a result"
+        progress = f"{done} of {len(runs)} runs have a result"
         if done < len(runs):
-            found.append((f"grpobench status {name}", f"{told}; the command that began it resumes it"))
+            commands.append((f"grpobench status {name}", f"{progress}; the command that began it resumes it"))
         else:
-            found.append((f"grpobench report {name}", f"{told}; {path.parent / 'report' / 'index.html'}"))
-    return found
+            commands.append(
+                (f"grpobench report {name}", f"{progress}; {path.parent / 'report' / 'index.html'}")
+            )
+    return commands
 
 
 # Completion

@@ -73,9 +73,9 @@ def names(text: str, option: str) -> tuple[str, ...]:
     """The parts of a list. Raises ConfigError for an empty one."""
     from grpobench.runs.tools.strict import ConfigError
 
-    if not (found := tuple(dict.fromkeys(comma_list(text)))):
+    if not (unique_names := tuple(dict.fromkeys(comma_list(text)))):
         raise ConfigError([f"{option} {text!r}: names nothing"])
-    return found
+    return unique_names
 
 
 def command_of(options: Options) -> str:
@@ -98,8 +98,10 @@ def settings_lines(made: Made) -> list[str]:
         rates = config.train.learning_rate.items()
         words = [f"{rate:g}{f' for the {role}' * (role != 'policy')}" for role, rate in rates]
         arms.setdefault(" and ".join(words), {})[config.arm] = None
-    lines.append("learning rates: " + "; ".join(f"{rate} ({', '.join(own)})" for rate, own in arms.items()))
-    borrowed = [arm for arm in made.borrowed if any(arm in own for own in arms.values())]
+    lines.append(
+        "learning rates: " + "; ".join(f"{rate} ({', '.join(arm_names)})" for rate, arm_names in arms.items())
+    )
+    borrowed = [arm for arm in made.borrowed if any(arm in arm_names for arm_names in arms.values())]
     if borrowed:
         origins = ", ".join(dict.fromkeys(made.borrowed[arm] for arm in borrowed))
         lines.append(

@@ -137,9 +137,9 @@ def status_command(options: Options) -> int:
         return DONE
     overviews = run_status.overviews(options.folder)
     if options.json:
-        say(as_json([one.row() for one in overviews]))
+        say(as_json([overview.row() for overview in overviews]))
     else:
-        say("\n\n".join("\n".join(one.lines()) for one in overviews))
+        say("\n\n".join("\n".join(overview.lines()) for overview in overviews))
     return DONE
 
 
@@ -159,7 +159,7 @@ def prune_command(options: Options) -> int:
 
     pruned = list(pruning.prune(options.folder, options.dry_run))
     if options.json:
-        say(as_json([one.row() for one in pruned]))
+        say(as_json([run.row() for run in pruned]))
     else:
         say("\n".join(pruning.as_lines(pruned, options.dry_run)))
     return DONE
@@ -180,12 +180,12 @@ def merge_command(options: Options) -> int:
 
     if len(options.folders) < 2:
         raise ConfigError(["merge: give at least two experiment folders and the new one: merge DIR DIR OUT"])
-    made = merge(options.folders, options.out)
-    counts = Counter(str(path.parent) for path in made.sources.values())
+    merged = merge(options.folders, options.out)
+    counts = Counter(str(path.parent) for path in merged.sources.values())
     for folder, count in counts.items():
         say(f"{count} {'run' if count == 1 else 'runs'} from {folder}")
-    if made.missing:
-        names = ", ".join(made.missing[:5]) + (", ..." if len(made.missing) > 5 else "")
-        say(f"{len(made.missing)} planned and begun nowhere: {names}")
-    say(f"{made.folder}: {len(made.sources)} runs; grpobench report {made.folder}")
+    if merged.missing:
+        names = ", ".join(merged.missing[:5]) + (", ..." if len(merged.missing) > 5 else "")
+        say(f"{len(merged.missing)} planned and begun nowhere: {names}")
+    say(f"{merged.folder}: {len(merged.sources)} runs; grpobench report {merged.folder}")
     return DONE

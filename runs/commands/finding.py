@@ -87,16 +87,16 @@ def describe_rule(study: FindingFile) -> list[str]:
         )
     for check in finding.check:
         bounds = [("at least", check.at_least), ("at most", check.at_most)]
-        told = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
-        lines.append(f"check: {check.name}: {check.outcome} ({_weights(check)}) is {told}")
+        condition = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
+        lines.append(f"check: {check.name}: {check.outcome} ({_weights(check)}) is {condition}")
     for control in finding.control:
-        told = f"is {control.expect} by {control.matters:g} or more"
-        lines.append(f"control: {control.name}: {control.outcome} ({_weights(control)}) {told}")
+        condition = f"is {control.expect} by {control.matters:g} or more"
+        lines.append(f"control: {control.name}: {control.outcome} ({_weights(control)}) {condition}")
     return [*lines, f"scales: {', '.join(study.scales)}; rule {finding.digest}"]
 
 
-def _weights(asked: Test | Check) -> str:
-    return ", ".join(f"{weight:+g} {name}" for name, weight in asked.contrast.items())
+def _weights(criterion: Test | Check) -> str:
+    return ", ".join(f"{weight:+g} {name}" for name, weight in criterion.contrast.items())
 
 
 @click.argument(
@@ -146,16 +146,16 @@ def run_all(options: Options) -> int:
     codes = []
     studies = [study for study in map(read_finding, findings()) if options.scale in study.scales]
 
-    def rest(study: FindingFile) -> Remaining:
+    def estimate_remaining(study: FindingFile) -> Remaining:
         return remaining(study.finding.name, options.scale, options.out, sets_and_seeds(options))
 
-    left = [] if options.json else [rest(study) for study in studies]
+    estimates = [] if options.json else [estimate_remaining(study) for study in studies]
     for number, study in enumerate(studies):
-        if left:
-            left[number] = rest(study)  # another machine may have run some of it meanwhile
-            still = time_left(left[number:], options.workers)
-            told = f"{number + 1} of {len(studies)}, {left[number].runs} runs to go; {still}"
-            say(f"== {study.finding.name}: {told}", flush=True)
+        if estimates:
+            estimates[number] = estimate_remaining(study)  # another machine may have run some of it meanwhile
+            time_text = time_left(estimates[number:], options.workers)
+            progress = f"{number + 1} of {len(studies)}, {estimates[number].runs} runs to go; {time_text}"
+            say(f"== {study.finding.name}: {progress}", flush=True)
         codes.append(run_one(study, options))
         if codes[-1] == PREEMPTED:
             break
@@ -180,7 +180,7 @@ def answer(row: Mapping[str, Any]) -> list[str]:
     for control in row["control"]:
         shown = "shows its effect" if control["shown"] else "SHOWS NOTHING"
         lines.append(f"  control, {shown}: {control['name']}; {effect_words(control)}")
-    lines += [f"  exploratory: {told}" for told in row["departures"]]
+    lines += [f"  exploratory: {departure}" for departure in row["departures"]]
     lines += [f"  by today's rule: {row['exploratory']}"] * bool(row["exploratory"])
     lines += [f"  waits for {len(row['waits'])} runs"] * bool(row["waits"])
     lines += [f"  {rerun_words(row['rerun'])}"] if row["rerun"] else []

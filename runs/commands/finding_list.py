@@ -27,15 +27,15 @@ scale_options = combine(
 @scale_options
 @json_option
 def list_command(options: Options) -> int:
-    known = findings()
+    finding_paths = findings()
     if options.json:
         from grpobench.runs.api.findings import list_row
 
-        say(as_json([list_row(name, options.scale, options.out) for name in known]))
+        say(as_json([list_row(name, options.scale, options.out) for name in finding_paths]))
         return DONE
-    width = max(map(len, known))
-    verdict_of = verdicts.known_verdicts(known, options.scale, options.out)
-    for name, path in known.items():
+    width = max(map(len, finding_paths))
+    verdict_of = verdicts.known_verdicts(finding_paths, options.scale, options.out)
+    for name, path in finding_paths.items():
         if verdict := verdict_of.get(name):
             say(f"{name:<{width}}  {verdict:<12}  {bounded.read_toml(path)['claim']}")
         else:

@@ -59,7 +59,7 @@ MOST = 20
 def import_command(options: Options) -> int:
     from grpobench.runs.api.importing import import_runs
 
-    result = import_runs(
+    imported = import_runs(
         options.sources,
         options.out,
         form=options.form or "",
@@ -71,16 +71,16 @@ def import_command(options: Options) -> int:
         strict=options.strict,
         beside=options.beside,
     )
-    for theirs in result.unused:
+    for theirs in imported.unused:
         say(f"grpobench: --map {theirs}: no log has it", file=sys.stderr)
     if options.json:
-        say(as_json(table(result)))
+        say(as_json(table(imported)))
     else:
-        say("\n".join(lines(result)))
+        say("\n".join(lines(imported)))
     return DONE
 
 
-def lines(result: Imported) -> list[str]:
+def lines(imported: Imported) -> list[str]:
     """What was imported, what has no name of ours, and what could not be read."""
     from grpobench.analysis.tools.text import listed
 
@@ -89,24 +89,24 @@ def lines(result: Imported) -> list[str]:
         f"{max(run.translated.rows)}, "
         f"{len(run.translated.names)} metrics known and {len(run.translated.unmapped)} others, from "
         f"{run.log.path}"
-        for run in result.runs[:MOST]
+        for run in imported.runs[:MOST]
     ]
-    if len(result.runs) > MOST:
-        shown.append(f"and {len(result.runs) - MOST} more runs")
-    shown += list(dict.fromkeys(map(spoken, result.runs)))
-    kept = sorted({name for run in result.runs for name in run.translated.unmapped})
-    if kept:
-        shown.append(f"without a name of ours: {listed(kept, 40)}")
+    if len(imported.runs) > MOST:
+        shown.append(f"and {len(imported.runs) - MOST} more runs")
+    shown += list(dict.fromkeys(map(spoken, imported.runs)))
+    unmapped_names = sorted({name for run in imported.runs for name in run.translated.unmapped})
+    if unmapped_names:
+        shown.append(f"without a name of ours: {listed(unmapped_names, 40)}")
     notes: dict[str, list[str]] = {}
-    for run in result.runs:
+    for run in imported.runs:
         for note in [*run.log.notes, *run.translated.notes]:
             notes.setdefault(note, []).append(run.target.folder)
     shown += [f"note: {note} ({listed(names, 4)})" for note, names in notes.items()]
-    faults = result.every_fault
+    faults = imported.every_fault
     shown += [f"left out: {fault}" for fault in faults[:MOST]]
     if len(faults) > MOST:
         shown.append(f"and {len(faults) - MOST} more that were left out")
-    return [*shown, f"grpobench report {result.experiment}"]
+    return [*shown, f"grpobench report {imported.experiment}"]
 
 
 def spoken(run: ReadRun) -> str:

@@ -17,9 +17,9 @@ class KindParameter(click.Choice[str]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in self.choices:
             return str(value)
-        known = f"known: {', '.join(self.choices)}"
+        kinds_text = f"known: {', '.join(self.choices)}"
         command = right_command(value, "list" if "algorithms" in self.choices else "show")
-        meant = f"did you mean `grpobench {command}`?" if command else known
+        meant = f"did you mean `grpobench {command}`?" if command else kinds_text
         return str(self.fail(f"unknown kind {value!r}; {meant}", param, ctx))
 
 
@@ -31,13 +31,13 @@ def right_command(word: str, command: str) -> str:
     if kind := nearest(word, KINDS if command == "list" else SHOWN):
         return f"list {kind}" if command == "list" else f"show {kind}" + " NAME" * (kind != "dialects")
     names = {kind: showing.names_of(kind) for kind in SHOWN if kind not in ("dialects", "reward")}
-    for kind, known in names.items():
-        if word in known:
+    for kind, kind_names in names.items():
+        if word in kind_names:
             return f"show {kind} {word}"
     if kind := nearest(word, KINDS):
         return f"list {kind}"
-    every = {name: kind for kind, known in reversed(names.items()) for name in known}
-    return f"show {every[name]} {name}" if (name := nearest(word, every)) else ""
+    kind_by_name = {name: kind for kind, kind_names in reversed(names.items()) for name in kind_names}
+    return f"show {kind_by_name[name]} {name}" if (name := nearest(word, kind_by_name)) else ""
 
 
 @click.argument("kind", type=KindParameter(KINDS), metavar="KIND", help=f"One of {', '.join(KINDS)}.")
@@ -67,12 +67,12 @@ def show_command(options: Options) -> int:
     from grpobench.runs.inventory import showing
     from grpobench.runs.tools.strict import ConfigError
 
-    every = options.kind == "dialects"
-    if every == bool(options.name):
-        raise ConfigError([f"show {options.kind}: " + ("takes no name" if every else "needs a name")])
+    all_dialects = options.kind == "dialects"
+    if all_dialects == bool(options.name):
+        raise ConfigError([f"show {options.kind}: " + ("takes no name" if all_dialects else "needs a name")])
     if options.library and options.kind != "algorithm":
         raise ConfigError([f"--as: write grpobench show algorithm NAME --as {options.library}"])
-    if every:
+    if all_dialects:
         rows = showing.show_dialects()
         text = "\n\n".join("\n".join(showing.dialect_lines(row)) for row in rows)
         say(as_json(rows) if options.json else text)
@@ -133,8 +133,8 @@ def check_command(options: Options) -> int:
     if options.all and options.names:
         raise ConfigError(["tasks check: --all takes every task; leave it or the names away"])
     most = check.MOST if options.problems is None else options.problems
-    found = say_each(lambda tell: check.checks(options.names, most, tell), check.as_lines, options.json)
-    return INFRASTRUCTURE if any(one.state == "failed" for one in found) else DONE
+    task_checks = say_each(lambda tell: check.checks(options.names, most, tell), check.as_lines, options.json)
+    return INFRASTRUCTURE if any(task_check.state == "failed" for task_check in task_checks) else DONE
 
 
 @flag("--keep", "Keep what the graders say in the project's checkout.")

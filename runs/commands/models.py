@@ -83,7 +83,7 @@ def eval_command(options: Options) -> int:
     from grpobench.runs.evaluation.records import assess
     from grpobench.runs.evaluation.text import lines, paired
 
-    both: tuple[Through, ...] = ("grpobench", "lm-eval")
+    both_ways: tuple[Through, ...] = ("grpobench", "lm-eval")
     wish = EvalRequest(
         task=options.task,
         sets=assignments(options.sets),
@@ -95,7 +95,7 @@ def eval_command(options: Options) -> int:
         limit=options.max_completion_tokens,
         seed=options.seed,
         drop_long=options.drop_long,
-        through=both if options.through == "both" else (options.through,),
+        through=both_ways if options.through == "both" else (options.through,),
         base=not options.no_base,
         again=options.again,
         out=options.out,

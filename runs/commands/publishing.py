@@ -26,11 +26,13 @@ def publish_command(options: Options) -> int:
     from grpobench.runs.publishing.publish import publish
 
     name = options.name or options.out.resolve().name
-    manifest, place = publish(options.folders, options.out, name, options.contributor, options.license)
+    manifest, published_folder = publish(
+        options.folders, options.out, name, options.contributor, options.license
+    )
     runs = sum(len(part.runs) for part in manifest.experiments)
     count = len(manifest.experiments)
-    say(f"{place}: {count} experiment{'s' * (count > 1)}, {runs} runs")
-    say(f"grpobench contribute {place} --check does what others will do first")
+    say(f"{published_folder}: {count} experiment{'s' * (count > 1)}, {runs} runs")
+    say(f"grpobench contribute {published_folder} --check does what others will do first")
     return DONE
 
 

@@ -58,7 +58,7 @@ def readable_command(options: Options) -> int:
     from grpobench.runs.evaluation import readable
     from grpobench.runs.evaluation.question import EvalRequest
 
-    kept = kept_file(tables.NAME) if options.keep else None
+    record_path = kept_file(tables.NAME) if options.keep else None
     wish = EvalRequest(
         task="",
         sets=assignments(options.sets),
@@ -76,19 +76,19 @@ def readable_command(options: Options) -> int:
         "warm_start_batch": options.batch,
         "warm_start_learning_rate": options.learning_rate,
     }
-    asked = readable.ask(options.models, options.task.split(",") if options.task else (), wish, warm)
+    request = readable.ask(options.models, options.task.split(",") if options.task else (), wish, warm)
     rows = []
     try:
-        for row in readable.measure(asked, lambda line: say(line, file=sys.stderr)):
+        for row in readable.measure(request, lambda line: say(line, file=sys.stderr)):
             rows.append(row)
-            if kept is not None:
-                keep_row(kept, row)
+            if record_path is not None:
+                keep_row(record_path, row)
     except RuntimeError as error:  # the grader gives up
         return complain(str(error), INFRASTRUCTURE)
     if options.json:
         say(as_json([row.row() for row in rows]))
     else:
         say("\n".join(plain(tables.HEADER, tables.cells(rows)).text()))
-    if kept is not None:
-        say(f"{kept}; grpobench docs writes it into the page", file=sys.stderr)
+    if record_path is not None:
+        say(f"{record_path}; grpobench docs writes it into the page", file=sys.stderr)
     return DONE

@@ -85,8 +85,8 @@ def accuracy_lines(facts: Facts) -> list[str]:
     table = facts.tables.get("accuracy")
     if table is None:
         return [facts.headline, *warnings]
-    kept = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
-    head, *rows = ([row[index] for index in kept] for row in (table.header, *table.rows))
+    shown_columns = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
+    head, *rows = ([row[index] for index in shown_columns] for row in (table.header, *table.rows))
     verdicts = verdict_lines(facts.numbers.compared, facts.experiment.control)
     title = f"{table.title}, in percent:"
     return [facts.headline, title, *plain(head, rows).text(), *verdicts, *warnings]
@@ -140,14 +140,16 @@ def figure_command(options: Options) -> int:
     faults = [unknown("--format", name, FIGURE_FORMATS) for name in formats if name not in FIGURE_FORMATS]
     if not formats:
         faults.append(f"--format: names no format; known: {', '.join(FIGURE_FORMATS)}")
-    asked = comma_list(options.name) or [options.name]
-    faults += [unknown("figure", name, ("all", *FIGURES)) for name in asked if name not in ("all", *FIGURES)]
+    figure_names = comma_list(options.name) or [options.name]
+    faults += [
+        unknown("figure", name, ("all", *FIGURES)) for name in figure_names if name not in ("all", *FIGURES)
+    ]
     for folder in options.folders:
         if not folder.is_dir():
             faults.append(why_no_experiment(folder))
     if faults:
         raise ConfigError(faults)
-    names = FIGURES if "all" in asked else asked
+    names = FIGURES if "all" in figure_names else figure_names
     try:
         written = load(*options.folders).write_figures(
             options.out,
@@ -179,11 +181,11 @@ def labels_in(text: str) -> dict[str, str]:
     return labels
 
 
-def unknown(where: str, name: str, known: Sequence[str]) -> str:
+def unknown(where: str, name: str, valid_names: Sequence[str]) -> str:
     """The message for a name that does not exist."""
     from grpobench.runs.tools.strict import did_you_mean
 
-    hint = did_you_mean(name, known, f"known: {', '.join(known)}")
+    hint = did_you_mean(name, valid_names, f"known: {', '.join(valid_names)}")
     return f"{where}: unknown {'format' if where == '--format' else 'name'} {name!r}; {hint}"
 
 
@@ -238,9 +240,9 @@ def calibrate_command(options: Options) -> int:
     from grpobench.runs.api.keeping import kept_file
     from grpobench.runs.calibration.library import calibrate
 
-    kept = kept_file(NAME) if options.keep else None
+    record_path = kept_file(NAME) if options.keep else None
     try:
-        outcome, content = calibrate(options.out, options.workers, kept)
+        outcome, content = calibrate(options.out, options.workers, record_path)
     except RuntimeError as error:
         return complain(str(error), INFRASTRUCTURE)
     if content is None:
@@ -248,6 +250,6 @@ def calibrate_command(options: Options) -> int:
         say(f"without a result: {', '.join(unfinished[:5])}; the same command goes on", file=sys.stderr)
         return outcome.code
     say(as_json(content) if options.json else "\n".join(markdown.as_lines(content)))
-    if kept is not None:
-        say(f"{kept}; grpobench docs writes it into the page", file=sys.stderr)
+    if record_path is not None:
+        say(f"{record_path}; grpobench docs writes it into the page", file=sys.stderr)
     return DONE

@@ -183,15 +183,15 @@ def carry_out(searcher: Searcher) -> int:
     for line in describe_plan(searcher.plan):
         say(line, flush=True)
     try:
-        end = searcher.search()
+        search_end = searcher.search()
     except RuntimeError as error:
         return complain(str(error), INFRASTRUCTURE)
-    if end.record is None or end.recipe is None:
-        if end.last is not None:
-            tell(end.last)
+    if search_end.record is None or search_end.recipe is None:
+        if search_end.last is not None:
+            tell(search_end.last)
         say("nothing was chosen: the search has not come to its end", file=sys.stderr)
-        return end.code
-    show(end.record, end.recipe, searcher.record_path)
+        return search_end.code
+    show(search_end.record, search_end.recipe, searcher.record_path)
     return DONE
 
 
