@@ -436,7 +436,7 @@ def gate(line: SidePipe, peak: Callable[[], float]) -> Any:
     """A callback that holds every step back until the parent asks for it."""
     from transformers import TrainerCallback
 
-    class Gate(TrainerCallback):
+    class StepGate(TrainerCallback):
         clock = Stopwatch()
         tokens_before = 0
 
@@ -451,7 +451,7 @@ def gate(line: SidePipe, peak: Callable[[], float]) -> Any:
                 StepCost(seconds, cpu_seconds, int(state.num_input_tokens_seen) - self.tokens_before, peak())
             )
 
-    return Gate()
+    return StepGate()
 
 
 SIDES: Mapping[str, Side] = {"ours": ours, "trl": trl}

@@ -339,8 +339,10 @@ def construct(cls: Any, values: Mapping[str, Any]) -> Any:
     try:
         return cls(**values)
     except Exception as error:
-        said = isinstance(error, ValueError) and error.args  # pydantic's own, of others' code, has none
-        if said or not foreign(cls):
+        has_message = (
+            isinstance(error, ValueError) and error.args
+        )  # pydantic's own, of others' code, has none
+        if has_message or not foreign(cls):
             raise
         frame = innermost(error, files_of(cls))
         why = f"{whose(cls)} cannot be made with its settings: {describe_error(error)}"

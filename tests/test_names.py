@@ -1,0 +1,67 @@
+"""Names of variables, arguments, functions and classes say what they hold, by the syntax tree of every file.
+A class name has one meaning in the package."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("algorithms", "tasks", "runs", "analysis", "benchmarks", "tests", "examples", "docs")
+WORDS = """
+    found told own place places one what whole kept said named given asked going wanted held known seen thing things
+    stuff those these such rest
+"""
+EMPTY = frozenset(WORDS.split())
+"""They say that something was found, told or held, and not what."""
+KEYS_OF_FILES = {
+    "algorithms/libraries/dialect.py:what": "a key of dialects.toml",
+    "analysis/calibration/scores.py:what": "a key of the calibration's labels.toml",
+    "analysis/detectors/event.py:found": "a key of events.jsonl",
+    "analysis/profile/probe.py:one": "a key of the probes' TOML files",
+    "analysis/readable.py:asked": "a key of the kept readable.json",
+    "benchmarks/gpu/rows.py:what": "a key of rows.jsonl",
+    "runs/experiment/trial.py:what": "a key of the dry run's JSON",
+    "tasks/grading/pairs.py:said": "a key of the stored pairs",
+    "tasks/grading/readings.py:what": "a key of the stored readings",
+    "tasks/grading/readings.py:said": "a key of the stored readings",
+}
+"""Fields that are keys of files which users have or the project keeps, each with the file."""
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every name that a file binds, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+
+
+def test_no_name_is_empty_but_those_of_keys_in_files() -> None:
+    empty = {
+        f"{path}:{name}": line for path, tree in trees() for name, line in bound_names(tree) if name in EMPTY
+    }
+    unexpected = {f"{key} in line {line}" for key, line in empty.items() if key not in KEYS_OF_FILES}
+    assert not unexpected, "a reader cannot tell what these hold"
+    assert set(KEYS_OF_FILES) == set(empty), "an exception that no file needs"
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    files_by_class = defaultdict(list)
+    for path, tree in trees():
+        if path.startswith(("algorithms/", "tasks/", "runs/", "analysis/", "benchmarks/")):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    files_by_class[node.name].append(path)
+    assert {name: paths for name, paths in files_by_class.items() if len(paths) > 1} == {}
