@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("algorithms", "tasks", "runs", "analysis", "benchmarks", "tests", "examples", "docs")
 WORDS = """
-    found told own place places one what whole kept said named given asked going wanted held known seen thing things
-    stuff those these such rest
+    found told own place places one what whole kept said named given asked going wanted held known seen
+    thing things stuff those these such rest
 """
 EMPTY = frozenset(WORDS.split())
 """They say that something was found, told or held, and not what."""
