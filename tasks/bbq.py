@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataTable, Hosted, Packaged, Source
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.bias import bias_summary, shares
 from grpobench.tasks.grading.lettered import LETTERS
@@ -37,7 +37,7 @@ CHECKED: Mapping[str, str] = {
 
 CATEGORIES = tuple(CHECKED)
 TABLES = tuple(
-    DataTable(
+    Table(
         f"bbq/{category}.jsonl",
         Hosted("oskarvanderwal/bbq", category, "test"),
         Packaged("fairllms", "0.2.0", "fairllms", f"data/bbq/{category}.jsonl", sha256=checked),

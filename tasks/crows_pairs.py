@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataTable, Packaged, Source
+from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
-PAIRS = DataTable(
+PAIRS = Table(
     "crows_pairs/crows_pairs_anonymized.csv",
     None,
     Packaged(

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataError, DataTable, Hosted, Packaged, Source
+from grpobench.tasks.data.tables import DataError, Hosted, Packaged, Source, Table
 from grpobench.tasks.grading.extraction import MARKER, ExtractedAnswer
 from grpobench.tasks.grading.final_answer import normalize, number
 from grpobench.tasks.grading.latex import clean
@@ -20,8 +20,8 @@ from grpobench.tasks.prompts.templates import Template, template
 from grpobench.tasks.task import Problem, Split
 
 ANNOTATION = re.compile(r"<<[^<>\n]*>>")
-TRAIN = DataTable("gsm8k/train.jsonl", Hosted("openai/gsm8k", "main", "train"))
-TEST = DataTable(
+TRAIN = Table("gsm8k/train.jsonl", Hosted("openai/gsm8k", "main", "train"))
+TEST = Table(
     "gsm8k/test.jsonl",
     Hosted("openai/gsm8k", "main", "test"),
     Packaged(

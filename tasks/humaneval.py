@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataTable, Hosted, Packaged, Source
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.grading.asserts import Inconvertible, convert
 from grpobench.tasks.grading.asserts import parse as parse_source
 from grpobench.tasks.kinds import programs
 from grpobench.tasks.prompts.templates import Template, template
 from grpobench.tasks.task import Problem, Split
 
-TEST = DataTable(
+TEST = Table(
     "humaneval/test.jsonl",
     Hosted("openai/openai_humaneval", "openai_humaneval", "test"),
     Packaged(

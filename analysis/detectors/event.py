@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -178,7 +178,7 @@ def sustained(
     events = []
     for spell in spells(series.steps, met, history.in_a_row):
         if start is not None and spell.detected < start.end:
-            spell = Spell(**(asdict(spell) | {"found": start.end}))
+            spell = replace(spell, detected=start.end)
         inside = series.values[spell.first : spell.end]
         worst = inside.max() if above else inside.min()
         grave = worst > severe if above else worst < severe

@@ -23,7 +23,7 @@ SHORT, LONG = 20, 28
 
 
 @dataclass(frozen=True)
-class Table:
+class PrintedTable:
     """A table as it is printed (strings) and as data (a frame)."""
 
     name: str
@@ -44,7 +44,7 @@ class Table:
         """Number of columns that are printed as columns."""
         return len(self.header) - bool(self.sentence_heading)
 
-    def relabeled(self, labels: Mapping[str, str]) -> Table:
+    def relabeled(self, labels: Mapping[str, str]) -> PrintedTable:
         """The table with the names that figures use, in its head and its columns with names."""
 
         def name(text: str) -> str:
@@ -154,9 +154,9 @@ class Table:
 
 def plain(
     header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1, wide: int = 0
-) -> Table:
+) -> PrintedTable:
     """A table that is printed only."""
-    return Table("", "", header, rows, text_columns=text_columns, wide=wide)
+    return PrintedTable("", "", header, rows, text_columns=text_columns, wide=wide)
 
 
 def _markdown_cell(text: str) -> str:

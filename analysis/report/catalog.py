@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.style import TEXT, Sheet
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.topics.accuracy import accuracy_table, other_mode_tables
@@ -53,7 +53,7 @@ from grpobench.analysis.topics.training import (
 from grpobench.analysis.topics.unresolved import unresolved_table
 
 
-def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
+def make_tables(experiment: Experiment | Numbers) -> dict[str, PrintedTable]:
     """Name -> table; tables without rows are left out."""
     numbers = experiment if isinstance(experiment, Numbers) else Numbers(experiment)
     experiment = numbers.experiment

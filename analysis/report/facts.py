@@ -9,7 +9,7 @@ from typing import Any
 
 from grpobench.analysis.checks.alarms import Alarm, find_alarms
 from grpobench.analysis.checks.pairing import Pairing, check_pairing
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.report.catalog import make_tables
 from grpobench.analysis.report.headline import describe_headline
 from grpobench.analysis.report.sources import describe_sources
@@ -29,7 +29,7 @@ class Facts:
     """All facts of a report. Figures are drawn from `numbers`."""
 
     numbers: Numbers
-    tables: Mapping[str, Table]
+    tables: Mapping[str, PrintedTable]
     settings: Sequence[RecipeKey]
     provenance: Mapping[str, Sequence[tuple[str, int]]]
     pairing: Pairing

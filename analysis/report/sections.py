@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from markupsafe import Markup
 
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 
 Kind: TypeAlias = Literal["figure", "table"]
 
@@ -72,7 +72,7 @@ class ShownPart:
     """The first sentence of the caption, which always stands there unless it is long."""
     other_sentences: str
     """The other sentences, which are folded."""
-    item: EmbeddedFigure | Table
+    item: EmbeddedFigure | PrintedTable
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,10 @@ def anchor_of(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def _shown(part: SectionPart, item: EmbeddedFigure | Table) -> ShownPart:
+def _shown(part: SectionPart, item: EmbeddedFigure | PrintedTable) -> ShownPart:
     """A part with what it shows. A long table is folded, and a very long one is not printed."""
     fold, caption = part.fold, item.caption if isinstance(item, EmbeddedFigure) else item.note
-    if isinstance(item, Table):
+    if isinstance(item, PrintedTable):
         if len(item.rows) > MOST_PRINTED:
             fold = Fold.SCREEN
         elif len(item.rows) > MOST_OPEN and fold == Fold.OPEN:
@@ -194,7 +194,7 @@ def _shown(part: SectionPart, item: EmbeddedFigure | Table) -> ShownPart:
 
 
 def visible_sections(
-    drawn: Mapping[str, EmbeddedFigure], made: Mapping[str, Table], notes: Mapping[str, Sequence[str]]
+    drawn: Mapping[str, EmbeddedFigure], made: Mapping[str, PrintedTable], notes: Mapping[str, Sequence[str]]
 ) -> list[ShownSection]:
     """The sections with something to show, of the figures and tables that exist. `notes` are sentences about
     these runs, by the section that has them."""

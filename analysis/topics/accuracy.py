@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from grpobench.analysis.detectors.registry import Findings
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import (
     COLLAPSED,
     CRASHED,
@@ -264,7 +264,7 @@ def accuracies(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 
 def accuracy_table(
     experiment: Experiment, runs: pd.DataFrame, name: str, title: str, note: str = ""
-) -> Table:
+) -> PrintedTable:
     """Accuracy before and after training, one row per task and arm. `note` replaces the usual note."""
     frame = accuracies(experiment, runs)
     rows, cell = [], by_cell(runs)
@@ -299,7 +299,7 @@ def accuracy_table(
             "training. It is optimistic, because it is the largest of several."
         )
     seed_columns = runs.drop(columns=["split", "mode"])
-    return Table(
+    return PrintedTable(
         name, title, header, rows, frame.merge(_wide_seeds(seed_columns), on=["task", "arm"]), note=note
     )
 
@@ -330,7 +330,7 @@ def _seed_text(run: Mapping[str, Any]) -> str:
 
 def other_mode_tables(
     experiment: Experiment, runs: pd.DataFrame, findings: Mapping[str, Findings] | None = None
-) -> list[Table]:
+) -> list[PrintedTable]:
     """The table of final accuracies for the decoding that the headline does not use."""
     other = "sampled" if (runs["mode"] == "greedy").any() else "greedy"
     if not any(experiment.has(f"eval/{split}/{other}/correct") for split in ("test", "validation")):

@@ -19,7 +19,7 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.scales import plain, round_ticks
 from grpobench.analysis.figures.style import BASE_COLOR, Look, Sheet, look
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.evaluations import LaterEvaluation
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.tools.text import NONE, listed, signed, two
@@ -162,7 +162,7 @@ def caveats(experiment: Experiment, later: Sequence[LaterEvaluation] = ()) -> di
 # Tables
 
 
-def bias_table(experiment: Experiment, frame: pd.DataFrame) -> Table:
+def bias_table(experiment: Experiment, frame: pd.DataFrame) -> PrintedTable:
     """The bias that the runs logged (`bias_metrics`), one row per task and arm."""
     rows = []
     if len(frame):
@@ -179,10 +179,10 @@ def bias_table(experiment: Experiment, frame: pd.DataFrame) -> Table:
         "is measured separately, it is not in this mean. tables/bias.csv has each category. Lean is measured "
         "only by likelihood: the probability of the stereotyped person minus that of the other person. "
     )
-    return Table("bias", "Bias", header, rows, frame, note=note + _warnings(caveats(experiment)))
+    return PrintedTable("bias", "Bias", header, rows, frame, note=note + _warnings(caveats(experiment)))
 
 
-def probes_table(experiment: Experiment, later: Sequence[LaterEvaluation]) -> Table:
+def probes_table(experiment: Experiment, later: Sequence[LaterEvaluation]) -> PrintedTable:
     """Later evaluations on tasks that probe for bias."""
     frame = probe_metrics(later)
     rows = []
@@ -200,7 +200,9 @@ def probes_table(experiment: Experiment, later: Sequence[LaterEvaluation]) -> Ta
     note = "Mean over seeds and all categories. tables/probes.csv has each category. "
     probed_tasks = {evaluation.task: None for evaluation in later if evaluation.label in set(frame["place"])}
     values = {task: text for task, text in caveats(experiment, later).items() if task in probed_tasks}
-    return Table("probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(values))
+    return PrintedTable(
+        "probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(values)
+    )
 
 
 def _warnings(caveats: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import DIVERGED, Experiment
 from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.statistics.aggregates import bootstrap_improvement, bootstrap_interquartile_mean
@@ -216,7 +216,7 @@ HEADER = (
 
 def comparisons_table(
     compared: Sequence[Comparison], plan: InterimPlan | None = None, control: str = ""
-) -> Table:
+) -> PrintedTable:
     """All pairs of arms on every task, or those of a control: the differences and the results of the
     tests."""
     note = (
@@ -252,7 +252,7 @@ def comparisons_table(
     return _table("comparisons", "Every pair with all numbers", compared, note)
 
 
-def against_base_table(compared: Sequence[Comparison]) -> Table:
+def against_base_table(compared: Sequence[Comparison]) -> PrintedTable:
     """Every arm on every task against what it was before training."""
     note = (
         "Accuracy after training minus the accuracy of the same seed before training, in points. Verdicts "
@@ -262,7 +262,7 @@ def against_base_table(compared: Sequence[Comparison]) -> Table:
     return _table("against_base", "Each arm against its base", compared, note)
 
 
-def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> Table:
+def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> PrintedTable:
     rows = [
         [
             pair.task,
@@ -284,7 +284,7 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
     ]
     frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])
     heading = "Why each verdict was reached, and what a verdict would need"
-    return Table(
+    return PrintedTable(
         name, title, HEADER, rows, frame, text_columns=3, wide=1, note=note, sentence_heading=heading
     )
 
@@ -322,7 +322,7 @@ def _correction(plan: InterimPlan | None) -> str:
     )
 
 
-def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
+def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[PrintedTable]:
     """Interquartile means and the probability of improvement over all tasks; none for one task or one arm."""
     if len(experiment.tasks) < 2 or len(experiment.arms) < 2:
         return []
@@ -335,7 +335,7 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
     note += (lacking := _lacking(experiment, runs))
     if most < 5:
         note += f" With {most} seeds a task has only {most**most} resamples, so the interval is rough."
-    first = Table(
+    first = PrintedTable(
         "aggregate",
         "All tasks together",
         ["arm", "interquartile mean (%)", "95% interval"],
@@ -356,7 +356,7 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
     )
     meaning += lacking
     title = "Probability of improvement"
-    return [first, Table("improvement", title, header, rows, frame, text_columns=1, note=meaning)]
+    return [first, PrintedTable("improvement", title, header, rows, frame, text_columns=1, note=meaning)]
 
 
 def _lacking(experiment: Experiment, runs: pd.DataFrame) -> str:

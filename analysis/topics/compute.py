@@ -23,7 +23,7 @@ from grpobench.analysis.figures.drawing import Drawing, tip
 from grpobench.analysis.figures.panels import arm_handle, grid_of, leftmost, legend_above, panel_height
 from grpobench.analysis.figures.scales import apply, scale_of
 from grpobench.analysis.figures.style import BAND, BASE_COLOR, Look, Sheet, look
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.sigmoid import EXPONENTS, LEVEL, Extrapolation, Floats, extrapolate
@@ -303,7 +303,7 @@ def _misses(curve: ComputeCurve) -> str:
 # Table
 
 
-def compute_table(curves: Sequence[ComputeCurve]) -> Table:
+def compute_table(curves: Sequence[ComputeCurve]) -> PrintedTable:
     """Ceiling, exponent, midpoints and the prediction beside what was measured, a row per task and arm."""
     cells: dict[tuple[str, str], dict[str, ComputeCurve]] = {}
     for curve in curves:
@@ -325,7 +325,7 @@ def compute_table(curves: Sequence[ComputeCurve]) -> Table:
     note += f" {coverage(curves)}"
     if curves and "flops" not in axes:
         note += " These logs lack FLOPs, which runs of earlier versions did not write."
-    return Table(
+    return PrintedTable(
         "compute_curves",
         "Compute curves",
         header,

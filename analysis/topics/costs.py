@@ -20,7 +20,7 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure, rows_of_names
 from grpobench.analysis.figures.scales import plain, round_ticks
 from grpobench.analysis.figures.style import BASE_COLOR, MARKERS, PALETTE, Sheet, look
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
 from grpobench.analysis.tools.text import NONE, count, listed, number, percent, points, small
 from grpobench.analysis.topics.axes import OnAxes
@@ -102,7 +102,7 @@ def sampler_gaps(experiment: Experiment) -> pd.DataFrame:
 # Tables
 
 
-def budgets_table(experiment: Experiment) -> Table:
+def budgets_table(experiment: Experiment) -> PrintedTable:
     """Updates, tokens and seconds of a run, a row per task and arm."""
     frame = sum_costs(experiment)
     rows = [
@@ -119,10 +119,10 @@ def budgets_table(experiment: Experiment) -> Table:
     ]
     note = "Mean over seeds, with failed runs. Evaluation of the base model is left out: all arms share it."
     header = ["task", "arm", "updates", "generated tokens", "trained tokens", "training s", "evaluation s"]
-    return Table("budgets", "What each run spent", header, rows, frame, note=note)
+    return PrintedTable("budgets", "What each run spent", header, rows, frame, note=note)
 
 
-def equal_budgets_table(experiment: Experiment) -> Table:
+def equal_budgets_table(experiment: Experiment) -> PrintedTable:
     """Validation accuracy at equal budgets, one row per task and axis."""
     frame = mean_at_equal_budgets(experiment)
     rows, is_long = [], len(experiment.arms) > MOST_COLUMNS
@@ -140,12 +140,12 @@ def equal_budgets_table(experiment: Experiment) -> Table:
         "updates, equal generated tokens and equal seconds are three different comparisons."
     )
     header = ["task", "at equal budget", *(("arm", "accuracy") if is_long else experiment.arms)]
-    return Table(
+    return PrintedTable(
         "equal_budgets", "Accuracy at equal budgets", header, rows, frame, 3 if is_long else 2, note=note
     )
 
 
-def costs_table(frame: pd.DataFrame) -> Table:
+def costs_table(frame: pd.DataFrame) -> PrintedTable:
     """Seconds of each phase of an update, rates and memory, one row per task and arm of `update_costs`."""
     rows = [
         [r["task"], r["arm"], number(r["seconds"], 2)]
@@ -159,10 +159,10 @@ def costs_table(frame: pd.DataFrame) -> Table:
     ]
     header = ["task", "arm", "s/update", *PHASES, "tokens/s", "tokens/s sampling", "peak GB"]
     note = "Means over all updates of all seeds, without evaluation. Peak memory is the highest of any seed."
-    return Table("costs", "Costs", header, rows, frame, note=note)
+    return PrintedTable("costs", "Costs", header, rows, frame, note=note)
 
 
-def gaps_table(experiment: Experiment) -> Table:
+def gaps_table(experiment: Experiment) -> PrintedTable:
     """How well samplers with separate weights agreed with the trainer."""
     frame = sampler_gaps(experiment)
     rows = [
@@ -181,10 +181,10 @@ def gaps_table(experiment: Experiment) -> Table:
         "received the weights. Effective sample: the smallest effective share of samples under the "
         "probability ratios; it is 1 without a gap."
     )
-    return Table("gaps", "Sampler and trainer", header, rows, frame, note=note)
+    return PrintedTable("gaps", "Sampler and trainer", header, rows, frame, note=note)
 
 
-def axes_table(pairs: Sequence[OnAxes]) -> Table:
+def axes_table(pairs: Sequence[OnAxes]) -> PrintedTable:
     """Verdicts at equal updates, tokens and seconds, a row per task and pair."""
     rows = []
     for on_axes in pairs:
@@ -209,7 +209,7 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
     frame = pd.DataFrame(
         [{"axis": axis, **asdict(pair)} for on_axes in pairs for axis, pair in on_axes.comparisons.items()]
     )
-    return Table("axes", "Verdicts at equal budgets", header, rows, frame, note=note)
+    return PrintedTable("axes", "Verdicts at equal budgets", header, rows, frame, note=note)
 
 
 # Figures

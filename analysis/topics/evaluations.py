@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.evaluations import LaterEvaluation
 from grpobench.analysis.statistics.intervals import Estimate, item_interval
 from grpobench.analysis.tools.text import NONE, interval, percent, points
@@ -173,7 +173,7 @@ def list_agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
 # Tables
 
 
-def later_table(later: Sequence[LaterEvaluation]) -> Table:
+def later_table(later: Sequence[LaterEvaluation]) -> PrintedTable:
     """Accuracies of evaluations made by `grpobench eval`."""
     frame = later_scores(later)
     rows = []
@@ -205,10 +205,10 @@ def later_table(later: Sequence[LaterEvaluation]) -> Table:
         "share a template, Wilson below 300 items, and normal otherwise. The evals folders of the runs have "
         "further numbers."
     )
-    return Table("evaluations", "Later evaluations", header, rows, frame, text_columns=4, note=note)
+    return PrintedTable("evaluations", "Later evaluations", header, rows, frame, text_columns=4, note=note)
 
 
-def agreement_table(later: Sequence[LaterEvaluation]) -> Table:
+def agreement_table(later: Sequence[LaterEvaluation]) -> PrintedTable:
     """Items that were evaluated both by our sampler and by lm-eval."""
     frame = list_agreements(later)
     rows = [
@@ -238,4 +238,4 @@ def agreement_table(later: Sequence[LaterEvaluation]) -> Table:
         "The same items and weights, evaluated with our sampler and with the lm-eval harness, which uses our "
         "verifier as its metric. Differing: items with different scores. Same text: identical completions."
     )
-    return Table("agreement", "Agreement with lm-eval", header, rows, frame, text_columns=3, note=note)
+    return PrintedTable("agreement", "Agreement with lm-eval", header, rows, frame, text_columns=3, note=note)

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import pandas as pd
 
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.marks import letter_marks
@@ -165,7 +165,7 @@ def _finite(value: float) -> float:
     return -1.0 if math.isnan(value) else value
 
 
-def overview_table(overview: Overview) -> Table:
+def overview_table(overview: Overview) -> PrintedTable:
     """One row per arm and one column per task."""
     rows = [
         [arm, *(cell.text if (cell := overview.cells.get((arm, task))) else NONE for task in overview.tasks)]
@@ -177,7 +177,9 @@ def overview_table(overview: Overview) -> Table:
         f"in points and its verdict (≈: {no_difference(overview.margin)}). {overview.key}"
     )
     header = ["arm", *overview.tasks]
-    return Table("overview", "All arms on all tasks", header, rows, frame, 1, len(overview.tasks), note=note)
+    return PrintedTable(
+        "overview", "All arms on all tasks", header, rows, frame, 1, len(overview.tasks), note=note
+    )
 
 
 # Differences to one arm
@@ -194,7 +196,7 @@ def find_reference(overview: Overview, task: str) -> str:
     return overview.against or max(finals, key=lambda arm: finals[arm], default="")
 
 
-def differences_table(overview: Overview, compared: Sequence[Comparison]) -> Table:
+def differences_table(overview: Overview, compared: Sequence[Comparison]) -> PrintedTable:
     """One row per arm and one column per task: the difference to the reference in points, its 95% interval
     and the verdict. No rows where nothing was compared."""
     references = {task: find_reference(overview, task) for task in overview.tasks}
@@ -229,7 +231,7 @@ def differences_table(overview: Overview, compared: Sequence[Comparison]) -> Tab
     note += "The intervals ignore all other pairs; the verdicts are corrected for them."
     header = ["arm", *overview.tasks]
     title = f"Differences to {to}"
-    return Table(
+    return PrintedTable(
         "differences", title, header, rows if pairs else [], frame, 1, len(overview.tasks), note=note
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import (
     Experiment,
     Run,
@@ -190,7 +190,7 @@ def digests(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 # Table of all runs
 
 
-def runs_table(experiment: Experiment) -> Table:
+def runs_table(experiment: Experiment) -> PrintedTable:
     """One row per run, in any state."""
     frame = experiment.statuses
     rows = [
@@ -198,4 +198,4 @@ def runs_table(experiment: Experiment) -> Table:
         for r in frame.to_dict("records")
     ]
     header = ["arm", "task", "seed", "state", "step", "attempt", "why"]
-    return Table("runs", "Every run", header, rows, frame, text_columns=4, wide=1)
+    return PrintedTable("runs", "Every run", header, rows, frame, text_columns=4, wide=1)

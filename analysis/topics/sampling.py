@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import arm_handle, grid_of, leftmost, legend_above, panel_height
 from grpobench.analysis.figures.style import BAND, BASE_COLOR, BASE_DASH, MARKERS, Look, Sheet, look
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.evaluations import LaterEvaluation
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.intervals import seed_means
@@ -148,7 +148,7 @@ SAMPLES_NOTES = {
 }
 
 
-def samples_table(curves: pd.DataFrame, kind: str) -> Table:
+def samples_table(curves: pd.DataFrame, kind: str) -> PrintedTable:
     """pass@k or majority votes, one row for each k."""
     rows = []
     chosen = by_place(curves[curves["kind"] == kind])
@@ -159,7 +159,7 @@ def samples_table(curves: pd.DataFrame, kind: str) -> Table:
         cells = [str(label).replace("\n", ", "), arm, str(k), percent(before), percent(after)]
         rows.append([*cells, points(after - before), each_seed(list(seeds))])
     header = ["task", "arm or model", "k", "before", "after", "gain", "each seed"]
-    return Table(*SAMPLES[kind], header, rows, chosen, note=SAMPLES_NOTES[kind])
+    return PrintedTable(*SAMPLES[kind], header, rows, chosen, note=SAMPLES_NOTES[kind])
 
 
 def by_place(frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.search import RATE, Combination, SearchRecord, Stage, rate_key
 from grpobench.analysis.statistics.halving import LEAST_SEEDS, mean_of, select
@@ -31,7 +31,7 @@ MOST_NAMED = 12
 """Most settings that a sentence lists."""
 
 
-def search_table(record: SearchRecord) -> Table:
+def search_table(record: SearchRecord) -> PrintedTable:
     """A row per stage, arm and value: seeds that it reached, mean outcome, each seed, whether it was
     chosen."""
     rows, data = [], []
@@ -66,7 +66,7 @@ def search_table(record: SearchRecord) -> Table:
     header = ["rate of", "arm", "value", "seeds", "mean", "each seed", "", "choice"]
     unit = ", in percent" * record.is_accuracy
     note = f"{describe_rule(record)} Mean: {describe_outcome(record)}, over tasks and seeds{unit}."
-    return Table(
+    return PrintedTable(
         "search",
         "Settings that were tried before these runs",
         header,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
 from grpobench.analysis.statistics.decomposition import (
     COUNTS,
@@ -238,7 +238,7 @@ def constant_answers(sources: Sources) -> dict[tuple[str, str], pd.DataFrame]:
     }
 
 
-def sources_table(sources: Sources) -> Table:
+def sources_table(sources: Sources) -> PrintedTable:
     """Where the gain of each arm comes from, one row per task and arm."""
     rows = [
         [row["task"], row["arm"], *([NONE] * 7), NOT_LOGGED]
@@ -269,7 +269,9 @@ def sources_table(sources: Sources) -> Table:
         f"and {UNKNOWN} if nothing was readable and there are no likelihoods. Intervals: t over seeds; with "
         f"fewer than {FEWEST_SEEDS} seeds over problems (jackknife), which says nothing about other seeds."
     )
-    return Table("sources", "Where a gain comes from", header, rows, sources.arms, text_columns=2, note=note)
+    return PrintedTable(
+        "sources", "Where a gain comes from", header, rows, sources.arms, text_columns=2, note=note
+    )
 
 
 def _change(row: Mapping[str, Any], name: str) -> str:

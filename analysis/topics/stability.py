@@ -21,7 +21,7 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost
 from grpobench.analysis.figures.scales import round_ticks
 from grpobench.analysis.figures.style import Sheet, look
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment, Run, finite_mean
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import holm
@@ -245,7 +245,9 @@ NOTE = (
 )
 
 
-def stability_table(experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame) -> Table:
+def stability_table(
+    experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame
+) -> PrintedTable:
     """A row per task and arm."""
     frame = compute_stability(experiment, findings, runs)
     records = frame.to_dict("records")
@@ -272,7 +274,7 @@ def stability_table(experiment: Experiment, findings: Mapping[str, Findings], ru
     header = ["task", "arm", "collapsed", "at", "recovered", "surviving (%)", "spikes", "drawdown"]
     header += ["spread", "late slope", "events", "in words"]
     title, heading = "How steadily each arm trained", "The table in words"
-    return Table("stability", title, header, rows, frame, wide=2, note=NOTE, sentence_heading=heading)
+    return PrintedTable("stability", title, header, rows, frame, wide=2, note=NOTE, sentence_heading=heading)
 
 
 def describe_infrastructure(row: Mapping[str, object]) -> str:
@@ -280,7 +282,7 @@ def describe_infrastructure(row: Mapping[str, object]) -> str:
     return f"infrastructure: {row['infrastructure']}"
 
 
-def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> Table:
+def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> PrintedTable:
     """One row per pair of arms, for tasks on which a run collapsed."""
     pairs = compare_lifetimes(experiment, findings)
     frame = pd.DataFrame([asdict(pair) for pair in pairs])
@@ -301,7 +303,7 @@ def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> 
         "task."
     )
     header = ["task", "arms", "collapsed, first", "collapsed, second", "p", "p (Holm)"]
-    return Table("survival", "Which arm's runs last longer", header, rows, frame, note=note)
+    return PrintedTable("survival", "Which arm's runs last longer", header, rows, frame, note=note)
 
 
 # Figure

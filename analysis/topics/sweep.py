@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.style import BASE_COLOR, NOTE_SIZE, Sheet
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error
 from grpobench.analysis.tools.text import (
@@ -323,7 +323,7 @@ FRONTIER = (
 )
 
 
-def map_table(axes: SweepAxes, grid: Sequence[SweepCell]) -> Table:
+def map_table(axes: SweepAxes, grid: Sequence[SweepCell]) -> PrintedTable:
     """One row per task, arm and level of the other keys; one column per sweep value."""
     frame = pd.DataFrame(
         [
@@ -360,10 +360,10 @@ def map_table(axes: SweepAxes, grid: Sequence[SweepCell]) -> Table:
         for names, row_cells in rows.items()
     ]
     title = f"The map: outcome and accuracy by {sweep_values_in_words([axes.key])}"
-    return Table("map", title, header, lines, frame, note=NOTE)
+    return PrintedTable("map", title, header, lines, frame, note=NOTE)
 
 
-def frontier_table(axes: SweepAxes, grid: Sequence[SweepCell]) -> Table:
+def frontier_table(axes: SweepAxes, grid: Sequence[SweepCell]) -> PrintedTable:
     """One row per task, arm and level of the other keys."""
     edges = find_frontiers(grid)
     frame = pd.DataFrame(
@@ -401,7 +401,7 @@ def frontier_table(axes: SweepAxes, grid: Sequence[SweepCell]) -> Table:
         "best",
         "accuracy there",
     ]
-    return Table(
+    return PrintedTable(
         "frontier",
         "How far each arm goes without a collapse, and whether it learned there",
         header,

@@ -17,7 +17,7 @@ import pandas as pd
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import Sheet
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.measure import QUARTER, reduced
 from grpobench.analysis.runfolder.experiment import Experiment, by_run
 from grpobench.analysis.tools.metrics import Metric, find, meaning
@@ -132,7 +132,7 @@ def _share(values: pd.Series) -> str:
 # Tables
 
 
-def rewards_table(experiment: Experiment) -> Table:
+def rewards_table(experiment: Experiment) -> PrintedTable:
     """The parts of each arm's reward and the verdict, at the first and the last updates."""
     frame = reward_parts(experiment)
     names = list(dict.fromkeys(frame["metric"]))
@@ -162,10 +162,10 @@ def rewards_table(experiment: Experiment) -> Table:
         "problems."
     )
     header = ["task", "arm", *heads, "parted"]
-    return Table("rewards", "What was rewarded", header, rows, frame, note=note)
+    return PrintedTable("rewards", "What was rewarded", header, rows, frame, note=note)
 
 
-def critic_table(experiment: Experiment) -> Table:
+def critic_table(experiment: Experiment) -> PrintedTable:
     """The variance that each critic explained at the end of training."""
     frame = critic_explained(experiment)
     rows = []
@@ -192,7 +192,7 @@ def critic_table(experiment: Experiment) -> Table:
         "the group's other rollouts explains. Returns that contain the critic's own values (λ below 1) "
         "resemble these values, which makes the critic look better."
     )
-    return Table("critic", "What the critic explained", header, rows, frame, note=note)
+    return PrintedTable("critic", "What the critic explained", header, rows, frame, note=note)
 
 
 # Figures

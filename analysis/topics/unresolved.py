@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import Comparison
@@ -77,7 +77,7 @@ def seeds_to_resolve(
     return SeedsToResolve(pair.seeds_wanted, equivalence, False)
 
 
-def unresolved_table(compared: Sequence[Comparison], plan: InterimPlan | None = None) -> Table:
+def unresolved_table(compared: Sequence[Comparison], plan: InterimPlan | None = None) -> PrintedTable:
     """Every unresolved pair and what would resolve it."""
     pairs = [(pair, seeds_to_resolve(pair, plan)) for pair in compared if pair.verdict == "unresolved"]
     rows = [
@@ -114,4 +114,4 @@ def unresolved_table(compared: Sequence[Comparison], plan: InterimPlan | None = 
         "good as the difference and the SD of the seeds so far."
     )
     header = ["task", "pair", "difference", "seeds", "to find it", "to show equivalence", "waits for"]
-    return Table("unresolved", "What would resolve each pair", header, rows, frame, wide=1, note=note)
+    return PrintedTable("unresolved", "What would resolve each pair", header, rows, frame, wide=1, note=note)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from grpobench.analysis.figures.drawing import Drawing, png_bytes, save, write_files
 from grpobench.analysis.figures.sheets import sheet_of, takes_both_columns
 from grpobench.analysis.figures.style import Sheet
-from grpobench.analysis.figures.table import Table
+from grpobench.analysis.figures.table import PrintedTable
 from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.report.crew import FORMATS, drawing_crew
 from grpobench.analysis.report.facts import Facts, gather
@@ -259,7 +259,7 @@ class Results:
         table = self._table(name)
         return pd.DataFrame(list(table.rows), columns=list(table.header))
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> PrintedTable:
         tables = self.facts.tables
         if name not in tables:
             raise ValueError(unknown("table", name, tables))

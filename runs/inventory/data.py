@@ -22,7 +22,7 @@ from grpobench.runs.settings.registries import tasks
 from grpobench.runs.tools import strict
 from grpobench.tasks.data import bounded, sources
 from grpobench.tasks.data import tables as archives
-from grpobench.tasks.data.tables import DataError, DataTable, Package, Packaged, Source
+from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 from grpobench.tasks.task import Task, family
 
 ALL = "all"
@@ -43,7 +43,7 @@ class DataSet:
 
     name: str
     tasks: tuple[str, ...]
-    tables: tuple[DataTable, ...]
+    tables: tuple[Table, ...]
     packages: tuple[Package, ...]
     """What the tasks need beside the tables."""
     license: str
@@ -120,7 +120,7 @@ def splits(task: Task) -> tuple[dict[str, int], list[Source], list[str]]:
     return served, list(read), list(faults)
 
 
-def table_row(table: DataTable, read: list[Source]) -> Row:
+def table_row(table: Table, read: list[Source]) -> Row:
     """One table: its source and content, and whether it is the checked file. `read` are the sources that were
     already read; the table's is removed from it."""
     package = table.package

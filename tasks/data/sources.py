@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 from grpobench.tasks.data import bounded
 from grpobench.tasks.data.encoding import as_utf8
 from grpobench.tasks.data.flaws import find_flaw
-from grpobench.tasks.data.tables import DataError, DataTable, Package, Packaged, Source
+from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 
 FOLDER_VARIABLE = "GRPOBENCH_DATA"
 """Environment variable for the data folder; `--data-dir` sets it, so that worker processes see it."""
@@ -112,13 +112,13 @@ def data_folder() -> Path | None:
     return folder
 
 
-def read(table: DataTable, folder: Path | None) -> tuple[Source, list[Row]]:
+def read(table: Table, folder: Path | None) -> tuple[Source, list[Row]]:
     """All rows of a table from the first source that has it. Raises DataError, which lists every remedy."""
     return parse(table, folder, lambda row: row)
 
 
 def parse(
-    table: DataTable,
+    table: Table,
     folder: Path | None,
     make: Callable[[Row], Made],
     identity: Callable[[Made], str] | None = None,
@@ -158,7 +158,7 @@ def parse(
     return dataclasses.replace(source, rows=count, skipped=skipped, table=table.path), made
 
 
-def missing(tables: Sequence[DataTable], folder: Path | None, packages: Sequence[Package] = ()) -> str:
+def missing(tables: Sequence[Table], folder: Path | None, packages: Sequence[Package] = ()) -> str:
     """Why a table or package is missing on this machine, with the remedies; empty if none is. This downloads
     nothing: it only checks whether the data set is cached or the hub answers."""
     for package in packages:
@@ -173,7 +173,7 @@ def missing(tables: Sequence[DataTable], folder: Path | None, packages: Sequence
     return ""
 
 
-def remedies(table: DataTable, reason: str) -> str:
+def remedies(table: Table, reason: str) -> str:
     """The message for a table that no source has; `reason` says why the hub does not."""
     ways = [f"put it at DIR/{table.path} and pass --data-dir DIR (or set {FOLDER_VARIABLE}=DIR)"]
     if table.package is not None:
@@ -208,7 +208,7 @@ def installed_version(package: Package) -> str:
         return "(unknown version)"
 
 
-def locate(table: DataTable, folder: Path | None) -> tuple[Literal["folder", "package"], Path] | None:
+def locate(table: Table, folder: Path | None) -> tuple[Literal["folder", "package"], Path] | None:
     """The file of a table on this machine, and the kind of its source."""
     if folder is not None and (folder / table.path).is_file():
         return "folder", folder / table.path
@@ -228,7 +228,7 @@ def verify_sum(package: Packaged, digest: str) -> None:
         )
 
 
-def _open(table: DataTable, folder: Path | None) -> tuple[Source, Iterable[Row | RowError]]:
+def _open(table: Table, folder: Path | None) -> tuple[Source, Iterable[Row | RowError]]:
     located = locate(table, folder)
     if located is None:
         return _read_hub(table, repository(table.hub.dataset, folder) if table.hub else None)
@@ -350,7 +350,7 @@ def local_splits(dataset: str, folder: Path | None) -> list[str]:
     return [name for name in names if local_copy is not None and (local_copy / f"{name}.jsonl").is_file()]
 
 
-def hub_splits(table: DataTable, folder: Path | None) -> list[str]:
+def hub_splits(table: Table, folder: Path | None) -> list[str]:
     """The names of the splits of a table's data set, in its copy below the data folder or on the hub. Raises
     DataError, which lists every remedy."""
     hub = table.hub
@@ -373,7 +373,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
-def _unreachable(table: DataTable) -> str:
+def _unreachable(table: Table) -> str:
     if table.hub is None:
         return "it is not on the hub"
     if not ASK_THE_HUB.get() and not cached(table.hub.dataset):
@@ -388,7 +388,7 @@ def cached(name: str, kind: Literal["datasets", "models"] = "datasets") -> bool:
     return (Path(HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}").is_dir()
 
 
-def _read_hub(table: DataTable, local_copy: Path | None = None) -> tuple[Source, list[Row | RowError]]:
+def _read_hub(table: Table, local_copy: Path | None = None) -> tuple[Source, list[Row | RowError]]:
     """The rows of a table on the hub, or of a copy of its repository at `local_copy`."""
     hub = table.hub
     trouble = "" if local_copy else _unreachable(table)

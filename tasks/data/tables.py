@@ -94,7 +94,7 @@ class Hosted:
 
 
 @dataclass(frozen=True)
-class DataTable:
+class Table:
     """One table of rows and its possible sources."""
 
     path: str

@@ -18,7 +18,7 @@ from typing import Any, Final, get_args
 
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import DataError, DataTable, Hosted, Source
+from grpobench.tasks.data.tables import DataError, Hosted, Source, Table
 from grpobench.tasks.grading.extraction import extract
 from grpobench.tasks.grading.final_answer import normalize
 from grpobench.tasks.kinds.jsonl import (
@@ -85,9 +85,9 @@ class HubRows(JSONLTask):
         there = sources.local_splits(self.hub, folder) or sources.repository(self.hub, folder)
         return "" if there else sources.missing([table], folder)
 
-    def table(self, split: str) -> DataTable:
+    def table(self, split: str) -> Table:
         """A split of the data set as a table."""
-        return DataTable(f"{self.hub}/{split}.jsonl", Hosted(self.hub, self.config, split))
+        return Table(f"{self.hub}/{split}.jsonl", Hosted(self.hub, self.config, split))
 
     def where(self) -> str:
         return f"{self.hub}{f' ({self.config})' if self.config else ''}"

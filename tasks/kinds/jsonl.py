@@ -28,7 +28,7 @@ from grpobench.tasks.data.messages import (
     with_context,
 )
 from grpobench.tasks.data.sources import Row, RowError, parse
-from grpobench.tasks.data.tables import DataError, DataTable, Source
+from grpobench.tasks.data.tables import DataError, Source, Table
 from grpobench.tasks.grading import lettered
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
 from grpobench.tasks.grading.extraction import (
@@ -500,7 +500,7 @@ def read(task: JSONLTask) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
 @lru_cache(maxsize=16)
 def _read(task: JSONLTask, path: Path, *_: int) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
     source, split_problems = parse(
-        DataTable(str(path), None), Path("/"), task.make, identity=lambda pair: pair[1].id
+        Table(str(path), None), Path("/"), task.make, identity=lambda pair: pair[1].id
     )
     stated_splits = [split for split, _ in split_problems if split]
     if stated_splits and len(stated_splits) < len(split_problems):

@@ -29,7 +29,7 @@ INTEGERS = {
         "marked.cumsum(-1)",
     ),
     "runs/metrics/ratios.py": ("completion_mask.cumsum(-1)",),
-    "runs/sample/decoding.py": ("seen.cumsum(-1)", "count.cumsum(0)"),
+    "runs/sample/decoding.py": ("token_mask.cumsum(-1)", "count.cumsum(0)"),
     "runs/sample/draws.py": ("integers(probability).cumsum(-1)", "mass.cumsum(-1)"),
     "runs/train/trl/work.py": ("np.cumsum([len(items) for items in self.steps.values()])",),
 }

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pandas as pd
 from markdown_it import MarkdownIt
 
-from grpobench.analysis.figures.table import Table, plain
+from grpobench.analysis.figures.table import PrintedTable, plain
 
 SMALL = plain(["arm", "points", "why"], [["grpo", "7", "up"], ["mine", "−12", ""]], 1, wide=1)
 WRONG = "a|b & <b>c</b>\n_d_ \x1b[1m"
@@ -67,7 +67,7 @@ def test_a_cell_stays_in_its_cell() -> None:
 
 
 def test_rows_of_one_group_stand_together() -> None:
-    table = Table("t", "T", ["task", "arm", "n"], [["a", "x", "1"], ["a", "y", "2"], ["b", "x", "3"]])
+    table = PrintedTable("t", "T", ["task", "arm", "n"], [["a", "x", "1"], ["a", "y", "2"], ["b", "x", "3"]])
     assert table.latex().count(r"\addlinespace") == 1
     assert table.html().count('<tr class="group">') == 2 and table.html().count('class="repeat"') == 1
     alone = replace(table, text_columns=1)
@@ -75,7 +75,7 @@ def test_rows_of_one_group_stand_together() -> None:
 
 
 def test_sentences_stand_below_the_table_and_only_on_a_page() -> None:
-    table = Table(
+    table = PrintedTable(
         *("t", "T", ["task", "arm", "n", "why"], [["a", "x", "1", "<it> fell."], ["a", "y", "2", ""]]),
         wide=1,
         sentence_heading="Why",

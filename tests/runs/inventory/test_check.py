@@ -14,7 +14,7 @@ from grpobench.runs import cli
 from grpobench.runs.inventory import check
 from grpobench.tasks import TASKS
 from grpobench.tasks.data.sources import FOLDER_VARIABLE
-from grpobench.tasks.data.tables import DataError, DataTable
+from grpobench.tasks.data.tables import DataError, Table
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 
@@ -362,7 +362,7 @@ def test_a_probe_without_a_right_answer_must_tell_its_candidates_apart(
 
 class Absent(Sums):
     name = "absent"
-    tables = (DataTable("absent/test.jsonl", None),)
+    tables = (Table("absent/test.jsonl", None),)
 
     def problems(self, split: Split) -> Sequence[Problem]:
         raise DataError(self.missing())
@@ -370,7 +370,7 @@ class Absent(Sums):
 
 class Half(Sums):
     name = "half"
-    tables = (DataTable("half/train.jsonl", None),)
+    tables = (Table("half/train.jsonl", None),)
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if split == "train":

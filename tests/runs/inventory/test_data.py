@@ -27,12 +27,12 @@ from grpobench.tasks import TASKS
 from grpobench.tasks.data import sources
 from grpobench.tasks.data import tables as archives
 from grpobench.tasks.data.sources import data_folder, parse
-from grpobench.tasks.data.tables import DataError, DataTable, Hosted, Package, Packaged, Source
+from grpobench.tasks.data.tables import DataError, Hosted, Package, Packaged, Source, Table
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 LINES = b"".join(json.dumps({"n": n}).encode() + b"\n" for n in range(6))
 FILE = Packaged("toy-table", "1.0", "toy_table_rows", "rows.jsonl", sha256=hashlib.sha256(LINES).hexdigest())
-TABLE = DataTable("toy/rows.jsonl", None, FILE)
+TABLE = Table("toy/rows.jsonl", None, FILE)
 
 
 @dataclass(frozen=True)
@@ -447,7 +447,7 @@ def test_formats_by_the_ending_of_the_name(
     tmp_path: Path, name: str, content: str, inside: str, expected_rows: list[tuple[int, dict[str, str]]]
 ) -> None:
     (tmp_path / name).write_bytes(content.encode())
-    source, rows = sources.read(DataTable(name, None, inside=inside), tmp_path)
+    source, rows = sources.read(Table(name, None, inside=inside), tmp_path)
     assert [(row.line, dict(row.values)) for row in rows] == expected_rows
     assert source.rows == len(expected_rows)
 
@@ -469,7 +469,7 @@ def test_damaged_files_stop_with_the_place(
 ) -> None:
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(DataError, match=reason) as caught:
-        sources.read(DataTable(name, None), tmp_path)
+        sources.read(Table(name, None), tmp_path)
     assert str(tmp_path / name) in str(caught.value)
 
 

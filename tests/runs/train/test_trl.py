@@ -386,9 +386,9 @@ def test_a_step_without_pairs_makes_no_update(
     policy: str, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps 1 and 3 of 4 have only equal rewards."""
-    made = backend.Recorded._minibatches
+    made = backend.RecordedPairs._minibatches
     monkeypatch.setattr(
-        backend.Recorded, "_minibatches", lambda work, step: [] if step % 2 else made(work, step)
+        backend.RecordedPairs, "_minibatches", lambda work, step: [] if step % 2 else made(work, step)
     )
     config = configure(
         policy,

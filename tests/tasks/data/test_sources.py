@@ -14,9 +14,9 @@ import pytest
 
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.sources import data_folder, missing, read
-from grpobench.tasks.data.tables import DataError, DataTable, Hosted, Packaged, Source
+from grpobench.tasks.data.tables import DataError, Hosted, Packaged, Source, Table
 
-TABLE = DataTable(
+TABLE = Table(
     "toy/train.jsonl",
     Hosted("someone/toy", "main", "train"),
     Packaged("toy-data", "1.2.3", "toy_data_package", "rows/train.jsonl"),
@@ -144,7 +144,7 @@ def test_a_whole_surrogate_pair_and_finite_numbers_are_read(tmp_path: Path) -> N
 def test_an_array_names_the_element_with_a_flaw(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('[{"a": 1}, {"a": NaN}]')
     with pytest.raises(DataError, match=r"rows\.json, line 2: 'a' is NaN"):
-        read(DataTable("rows.json", None), tmp_path)
+        read(Table("rows.json", None), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_empty_file_stops(tmp_path: Path) -> None:
 
 
 def test_gzip_with_nested_rows_and_a_truncated_one(package: Path) -> None:
-    table = DataTable(
+    table = Table(
         TABLE.path, TABLE.hub, Packaged("toy-data", "1.2.3", "toy_data_package", "rows/z.jsonl.gz", "doc")
     )
     packed = gzip.compress(json.dumps({"doc": {"word": "nested"}}).encode() + b"\n")
