@@ -22,6 +22,10 @@ class SourcedSentence:
     bold: str
     explanation: str
 
+    def row(self) -> dict[str, str]:
+        """As report.json holds it."""
+        return {"bold": self.bold, "rest": self.explanation}
+
 
 @dataclass(frozen=True)
 class SourceWarnings:
@@ -36,6 +40,13 @@ class SourceWarnings:
     def lines(self) -> list[SourcedSentence]:
         """All of them."""
         return [*self.format, *self.constant]
+
+    def row(self) -> dict[str, list[dict[str, str]]]:
+        """As report.json holds them."""
+        return {
+            "format": [line.row() for line in self.format],
+            "constant": [line.row() for line in self.constant],
+        }
 
 
 def describe_sources(numbers: Numbers) -> SourceWarnings:

@@ -226,6 +226,7 @@ def test_answers_cut_before_the_letter_are_a_format_gain_in_every_headline(tmp_p
     assert "By likelihood 37.5 % were right before and 37.5 % after." in page
     assert f"The report warns: {sentence}." in accuracy_lines(facts)
     assert as_json(facts)["sources"]["format"][0]["bold"] == sentence
+    assert list(as_json(facts)["sources"]["format"][0]) == ["bold", "rest"]
     assert as_json(facts)["tables"]["sources"][0]["origin"] == FORMAT
 
 
