@@ -1,0 +1,274 @@
+"""Which arm is better if each has its best learning rate: tests that choose no rate.
+
+"The best rate of A is no better than the best rate of B" means: there is a rate β of B whose expected score
+no rate of A exceeds. For a fixed β the contrasts A(α) − B(β) of all rates α are tested together by max-T over
+joint sign flips of the seeds. The claim "A is better" needs a rejection for every β, since nobody knows which
+one is best (intersection-union test: Berger, 1982). Every rate uses all seeds, nothing is chosen by results,
+and the level is exact if the errors of a seed are jointly symmetric. Several pairs of arms are corrected by
+closed testing over the same families as `maxima`; a family's null hypothesis says which rate of each arm is
+its best, and all combinations must be rejected.
+
+This test is a construction of this project. It stands in place of a sign-flip test of cross-fitted
+differences, whose seeds share the choice of the rate: that test rejects 5 to 25 % of true null hypotheses at
+5 % (docs/comparisons.md). Estimates of the difference are cross-fitted (`rates.cross_fit`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+
+from grpobench.analysis.statistics.intervals import Floats
+from grpobench.analysis.statistics.maxima import MOST_PARTITIONED, families_of
+from grpobench.analysis.statistics.permutation import holm, sign_patterns
+from grpobench.analysis.statistics.rates import RateCurve, cross_fit
+
+Pair: TypeAlias = tuple[str, str]
+EXACT_SEEDS = 12
+"""Up to this many seeds all sign patterns are counted."""
+DRAWS = 10_000
+"""Sign patterns above that: at p = .05 the standard error is .002."""
+MOST_COMBINATIONS = 20_000
+"""Up to this many combinations of best rates all families of pairs are tested; above, Holm corrects."""
+SLACK = 1e-9
+"""Equal sums may differ in their last bits."""
+WIDEST = 1.0
+"""Scores are shares, which cannot differ by more."""
+
+
+@dataclass(frozen=True)
+class BestRatePair:
+    """Two arms on one task, each at its best learning rate. Effects are first − second, as shares."""
+
+    first: str
+    second: str
+    seeds: tuple[int, ...]
+    differences: Mapping[int, float]
+    """Seed → cross-fitted difference; empty for fewer than two seeds."""
+    effect: float
+    """Their mean: what is expected if one half of such seeds chooses the rates."""
+    low: float
+    """The differences of the best rates that the test at 5 % does not reject, from `low` to `high`."""
+    high: float
+    p: float
+    """Two-sided p of "the best rates are equally good"."""
+    p_adjusted: float
+    """p corrected over the pairs."""
+    first_is_better: bool
+    """The direction of the evidence."""
+    p_equivalence: float
+    """p of "the best rates differ by the margin or more"."""
+    p_equivalence_holm: float
+
+
+def compare_best_rates(
+    curves: Mapping[str, RateCurve], pairs: Sequence[Pair], margin: float
+) -> list[BestRatePair]:
+    """The pairs, corrected together. `margin` is a share."""
+    seeds = sorted({seed for arm in {arm for pair in pairs for arm in pair} for seed in curves[arm].seeds})
+    contrasts = {pair: _contrasts(*_shared(curves[pair[0]], curves[pair[1]]), seeds) for pair in pairs}
+    p = [_family_p([pair], contrasts) for pair in pairs]
+    adjusted = _adjusted(pairs, contrasts, p)
+    close = [_equivalence_p(curves[a], curves[b], margin) for a, b in pairs]
+    close_adjusted = holm(close)
+    compared = []
+    for index, (a, b) in enumerate(pairs):
+        first, second = _shared(curves[a], curves[b])
+        differences: dict[int, float] = {}
+        if len(first.seeds) > 1:
+            at_best, other = cross_fit(first), cross_fit(second)
+            differences = {seed: at_best[seed] - other[seed] for seed in first.seeds}
+        low, high = interval_at_best(first, second)
+        compared.append(
+            BestRatePair(
+                first=a,
+                second=b,
+                seeds=first.seeds,
+                differences=differences,
+                effect=float(np.mean([*differences.values()])) if differences else math.nan,
+                low=low,
+                high=high,
+                p=p[index],
+                p_adjusted=adjusted[index],
+                first_is_better=_evidence(contrasts[a, b]) >= _evidence(-_turned(contrasts[a, b])),
+                p_equivalence=close[index],
+                p_equivalence_holm=float(close_adjusted[index]),
+            )
+        )
+    return compared
+
+
+def interval_at_best(first: RateCurve, second: RateCurve, level: float = 0.95) -> tuple[float, float]:
+    """The interval of "best of first − best of second" by inversion of the two one-sided tests, in shares;
+    infinite where these seeds reject nothing."""
+    first, second = _shared(first, second)
+    share = (1 - level) / 2
+    return -_upper_bound(second, first, share), _upper_bound(first, second, share)
+
+
+def p_of_better(first: RateCurve, second: RateCurve, by: float = 0.0) -> float:
+    """One-sided p of "the best rate of `first` is at most `by` better than that of `second`". 1 without
+    seeds."""
+    first, second = _shared(first, second)
+    if not first.seeds:
+        return 1.0
+    z = _normalized(_contrasts(first, second, first.seeds) - by)
+    observed = z.sum(axis=2).max(axis=0)  # (rates of second,)
+    reached = np.zeros(len(observed))
+    total = 0
+    for signs in _patterns(len(first.seeds), z.shape[0] * z.shape[1]):
+        reached += (np.einsum("rqn,pn->prq", z, signs).max(axis=1) >= observed - SLACK).sum(axis=0)
+        total += len(signs)
+    return float(reached.max() / total)
+
+
+def _shared(first: RateCurve, second: RateCurve) -> tuple[RateCurve, RateCurve]:
+    """Both curves over the seeds that both have."""
+    seeds = tuple(seed for seed in first.seeds if seed in set(second.seeds))
+    if seeds == first.seeds == second.seeds:
+        return first, second
+    return _over(first, seeds), _over(second, seeds)
+
+
+def _over(curve: RateCurve, seeds: tuple[int, ...]) -> RateCurve:
+    columns = [curve.seeds.index(seed) for seed in seeds]
+    return RateCurve(curve.rates, seeds, curve.scores[:, columns])
+
+
+def _contrasts(first: RateCurve, second: RateCurve, seeds: Sequence[int]) -> Floats:
+    """(rates of first, rates of second, seeds): differences of the scores of two curves over the same seeds;
+    0 for seeds that they lack, which adds nothing to any sum."""
+    columns = [*seeds]
+    table = np.zeros((len(first.rates), len(second.rates), len(columns)))
+    indices = [columns.index(seed) for seed in first.seeds]
+    table[:, :, indices] = first.scores[:, None, :] - second.scores[None, :, :]
+    return table
+
+
+def _normalized(contrasts: Floats) -> Floats:
+    """Each contrast over √(Σ d²) of its seeds, so that the sum has variance 1 over sign flips; 0 for one that
+    is 0 everywhere."""
+    norms = np.sqrt((contrasts**2).sum(axis=2, keepdims=True))
+    return np.asarray(np.divide(contrasts, norms, out=np.zeros_like(contrasts), where=norms > 1e-12))
+
+
+def _turned(contrasts: Floats) -> Floats:
+    """The contrasts of the pair the other way round, but for their sign."""
+    return np.swapaxes(contrasts, 0, 1)
+
+
+def _evidence(contrasts: Floats) -> float:
+    """The statistic of "first is better": the smallest, over rates of the second, of the largest z over rates
+    of the first."""
+    return float(_normalized(contrasts).sum(axis=2).max(axis=0).min())
+
+
+def _patterns(seeds: int, columns: int) -> Iterator[Floats]:
+    """Sign patterns (rows, seeds) in blocks, the observed one among them."""
+    if seeds <= EXACT_SEEDS:
+        yield from sign_patterns(seeds, columns, 0, 0)
+        return
+    rng = np.random.default_rng(0)
+    rows = max(1, 2**22 // max(columns, seeds))
+    yield np.ones((1, seeds))
+    for start in range(1, DRAWS, rows):
+        yield rng.choice(np.array([1.0, -1.0]), size=(min(rows, DRAWS - start), seeds))
+
+
+# Several pairs
+
+
+def _adjusted(pairs: Sequence[Pair], contrasts: Mapping[Pair, Floats], alone: Sequence[float]) -> list[float]:
+    """p of each pair corrected over all: the largest p of all families of pairs that it belongs to, or after
+    Holm where these are too many."""
+    if len(pairs) < 2:
+        return list(alone)
+    arms = {arm for pair in pairs for arm in pair}
+    families = families_of(pairs) if len(arms) <= MOST_PARTITIONED else []
+    members = [[pairs[index] for index in family] for family in families]
+    if not members or sum(_combinations(family, contrasts) for family in members) > MOST_COMBINATIONS:
+        return [*map(float, holm(alone))]
+    adjusted = list(alone)
+    for indices, family in zip(families, members, strict=True):
+        if len(family) < 2:
+            continue
+        p = _family_p(family, contrasts)
+        for index in indices:
+            adjusted[index] = max(adjusted[index], p)
+    return adjusted
+
+
+def _rates_by_arm(family: Sequence[Pair], contrasts: Mapping[Pair, Floats]) -> dict[str, int]:
+    """How many rates each arm of the family has."""
+    counts: dict[str, int] = {}
+    for pair in family:
+        counts |= dict(zip(pair, contrasts[pair].shape[:2], strict=True))
+    return counts
+
+
+def _combinations(family: Sequence[Pair], contrasts: Mapping[Pair, Floats]) -> int:
+    return math.prod(_rates_by_arm(family, contrasts).values())
+
+
+def _family_p(family: Sequence[Pair], contrasts: Mapping[Pair, Floats]) -> float:
+    """p of "all pairs of the family are without a difference": the largest p over all combinations of the
+    arms' best rates. A combination's statistic is the largest z of any rate of any arm against the best rate
+    of another."""
+    seeds = contrasts[family[0]].shape[2]
+    rates = _rates_by_arm(family, contrasts)
+    z = {pair: _normalized(contrasts[pair]) for pair in family}
+    observed = _largest(z, rates, np.ones((1, seeds)))
+    choices = [*product(*(range(count) for count in rates.values()))]
+    reached = np.zeros(len(choices))
+    total = 0
+    for signs in _patterns(seeds, sum(table.shape[0] * table.shape[1] for table in z.values())):
+        flipped = _largest(z, rates, signs)
+        for index, chosen in enumerate(choices):
+            bound = max(observed[arm][0, rate] for arm, rate in zip(rates, chosen, strict=True))
+            columns = [flipped[arm][:, rate] for arm, rate in zip(rates, chosen, strict=True)]
+            reached[index] += np.count_nonzero(np.maximum.reduce(columns) >= bound - SLACK)
+        total += len(signs)
+    return float(reached.max() / total)
+
+
+def _largest(z: Mapping[Pair, Floats], rates: Mapping[str, int], signs: Floats) -> dict[str, Floats]:
+    """Arm → (patterns, rates of the arm): the largest z of any rate of any other arm of the family against
+    each rate of the arm."""
+    largest = {arm: np.full((len(signs), count), -np.inf) for arm, count in rates.items()}
+    for (first, second), table in z.items():
+        sums = np.einsum("rqn,pn->prq", table, signs)
+        largest[second] = np.maximum(largest[second], sums.max(axis=1))
+        largest[first] = np.maximum(largest[first], (-sums).max(axis=2))
+    return largest
+
+
+# Equivalence and intervals
+
+
+def _equivalence_p(first: RateCurve, second: RateCurve, margin: float) -> float:
+    """p against "the best rates differ by the margin or more": two one-sided tests, the larger p of both."""
+    return max(p_of_better(first, second, -margin), p_of_better(second, first, -margin))
+
+
+def _upper_bound(first: RateCurve, second: RateCurve, level: float, steps: int = 24) -> float:
+    """The smallest difference "best of first − best of second" that is rejected as too large at `level`, by
+    bisection to 1e-7; inf where these seeds reject nothing."""
+
+    def is_rejected(difference: float) -> bool:
+        return p_of_better(second, first, -difference) <= level
+
+    if not is_rejected(WIDEST):
+        return math.inf
+    accepted, rejected = -WIDEST, WIDEST
+    for _ in range(steps):
+        middle = (accepted + rejected) / 2
+        if is_rejected(middle):
+            rejected = middle
+        else:
+            accepted = middle
+    return rejected
